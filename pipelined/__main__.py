@@ -1,4 +1,4 @@
-"""`python -m pipelined COMMAND …`: finds the command, and turns bad input into one message and exit code 2."""
+"""`python -m pipelined COMMAND …`: runs the command, and turns bad input into one message and exit code 2."""
 
 import argparse
 import os
@@ -18,18 +18,18 @@ COMMANDS = {
     "simulate": simulate,
     "trace": trace,
 }
-"""The module of each command, by the word that calls it. A new command gets a line here."""
+"""The module of each command, by its name on the command line. A new command gets a line here."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser whose complaint is one line."""
+    """An argument parser with one-line error messages."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
 
 
 class _Defaults(argparse.HelpFormatter):
-    """Help that ends in the default of a flag that has one."""
+    """Help that ends with the default of the flag, if there is one."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         plain = action.default in (None, False, "", argparse.SUPPRESS)
@@ -39,7 +39,7 @@ class _Defaults(argparse.HelpFormatter):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
-    Returns: the exit code: 0 done, 2 bad input (said in one message on stderr), 130 interrupted.
+    Returns: the exit code: 0 done, 2 bad input (one message on stderr), 130 interrupted.
     """
     parser = _parser()
     chosen, chosen.others = parser.parse_known_args(arguments)
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         chosen.run(chosen)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of our output (`| head`) has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except UsageError as error:
         print(f"python -m pipelined {chosen.command}: error: {error}", file=sys.stderr)

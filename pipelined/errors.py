@@ -1,4 +1,4 @@
-"""Errors that a user can put right: told in one message, from one rank, with exit code 2."""
+"""Errors that the user can correct: reported in one message, by one rank, with exit code 2."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 class UsageError(ValueError):
-    """Input that cannot work: the message gives the fact, the numbers and the remedy, and needs no traceback."""
+    """Invalid input: the message gives the fact, the numbers and the remedy; no traceback is shown."""
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a failure to write a file into one message."""
+    """Turn a failure to write a file into a UsageError."""
     try:
         yield
     except OSError as error:

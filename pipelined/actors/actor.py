@@ -1,8 +1,8 @@
-"""An actor: one rank with a mailbox, whose every task has it for a parent.
+"""An actor: one rank with a mailbox, and the parent of all tasks that it starts.
 
-`tell` starts the sending of a message and returns at once; `receive` takes one from the mailbox by its address. The
-first failure of any of its tasks, or a cancellation from outside, cancels the others and comes out of the `async with`
-block. No wait lasts for ever: when a peer fails or dies, the transport makes every wait raise.
+`tell` starts sending a message and returns at once; `receive` takes one from the mailbox by its address. The first
+failure of any task, or a cancellation from outside, cancels the others and is raised from the `async with` block. No
+wait lasts for ever: when a peer fails or dies, the transport makes every wait raise.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ class Actor:
         actor.tell(1, ("greeting", 7), tensor)
         message = await actor.receive(1, ("answer", 7))
     ```
-    Leaving the block waits until everything told has been taken or buffered; leaving it by an exception cancels what
-    is on its way.
+    Leaving the block waits until every message is received or buffered; leaving it by an exception cancels the messages
+    that are not sent yet.
     """
 
     def __init__(self, transport: Transport):
@@ -43,11 +43,11 @@ class Actor:
         await self._tasks.__aexit__(kind, error, trace)
 
     def tell(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> "asyncio.Task[None]":
-        """Put a message on its way without waiting; its arrays must not change until the returned task is done."""
+        """Start sending a message without waiting; its arrays must not change until the returned task is done."""
         return self.start(self.transport.send(peer, key, *arrays, note=note))
 
     async def receive(self, peer: int | None, key: Key) -> Message:
-        """Take the message with this address, waiting for it if need be."""
+        """Take the message with this address; wait for it if it is not here yet."""
         return await self.transport.receive(peer, key)
 
     def start(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":

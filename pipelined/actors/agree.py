@@ -1,7 +1,7 @@
 """Agreement among all ranks of a job: small plain objects travel along a binomial tree. msgpack only; never pickle.
 
-With n ranks an exchange takes ceil(log2 n) messages one after another, and no rank sends or receives more of them. All
-ranks must take part: each passes on the objects of the ranks below it in the tree.
+With n ranks an exchange takes ceil(log2 n) messages one after another, and no rank sends or receives more than that.
+All ranks must take part: each forwards the objects of the ranks below it in the tree.
 """
 
 from collections.abc import Awaitable
@@ -18,16 +18,16 @@ T = TypeVar("T")
 
 
 class AgreedError(UsageError):
-    """A mistake of the user, raised on every rank at the same point of its program."""
+    """A user error, raised on every rank at the same point of its program."""
 
 
 async def broadcast(transport: Transport, what: str, thing: Any = None, source: int = 0) -> Any:
-    """Give every rank what `source` holds (the others pass None).
+    """Return the object of rank `source` on every rank (the others pass None).
 
     Args:
-        what: a name for this exchange, the same on every rank and not in use twice at once.
+        what: a name for this exchange, the same on every rank; two exchanges at the same time need different names.
     Raises:
-        WireError: what the rank above sent does not unpack; the ranks below have got the same bytes.
+        WireError: the bytes of the rank above do not unpack; the ranks below have received the same bytes.
     Cost: ceil(log2 n) messages one after another, n - 1 in all.
     """
     parent, children = _neighbours(transport, source)
@@ -39,15 +39,15 @@ async def broadcast(transport: Transport, what: str, thing: Any = None, source: 
 
 
 async def gather(transport: Transport, what: str, thing: Any, target: int = 0) -> list[Any]:
-    """Bring what each rank holds to `target`, in rank order; the others get an empty list.
+    """Return the objects of all ranks on `target`, in rank order; on the other ranks an empty list.
 
     Raises:
-        WireError: what a rank below sent does not unpack, or is not one thing of each rank in its subtree.
-    Cost: ceil(log2 n) messages one after another, n - 1 in all; each rank on the way passes on all that it received.
+        WireError: the bytes of a rank below do not unpack, or are not one object per rank of its subtree.
+    Cost: ceil(log2 n) messages one after another, n - 1 in all; each rank in between forwards all that it received.
     """
     parent, children = _neighbours(transport, target)
     held = [msgpack.packb(thing)]
-    for child in reversed(children):  # the smallest subtree first, so that what is held stays in the order of ranks
+    for child in reversed(children):  # the smallest subtree first, so that the objects stay in rank order
         below = _unpack(await _take(transport, child, what), what, child)
         if type(below) is not list or len(below) != _ranks_below(transport, target, child):
             raise _strange(what, child, f"no list of {_ranks_below(transport, target, child)} things")
@@ -62,11 +62,11 @@ async def gather(transport: Transport, what: str, thing: Any, target: int = 0) -
 
 
 async def first_of(transport: Transport, what: str, thing: Any) -> tuple[int, Any] | None:
-    """What the lowest rank holds that holds anything but None, with that rank, on every rank; None if no rank does.
+    """Return, on every rank, the lowest rank with an object other than None, and that object; None if there is none.
 
     Raises:
-        WireError: what a neighbour in the tree sent does not unpack, or is no rank with its thing.
-    Cost: 2 ceil(log2 n) messages one after another, 2(n - 1) in all, of one thing each.
+        WireError: the bytes of a neighbour in the tree do not unpack, or are not a rank with its object.
+    Cost: 2 ceil(log2 n) messages one after another, 2(n - 1) in all, of one object each.
     """
     parent, children = _neighbours(transport, 0)
     found = None if thing is None else [transport.rank, thing]
@@ -80,13 +80,13 @@ async def first_of(transport: Transport, what: str, thing: Any) -> tuple[int, An
 
 
 async def agree(transport: Transport, what: str, work: Awaitable[T]) -> T:
-    """Do work on every rank that may fail by the user's mistake, and agree on the outcome.
+    """Do work that may fail with a user error on every rank, and agree on the outcome.
 
     Args:
         what: a name for this exchange, the same on every rank.
         work: may raise UsageError or OSError on any rank.
     Raises:
-        AgreedError: on every rank, the error of the lowest rank that had one, with its number unless it is rank 0.
+        AgreedError: on every rank, the error of the lowest rank that failed, with its number unless it is rank 0.
     Cost: 2 ceil(log2 n) messages one after another.
     """
     result, error = None, None
@@ -102,7 +102,7 @@ async def agree(transport: Transport, what: str, work: Awaitable[T]) -> T:
 
 
 def _neighbours(transport: Transport, root: int) -> tuple[int | None, list[int]]:
-    """The ranks above and below this one in the tree of all ranks from `root`; the largest subtree first."""
+    """The parent and the children of this rank in the tree of all ranks from `root`; the largest subtree first."""
     size = transport.world_size
     parent, children = branches((transport.rank - root) % size, size)
     return None if parent is None else (parent + root) % size, [(child + root) % size for child in children]
@@ -122,7 +122,7 @@ async def _take(transport: Transport, source: int, what: str) -> Any:
 
 
 def _found(found: Any, what: str, source: int) -> list[Any] | None:
-    """A rank and its thing as `first_of` passes them on, or None; raises WireError for anything else."""
+    """A rank and its object as `first_of` forwards them, or None; raises WireError for anything else."""
     if found is not None and (type(found) is not list or len(found) != 2 or type(found[0]) is not int):
         raise _strange(what, source, "no rank with its thing")
     return found
@@ -131,7 +131,7 @@ def _found(found: Any, what: str, source: int) -> list[Any] | None:
 def _unpack(packed: Any, what: str, source: int) -> Any:
     try:
         return msgpack.unpackb(packed, strict_map_key=False)
-    except (ValueError, TypeError) as error:  # TypeError: no bytes, or a map whose key is a list
+    except (ValueError, TypeError) as error:  # TypeError: not bytes, or a map with a list as a key
         raise _strange(what, source, f"{type(error).__name__}: {error}") from error
 
 

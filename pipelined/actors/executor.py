@@ -1,7 +1,7 @@
-"""Where a stage's work is done. A device runs one piece of work at a time and never blocks the event loop.
+"""Devices: they run the computations of a stage, one at a time, and never block the event loop.
 
-Two devices answer the same call: `TorchDevice` computes for real in a thread of its own; `TimedDevice` only lets the
-time pass that the work would take, on the clock it was given: emulated on the real clock, virtual on the virtual one.
+Two devices have the same interface. `TorchDevice` computes in its own thread. `TimedDevice` only waits as long as the
+work would take, on its clock: emulated on the real clock, virtual on the virtual clock.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from pipelined.aio.clock import Clock
 
 T = TypeVar("T")
 PATIENCE_S = 3.0
-"""How long cancelled work may keep a rank that should tell its peers why it ends."""
+"""Seconds that a cancelled rank waits for its running work before it sends its peers the reason for its exit."""
 
 
 class Device(ABC):
-    """One worker's compute.
+    """The device on which one worker computes.
 
     Attributes:
         busy: seconds spent computing since the device was opened.
@@ -30,13 +30,13 @@ class Device(ABC):
         self._on_busy, self._turn = on_busy, asyncio.Lock()
 
     async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:
-        """Do one piece of work after those asked for before it.
+        """Do one piece of work, after the work that was requested before it.
 
         Args:
-            op: "forward", "backward", … (what a timed device looks its duration up by).
-            work: computes and returns; on a timed device it must be cheap.
-        Returns: what `work` returned, and when it started and ended, in the clock's seconds.
-        Cancelled: work that has begun is waited for, `PATIENCE_S` at most, before the cancellation is passed on.
+            op: "forward", "backward", … (a timed device has a duration for each).
+            work: computes and returns a result; on a timed device it must be cheap.
+        Returns: the result of `work`, and its start and end, in seconds of the clock.
+        Cancelled: waits up to `PATIENCE_S` for running work, then raises the cancellation.
         """
         async with self._turn:
             self._on_busy(True)
@@ -54,15 +54,15 @@ class Device(ABC):
     async def _compute(self, op: str, work: Callable[[], T]) -> T: ...
 
     def close(self) -> None:  # noqa: B027 (most devices hold nothing)
-        """Let go of the device."""
+        """Release the device."""
 
 
 class TorchDevice(Device):
-    """Computes on a CPU or a GPU, in one thread, so that messages move meanwhile.
+    """Computes on a CPU or a GPU, in one thread, so that messages are sent and received at the same time.
 
     Args:
         name: "cpu" or "cuda:0".
-        on_busy: told True when work begins and False when it ends (a transport's `computing`).
+        on_busy: called with True when work begins and False when it ends (a transport's `computing`).
     """
 
     def __init__(self, name: str, clock: Clock, on_busy: Callable[[bool], None] = lambda busy: None):
@@ -71,7 +71,7 @@ class TorchDevice(Device):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"device {name}")
 
     async def _compute(self, op: str, work: Callable[[], T]) -> T:
-        """Hand the work over and back with one turn of the loop each: an executor's futures take three."""
+        """Run the work in the thread; this takes one turn of the event loop, `run_in_executor` takes three."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[tuple[T, None] | tuple[None, BaseException]] = loop.create_future()
         running = self._thread.submit(lambda: loop.call_soon_threadsafe(_settle, done, self._finish(work)))
@@ -84,11 +84,11 @@ class TorchDevice(Device):
             try:
                 raise error
             finally:
-                del error  # or it and this frame would keep each other, and the work's tensors, alive
+                del error  # else error and frame refer to each other and keep the work's tensors alive
         return result  # type: ignore[return-value]
 
     def _finish(self, work: Callable[[], T]) -> tuple[T, None] | tuple[None, BaseException]:
-        """Run the work to its end: a GPU's kernels are waited for here, in the thread, not on the loop."""
+        """Run the work; wait for the kernels of a GPU here, in the thread, not in the event loop."""
         try:
             result = work()
             if self.name != "cpu":
@@ -100,15 +100,15 @@ class TorchDevice(Device):
         return result, None
 
     def close(self) -> None:
-        """Take no more work; what has begun and was given up is not waited for."""
+        """Refuse further work; cancelled work that still runs is not waited for."""
         self._thread.shutdown(wait=False)
 
 
 class TimedDevice(Device):
-    """Lets the time pass that each kind of work takes: 64 "GPUs" fit two cores, and 2,048 a virtual clock.
+    """Waits for the duration of each kind of work: two cores can run 64 such "GPUs", a virtual clock 2,048.
 
     Args:
-        seconds: duration of each op; an op it does not know takes none.
+        seconds: duration of each op; other ops take no time.
     """
 
     def __init__(self, seconds: Mapping[str, float], clock: Clock, on_busy: Callable[[bool], None] = lambda busy: None):
@@ -121,6 +121,6 @@ class TimedDevice(Device):
 
 
 def _settle(done: "asyncio.Future[Any]", outcome: object) -> None:
-    """Tell who waits, if somebody still does."""
+    """Set the result, unless the waiting caller was cancelled."""
     if not done.done():
         done.set_result(outcome)

@@ -1,10 +1,10 @@
-"""Addresses of the messages between neighbouring stages: the fields name the tensor, so nothing depends on order."""
+"""Addresses of the messages between neighbouring stages. An address names the tensor, so messages need no order."""
 
 from typing import NamedTuple
 
 
 class Address(NamedTuple):
-    """The address of a tensor between two stages; its kind says whether it goes down or up."""
+    """The address of a tensor between two stages; a subclass is an activation or a gradient."""
 
     step: int
     pipe: int
@@ -45,7 +45,7 @@ def describe(key: tuple[int | str, ...] | None) -> str:
 
 
 def place_of(key: tuple[int | str, ...]) -> dict[str, int]:
-    """Step, pipe, stage and microbatch of an address, by name; nothing where it is not one between stages."""
+    """Step, pipe, stage and microbatch of an address, by name; empty for an address that is not between stages."""
     if key[0] not in KINDS:
         return {}
     return dict(zip(Address._fields, map(int, key[1:]), strict=True))

@@ -1,7 +1,7 @@
-"""Whom one asker leaves alone for a while because it failed to answer.
+"""Bans: after a failed request, a client sends no requests to that peer for a while.
 
-The rule: a banned peer returns when it has announced itself again, under another incarnation, and its time is up; each
-ban soon after the last doubles that time. Moments are arguments. Knows parties; must not know stages or choices.
+A ban ends when its time is up and the peer has announced itself again, under another incarnation. A ban soon after the
+last one lasts twice as long. The caller passes the current time.
 """
 
 from collections.abc import Container, Mapping
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from transports.rpc import Party
 
 FIRST_S, MOST_S = 1.0, 300.0
-"""How long the first ban of a peer lasts, and the longest."""
+"""Seconds of the first ban of a peer, and of the longest ban."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,10 @@ class _Ban:
 
 
 class Bans:
-    """The bans that one asker has pronounced.
+    """The bans of one client.
 
     Args:
-        first, most: seconds of a peer's first ban, and of the longest.
+        first, most: seconds of the first ban of a peer, and of the longest ban.
 
     Source: SWARM, Appendix C, Algorithm 1, line 11, and section 3.2; the back-off is our own.
     """
@@ -36,11 +36,12 @@ class Bans:
         self._bans: dict[str, _Ban] = {}
 
     def ban(self, party: Party, now: float) -> float:
-        """Ban a peer that failed; several failures of one incarnation are one.
+        """Ban a peer that failed; further failures of the same incarnation change nothing.
 
-        The ban lasts twice as long as the last one if the peer has not behaved for as long as that had lasted.
+        The ban lasts twice as long as the previous one, unless the peer had no failure after that for as long as that
+        ban had lasted.
 
-        Returns: the moment from which another incarnation is welcome.
+        Returns: the moment from which another incarnation may receive requests.
         """
         last = self._bans.get(party.address)
         if last is None:
@@ -54,17 +55,17 @@ class Bans:
         return now + seconds
 
     def returns(self, party: Party, now: float) -> float:
-        """The moment from which a party may be asked: `now`, a later one, or infinity if it must announce itself."""
+        """The moment from which a party may receive requests; infinity until it has announced itself again."""
         ban = self._bans.get(party.address)
         if ban is None:
             return now
         return float("inf") if ban.incarnation == party.incarnation else max(now, ban.until)
 
     def forget(self, members: Container[Party], now: float) -> None:
-        """Let go of bans that count no more: their time and as long again is up, and whom they keep away is no member.
+        """Drop a ban once twice its time is over and the banned incarnation is not a member any more.
 
         Args:
-            members: whoever can be asked, under their present incarnations.
+            members: the members, with their present incarnations.
         """
         self._bans = {
             address: ban
@@ -73,5 +74,5 @@ class Bans:
         }
 
     def remaining(self, now: float) -> Mapping[str, float]:
-        """Seconds that bans still last, by address; those that are up are left out."""
+        """Seconds until each ban ends, by address; ended bans are left out."""
         return {address: ban.until - now for address, ban in self._bans.items() if ban.until > now}

@@ -1,8 +1,7 @@
-"""Time, twice: the real clock, and a virtual one that jumps from timer to timer.
+"""Clocks: the real clock, and a virtual clock that jumps from timer to timer.
 
-The rule: nothing in the project reads the time or sleeps except through the clock it was given, so what runs in hours
-on the one runs in moments, and the same way each time, on the other. This file knows event loops; it must not know
-what is timed.
+Code reads the time and sleeps only through a clock that it is given. So a run of hours on the real clock takes moments
+on the virtual clock, and is the same each time.
 """
 
 import asyncio
@@ -14,18 +13,18 @@ from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 MOST_NAMED = 16
-"""Tasks that a `Deadlock` names."""
+"""The most tasks that a `Deadlock` names."""
 
 
 class Clock(Protocol):
-    """What everything that waits is given."""
+    """The interface of a clock."""
 
     def now(self) -> float:
         """Seconds; only differences mean anything."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Let this much time pass; 0 lets everyone else run once."""
+        """Wait this long; 0 lets every other ready task run once."""
         ...
 
 
@@ -40,7 +39,7 @@ class RealClock:
 
 
 class VirtualClock:
-    """The clock of `run_virtual`; time passes only when nobody has anything else to do.
+    """The clock of `run_virtual`; its time advances only when no task can run.
 
     Raises:
         RuntimeError: from every method, outside `run_virtual`.
@@ -54,18 +53,18 @@ class VirtualClock:
         await (loop.reach(loop.time() + seconds) if seconds > 0 else asyncio.sleep(0))
 
     def call_at(self, moment: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call back at a moment, unless the handle that is returned is cancelled before."""
+        """Call back at a moment, unless the returned handle is cancelled before."""
         return _virtual_loop().call_at(moment, callback)
 
 
 class Deadlock(RuntimeError):
-    """Everybody waits and no timer will ever wake anyone; the message says who waits and where."""
+    """Every task waits and no timer is set; the message lists the waiting tasks and where each waits."""
 
 
 def run_virtual(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on a loop of its own with virtual time from 0, and return its result.
+    """Run a coroutine on a new event loop with virtual time from 0, and return its result.
 
-    Sockets and threads are not served there: waiting for one is a deadlock. Inside a running loop call it through
+    That loop serves no sockets and no threads: waiting for one is a deadlock. Inside a running loop call it through
     `asyncio.to_thread`.
 
     Raises:
@@ -76,7 +75,7 @@ def run_virtual(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class _Jump(selectors.SelectSelector):
-    """A selector that lets its loop's time pass instead of waiting."""
+    """A selector that advances the time of its loop instead of waiting."""
 
     loop: "_VirtualLoop"
 
@@ -98,7 +97,7 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
         return self._now
 
     async def reach(self, moment: float) -> None:
-        """Wait for a moment. All who wait for the same one share a timer: many ranks do the same at the same time."""
+        """Wait for a moment. All waits for one moment share a timer: many ranks do the same at the same time."""
         sleepers = self._sleepers.get(moment)
         if sleepers is None:
             sleepers = self._sleepers[moment] = []
@@ -112,10 +111,10 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
                 sleeper.set_result(None)
 
     def jump(self) -> None:
-        """Go to the next timer.
+        """Advance the time to the next timer.
 
-        The loop hands its selector a difference, capped at a day; its heap (`_scheduled`) has the exact moment. It
-        runs timers due before now + resolution, so one unit in the last place is the resolution that takes this one.
+        The loop passes its selector only a difference, capped at a day; its heap (`_scheduled`) has the exact moment.
+        The loop runs timers due before now + resolution, so the resolution is set to one unit in the last place.
         """
         if not self._scheduled or math.isinf(self._scheduled[0].when()):
             raise Deadlock(_waiting(asyncio.all_tasks(self)))
@@ -138,7 +137,7 @@ def _waiting(tasks: Iterable["asyncio.Task[Any]"]) -> str:
 
 
 def _innermost(coroutine: Any) -> str:
-    """Where a coroutine's deepest await stands."""
+    """The file and line of a coroutine's innermost await."""
     while getattr(getattr(coroutine, "cr_await", None), "cr_frame", None) is not None:
         coroutine = coroutine.cr_await
     frame = coroutine.cr_frame

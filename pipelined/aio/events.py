@@ -1,9 +1,9 @@
-"""Events: what this process decided, and why.
+"""Events: the decisions of this process, with their reasons.
 
-An event has a kind ("peer struck") and facts (stage=0, why="..."). `emit` records what goes as planned, `warn` what
-costs a peer, a step or a record. The last `KEPT` events stay in the process, for `status` and for crash reports; each
-is also one line of the logger "pipelined", which `log_to_stderr` shows. Facts may come off the network, so they are
-made plain and short here: no control character reaches a terminal, and no text grows without bound.
+An event has a kind ("peer struck") and facts (stage=0, why="..."). `emit` records events that go as planned; `warn`
+records events that cost a peer, a step or a record. The process keeps the last `KEPT` events for `status` and crash
+reports; each is also one line of the logger "pipelined", which `log_to_stderr` shows. Facts may come from the network,
+so they are sanitised and cut here: no control character reaches a terminal, and no text grows without bound.
 """
 
 import json
@@ -19,21 +19,21 @@ from typing import Literal
 from pipelined.errors import UsageError
 
 KEPT = 300
-"""Events that a process keeps; older ones are dropped."""
+"""The most events that a process keeps; older ones are dropped."""
 LONGEST = 200
-"""Characters of one fact; the rest is cut off."""
+"""The most characters of one fact; the rest is cut off."""
 LAST = 20
-"""Events that a crash report ends with."""
+"""Events at the end of a crash report."""
 LATEST = 1e11
-"""Seconds since 1970 after which no event can be: some thousand years on."""
+"""The latest time of an event that is accepted, in seconds since 1970: some thousand years from now."""
 MOST_FACTS = 16
-"""Facts of another process's event that are read."""
+"""The most facts that are read from an event of another process."""
 
 Level = Literal["debug", "info", "warning", "error"]
 Fact = str | int | float | bool | None
 
 _logger = logging.getLogger("pipelined")
-_logger.addHandler(logging.NullHandler())  # without it Python prints warnings of loggers that have no handler
+_logger.addHandler(logging.NullHandler())  # without a handler Python itself prints warnings
 _kept: deque["Event"] = deque(maxlen=KEPT)
 
 
@@ -43,8 +43,8 @@ class Event:
 
     Args:
         at: seconds since 1970, by this machine's clock.
-        level: of the log line, as the module `logging` numbers it.
-        kind: a few words; the same words for the same decision.
+        level: the level of the log line, as in the module `logging`.
+        kind: a few words, the same for every decision of one kind.
     """
 
     at: float
@@ -57,13 +57,13 @@ class Event:
         return f"{self.kind}: {facts}" if facts else self.kind
 
     def told(self) -> dict[str, Fact | Mapping[str, Fact]]:
-        """The event as JSON and msgpack can carry it."""
+        """The event as plain objects for JSON and msgpack."""
         level = logging.getLevelName(self.level).lower()
         return {"at": self.at, "level": level, "kind": self.kind, "facts": dict(self.facts)}
 
 
 def emit(kind: str, /, **facts: object) -> None:
-    """Record a decision. Cost: microseconds; writes a line only where the log shows this level."""
+    """Record a decision. Cost: microseconds; writes a line only if the log shows this level."""
     _record(logging.INFO, kind, facts)
 
 
@@ -89,10 +89,10 @@ def last_words() -> str:
 
 
 def log_to_stderr(level: Level) -> None:
-    """Write events from this level up to stderr, one line each; a second call changes the level.
+    """Write events of this level and above to stderr, one line each; a second call changes the level.
 
     Raises:
-        UsageError: there is no such level.
+        UsageError: an unknown level.
     """
     if level not in Level.__args__:
         raise UsageError(f"there is no log level {level!r}; use one of {', '.join(Level.__args__)}")
@@ -102,11 +102,11 @@ def log_to_stderr(level: Level) -> None:
 
 
 class _ToStderr(logging.Handler):
-    """Writes each line at once, to what `sys.stderr` is at that moment; a line that cannot be written is dropped."""
+    """Writes each line at once to the current `sys.stderr`; drops a line that cannot be written."""
 
     def emit(self, record: logging.LogRecord) -> None:
         line = f"{_clock_time(record.created)} {record.levelname.lower()} {record.getMessage()}\n"
-        with suppress(OSError, ValueError):  # a closed pipe or a full disk must not end what is logged about
+        with suppress(OSError, ValueError):  # a closed pipe or a full disk must not end the process
             sys.stderr.write(line)
             sys.stderr.flush()
 
@@ -118,7 +118,7 @@ def _record(level: int, kind: str, facts: Mapping[str, object]) -> None:
 
 
 def read(told: object) -> Event | None:
-    """An event as another process told it (`Event.told`), made plain as one's own is; None if it is none."""
+    """Parse and sanitise an event that another process sent (`Event.told`); None if it is not an event."""
     if type(told) is not dict:
         return None
     at, kind, facts = told.get("at"), told.get("kind"), told.get("facts")
@@ -130,24 +130,24 @@ def read(told: object) -> Event | None:
 
 
 def line(event: Event, by: str) -> str:
-    """An event as people read it.
+    """An event as one line of text.
 
     Args:
-        by: the process that told it.
+        by: the process that sent it.
     """
     return f"{_clock_time(event.at)} {shown(by)}: {event}"
 
 
 def shown(text: object) -> str:
-    """Text off the network, cut short, with nothing in it that a terminal obeys."""
+    """Text from the network, cut and without control characters, so that it can be printed."""
     return printable(str(text)[:LONGEST], but="")
 
 
 def printable(text: str, but: str = "\n\t") -> str:
-    """The text with everything that a terminal may obey (control characters) made U+FFFD.
+    """The text with its control characters, which a terminal would obey, replaced by U+FFFD.
 
     Args:
-        but: characters that stay as they are.
+        but: characters that are not replaced.
     """
     return "".join(each if each.isprintable() or each in but else "\ufffd" for each in text)
 
@@ -162,7 +162,7 @@ def _plain(value: object) -> Fact:
 
 
 def _rendered(value: Fact) -> str:
-    """As it stands in a line: text in quotes unless it is one plain word; control characters are escaped."""
+    """A fact as it is written in a line: text is quoted unless it is one plain word; control characters are escaped."""
     if not isinstance(value, str):
         return f"{value:.6g}" if isinstance(value, float) else str(value)
     plain = value.isascii() and value.isprintable() and value and not set(value) & set(' "=')

@@ -1,8 +1,8 @@
-"""How long a reply takes, as measured, and the time-out that follows from it. A time-out doubles with each retry.
+"""Measured reply times, and the time-outs computed from them. A time-out doubles with each retry.
 
-`RoundTrip` follows the mean and its variation, for a client and one server. `TimeoutEstimator` takes the median and the
-median deviation of the last replies, for requests that make a peer compute. A busy machine is not a lost one, so no
-reply is late before a lease would have ended.
+`RoundTrip` tracks the mean and its variation, for a client and one server. `TimeoutEstimator` uses the median and the
+median deviation of the last replies, for requests that make a peer compute. A busy machine is not lost, so no reply
+counts as late before the time of a lease.
 
 Source: RFC 6298, Computing TCP's Retransmission Timer, section 2.
 """
@@ -11,22 +11,22 @@ from collections import deque
 from statistics import median
 
 FIRST_S = 1.0
-"""The time-out before any reply was measured, as in RFC 6298."""
+"""Seconds of the time-out before any reply was measured, as in RFC 6298."""
 LEAST_S = 0.25
-"""The shortest time-out: a process that computes replies late by that much."""
+"""Seconds of the shortest time-out: a process that computes may delay its replies by this much."""
 KEPT = 64
 ENOUGH = 5
 DEVIATIONS = 10.0
 MULTIPLE = 4.0
 UNKNOWN = 10.0
-"""The time-out of a kind of request before it was measured, as a multiple of the least: the first one may be long."""
+"""The time-out before a kind of request was measured, as a multiple of `least`: the first reply may take long."""
 
 
 class RoundTrip:
-    """The smoothed time of a reply, and how much it varies; all in seconds.
+    """The smoothed reply time and its variation, in seconds.
 
     Attributes:
-        seen: whether a reply was measured.
+        seen: whether any reply was measured.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class RoundTrip:
 
     @property
     def timeout(self) -> float:
-        """Seconds after which a reply is not expected any more."""
+        """Seconds after which a request times out."""
         return max(LEAST_S, self._mean + 4 * self._variation) if self.seen else FIRST_S
 
 
@@ -51,8 +51,8 @@ class TimeoutEstimator:
     """The reply times of one kind of request to one stage, from any of its peers.
 
     Args:
-        least: seconds before which no reply is late.
-        enough: replies that must have been measured before any can be late.
+        least: seconds up to which no reply is late.
+        enough: replies to measure before any reply can be late.
     """
 
     def __init__(self, least: float, enough: int = ENOUGH) -> None:
@@ -66,14 +66,14 @@ class TimeoutEstimator:
         self._limit = None
 
     def limit_after(self, late: int) -> float:
-        """Seconds after which a reply is late, after `late` replies that were late; never None."""
+        """Seconds after which a reply is late, if `late` replies were late before; never None."""
         return UNKNOWN * self._least * 2**late if self.limit is None else self.limit
 
     @property
     def limit(self) -> float | None:
         """Seconds after which a reply is late: the median and ten median deviations, at least four medians.
 
-        Cost: two medians for each reply, however often this is read.
+        Cost: two medians for each observed reply, however often this is read.
         """
         if self._limit is None and len(self._seen) >= self._enough:
             middle = median(self._seen)

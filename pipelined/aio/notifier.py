@@ -1,20 +1,19 @@
 """Wake all waiting coroutines at once. A call of `wait` after `notify_all` waits for the next one.
 
-Waiting begins with the call of `wait`, not with the await: a task made of it begins a moment later, and would miss a
-notification in between.
+Waiting begins at the call of `wait`, not at the await, so a notification between the two is not missed.
 """
 
 import asyncio
 
 
 class Notifier:
-    """Notifications are not kept: check the condition first, then wait, without an await between."""
+    """Notifications are not stored: check the condition first, then call `wait`, without an await in between."""
 
     def __init__(self) -> None:
         self._next: asyncio.Future[None] | None = None
 
     def wait(self) -> "asyncio.Future[None]":
-        """The next notification, to be awaited."""
+        """A future that completes at the next notification."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
         return asyncio.shield(self._next)

@@ -1,4 +1,4 @@
-"""Structured tasks: `Nursery`, which the transports use as well, and one piece of work beside another."""
+"""Structured tasks: `Nursery`, which the transports use as well, and `beside`."""
 
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def beside(watch: Coroutine[Any, Any, Any], work: Coroutine[Any, Any, T]) -> T:
-    """What a piece of work comes to; something else goes on meanwhile, and is cancelled at its end.
+    """Return the result of `work`; run `watch` at the same time, and cancel it when `work` ends.
 
     Raises:
         The first error of either.

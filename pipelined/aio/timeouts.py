@@ -1,6 +1,6 @@
-"""A time-out by a given clock, which may be stopped or dead.
+"""A time-out on a given clock, which may be the clock of a simulated process that is stopped or dead.
 
-`asyncio.timeout` counts the time of the loop, which runs on while a simulated process is stopped.
+`asyncio.timeout` uses the time of the event loop, which continues while a simulated process is stopped.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 async def with_timeout(clock: Clock, seconds: float, work: Awaitable[T]) -> T:
-    """The result of the work, which has ended, cancelled if need be, when this returns.
+    """The result of the work. When this returns or raises, the work has ended or was cancelled.
 
     Raises:
-        TimeoutError: there was no result after so many seconds.
+        TimeoutError: there was no result after `seconds`.
     """
     doing, sleeping = asyncio.ensure_future(work), asyncio.ensure_future(clock.sleep(seconds))
     try:

@@ -1,8 +1,8 @@
-"""A watchdog for a device: it compares the time of the current piece of work with earlier ones of the same kind.
+"""A watchdog for a device: it compares the duration of the current work with earlier work of the same kind.
 
-While one piece of work after another ends, nothing is late, however many wait. The first piece of a kind may include
-compilation: it can be late, because others wait, but never counts as stalled. Time in which this process was stopped is
-not counted.
+While the device completes one piece of work after another, it is not late, however many pieces wait. The first piece of
+a kind may include compilation: it can be late, because peers wait for it, but it never counts as stalled. Time while
+this process is stopped is not counted.
 """
 
 import asyncio
@@ -17,22 +17,22 @@ from transports.rpc import Rejected
 T = TypeVar("T")
 KEPT = 64
 LATE, STUCK = 4.0, 10.0
-"""A piece of work is late, or the device stalled, after this multiple of the longest of the last `KEPT` of its kind."""
+"""Work is late, or the device is stalled, after this multiple of the longest of the last `KEPT` of its kind."""
 UNKNOWN_LEASES = 10.0
-"""Leases before a kind of work that was never measured is late, and before any device counts as stalled."""
+"""Lease times after which work of a kind never measured is late, and before which no device counts as stalled."""
 LOOKS = 4
-"""Checks in the time of a lease."""
+"""Checks per lease time."""
 
 
 class DeviceStalled(RuntimeError):
-    """The device makes no progress any more."""
+    """The device makes no more progress."""
 
 
 class DeviceWatchdog:
     """A device with the same `run`, and a check of its progress.
 
     Args:
-        lease_s: seconds of a member's lease; no work is late before.
+        lease_s: seconds of a member's lease; work that took less is never late.
     """
 
     def __init__(self, device: Device, lease_s: float):
@@ -50,7 +50,7 @@ class DeviceWatchdog:
                 self._doing = op
                 try:
                     result, start, end = await self._device.run(op, work)
-                except Exception:  # it ended, too
+                except Exception:  # failed work has ended, too
                     self._still = 0.0
                     raise
         finally:
@@ -67,7 +67,7 @@ class DeviceWatchdog:
         return self._still > limit
 
     async def unless_late(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of work that needs the device and that a peer waits for, unless the device is late.
+        """The result of work that uses the device and for which a peer waits, unless the device is late.
 
         Raises:
             Rejected: "busy": the device is late.
@@ -90,7 +90,7 @@ class DeviceWatchdog:
         """Check the device until cancelled.
 
         Raises:
-            DeviceStalled: one piece of work takes far longer than any before.
+            DeviceStalled: one piece of work takes far longer than any before it.
         """
         every = self._lease_s / LOOKS
         while True:
