@@ -171,10 +171,8 @@ class Leader:
 
     @property
     def _can_begin(self) -> bool:
-        """Whether this trainer knows the head or may write the first one.
-
-        False if the directory's head cannot be read, unless this trainer resumes from a saved step: another trainer may
-        remember the head.
+        """Whether this trainer knows the head or may write the first one: not if the directory has one that cannot be
+        read, unless this trainer resumes from a saved step. Another trainer may remember the head.
         """
         return self._view.head is not None or not self._view.head_revision or self._rollback.resume
 
@@ -225,12 +223,9 @@ class Leader:
         return self._head_at(await self._rollback.needed()) if self._rollback.resume else self._head_at(None)
 
     async def _led(self, head: Head, revision: int, queue: WorkQueue, known: bool) -> Head:
-        """Take the step, and open the next one meanwhile if possible. Returns the new head.
+        """Take the step, and open the next one meanwhile if possible; `known`: the queue has all that peers counted.
 
-        If the step cannot be taken, the new head rolls all stages back, or moves peers to a deserted stage.
-
-        Args:
-            known: whether the assignments include everything that peers have counted.
+        Returns: the next head, or one that rolls all stages back, or one that moves peers to a deserted stage.
         """
 
         def complete() -> bool:

@@ -1,8 +1,8 @@
 """Finds the members that withhold their part of a sum, from the replies of all its members.
 
-A member that owns a slice reports which members' parts it lacks. A member that sent its part reports which owners have not
-replied. An owner that lacks a part itself cannot reply, so it is not overdue. How long a member may contribute nothing
-follows from the duration of whole sums: a slow sum is not late while its pieces arrive.
+A member that owns a slice reports which members' parts it lacks. A member that sent its part reports which owners have
+not replied. An owner that lacks a part itself cannot reply, so it is not overdue. How long a member may contribute
+nothing follows from the duration of whole sums: a slow sum is not late while its pieces arrive.
 """
 
 from collections.abc import Callable, Mapping
