@@ -26,7 +26,7 @@ class Entry(NamedTuple):
 
     Args:
         revision: of its last change.
-        lease: number of the lease whose end deletes the key; 0: no lease.
+        lease: number of the lease that the key is bound to; 0: no lease.
     """
 
     value: bytes

@@ -130,7 +130,7 @@ class EmbeddedDirectory(Directory):
         told = await self._ask_once(messages.GRANT, seconds=seconds, grace=seconds if lasting else self.grace)
         lease = EmbeddedLease(self, told["lease"], seconds, breaks)
         if not observed and not lasting:
-            await lease.renew()  # says what grace it needs
+            await lease.renew()  # the grant had no measured grace period; the renewal sends one
         return lease
 
     async def close(self) -> None:

@@ -193,7 +193,7 @@ class StateMachine:
         if total > self.limits.total:
             raise Full(f"too many bytes in all (bytes: {total}, most: {self.limits.total}); delete some")
 
-    # The deeds: each is done without a check, so that replaying them gives the same state.
+    # The deeds. They check nothing, so that replaying them gives the same state.
 
     def _enter(self, client: int) -> None:
         self._numbers = client
@@ -235,7 +235,7 @@ class StateMachine:
         for lease, client in holders.items():
             self._dedup.hold(client, lease)
 
-    # Where keys are kept.
+    # Storage of keys.
 
     def _write(self, entries: Sequence[tuple[str, Entry | None]]) -> None:
         self.revision += 1
@@ -244,7 +244,7 @@ class StateMachine:
         self._log.add([Change(key, entry, self.revision) for key, entry in entries])
 
     def _place(self, key: str, entry: Entry | None) -> None:
-        """Put a key, or delete it, and bind it to its lease alone."""
+        """Put a key, or delete it, and bind it to no lease but its own."""
         self._bytes -= self._size(key)
         before = self._entries.pop(key, None)
         self._folders.place(key, entry)
