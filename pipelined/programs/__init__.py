@@ -1,1 +1,1 @@
-"""What a schedule means before anything runs: recorded, checked, priced, drawn, and prepared for a rank. No torch."""
+"""Programs: a schedule recorded as instructions, then checked, priced, drawn, and prepared for a rank. No torch."""

@@ -1,4 +1,4 @@
-"""Which parameters are summed together, by their names alone: those that the same stages hold. No torch.
+"""Buckets of parameter names: parameters that the same stages hold are summed together. No torch.
 
 All ranks, and programs that only price a job, derive the same buckets in the same order.
 """
@@ -6,11 +6,11 @@ All ranks, and programs that only price a job, derive the same buckets in the sa
 from collections.abc import Mapping, Sequence
 
 Stages = tuple[int, ...]
-"""Those that hold every parameter of a bucket, ascending; it is the bucket's name."""
+"""The stages that hold every parameter of a bucket, ascending; they are the bucket's name."""
 
 
 def name_buckets(names_of: Mapping[int, Sequence[str]]) -> dict[Stages, list[str]]:
-    """Sort parameter names by the set of stages that hold them, buckets by their first stage.
+    """Group parameter names by the set of stages that hold them; sort the groups by their stages.
 
     Args:
         names_of: the parameter names of every stage of the model.

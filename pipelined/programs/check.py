@@ -1,8 +1,8 @@
-"""Proof that a program is right: complete, on the right workers, within its memory, and free of deadlock.
+"""Proof that a program is correct: complete, on the right workers, within its memory, and free of deadlock.
 
-A send never blocks the program and a message waits until it is received, so a program ends for every timing if and
-only if program order, data and the sums of gradients together have no cycle. Limits on what may wait, and on what may
-be alive, are options. Nothing is executed and no time passes.
+A send never blocks the program, and a message waits until it is received. So a program ends for every timing if and
+only if program order, data and gradient sums together have no cycle. Limits on waiting messages and on live
+microbatches are options. Nothing is executed and no time passes.
 """
 
 from collections import Counter, defaultdict
@@ -21,15 +21,15 @@ def check(
     """Prove a program.
 
     Args:
-        mailbox: messages a worker may keep unasked for; a further send blocks. None: any number.
-            The verdict is right for every timing of this order; `deadlock` says what a mailbox is.
-        blocking_sums: a worker waits in the sum of a stage's gradients, right behind its last of them, until the
-            stage's other holders are there too; else sums hold nobody up.
-        budget: microbatches a worker may have alive: forward begun, last backward (half) not ended.
+        mailbox: messages that a worker may keep before their receivers request them; a further send blocks. None: any
+            number. The result holds for every timing of this order; module `deadlock` defines a mailbox.
+        blocking_sums: after its last gradient of a stage a worker waits in the stage's gradient sum until the stage's
+            other holders have joined. False: sums block no worker.
+        budget: microbatches that a worker may have alive: forward begun, last backward (half) not ended.
     Raises:
-        ScheduleError: the layout does not add up; an instruction is unknown, misplaced, missing or repeated; more is
-            alive than the budget; or the order deadlocks. The message shows the workers concerned with an arrow at
-            each fault.
+        ScheduleError: the layout is inconsistent; an instruction is unknown, misplaced, missing or repeated; more
+            microbatches are alive than the budget; or the order deadlocks. The message shows the workers concerned,
+            with an arrow at each fault.
     Cost: one pass over the instructions.
     """
     if mailbox is not None and mailbox < 0:
@@ -47,7 +47,7 @@ def check(
 
 
 def check_layout(layout: StageMap) -> None:
-    """Refuse a layout in which a stage is not on one worker of the group, or a microbatch not in one pipe."""
+    """Refuse a layout unless each stage is on exactly one worker of the group and each microbatch in one pipe."""
     places = {(pipe, stage) for pipe in range(layout.pipes) for stage in range(layout.depth)}
     if set(layout.placement) != places:
         odd = sorted(set(layout.placement) ^ places)[0]
@@ -93,7 +93,7 @@ def _check_complete(program: Program) -> None:
 
 
 def _check_one(program: Program, worker: int, forward: Instruction, found: dict) -> None:
-    """One forward and one backward, or one forward and both halves, of one microbatch in one stage."""
+    """Require one forward and one backward, or one forward and both halves, of one microbatch in one stage."""
     pipe, stage, microbatch = forward.pipe, forward.stage, forward.microbatch
     here = found[worker, pipe, stage, microbatch]
     counts = Counter(op for op, _ in here)
@@ -112,11 +112,11 @@ def _check_one(program: Program, worker: int, forward: Instruction, found: dict)
 
 
 def _check_updates(program: Program) -> None:
-    """Prove the order of an asynchronous schedule's updates, beyond what is proved of any program.
+    """Prove the order of updates; only for the program of an asynchronous schedule.
 
     Raises:
         ScheduleError: a worker holds several stages, mixes the gradients of two updates, has more than D - s
-            microbatches alive, or takes weights that are not made yet.
+            microbatches alive, or uses a version of the weights before its update.
     """
     for worker, instructions in enumerate(program.workers):
         held = program.layout.held_by(worker)
@@ -130,7 +130,7 @@ def _check_updates(program: Program) -> None:
 
 
 def _update_faults(program: Program, instructions: Sequence[Instruction], most: int) -> Iterator[tuple[int, str]]:
-    """(position, what is wrong there)."""
+    """(position, the fault there)."""
     updates = program.layout.updates
     assert updates is not None
     done = begun = 0
@@ -151,7 +151,7 @@ def _update_faults(program: Program, instructions: Sequence[Instruction], most: 
 
 
 def _check_budget(program: Program, budget: float) -> None:
-    """Count what is alive on each worker in its order; timing does not change that."""
+    """Count the live microbatches of each worker in program order; timing does not change the count."""
     for worker, instructions in enumerate(program.workers):
         alive = 0
         for position, instruction in enumerate(instructions):

@@ -1,18 +1,18 @@
-"""Deadlock: whether workers that wait for messages, for room and for each other's sums all reach their ends.
+"""Deadlock detection: whether all workers reach their ends, given messages, limited mailboxes and gradient sums.
 
-What a worker waits for, once there, stays until that worker has it: a message has one receiver, a mailbox is filled by
-its owner alone, a worker that has joined a sum never leaves it. So the order in which workers go on does not matter,
-and one dry run decides for every timing. Nothing is executed and no time passes; the program must be complete.
+A worker waits for a message, for room in its mailbox, or for other workers in a sum. Each of these, once available,
+stays available to that worker: a message has one receiver, only its owner fills a mailbox, and a worker that has joined
+a sum never leaves it. So the order in which workers proceed does not matter, and one dry run decides for every timing.
+Nothing is executed and no time passes; the program must be complete.
 
-A **mailbox** of c messages: a worker keeps what it sends until the receiver asks for it, that is, comes to the
-instruction that takes it. It goes on past a send only while at most c of its messages have not been asked for; at c = 0
-it waits until the receiver asks for the one it has just made. What stays on its worker needs no room. (Mailboxes at the
-receiver that are filled first come, first served would be another matter: there timing may decide. With c = 0 both are
-the same.)
+A **mailbox** of c messages: a worker keeps each message that it sends until the receiver requests it, that is, reaches
+the instruction that takes it. The worker proceeds past a send only while at most c of its messages are not requested
+yet; at c = 0 it waits until the receiver requests the message just made. A message to the same worker needs no room.
+(With mailboxes at the receiver, filled in order of arrival, the timing might decide. With c = 0 both are the same.)
 
-**Sums**: once its last gradient of a stage is there, a worker joins that stage's sum. A sum that is a task of its own
-holds no worker up before the end of the step, where every worker has joined all of its own; so it adds no cycle. One
-that blocks holds the worker up until all workers that have a gradient of that stage have joined.
+**Sums**: after its last gradient of a stage a worker joins that stage's sum. A sum that runs as a task of its own
+blocks no worker before the end of the step, and there every worker has joined all of its sums; so it adds no cycle. A
+blocking sum blocks the worker until all workers with a gradient of that stage have joined.
 """
 
 import math
@@ -28,11 +28,11 @@ MESSAGES = ("activation", "gradient")
 
 @dataclass(frozen=True)
 class Limits:
-    """What may hold a worker up beside the messages it takes.
+    """What may block a worker besides the messages that it takes.
 
     Args:
-        mailbox: messages of its own that a worker may keep, not yet asked for; None: any number.
-        blocking_sums: a worker waits in the sum of a stage's gradients until all have joined.
+        mailbox: sent messages that a worker may keep before their receivers request them; None: any number.
+        blocking_sums: a worker waits in a stage's gradient sum until all its workers have joined.
     """
 
     mailbox: int | None = None
@@ -40,10 +40,10 @@ class Limits:
 
 
 def find_deadlock(program: Program, limits: Limits) -> str | None:
-    """Why a complete program cannot end, or None if it always does.
+    """The reason why a complete program cannot end, or None if it always ends.
 
-    Returns: the workers of one cycle, what each waits for, and a grid that points at it.
-    Cost: one pass over the instructions; with a mailbox that is too small a few more, to find what would do.
+    Returns: the workers of one cycle, what each waits for, and a grid with arrows at these instructions.
+    Cost: one pass over the instructions; if the mailbox is too small a few more, to find a sufficient size.
     """
     run = _DryRun(program, limits)
     if run.ends():
@@ -54,9 +54,9 @@ def find_deadlock(program: Program, limits: Limits) -> str | None:
 
 
 def smallest_mailbox(program: Program, blocking_sums: bool = False) -> int | None:
-    """The fewest messages a mailbox must hold for a complete program to end; None if no number would do.
+    """The smallest mailbox, in messages, with which a complete program ends; None if no size is enough.
 
-    More room never hurts, so it is found by halving.
+    A larger mailbox never causes a deadlock, so a binary search finds the size.
     """
     low, high = 0, max(len(worker) for worker in program.workers)
     if not _DryRun(program, Limits(high, blocking_sums)).ends():
@@ -69,7 +69,7 @@ def smallest_mailbox(program: Program, blocking_sums: bool = False) -> int | Non
 
 
 def _within(limits: Limits) -> str:
-    """The limits as numbers of a message."""
+    """The limits, as a part of the error message."""
     room = "" if limits.mailbox is None else f", mailbox: {limits.mailbox}"
     return room + (", sums block" if limits.blocking_sums else "")
 
@@ -82,24 +82,24 @@ def _remedy(program: Program, limits: Limits) -> str:
 
 
 class _DryRun:
-    """Let every worker go as far as it can; a worker that is left waits for another that is left."""
+    """Advance every worker as far as possible; each worker that remains waits for another one that remains."""
 
     def __init__(self, program: Program, limits: Limits):
         self.program, self.limits = program, limits
         self.room = math.inf if limits.mailbox is None else limits.mailbox
         self.heads = [0] * len(program.workers)
         self.begun = [False] * len(program.workers)
-        self.left: dict[Token, int] = {}  # tokens not taken yet, and the worker that made each
+        self.left: dict[Token, int] = {}  # tokens that no instruction has taken yet, and the worker that made each
         self.unasked: list[set[Token]] = [set() for _ in program.workers]
         self.waiting: dict[Token, int] = {}
         self.joins = last_gradients(program) if limits.blocking_sums else {}
-        self.missing = defaultdict(set)  # stage to the workers that have not joined its sum yet
+        self.missing = defaultdict(set)  # stage to the workers that have not joined its sum
         for (worker, _), stage in self.joins.items():
             self.missing[stage].add(worker)
         self.ready = list(range(len(program.workers)))
 
     def ends(self) -> bool:
-        """Whether every worker comes to its end."""
+        """Whether every worker reaches its end."""
         while self.ready:
             self._go(self.ready.pop())
         return all(head == len(mine) for head, mine in zip(self.heads, self.program.workers, strict=True))
@@ -114,7 +114,7 @@ class _DryRun:
             self.begun[worker] = False
 
     def _begin(self, worker: int) -> bool:
-        """Take what the next instruction needs and leave what it makes; False if something is not there yet."""
+        """Take the tokens of the next instruction and leave those that it makes; False if a token is missing."""
         instruction, depth = self._next(worker), self.program.layout.depth
         lacking = self._lacking(instruction)
         if lacking is not None:
@@ -161,7 +161,7 @@ class _DryRun:
         return self.program.layout.placement[pipe, stage][0]
 
     def cycle(self) -> tuple[list[int], dict[Place, str]]:
-        """Workers of which each waits for the next, and the last for the first; and what each waits for, where."""
+        """A cycle of workers, each waiting for the next and the last for the first; and a note at each one's place."""
         awaited = {w: self._awaited(w) for w, mine in enumerate(self.program.workers) if self.heads[w] < len(mine)}
         cycle, worker = [], min(awaited)
         while worker not in cycle:
@@ -171,7 +171,7 @@ class _DryRun:
         return cycle, {(worker, self.heads[worker]): awaited[worker][1] for worker in cycle}
 
     def _awaited(self, worker: int) -> tuple[int, str]:
-        """Somebody a worker that is held up waits for, and the reason in words."""
+        """A worker that the blocked `worker` waits for, and the reason in words."""
         instruction, depth = self._next(worker), self.program.layout.depth
         if not self.begun[worker]:
             lacking = self._lacking(instruction)
@@ -185,12 +185,12 @@ class _DryRun:
         return self._first(lambda place, i: place in absent, f"waits in the sum of stage {stage} for")
 
     def _first(self, meant: Callable[[Place, Instruction], bool], words: str) -> tuple[int, str]:
-        """The worker of the first instruction that is meant, and words that end in its name."""
+        """The worker of the first instruction that `meant` accepts, and `words` followed by this instruction's name."""
         (worker, position), instruction = next(found for found in self.program.everything() if meant(*found))
         return worker, f"{words} {instruction!r}, instruction {position} of worker {worker}"
 
 
 def last_gradients(program: Program) -> dict[Place, int]:
-    """Where each worker's last gradient of each stage comes to be: (worker, position) to the stage."""
+    """The place of each worker's last backward of each stage: (worker, position) to the stage."""
     last = {(worker, i.stage): position for (worker, position), i in program.everything() if i.op in "BW"}
     return {(worker, position): stage for (worker, stage), position in last.items()}

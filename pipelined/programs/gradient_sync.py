@@ -1,8 +1,8 @@
-"""The start of gradient sums over the replicas of a stage: each sum is a task, started as early as pays.
+"""The start of gradient sums over the replicas of a stage: each sum is a task, started as early as it saves time.
 
-A stage's sum starts right after its last backward where an idle gap follows on this rank (Chimera, section 3.2), and
-after the flush otherwise: a sum that starts while the rank computes only slows the computation down.
-The trainer sums with torch (`pipelined.training.gradient_sums`); the simulator prices the same sums.
+A stage's sum starts right after its last backward if an idle gap follows on this rank (Chimera, section 3.2), and after
+the flush otherwise: a sum that runs while the rank computes only slows the computation down.
+Training sums with torch (`pipelined.training.gradient_sums`); the simulator prices the same sums.
 """
 
 import asyncio
@@ -11,13 +11,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 
 class Parent(Protocol):
-    """What runs tasks and ends with the first failure of one: an actor."""
+    """The parent of tasks; it ends with their first failure. In training an actor."""
 
     def start(self, work: Coroutine[Any, Any, Any], /) -> "asyncio.Task[Any]": ...
 
 
 class OfStages(Protocol):
-    """What is summed together, named by the stages that hold it: a bucket."""
+    """A bucket: parameters that are summed together, named by the stages that hold them."""
 
     @property
     def stages(self) -> tuple[int, ...]: ...
@@ -30,11 +30,11 @@ class GradientSync(Generic[B]):
     """The gradient sums of one rank in one step.
 
     Args:
-        parent: the parent of the sums.
-        buckets: those this rank holds.
+        parent: the parent of the tasks of the sums.
+        buckets: the buckets that this rank holds.
         sum_bucket: sums one bucket over its holders, in place.
-        overlapped: stages whose sum starts at once.
-        held: every stage this rank holds.
+        overlapped: stages whose sum starts right after their last backward.
+        held: every stage that this rank holds.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class GradientSync(Generic[B]):
         self._running: list[asyncio.Task[None]] = []
 
     def stage_done(self, stage: int) -> None:
-        """The last backward of a stage is done on this rank: start its sum if it is to start at once."""
+        """Record that the last backward of a stage is done on this rank; start its sum if the stage is overlapped."""
         self._done.add(stage)
         if stage in self._overlapped:
             self._start([b for b in self._waiting if self._complete(b)])
 
     async def finish(self) -> None:
-        """Sum what is left (a stage without a microbatch adds zeros) and wait for all."""
+        """Sum the remaining buckets (a stage without a microbatch adds zeros) and wait for all sums."""
         self._start(list(self._waiting))
         await asyncio.gather(*self._running)
 

@@ -1,7 +1,7 @@
-"""A program: what every worker does in one step, in its order. Immutable, and free of any clock or device.
+"""A program: the instructions of every worker in one step, in order. Immutable, without a clock or a device.
 
-An instruction *takes* what must be there before it can start and *gives* what it leaves behind. The proof, the price
-and the execution of a program read its dependencies here.
+An instruction *takes* tokens, which must exist before it can start, and *gives* tokens when it ends. The check, the
+pricing and the execution of a program read its dependencies here.
 """
 
 from collections.abc import Iterator
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pipelined.schedules.layout import StageMap
 
 Token = tuple[str, int, int, int]
-"""What one instruction leaves for another: (kind, pipe, stage it is for, microbatch).
+"""A result that one instruction leaves for another: (kind, pipe, the stage that takes it, microbatch).
 
-`activation` and `gradient` are messages between neighbouring stages; `stash` (a forward's saved tensors) and
-`pending` (an input half whose weight half is to come) stay on the worker.
+`activation` and `gradient` are messages between neighbouring stages. `stash` (a forward's saved tensors) and `pending`
+(an input half before its weight half) stay on the worker.
 """
 
 Place = tuple[int, int]
@@ -35,7 +35,7 @@ class Instruction:
         return f"{self.stage}{self.op}{self.microbatch}p{self.pipe}"
 
     def takes(self, depth: int) -> list[Token]:
-        """What it waits for."""
+        """The tokens that it waits for."""
         if self.op == "F":
             return [self._token("activation", self.stage)] if self.stage > 0 else []
         if self.op == "W":
@@ -44,7 +44,7 @@ class Instruction:
         return [self._token("stash", self.stage), *gradient]
 
     def gives(self, depth: int) -> list[Token]:
-        """What it leaves behind."""
+        """The tokens that it leaves."""
         if self.op == "F":
             activation = [self._token("activation", self.stage + 1)] if self.stage < depth - 1 else []
             return [self._token("stash", self.stage), *activation]
@@ -65,7 +65,7 @@ class Program:
     workers: tuple[tuple[Instruction, ...], ...]
 
     def everything(self) -> Iterator[tuple[Place, Instruction]]:
-        """Every instruction and where it stands, worker by worker in order."""
+        """Every instruction with its place, worker by worker in order."""
         for worker, instructions in enumerate(self.workers):
             for position, instruction in enumerate(instructions):
                 yield (worker, position), instruction

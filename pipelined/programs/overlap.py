@@ -1,21 +1,21 @@
 """The gradient sums that overlap the computation: those that start before their worker has finished.
 
-A stage's sum starts right after its last backward if and only if the worker still has an idle gap before its own last
-instruction ends. Without a gap the sum would only slow the computation down. Source: Chimera (2021), section 3.2.
+A stage's sum starts right after its last backward if and only if the worker has an idle gap after it. Without a gap the
+sum would only slow the computation down. Source: Chimera (2021), section 3.2.
 """
 
 from pipelined.programs.timeline import Timed, Timeline
 
 SYNCS = ("eager", "gap", "after")
-"""When a stage's gradient sum begins: with its last backward; then, if an idle gap follows; or after the flush."""
-SHORTEST = 1e-9  # of the makespan; less is rounding
+"""When a stage's gradient sum starts: after its last backward; there only if an idle gap follows; after the flush."""
+SHORTEST = 1e-9  # the shortest gap, as a share of the makespan; less is rounding
 
 
 def overlapped_stages(timeline: Timeline) -> frozenset[tuple[int, int]]:
-    """The (worker, stage) pairs whose sum starts at once.
+    """The (worker, stage) pairs whose sum starts right after the last backward.
 
     For two pipes of Chimera with B > F and free messages these are the stages above D/2. A stage without a microbatch
-    on a worker has no last backward there and is not among them.
+    on a worker has no last backward there and is left out.
     """
     return frozenset(
         (index, stage) for index, worker in enumerate(timeline.workers) for stage in _before_last_gap(timeline, worker)

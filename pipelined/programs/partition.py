@@ -1,4 +1,4 @@
-"""Cutting a row of layers into stages so that the slowest stage is as fast as can be. No torch, no network."""
+"""Partition of a row of layers into stages so that the slowest stage is as fast as possible. No torch, no network."""
 
 from functools import cache
 from itertools import accumulate
@@ -7,14 +7,13 @@ from pipelined.programs.plan import PlanError
 
 
 def partition(costs: list[float], depth: int) -> list[range]:
-    """Cut layers into `depth` consecutive, non-empty ranges with the least possible largest cost.
+    """Cut layers into `depth` consecutive, non-empty ranges such that the largest cost of a range is minimal.
 
-    Every layer is placed exactly once. Among equally good cuts the one that leaves the last stages lightest is not
-    sought: the first found is taken, the same on every rank.
+    Every layer is in exactly one range. Among equally good cuts the first found is returned, the same on every rank.
 
     Args:
         costs: relative cost of each layer.
-        depth: how many stages, D.
+        depth: the number of stages, D.
     Raises:
         PlanError: there are more stages than layers.
     Cost: O(depth · layers²) additions; 64 layers and 32 stages take about 0.1 s.
@@ -27,7 +26,7 @@ def partition(costs: list[float], depth: int) -> list[range]:
 
     @cache
     def best(start: int, stages: int) -> tuple[float, int]:
-        """The least largest cost of layers from `start` in `stages` stages, and where the first of them ends."""
+        """The minimal largest cost of the layers from `start` in `stages` stages, and the end of the first stage."""
         if stages == 1:
             return total[layers] - total[start], layers
         ends = range(start + 1, layers - stages + 2)

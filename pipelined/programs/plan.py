@@ -1,7 +1,7 @@
-"""Which rank does what in the whole job: W pipeline groups of one layout each. Pure arithmetic, no torch, no network.
+"""The plan of a whole job: W pipeline groups of one layout each, and the ranks of each stage. No torch, no network.
 
-Ranks are numbered group by group, so that the neighbours of a pipeline stand side by side on a node; the gradient
-all-reduce of a stage spans the groups.
+Ranks are numbered group by group, so that neighbouring stages of a pipeline are on the same node where possible. The
+gradient all-reduce of a stage spans the groups.
 """
 
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from pipelined.schedules import Shape, StageMap, find
 
 
 class PlanError(UsageError):
-    """A job that cannot be laid out; the message says what would do."""
+    """A job that cannot be laid out; the message ends in the remedy."""
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,14 @@ class Plan:
     """One resolved arrangement of a job.
 
     Args:
-        schedule: a name `schedules.find` knows.
-        depth: stages a pipeline is cut into, D.
-        width: pipeline groups working side by side on their own microbatches, W.
+        schedule: a name that `schedules.find` accepts.
+        depth: the stages of a pipeline, D.
+        width: pipeline groups that run in parallel on their own microbatches, W.
         microbatch: sequences in a microbatch, B.
-        microbatches: microbatches a group takes a step, N.
+        microbatches: microbatches of a group per step, N.
         pipes: model replicas inside a group (2f for Chimera); 0 lets the schedule choose.
-        chunks: stages a worker holds in one pipe.
-        scale: how a schedule goes beyond D microbatches.
+        chunks: the stages that a worker holds in one pipe.
+        scale: how a schedule takes more than D microbatches.
     """
 
     schedule: str
@@ -67,23 +67,23 @@ class Plan:
 
     @property
     def rows(self) -> int:
-        """Sequences in one microbatch of the schedule: B, or half of it where backwards are halved."""
+        """Sequences in one microbatch of the schedule: B, or B/2 if backwards are halved."""
         return self.microbatch // self.layout.parts
 
     @property
     def total_microbatches(self) -> int:
-        """The schedule's microbatches of one step over all groups: N·W, or twice that where backwards are halved."""
+        """The schedule's microbatches of one step over all groups: N·W, or twice that if backwards are halved."""
         return sum(map(len, self.layout.microbatches)) * self.width
 
     @property
     def microbatches_an_update(self) -> int:
-        """How many gradients, over all groups, make one update: those of a step, or fewer without a flush."""
+        """The number of gradients, over all groups, in one update: those of a step, or fewer without a flush."""
         updates = self.layout.updates
         return self.total_microbatches if updates is None else updates.every * self.width
 
     @property
     def proof_shape(self) -> Shape:
-        """What is to be proved before training: a step, or as many as fill the pipe where there is no flush."""
+        """The shape that is checked before training: one step, or without a flush enough steps to fill the pipe."""
         return self.shape if self.layout.updates is None else replace(self.shape, steps=1 + steps_to_fill(self.shape))
 
     @property
@@ -99,7 +99,7 @@ class Plan:
         return divmod(rank, self.layout.workers)
 
     def stages_of(self, rank: int) -> list[int]:
-        """The distinct stages a rank holds, ascending."""
+        """The distinct stages that a rank holds, ascending."""
         return self.layout.stages_of(self.position(rank)[1])
 
     def holder(self, group: int, pipe: int, stage: int) -> int:
@@ -107,10 +107,10 @@ class Plan:
         return self.rank(group, self.layout.placement[pipe, stage][0])
 
     def holders(self, *stages: int) -> tuple[int, ...]:
-        """Every rank that holds a replica of one of these stages, ascending: those whose gradients are summed."""
+        """The ranks that hold a replica of one of these stages, ascending; their gradients are summed."""
         workers = {w for (_, s), held in self.layout.placement.items() if s in stages for w in held}
         return tuple(sorted(self.rank(g, w) for g in range(self.width) for w in workers))
 
     def global_microbatch(self, group: int, microbatch: int) -> int:
-        """The number of a group's microbatch among all of the step."""
+        """The number of a group's microbatch among all microbatches of the step."""
         return group * (self.total_microbatches // self.width) + microbatch

@@ -1,6 +1,6 @@
-"""What one worker does in every step, known before the first: its schedule proved, and its early sums found.
+"""Preparation of a worker before the first step: its schedule is checked, and its overlapped sums are determined.
 
-No torch. Pricing runs an event loop of its own, so call this from a thread where one is already running.
+No torch. Pricing runs an event loop of its own; where a loop is already running, call this from another thread.
 """
 
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from pipelined.programs.record import record
 from pipelined.schedules import Schedule, find
 
 COSTS = Costs(forward=1.0, backward=2.0)
-"""What idle gaps are judged by: a backward does twice the work of a forward."""
+"""The costs by which idle gaps are found: a backward does twice the work of a forward."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What one worker does in every step: its proved schedule.
+    """The checked schedule of one worker; it is the same in every step.
 
     Args:
         schedule: the module of its coroutine.
-        instructions: those of the worker, in order.
+        instructions: the worker's instructions, in order.
         overlapped: the stages whose gradient sum starts right after their last backward.
     """
 
@@ -33,11 +33,11 @@ class Prepared:
 
 
 def prepare(plan: Plan, worker: int) -> Prepared:
-    """Record, prove and price a plan's schedule.
+    """Record, check and price a plan's schedule.
 
     Raises:
-        ScheduleError: the schedule deadlocks, repeats or forgets an instruction; nothing has been computed yet.
-    Cost: about 20 µs an instruction of the whole group.
+        ScheduleError: the schedule deadlocks, or repeats or forgets an instruction.
+    Cost: about 20 µs per instruction of the whole group.
     """
     return prepare_group(plan)[worker]
 

@@ -1,8 +1,10 @@
-"""Pricing: what a program or a schedule costs. A program takes one pass over its instructions; a schedule's coroutines
-run on the virtual clock, one a worker, as they may ask what has come.
+"""Pricing: the timeline of a program or a schedule at given costs.
 
-The rule: a worker is busy or waits for a message, nothing else takes time. A message between two workers takes `p2p`
-seconds from the end of what made it, however many are under way; on one worker it takes none.
+A program takes one pass over its instructions. A schedule's coroutines run on the virtual clock, one per worker,
+because they may query which messages have arrived.
+
+A worker computes or waits for a message; nothing else takes time. A message between two workers takes `p2p` seconds
+from the end of the instruction that made it, however many messages are in flight; on the same worker it takes 0.
 """
 
 import asyncio
@@ -18,12 +20,12 @@ from pipelined.programs.virtual_worker import Bench, Demands, Post, VirtualWorke
 from pipelined.schedules import Schedule, ScheduleError, Shape, StageMap
 
 Seconds = float | Sequence[float]
-"""One number for every stage, or one a stage."""
+"""One number for all stages, or one per stage."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What one microbatch costs in one stage, in seconds, and what a message between neighbours costs."""
+    """The seconds of each instruction of one microbatch in one stage, and of a message between neighbours."""
 
     forward: Seconds = 1.0
     backward: Seconds = 2.0
@@ -56,12 +58,12 @@ def price(program: Program, costs: Costs) -> Timeline:
 
 
 def price_schedule(schedule: Schedule, shape: Shape, costs: Costs) -> Timeline:
-    """The timeline of a schedule's own coroutines; for a static one the same as `price` of its program.
+    """The timeline of a schedule's own coroutines; for a static schedule the same as `price` of its program.
 
-    A dynamic one is told that a message is here if it comes at this very moment, give or take a billionth.
+    For a dynamic schedule a message that arrives at this moment, within a relative error of 1e-9, has arrived.
 
     Raises:
-        ScheduleError: the shape is refused, or a coroutine asks for what is not there.
+        ScheduleError: the schedule refuses the shape, or a coroutine calls for an instruction that does not exist.
         clock.Deadlock: the coroutines wait for one another.
     """
     layout = schedule.layout(shape)
@@ -70,7 +72,7 @@ def price_schedule(schedule: Schedule, shape: Shape, costs: Costs) -> Timeline:
         post, bench, demands = Post(), _FreeLinks(costs.p2p), _demands(layout, costs)
         workers = [VirtualWorker(index, layout, demands, post, bench) for index in range(layout.workers)]
         running = [asyncio.create_task(schedule.schedule(worker), name=f"worker {worker.index}") for worker in workers]
-        await asyncio.gather(*running)  # the loop, made for this alone, cancels the others when one fails
+        await asyncio.gather(*running)  # if one fails, the loop, which runs only these tasks, cancels the others
         return Timeline(layout, tuple(tuple(worker.done) for worker in workers))
 
     return run_virtual(everyone())
@@ -81,7 +83,7 @@ def _demands(layout: StageMap, costs: Costs) -> Demands:
 
 
 class _Pass:
-    """The longest paths through a program: a worker goes on until it lacks a message, and again once that is made."""
+    """The longest paths through a program: a worker proceeds until a message is missing, then again once it is made."""
 
     def __init__(self, program: Program, costs: Costs):
         self._program, self._p2p, self._demands = program, costs.p2p, _demands(program.layout, costs)
@@ -101,7 +103,7 @@ class _Pass:
         done, arrivals = self._done[worker], self._arrivals
         now = done[-1].end if done else 0.0
         instructions = self._program.workers[worker]
-        for position in range(len(done), len(instructions)):  # a slice would copy the rest each time a worker goes on
+        for position in range(len(done), len(instructions)):  # a slice would copy the rest in every call
             i = instructions[position]
             instruction, takes, gives, seconds = self._demands[i.op, i.pipe, i.stage, i.microbatch]
             for token in takes:
@@ -117,7 +119,7 @@ class _Pass:
 
 
 class _FreeLinks(Bench):
-    """Every worker has a core of its own, and no message hinders another."""
+    """Every worker has a core of its own, and no message delays another."""
 
     def __init__(self, p2p: float):
         self._p2p, self._clock = p2p, VirtualClock()

@@ -1,8 +1,7 @@
-"""Recording: run a schedule's coroutines with workers that only write down what they are told.
+"""Recording: run a schedule's coroutines with workers that only record their instructions.
 
-The rule: a recorded schedule waits for nothing, so no event loop, clock or device is needed, and this can be called
-from anywhere, a running loop included. Only one that asks whether messages have come needs a clock for the answers, the
-virtual one.
+A static schedule never waits while it is recorded, so recording needs no event loop, clock or device and can also be
+called inside a running loop. Only a dynamic schedule, which queries for arrived messages, runs on the virtual clock.
 """
 
 from collections.abc import Coroutine, Iterable
@@ -19,18 +18,19 @@ from pipelined.schedules.own import attempted
 
 
 def record(schedule: Schedule, shape: Shape, costs: Costs | None = None) -> Program:
-    """The program of a schedule for a shape. It is not checked: see `checker.check`.
+    """The program of a schedule for a shape. It is not checked: see `check.check`.
 
-    A dynamic schedule, which asks `Worker.ready`, is recorded twice: with every message in time, and on the virtual
-    clock, which gives the program. Both must agree on the order of F, B and I. Where a loop is running, call this
-    through `asyncio.to_thread` if the schedule may be a dynamic one.
+    A dynamic schedule, which calls `Worker.ready`, is recorded twice: with every message in time, and on the virtual
+    clock; the second gives the program. Both must have the same order of F, B and I. Where a loop is running, call this
+    through `asyncio.to_thread` if the schedule may be dynamic.
 
     Args:
-        costs: by which a dynamic schedule's messages come, unit costs if none; a static one has no use for them.
+        costs: the costs that determine when a dynamic schedule's messages arrive; None: unit costs. A static schedule
+            does not use them.
     Raises:
-        ScheduleError: the shape is refused; the coroutine asks for what is not there, waits, or does not end; or a
-            dynamic schedule is wrong with every message in time, or lets timing change more than its weight halves
-            (an asynchronous one: more than which of its forwards and backwards comes first).
+        ScheduleError: the schedule refuses the shape; a coroutine calls for an instruction that does not exist, waits,
+            or does not end; or a dynamic schedule is wrong with every message in time, or timing changes more than its
+            weight halves (of an asynchronous one: more than which of its forwards and backwards comes first).
     """
     layout = schedule.layout(shape)
     if shape.steps != 1 and layout.updates is None:
@@ -44,15 +44,15 @@ def record(schedule: Schedule, shape: Shape, costs: Costs | None = None) -> Prog
 
 
 def in_time(schedule: Schedule, layout: StageMap) -> Program:
-    """What a schedule does if it finds every message there: of one with a flush, where weight halves wait longest.
+    """The program of a schedule if every message has arrived in time: with a flush, weight halves then run latest.
 
-    Nothing else holds up what comes next there, so a weight half runs when the schedule's own cap asks for it, or last.
+    No instruction waits for a message there, so a weight half runs only at the schedule's own cap, or at the end.
     """
     return _in_time(schedule, layout)[0]
 
 
 class _RecordingWorker(Worker):
-    """Writes instructions down, up to a number that no right program exceeds."""
+    """Records instructions, up to a number that no correct program exceeds."""
 
     def __init__(self, index: int, layout: StageMap):
         super().__init__(index, layout)
@@ -72,7 +72,7 @@ class _RecordingWorker(Worker):
 
 
 def _in_time(schedule: Schedule, layout: StageMap) -> tuple[Program, bool]:
-    """And whether it asked for messages."""
+    """The program, and whether the schedule queried for messages."""
     workers = [_recorded(schedule, layout, index) for index in range(layout.workers)]
     return Program(layout, tuple(tuple(worker.written) for worker in workers)), any(worker.asked for worker in workers)
 
@@ -87,13 +87,13 @@ def _recorded(schedule: Schedule, layout: StageMap, index: int) -> _RecordingWor
 
 
 def _bounded(schedule: Schedule, what: str, instructions: int) -> AbstractContextManager[None]:
-    """A bound on what a user's schedule runs; those of this project end, and are not slowed down."""
+    """A limit on the bytecodes of a user's schedule. This project's own schedules end, and run without the overhead."""
     ours = schedule.__name__.startswith("pipelined.")
     return nullcontext() if ours else bounded(what, instructions)
 
 
 def _traced(schedule: Schedule, shape: Shape, costs: Costs, in_time: Program) -> Program:
-    """What a dynamic schedule does at these costs, given what it does with every message in time."""
+    """The program of a dynamic schedule at these costs, compared with its program with every message in time."""
     rule = "let what `ready` says change only when weight halves run"
     try:
         with _bounded(schedule, "the schedule", len(OPS) * sum(map(len, in_time.workers))):
@@ -108,13 +108,13 @@ def _traced(schedule: Schedule, shape: Shape, costs: Costs, in_time: Program) ->
 
 
 def _fixed(program: Program, instructions: Iterable[Instruction]) -> list[Instruction]:
-    """What timing must not change: of an asynchronous schedule, the order of forwards, and that of backwards."""
+    """The order that timing must not change; for an asynchronous schedule that of forwards and that of backwards."""
     fixed = skeleton(instructions)
     return fixed if program.layout.updates is None else sorted(fixed, key=lambda instruction: instruction.op)
 
 
 def skeleton(instructions: Iterable[Instruction]) -> list[Instruction]:
-    """What others wait for, in order: all but the weight halves, for which nobody else does."""
+    """All instructions but the weight halves, in order; no other worker waits for a weight half."""
     return [instruction for instruction in instructions if instruction.op != "W"]
 
 

@@ -1,8 +1,8 @@
-"""How old the weights are that a microbatch meets, and how many versions of them are held: read off a program's order.
+"""Staleness: the age of the weights that a microbatch uses, and the versions held, derived from a program's order.
 
-Versions of a stage's weights are counted from 0 at the start of the stretch; update u makes version u + 1, and those
-before 0 are from before the start. The rule: timing does not matter here, only what comes before what on a worker. No
-torch: the proof, the price and the training use the same rules.
+Versions of a stage's weights are counted from 0 at the start of the stretch. Update u makes version u + 1; versions
+below 0 are from before the start. Only the order of instructions on a worker matters here, not the timing. No torch:
+the check, the pricing and training use the same functions.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,12 +14,11 @@ from pipelined.schedules import Shape, Updates
 
 @dataclass(frozen=True)
 class Use:
-    """What a stage does with one microbatch.
+    """The use of weights by one microbatch in one stage.
 
     Args:
-        stage, microbatch: whose.
-        version: of the weights it goes forward and back with.
-        update: which its gradient goes into; it is subtracted from the version of this number.
+        version: the version of the weights in its forward and backward.
+        update: the update that its gradient is part of; this update changes the version of the same number.
     """
 
     stage: int
@@ -29,33 +28,33 @@ class Use:
 
     @property
     def staleness(self) -> int:
-        """Updates of the stage between the weights of the gradient and those it is subtracted from."""
+        """Updates of the stage between the weights of the gradient and those that it is subtracted from."""
         return self.update - max(self.version, 0)
 
 
 def version_of(updates: Updates, microbatch: int, newest: int) -> int:
-    """The version a microbatch goes forward with, on a stage whose newest is this one."""
+    """The version that a microbatch's forward uses, on a stage with this newest version."""
     return newest if updates.delay is None else microbatch // updates.every - updates.delay
 
 
 def shared_version(updates: Updates, microbatch: int, behind: int) -> int:
-    """The version of a parameter that several stages hold: whatever the timing, the same on all of them.
+    """The version of a parameter that several stages hold; it is the same on all of them for every timing.
 
-    It is the newest that the first of them is sure to have when the microbatch comes in.
+    It is the newest version that the first of these stages certainly has when the microbatch enters.
 
     Args:
-        behind: stages behind the first of them.
+        behind: the number of stages after the first of these stages.
     """
     return version_of(updates, microbatch, max(0, microbatch - behind) // updates.every)
 
 
 def steps_to_fill(shape: Shape) -> int:
-    """Steps of a stretch after which every further one is like the last: the pipe is full, and delays are settled."""
+    """The number of steps until the pipe is full and delays are constant; every later step is like the one before."""
     return 2 + -(-shape.depth // shape.microbatches)
 
 
 def uses(program: Program, worker: int) -> Iterator[Use]:
-    """What a worker does with each microbatch, in the order of their forwards."""
+    """The weights that a worker uses for each microbatch, in the order of the forwards."""
     updates, done = _updates(program), 0
     for instruction in program.workers[worker]:
         if instruction.op == "F":
@@ -67,7 +66,7 @@ def uses(program: Program, worker: int) -> Iterator[Use]:
 
 
 def staleness(program: Program) -> list[int]:
-    """For each stage the greatest delay of a gradient."""
+    """The greatest delay of a gradient, in updates, for each stage."""
     worst = [0] * program.layout.depth
     for worker in range(len(program.workers)):
         for use in uses(program, worker):
@@ -85,9 +84,9 @@ def most_alive(instructions: Iterable[Instruction]) -> int:
 
 
 def versions_held(updates: Updates, alive: int) -> int:
-    """The most versions of its weights that a stage holds with so many microbatches alive, however long the stretch.
+    """The most versions of its weights that a stage holds with `alive` microbatches, for a stretch of any length.
 
-    Those are the newest and, for microbatches under way and to come, older ones.
+    These are the newest one and the older ones that live and later microbatches use.
     """
     return 1 + (-(-(alive - 1) // updates.every) if updates.delay is None else updates.delay)
 

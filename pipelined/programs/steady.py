@@ -1,6 +1,6 @@
-"""What a step is once the pipe is full: the time and the delays that a schedule without a flush settles at.
+"""The steady state of a schedule without a flush: the seconds of a step, and the delays, once the pipe is full.
 
-The rule: priced, not assumed; two stretches that differ by some steps differ by what these cost.
+Two stretches are priced; their difference in time is the cost of their difference in steps.
 """
 
 from dataclasses import dataclass, replace
@@ -11,16 +11,16 @@ from pipelined.programs.staleness import staleness, steps_to_fill
 from pipelined.schedules import Schedule, Shape
 
 FURTHER = 2
-"""Steps between the two stretches; a slow link may make every other step alike, rather than every one."""
+"""Steps by which the two stretches differ. Two, because over a slow link the pattern may repeat every second step."""
 
 
 @dataclass(frozen=True)
 class Steady:
-    """A step in the midst of a stretch.
+    """A step in the steady state.
 
     Args:
         step: seconds.
-        staleness: for each stage the greatest delay of a gradient, in updates.
+        staleness: the greatest delay of a gradient, in updates, for each stage.
     """
 
     step: float
@@ -28,7 +28,7 @@ class Steady:
 
 
 def steady(schedule: Schedule, shape: Shape, costs: Costs) -> Steady:
-    """Price a schedule without a flush long enough that it has settled.
+    """Price a schedule without a flush over enough steps to reach the steady state.
 
     Cost: that of pricing about 2 (D/N + 4) steps.
     """

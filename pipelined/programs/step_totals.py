@@ -1,7 +1,7 @@
-"""The few numbers of a step that all ranks must agree on, summed in one small all-reduce of float64.
+"""The step totals: the few numbers that all ranks need to be equal, summed in one small all-reduce of float64.
 
-Each entry is written by exactly one rank and is zero on the others, or holds whole numbers, so the sum is exact and its
-order cannot matter: every rank then derives the same norm, loss and decision to stop, to the last bit.
+Exactly one rank writes each entry and the others have zero, or the entry is a whole number. So the sum is exact in any
+order, and every rank derives the same norm, loss and decision to stop, to the last bit.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,17 +10,17 @@ from dataclasses import dataclass
 import numpy as np
 
 BUSY, STOPS, RANKS = -3, -2, -1
-"""The last numbers of the vector: microseconds that ranks computed, ranks that were asked to stop, ranks."""
+"""Indices of the last numbers of the vector: microseconds of computing, ranks with a stop request, ranks."""
 MICROSECONDS = 1e6
 
 
 @dataclass(frozen=True)
 class StepTotals:
-    """Where each number stands in the vector.
+    """The layout of the vector of step totals.
 
     Args:
-        names: every parameter of the model, in an order all ranks share.
-        microbatches: how many the step has over all groups.
+        names: every parameter of the model, in the same order on all ranks.
+        microbatches: the number of microbatches of the step over all groups.
     """
 
     names: Sequence[str]
@@ -33,10 +33,10 @@ class StepTotals:
         """One rank's contribution.
 
         Args:
-            squares: squared gradient norm of each parameter this rank owns.
-            losses: mean loss of each global microbatch whose last stage ran here.
-            busy: seconds this rank computed; summed in whole microseconds.
-            stop: whether this rank was asked to stop.
+            squares: squared gradient norm of each parameter that this rank owns.
+            losses: mean loss of each global microbatch whose last stage ran on this rank.
+            busy: seconds that this rank computed; summed in whole microseconds.
+            stop: whether this rank has received a stop request.
         """
         vector = np.zeros(len(self))
         place = {name: i for i, name in enumerate(self.names)}
@@ -52,21 +52,21 @@ class StepTotals:
         return float(np.sqrt(_in_order(total[: len(self.names)])))
 
     def loss(self, total: np.ndarray) -> float:
-        """The mean loss of the step's microbatches, summed in their order."""
+        """The mean loss of the step's microbatches, summed in the order of their numbers."""
         start = len(self.names)
         return _in_order(total[start : start + self.microbatches]) / self.microbatches
 
     def busy(self, total: np.ndarray) -> float:
-        """Mean seconds a rank computed."""
+        """Seconds of computing, the mean over ranks."""
         return float(total[BUSY] / MICROSECONDS / total[RANKS])
 
     def stop(self, total: np.ndarray) -> bool:
-        """Whether any rank was asked to stop."""
+        """Whether any rank has received a stop request."""
         return bool(total[STOPS])
 
 
 def _in_order(numbers: Iterable[float]) -> float:
-    """A left-to-right sum (numpy's pairwise one would depend on the length)."""
+    """The sum from left to right (numpy's pairwise sum would depend on the length)."""
     total = 0.0
     for number in numbers:
         total += float(number)

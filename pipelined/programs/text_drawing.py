@@ -1,24 +1,21 @@
-"""Schedules as text: a timeline drawn to scale, and a program with arrows at what is wrong with it.
-
-The rule: one row a worker, one line a row, plain characters; whoever wants pictures draws them elsewhere.
-"""
+"""Schedules as text: a timeline drawn to scale, and a program with arrows at its faults. One row per worker."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from pipelined.programs.instructions import Instruction, Program
 from pipelined.programs.timeline import Timed, Timeline
 
-WIDEST = 2000  # characters in a row, beyond which cells lose their labels
+WIDEST = 2000  # characters in a row; in a longer one cells would lose their labels
 NARROWEST = 20  # characters of a row in a narrow terminal
-WHOLE = 24  # instructions of a program that is shown as a whole where something is wrong with it
-AROUND = 8  # of a longer one, those on either side
+WHOLE = 24  # a faulty worker with at most this many instructions is shown whole
+AROUND = 8  # instructions shown on each side of a fault in a longer one
 
 
 def timeline_grid(timeline: Timeline, columns: int | None = None) -> str:
-    """Each worker's instructions to scale, as F or B and the microbatch, with the stages it holds before them.
+    """Each worker's instructions to scale, as op and microbatch; the row begins with the worker's stages.
 
     Args:
-        columns: characters a line may have; beyond them all rows go on below. None: as many as it takes.
+        columns: the most characters in a line; longer rows continue below. None: no limit.
 
     ```
     worker 0 (0 3)  |F0|F1|F2|  |B2   |F3|B3   |     |B0   |B1   |
@@ -40,12 +37,12 @@ def timeline_grid(timeline: Timeline, columns: int | None = None) -> str:
 
 
 def fault_grid(program: Program, marks: Mapping[tuple[int, int], str]) -> str:
-    """The workers concerned, in program order, with an arrow and a note under each marked instruction.
+    """The rows of the marked workers, with an arrow and a note under each marked instruction.
 
-    Of a long program only what is around the marks is shown.
+    A long row shows only the instructions around the marks.
 
     Args:
-        marks: (worker, position) to a note; a position just past the end points behind the last instruction.
+        marks: (worker, position) to a note; a position just past the end points after the last instruction.
     """
     rows = []
     for worker in sorted({worker for worker, _ in marks}):
@@ -55,7 +52,7 @@ def fault_grid(program: Program, marks: Mapping[tuple[int, int], str]) -> str:
 
 
 def _pointed_at(head: str, instructions: Sequence[Instruction], notes: Mapping[int, str]) -> Iterator[str]:
-    """A worker's line, and one for each note below it."""
+    """A worker's line, and a line for each note below it."""
     count, line, columns = len(instructions), head, {}
     around = AROUND if count > WHOLE else count
     shown = {p for mark in notes for p in range(max(0, mark - around), min(count, mark + around + 1))}
@@ -71,7 +68,7 @@ def _pointed_at(head: str, instructions: Sequence[Instruction], notes: Mapping[i
 
 
 def _per_second(timeline: Timeline) -> float:
-    """Characters a second: just enough for the longest label in the shortest cell."""
+    """Characters per second: just enough for the longest label in the shortest cell."""
     everything = [timed for worker in timeline.workers for timed in worker if timed.end > timed.start]
     if not everything:
         return 0.0
@@ -81,7 +78,7 @@ def _per_second(timeline: Timeline) -> float:
 
 
 def _label(timeline: Timeline, timed: Timed) -> str:
-    """The microbatch number says which pipe; the stage is named only where a worker holds two of one pipe."""
+    """Op and microbatch (its number determines the pipe); the stage too if a worker holds two stages of one pipe."""
     layout, instruction = timeline.layout, timed.instruction
     several = len(layout.placement) > layout.pipes * layout.workers
     return f"{instruction.stage if several else ''}{instruction.op}{instruction.microbatch}"

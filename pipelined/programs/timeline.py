@@ -1,4 +1,4 @@
-"""A timeline: what every worker of a pipeline group does when, and what can be read off it."""
+"""A timeline: the start and end of each instruction of a pipeline group, and figures derived from them."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from pipelined.schedules import StageMap
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """An instruction with its start and end, in seconds from the step's."""
+    """An instruction with its start and end, in seconds from the start of the step."""
 
     instruction: Instruction
     start: float
@@ -18,14 +18,14 @@ class Timed:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What every worker does when."""
+    """The timed instructions of every worker."""
 
     layout: StageMap
     workers: tuple[tuple[Timed, ...], ...]
 
     @property
     def program(self) -> Program:
-        """What every worker did, in its order."""
+        """The instructions of every worker, in order."""
         return Program(self.layout, tuple(tuple(timed.instruction for timed in worker) for worker in self.workers))
 
     @property
@@ -41,13 +41,13 @@ class Timeline:
 
     @property
     def peak_activations(self) -> list[float]:
-        """For each worker the most microbatches alive at once: forward begun, last backward (half) not ended."""
+        """The most microbatches alive at once on each worker: forward begun, last backward (half) not ended."""
         parts = self.layout.parts
         return [most / parts if parts > 1 else most for most in map(most_alive, self.program.workers)]
 
     @property
     def weight_copies(self) -> list[int]:
-        """The stages of which each worker holds weights; of an asynchronous schedule, the versions of its one."""
+        """Copies of weights on each worker: one per stage; for an asynchronous schedule the versions of its stage."""
         if self.layout.updates is not None:
             return [versions_held(self.layout.updates, most_alive(worker)) for worker in self.program.workers]
         return [len(self.layout.stages_of(worker)) for worker in range(self.layout.workers)]

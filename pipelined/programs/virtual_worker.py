@@ -1,6 +1,7 @@
-"""A schedule's worker on the virtual clock: each verb takes the seconds that its instruction costs and is recorded.
+"""A schedule's worker on the virtual clock: each verb takes the seconds of its instruction and is recorded.
 
-A worker waits for a message or computes, one instruction at a time. Its bench says how long computing and sending take.
+A worker waits for a message or computes, one instruction at a time. Its bench gives the seconds of computing and
+sending.
 """
 
 import asyncio
@@ -14,18 +15,19 @@ from pipelined.programs.timeline import Timed
 from pipelined.schedules import StageMap, Worker
 
 PATIENCE = 0.25
-"""The share of a weight half's seconds that a worker waits for a message that is due before it begins one.
+"""The longest wait for a due message before a weight half begins, as a share of the weight half's seconds.
 
-Where weight halves tile the gaps, a message is due at the very moment a worker looks for it; late by no more than its
-travel, it would find that a weight half has begun. The wait is short and ends, so a late rank holds no other one up.
+Where weight halves tile the gaps, a message is due at the very moment at which a worker queries for it. Without the
+wait, a message that is late by only its travel time would arrive just after a weight half has begun. The wait is short
+and always ends, so a late rank does not block another one.
 """
 
 
 class Patience:
-    """The messages that a worker waits a moment for: those due next in the order its schedule was proved in.
+    """The messages that a worker waits a short time for: those due next in the checked order of its schedule.
 
     Args:
-        program: that order, weight halves included; by an empty one no message is due.
+        program: that order, weight halves included; with an empty one no message is due.
     """
 
     def __init__(self, program: Iterable[Instruction] = ()):
@@ -38,28 +40,28 @@ class Patience:
                 self._halves[instruction] = halves
 
     def covers(self, instruction: Instruction, halves: int) -> bool:
-        """Whether an instruction is next after `halves` weight halves: no more came before it in that order."""
+        """Whether an instruction is due after `halves` weight halves: at most that many precede it in the order."""
         return self._halves.get(instruction, math.inf) <= halves
 
 
 class Bench(Protocol):
-    """What the workers of one pipeline group compute on and send over."""
+    """The cores and links of the workers of one pipeline group."""
 
     async def compute(self, worker: int, seconds: float) -> None:
-        """Let pass what computing takes here that takes so long on a core of its own."""
+        """Compute work that takes `seconds` on a core of its own; it may take longer here."""
         ...
 
     def travel(self, token: Token, source: int, target: int) -> float:
-        """Seconds a message takes over a link that is free; infinite where that is not known before."""
+        """Seconds of a message over a free link; infinite if that cannot be known in advance."""
         ...
 
     def send(self, token: Token, source: int, target: int) -> float:
-        """Put on its way what one worker leaves for another, or for itself; returns when it arrives."""
+        """Send a token from one worker to another, or to itself; returns the time of its arrival."""
         ...
 
 
 class Demand(NamedTuple):
-    """What an instruction needs: what it waits for, what it leaves and for whom, and its seconds of computing."""
+    """The needs of an instruction: the tokens that it takes, those that it gives with their workers, its seconds."""
 
     instruction: Instruction
     takes: list[Token]
@@ -68,10 +70,10 @@ class Demand(NamedTuple):
 
 
 class Demands(dict[tuple[str, int, int, int], Demand]):
-    """The demand of each instruction, worked out once for all groups that have the same layout.
+    """The demand of each instruction, calculated once for all groups with the same layout.
 
     Args:
-        seconds: of an instruction, on a core of its own.
+        seconds: the seconds of an instruction on a core of its own.
     """
 
     def __init__(self, layout: StageMap, seconds: Callable[[Instruction], float]):
@@ -86,7 +88,7 @@ class Demands(dict[tuple[str, int, int, int], Demand]):
 
 
 class Post:
-    """The arrival times of a pipeline group's messages, and what is being computed until when."""
+    """The messages of a pipeline group: the arrival of each sent one, and the end of the computation of each other."""
 
     def __init__(self) -> None:
         self._arrivals: dict[Token, float] = {}
@@ -94,7 +96,7 @@ class Post:
         self._making: dict[Token, tuple[int, float]] = {}
 
     def make(self, token: Token, worker: int, end: float) -> None:
-        """Record that a worker begins to compute a message, and when that ends."""
+        """Record that a worker begins to compute a message, and the end of that computation."""
         self._making[token] = worker, end
 
     def making(self, token: Token) -> tuple[int, float]:
@@ -102,24 +104,24 @@ class Post:
         return self._making.get(token, (-1, math.inf))
 
     def arrival(self, token: Token) -> float | None:
-        """When a message arrives that is on its way; None before."""
+        """The arrival of a message; None if it has not been sent."""
         return self._arrivals.get(token)
 
     def leave(self, token: Token, arrival: float) -> None:
-        """A message is on its way; the first of several alike counts."""
+        """Record that a message is sent; if it is sent again, the first time counts."""
         if token not in self._arrivals:
             self._arrivals[token] = arrival
             if token in self._waiting:
                 self._waiting.pop(token).set_result(arrival)
 
     async def take(self, token: Token) -> float:
-        """Wait until a message is on its way; returns when it arrives."""
+        """Wait until a message is sent; returns its arrival."""
         if token in self._arrivals:
             return self._arrivals[token]
         return await self._coming(token)
 
     async def look_out(self, token: Token) -> float:
-        """As `take`, for a wait that may be given up."""
+        """As `take`, for a caller that may be cancelled."""
         return self._arrivals[token] if token in self._arrivals else await asyncio.shield(self._coming(token))
 
     def _coming(self, token: Token) -> asyncio.Future[float]:
@@ -130,14 +132,14 @@ class VirtualWorker(Worker):
     """One worker on the virtual clock.
 
     Args:
-        demands: what instructions need.
-        post: shared by the workers of the group.
-        bench: what it computes on and sends over.
-        on_done: told of each instruction when it has ended.
-        patience: the messages that a dynamic schedule waits a moment for; none if not given.
+        demands: the demand of each instruction.
+        post: the messages of the group.
+        bench: the cores and links of the group.
+        on_done: called with each instruction when it has ended.
+        patience: the messages that a dynamic schedule waits a short time for; None: no message.
 
     Attributes:
-        done: what it did and when.
+        done: its instructions with their times.
     """
 
     def __init__(
@@ -177,7 +179,7 @@ class VirtualWorker(Worker):
         return all(map(self._here, self._demands[op, pipe, stage, microbatch].takes))
 
     async def arrives(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
-        """As in training: a share of what the weight half takes."""
+        """As in training, wait a share of the weight half's seconds."""
         choice = op, pipe, stage, microbatch
         if not self._patience.covers(self._demands[choice].instruction, self.halves):
             return False
@@ -201,7 +203,7 @@ class VirtualWorker(Worker):
             await self._clock.sleep(max(0.0, await self._post.look_out(token) - self._clock.now()))
 
     def _here(self, token: Token) -> bool:
-        """What ends elsewhere at this moment is counted as here, though its worker may be run after this one."""
+        """A message that another worker completes at this moment counts as arrived, even if that worker runs later."""
         arrival, now = self._post.arrival(token), self._clock.now()
         if arrival is None:
             source, end = self._post.making(token)
