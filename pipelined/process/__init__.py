@@ -1,1 +1,1 @@
-"""One process of a job: how it starts, runs, is asked to stop, and exits."""
+"""One process of a job: how it starts, runs, receives a stop request, and exits."""

@@ -1,7 +1,7 @@
-"""How this process came to be one rank among many, read from what its launcher left in the environment.
+"""Detection of the launcher: rank, world size and transport of this process, read from environment variables.
 
-Nothing here imports torch or MPI, so a wrong flag is answered before either is loaded. torchrun's variables win over
-mpirun's and srun's, because torchrun may itself have been started by those.
+Nothing here imports torch or MPI, so a wrong flag is refused before either is loaded. torchrun's variables take
+precedence over those of mpirun and srun, because mpirun or srun may have started torchrun.
 """
 
 from collections.abc import Mapping
@@ -12,33 +12,33 @@ from transports import read_url, schemes
 
 MPI = (("PMI_RANK", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
 HYDRA = "MPI_LOCALRANKID"
-"""What MPICH's mpirun sets for each rank beside those."""
+"""A variable that MPICH's mpirun sets for each rank, and srun does not."""
 SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 AGENT = "TORCHELASTIC_RUN_ID"
-"""What torchrun's agent sets; who sets the other four by hand watches over nobody."""
+"""A variable that torchrun's agent sets. A user who sets the other four by hand has no agent that watches the ranks."""
 LOCAL = (
     ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
     ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
 )
-"""Which of the ranks on its node a rank is, and how many there are, as the launchers say it."""
+"""The variables of each launcher for a rank's number on its node, and the number of ranks there."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One process's place in the job.
+    """The place of one process in the job.
 
     Args:
         url: the transport to open.
-        rank: this process's, 0 where it is alone.
-        world_size: ranks in the job; None where the plan decides it (all of them in this process).
-        by: the launcher, for people.
-        local_rank: which of the ranks on this node.
-        local_size: ranks on this node; every rank's where the launcher does not say; None where the plan decides.
-        hydra: whether it is MPICH's, which does not say which rank died.
-        hasty: whether it may end all ranks as soon as the first has gone, before another could say why.
+        rank: the rank of this process; 0 if it is the only one.
+        world_size: ranks in the job; None if the plan decides it (all ranks run in this process).
+        by: the name of the launcher, for messages.
+        local_rank: the number of this rank on its node.
+        local_size: ranks on this node; all ranks of the job if the launcher does not tell; None if the plan decides.
+        hydra: whether the launcher is MPICH's, which does not name a rank that died.
+        hasty: whether the launcher may end all ranks after the first exit, before another rank can print its reason.
     """
 
     url: str
@@ -52,7 +52,7 @@ class Launch:
 
     @property
     def speaks(self) -> bool:
-        """Whether this rank is the one that tells the user what to put right: one for each launcher there is."""
+        """Whether this rank prints errors that the user can correct: one rank for each launcher."""
         return self.rank == 0 or (self.by == "torchrun" and self.local_rank == 0)
 
 
@@ -60,13 +60,13 @@ ALONE = Launch("local://", 0, None, "no launcher")
 
 
 def detect(environ: Mapping[str, str], transport: str = "auto") -> Launch:
-    """Find out who started this process.
+    """Detect the launcher of this process.
 
     Args:
         environ: usually `os.environ`.
-        transport: auto, or a transport's URL or bare name, which overrules the launcher.
+        transport: "auto", or the URL or name of a transport, which overrides the launcher's.
     Raises:
-        UsageError: the transport asked for needs a launcher that did not start this process, or there is none such.
+        UsageError: an unknown transport, or one that needs a launcher that did not start this process.
     """
     if transport != "auto":
         _check(transport)
@@ -84,7 +84,7 @@ def detect(environ: Mapping[str, str], transport: str = "auto") -> Launch:
 
 
 def _check(transport: str) -> None:
-    """Raise UsageError for a transport that is not there, or a URL of links that cannot be."""
+    """Raise UsageError for an unknown transport, or a URL with impossible links."""
     if transport.partition(":")[0] not in schemes():
         raise UsageError(f"unknown transport {transport!r}; known: auto, {', '.join(schemes())}, or a URL of these")
     try:
@@ -104,7 +104,7 @@ def _needed_torchrun(environ: Mapping[str, str], transport: str) -> Launch:
 
 
 def _refuse_many(here: Launch) -> Launch:
-    """All ranks in this process, unless there are more such processes, which would all write the same files."""
+    """All ranks run in this process; several such processes are refused, because they would write the same files."""
     if here.world_size not in (None, 1):
         fact = f"--transport local runs all ranks in one process (processes that {here.by} started: {here.world_size})"
         raise UsageError(f"{fact}; start one process, or leave --transport out")
@@ -127,13 +127,13 @@ def _from_mpi(environ: Mapping[str, str]) -> Launch | None:
 
 
 def _by_srun(environ: Mapping[str, str], rank: str, size: str) -> bool:
-    """Whether srun set MPICH's variables (`--mpi=pmi2`), and not an mpirun that srun started on each node."""
+    """Whether srun itself set MPICH's variables (`--mpi=pmi2`), not an mpirun that srun started on each node."""
     same = all(environ[name] == environ.get(slurm) for name, slurm in zip((rank, size), SLURM, strict=True))
     return same and rank == "PMI_RANK" and HYDRA not in environ
 
 
 def _from_slurm(environ: Mapping[str, str]) -> Launch | None:
-    """A step that srun started; a batch script's own shell is a step of one task and counts as alone."""
+    """A step that srun started, or None; the shell of a batch script is a step with one task, and does not count."""
     if any(name not in environ for name in SLURM) or environ["SLURM_STEP_NUM_TASKS"] == "1":
         return None
     return _launch(environ, "mpi://", *SLURM, "srun")

@@ -1,11 +1,13 @@
-"""Keeping memory once it is there, blocks and objects. The one rule: all of it is for a process that one program owns.
+"""Settings of a training process that keep freed memory, and exclude old objects from garbage collection.
 
-glibc gives big blocks back to the kernel and asks for them again at every message. A fresh megabyte costs 256 page
-faults and as many pages of zeros, more than copying it. A training step needs the same blocks over and over, so a
-training process holds on to them.
+They affect the whole process, so only a program that owns its process may use them.
 
-Python looks through all objects for garbage now and then, and does nothing else meanwhile: beside torch's that takes 70
-milliseconds, in which no message moves.
+glibc returns big blocks to the kernel and requests them again for every message. A fresh megabyte costs 256 page faults
+and as many zeroed pages, which is more than copying it. A training step needs the same blocks again and again, so a
+training process keeps them.
+
+Python's garbage collector sometimes examines all objects and stops everything else: with torch loaded this takes 70
+milliseconds, in which no message is sent or received.
 """
 
 import ctypes
@@ -15,13 +17,13 @@ from contextlib import contextmanager
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGEST = 32 << 20
-"""Bytes: the largest block glibc can be told to take from its heap."""
+"""Bytes of the largest block that glibc can be set to allocate from its heap."""
 KEPT = (1 << 31) - 1
-"""Bytes of free heap above which some is given back."""
+"""Bytes of free heap above which glibc returns memory to the kernel."""
 
 
 def keep_freed() -> bool:
-    """Let this process keep the memory it frees, for its next allocation; says whether the C library takes it."""
+    """Make this process keep the memory that it frees; returns whether the C library supports that."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
@@ -31,9 +33,9 @@ def keep_freed() -> bool:
 
 @contextmanager
 def frozen_objects() -> Iterator[None]:
-    """Spare the search for garbage all objects that live by now, such as modules'; what comes later is looked through.
+    """Exclude all objects that exist now, such as those of modules, from garbage collection inside the block.
 
-    They are freed all the same when nothing refers to them. Where objects are frozen already nothing changes.
+    They are still freed when their reference count falls to zero. If objects are frozen already, nothing changes.
     """
     if gc.get_freeze_count():
         yield

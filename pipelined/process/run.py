@@ -1,7 +1,7 @@
-"""From a launched process to its exit code: open the transport, run a program's coroutine on each rank, end everywhere.
+"""Running one process of a job: open the transport, run the program's coroutine on each rank, exit with a code.
 
-The one rule: whatever happens on one rank, every rank ends within seconds and the exit code tells. 0: done, or saved
-on request; 1: a failure, named; 2: something the user can put right; 130: interrupted.
+Whatever happens on one rank, every rank exits within seconds. Exit codes: 0: done, or saved on request; 1: a failure,
+which is printed; 2: an error that the user can correct; 130: interrupted.
 """
 
 import asyncio
@@ -40,14 +40,14 @@ StagesOf = Callable[[int], list[int]]
 def run(
     launch: Launch, world_size: int, program: Program, stages_of: StagesOf = lambda rank: [], command: str = ""
 ) -> int:
-    """Run one coroutine a rank to its end and return this process's exit code.
+    """Run one coroutine per rank to its end and return the exit code of this process.
 
     Args:
-        launch: who started this process; without a launcher all ranks live in it.
+        launch: the launcher of this process; without a launcher all ranks run in it.
         world_size: ranks of the job.
-        program: called with each rank's open transport; returns an exit code.
-        stages_of: the stages a rank holds, to be named when it is lost.
-        command: stands before what the user is told to put right.
+        program: called with the open transport of each rank; returns an exit code.
+        stages_of: the stages that a rank holds, for the error when it is lost.
+        command: prefix of error messages for the user.
     """
     keep_freed()
     try:
@@ -60,7 +60,7 @@ def run(
 
 
 def refuse(error: Exception, launch: Launch, command: str = "") -> int:
-    """Tell the user what to put right, on one rank alone; the exit code is 2 everywhere."""
+    """Print an error that the user can correct, on one rank only; returns exit code 2 on all."""
     if launch.speaks:
         tell(complaint(error, command))
     exit_in_order(launch)
@@ -68,15 +68,15 @@ def refuse(error: Exception, launch: Launch, command: str = "") -> int:
 
 
 def complaint(error: object, command: str = "") -> str:
-    """What the user is told to put right, behind the command that was asked for it."""
+    """The error message for the user, after the name of the command."""
     return f"{command}: error: {error}" if command else f"error: {error}"
 
 
 def parsed(launch: Launch, parse: Callable[[], T]) -> T:
-    """Read the flags that all ranks have alike: rank 0 alone prints help or what is wrong, and all end together.
+    """Parse the flags, equal on all ranks: only rank 0 prints help or the error, and all ranks exit together.
 
     Raises:
-        SystemExit: whatever `parse` ends with.
+        SystemExit: as raised by `parse`.
     """
     with ExitStack() as quiet:
         if launch.rank > 0:
@@ -92,7 +92,7 @@ def parsed(launch: Launch, parse: Callable[[], T]) -> T:
 
 @dataclass(frozen=True)
 class _Job:
-    """What `run` was given."""
+    """The arguments of `run`, and the state of the run."""
 
     launch: Launch
     world_size: int
@@ -102,7 +102,7 @@ class _Job:
     command: str
 
     async def run(self) -> int:
-        """This process's ranks, to the exit code of the worst of them."""
+        """Run the ranks of this process; returns the worst of their exit codes."""
         if self.launch.url.startswith("local:"):
             return max(await asyncio.gather(*map(self._rank, self._open_all())))
         return await self._rank(await self._open())
@@ -125,7 +125,7 @@ class _Job:
         return transport
 
     def _watched(self) -> AbstractContextManager[None]:
-        """Somebody who names the rank that dies, where the launcher does not."""
+        """A watchdog that names a rank that dies, if the launcher does not."""
         if not self.launch.hydra or self.launch.local_rank:
             return nullcontext()
         return watchdog.watching([self._name(rank) for rank in range(self.world_size)])
@@ -150,7 +150,7 @@ class _Job:
             return await self._fail(transport, error)
 
     async def _fail(self, transport: Transport, error: BaseException) -> int:
-        """Say what happened once, and make it end everywhere."""
+        """Print the error once, and end all ranks."""
         if isinstance(error, PeerAborted):
             return await self._end(transport, *heard(error))
         story = self._story(transport, error)
@@ -159,14 +159,14 @@ class _Job:
         return await leave(transport, FAILED, story.splitlines()[0], lead=True)
 
     async def _end(self, transport: Transport, code: int, reason: str) -> int:
-        """End with the others; where the user can put it right, rank 0 says so, whoever found it."""
+        """End with the other ranks; rank 0 prints an error that the user can correct, whichever rank found it."""
         self.deadline.start(code)
         if code == USAGE and transport.rank == 0:
             tell(complaint(reason, self.command))
         return await leave(transport, code, reason, lead=code != FAILED and transport.rank == 0)
 
     def _story(self, transport: Transport, error: BaseException) -> str:
-        """What failed, the first line alone enough for a peer; then where, unless it is a peer's loss."""
+        """The error: its first line is enough for peers; then the traceback, unless the error is the loss of a peer."""
         if isinstance(error, PeerLost):
             last = describe(transport.last_key(error.rank))
             lost = f"rank {transport.rank}: lost {self._name(error.rank)}: {error.reason}"

@@ -1,7 +1,7 @@
-"""Being asked to stop: SIGTERM or SIGUSR1 asks, the next step's end obeys, a second SIGTERM insists.
+"""Stop requests: after a SIGTERM or SIGUSR1 the run stops at the end of the step; a second SIGTERM ends it at once.
 
-Under openmpi's mpirun SIGTERM ends the job within half a second, so there SIGUSR1 is the one to send. A terminal that
-closes asks, too (SIGHUP), unless the process was started not to hear of it, as by nohup.
+Under openmpi's mpirun SIGTERM ends the job within half a second, so send SIGUSR1 there. A terminal that closes (SIGHUP)
+requests a stop, too, unless the process ignores SIGHUP, as under nohup.
 """
 
 import os
@@ -13,26 +13,26 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 def asking() -> tuple[signal.Signals, ...]:
-    """The signals by which this process is asked to stop."""
+    """The signals that request this process to stop."""
     return SIGNALS if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (*SIGNALS, signal.SIGHUP)
 
 
 def hang_up() -> None:
-    """The terminal is gone: write no more to it, which would fail, and hear of it once, whoever says so again."""
+    """The terminal is closed: stop writing to it, which would fail, and ignore further SIGHUPs."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for output in (1, 2):
-        with suppress(OSError):  # closed from the beginning
+        with suppress(OSError):  # it was never open
             if stat.S_ISCHR(os.fstat(output).st_mode):
                 os.dup2(nowhere, output)
     os.close(nowhere)
 
 
 class StopRequest:
-    """Whether this process was asked to stop. All ranks in one process share one.
+    """Whether this process received a stop request. All ranks in one process share one.
 
     Args:
-        parent: the launcher's process, if the ranks would outlive it: when it is gone, that counts as being asked.
+        parent: the launcher's process, if the ranks can outlive it: its end counts as a stop request.
     """
 
     def __init__(self, parent: int | None = None) -> None:
@@ -43,7 +43,7 @@ class StopRequest:
         return self._signalled or self._parent not in (None, os.getppid())
 
     def listen(self) -> None:
-        """Answer the signals from now on; only the main thread may call this."""
+        """Install the signal handlers; only the main thread may call this."""
         for number in asking():
             signal.signal(number, self._asked)
 

@@ -1,9 +1,9 @@
-"""The watchdog of a node's ranks: it names the rank that died, which MPICH's mpirun does not before it kills them all.
+"""The watchdog of the ranks on a node: it names the rank that died first. MPICH's mpirun kills all without naming it.
 
-Theory of operation. The ranks of a node are children of one process of the launcher's. The watcher, which the first of
-them starts in a session of its own so that it outlives the killing, waits on a pidfd of each. The kernel queues their
-deaths in order, so that the first is known however late the watcher wakes. A rank is watched until it says goodbye.
-The file is run as a script by a bare interpreter and imports next to nothing.
+Theory of operation. The ranks of a node are children of one process of the launcher. The first rank starts the watcher,
+in a new session so that the launcher does not kill it. The watcher waits on a pidfd of each rank. The kernel queues
+their exits in order, so the watcher finds the first one however late it wakes. A rank is watched until it reports that
+it is done. This file is run as a script by a bare interpreter, and therefore imports almost nothing.
 """
 
 import os
@@ -19,10 +19,10 @@ READY, GOODBYE = b".", b"."
 
 @contextmanager
 def watching(names: Sequence[str]) -> Iterator[None]:
-    """Have the ranks of this node watched until the block is left, however it is left.
+    """Watch the ranks of this node until the block ends, also by an exception.
 
     Args:
-        names: what to call each rank.
+        names: the name of each rank in the message.
     """
     command = [sys.executable, "-I", "-S", __file__, str(os.getppid()), str(os.getpid()), *names]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
@@ -36,11 +36,11 @@ def watching(names: Sequence[str]) -> Iterator[None]:
 
 
 def first_dead(watched: Mapping[int, int], owner: int) -> int | None:
-    """Wait until a rank dies; which, or None where the owner says goodbye.
+    """Wait until a rank dies; returns that rank, or None if the owner reports that it is done.
 
     Args:
         watched: ranks by process id.
-        owner: the process that started this one and holds the other end of its standard input.
+        owner: the process that started this one, with the other end of its standard input.
     """
     with select.epoll() as deaths:
         deaths.register(0, select.EPOLLIN)
@@ -55,14 +55,14 @@ def first_dead(watched: Mapping[int, int], owner: int) -> int | None:
 
 
 def ranks_under(parent: int) -> dict[int, int]:
-    """The ranks that a process of the launcher's has started, by process id."""
+    """The ranks that a process of the launcher has started, by process id."""
     with open(f"/proc/{parent}/task/{parent}/children") as listed:
         found = {int(child): rank_of(int(child)) for child in listed.read().split()}
     return {process: rank for process, rank in found.items() if rank is not None}
 
 
 def rank_of(process: int) -> int | None:
-    """Which rank the launcher made of this process; None where it made none."""
+    """The rank of this process as its launcher numbered it, or None."""
     with open(f"/proc/{process}/environ", "rb") as environ:
         for variable in environ.read().split(b"\0"):
             if variable.startswith(RANK):
@@ -71,12 +71,12 @@ def rank_of(process: int) -> int | None:
 
 
 def main(parent: int, owner: int, names: Sequence[str]) -> None:
-    """Watch, and print which rank died, if one did."""
+    """Watch the ranks; print the rank that died, if one did."""
     rank = first_dead(ranks_under(parent), owner)
     if rank is not None:
         os.write(2, f"{names[rank]} died without a word; the launcher ends the job\n".encode())
 
 
 if __name__ == "__main__":
-    with suppress(OSError, AttributeError):  # no /proc, or a kernel without pidfds: then no process watches
+    with suppress(OSError, AttributeError):  # no /proc, or a kernel without pidfds: no watching
         main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

@@ -1,1 +1,1 @@
-"""What every rank did in a step: recorded, gathered at rank 0, and kept in a file."""
+"""Traces: what every rank did in a step, recorded, gathered at rank 0, and written to a file."""

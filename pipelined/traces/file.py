@@ -1,9 +1,9 @@
-"""A timeline of what every rank really did, as a Chrome/Perfetto file. The one rule: what overlaps is never stacked.
+"""The trace file: a timeline of what every rank did, in the format of Chrome and Perfetto.
 
-Process 0 is the pipeline: one thread a rank (tid = rank + 1) with its computing and its idle time. Messages and
-all-reduces run beside the computing, so they go to further processes, again with tid = rank + 1, each process taking
-what does not overlap there. A rank is idle while it neither computes nor reduces. This file knows the recorded events
-and the file format; it must not know who runs the ranks or how events reach rank 0.
+Process 0 is the pipeline: one thread per rank (tid = rank + 1) with its computing and its idle time. Messages and
+all-reduces run at the same time as computing, so they are in further processes, again with tid = rank + 1. Within one
+thread no spans overlap, because the viewers would draw these as nested. A rank is idle while it neither computes nor
+reduces.
 """
 
 import gzip
@@ -22,17 +22,17 @@ from pipelined.traces.tracer import COMPUTE, MESSAGES, NOWHERE, Events, NullTrac
 __all__ = ["Events", "NullTracer", "Span", "TraceError", "Tracer", "read", "write"]
 
 BUSY = (*COMPUTE, "all_reduce")
-SHORTEST_IDLE = 1e-5  # seconds; less is the runtime's own footfall between two instructions
+SHORTEST_IDLE = 1e-5  # seconds; shorter gaps are the runtime's own time between two instructions
 PLACES = ("step", "stage", "microbatch", "pipe")
 
 
 class TraceError(UsageError):
-    """A file that is not a whole trace; the message names it and says what to do."""
+    """A file that is not a complete trace; the message names it and says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One event of one rank; start and end in seconds since the trace began, places None where not applicable."""
+    """One event of one rank; start and end in seconds since the trace began; fields that do not apply are None."""
 
     rank: int
     category: str
@@ -46,12 +46,12 @@ class Span:
 
 
 def write(path: str | Path, per_rank: Sequence[Events], offsets: Sequence[float] | None = None) -> None:
-    """Write the ranks' events as one timeline, gzipped where the path ends in .gz; replaces the file in one go.
+    """Write the events of all ranks as one timeline, gzipped if the path ends in .gz; replaces the file atomically.
 
     Args:
         per_rank: events by rank.
-        offsets: seconds to add to each rank's times to have them on one clock.
-    Cost: 32,000 events are 0.4 s and 0.3 MB gzipped.
+        offsets: seconds to add to each rank's times to bring them to one clock.
+    Cost: 32,000 events take 0.4 s and 0.3 MB gzipped.
     """
     spans = _aligned(per_rank, offsets or [0.0] * len(per_rank))
     lanes = [_lanes([*mine, *_idle(rank, mine, spans)]) for rank, mine in enumerate(spans)]
@@ -67,10 +67,10 @@ def write(path: str | Path, per_rank: Sequence[Events], offsets: Sequence[float]
 
 
 def read(path: str | Path) -> list[Span]:
-    """Read a trace back, by rank, then start.
+    """Read a trace; spans are sorted by rank, then start.
 
     Raises:
-        TraceError: no such file, cut short, or not a trace.
+        TraceError: the file does not exist, is truncated, or is not a trace.
     """
     document = _document(Path(path))
     try:
@@ -107,7 +107,7 @@ def _spans(rank: int, events: Events, shift: float) -> Iterator[Span]:
 
 
 def _idle(rank: int, mine: list[Span], everyone: list[list[Span]]) -> Iterator[Span]:
-    """The gaps in which a rank neither computes nor reduces, from the first to the last moment of the whole trace."""
+    """The gaps in which a rank neither computes nor reduces, between the start and the end of the whole trace."""
     busy = sorted((span for span in mine if span.category in BUSY), key=lambda span: span.start)
     free = 0.0
     for span in busy:
@@ -120,7 +120,7 @@ def _idle(rank: int, mine: list[Span], everyone: list[list[Span]]) -> Iterator[S
 
 
 def _lanes(spans: list[Span]) -> list[tuple[int, Span]]:
-    """Give each span the first lane in which it overlaps nothing; messages begin at lane 1."""
+    """Put each span into the first lane in which it overlaps no other; messages begin at lane 1."""
     ends: list[float] = [0.0]
     placed = []
     for span in sorted(spans, key=lambda span: span.start):

@@ -1,4 +1,4 @@
-"""Bringing every rank's trace together: their clocks compared, their events gathered, one file written by rank 0."""
+"""Gathering the trace: rank 0 compares clocks with every rank, gathers all events, and writes one file."""
 
 import asyncio
 from pathlib import Path
@@ -10,14 +10,14 @@ from pipelined.traces.tracer import Events
 from transports import Transport
 
 PINGS = 5
-"""Round trips from which a rank's clock is read; the quickest counts."""
+"""Round trips for comparing clocks with a rank; the quickest one counts."""
 
 
 async def write_trace(transport: Transport, tracer: Tracer, path: Path) -> None:
     """Write one timeline of all ranks.
 
     Raises:
-        UsageError: on every rank, where rank 0 cannot write the file.
+        UsageError: on every rank, if rank 0 cannot write the file.
     """
     everyone = await gather(transport, "trace", (await _offset(transport, tracer), tracer.events().pack()))
 
@@ -34,7 +34,7 @@ async def write_trace(transport: Transport, tracer: Tracer, path: Path) -> None:
 
 
 async def _offset(transport: Transport, tracer: Tracer) -> float:
-    """Seconds to add to this rank's clock to have rank 0's; off by at most half the quickest round trip."""
+    """Seconds to add to this rank's clock to get rank 0's; the error is at most half the quickest round trip."""
     if transport.rank == 0:
         for peer in range(1, transport.world_size):
             for _ in range(PINGS):

@@ -1,7 +1,6 @@
-"""What a rank did and when, packed as it happens. The one rule: recording must not be felt by what it records.
+"""The tracer: it records the events of one rank, with their times, in packed arrays.
 
-An event costs two clock readings and 52 bytes. This file must not know of files, formats or other ranks; `trace`
-lays out what was recorded.
+An event costs two clock readings and 52 bytes, so that recording does not disturb the recorded run.
 """
 
 from array import array
@@ -24,10 +23,10 @@ class Events:
     """The events of one rank, packed so that one message carries them: `kinds` as its note, the rest as its arrays.
 
     Shapes: kind (E,) int32; times (E, 2) float64, start and end in seconds of the rank's own clock; places (E, 4)
-    int64, which are step, stage, microbatch and pipe, `NOWHERE` where one does not apply.
+    int64, which are step, stage, microbatch and pipe, `NOWHERE` for a field that does not apply.
 
     Args:
-        kinds: (category, name) pairs that `kind` points into.
+        kinds: (category, name) pairs; `kind` holds indices into them.
     """
 
     kinds: list[tuple[str, str]]
@@ -39,12 +38,12 @@ class Events:
         return len(self.kind)
 
     def pack(self) -> list[Any]:
-        """All of it as lists and bytes, as msgpack can carry it."""
+        """The events as lists and bytes, for msgpack."""
         return [list(map(list, self.kinds)), self.kind.tobytes(), self.times.tobytes(), self.places.tobytes()]
 
     @classmethod
     def unpack(cls, packed: list[Any]) -> "Events":
-        """What `pack` gave."""
+        """The events from the result of `pack`."""
         kinds, kind, times, places = packed
         times, places = np.frombuffer(times, np.float64), np.frombuffer(places, np.int64)
         kinds = [(str(category), str(name)) for category, name in kinds]
@@ -52,7 +51,7 @@ class Events:
 
 
 class Tracer:
-    """Records spans of one rank.
+    """Records the spans of one rank.
 
     Args:
         now: the clock, in seconds; only differences are used.
@@ -75,13 +74,13 @@ class Tracer:
         microbatch: int = NOWHERE,
         pipe: int = NOWHERE,
     ) -> AbstractContextManager[object]:
-        """Record what happens inside the `with` block, awaits included, even where it raises."""
+        """Record the time of the `with` block, awaits included, even if it raises."""
         return _Span(self, category, name, (step, stage, microbatch, pipe))
 
     def record(
         self, category: str, name: str, start: float, end: float, place: tuple[int, int, int, int] = (NOWHERE,) * 4
     ) -> None:
-        """Record what was timed elsewhere.
+        """Record a span that the caller has timed.
 
         Args:
             category: one of `CATEGORIES`.
@@ -95,7 +94,7 @@ class Tracer:
         self._places.extend(place)
 
     def events(self) -> Events:
-        """A copy of all that was recorded so far."""
+        """A copy of all events recorded so far."""
         times, places = np.array(self._times, np.float64), np.array(self._places, np.int64)
         return Events(list(self._kinds), np.array(self._kind, np.int32), times.reshape(-1, 2), places.reshape(-1, 4))
 
@@ -106,7 +105,7 @@ class Tracer:
 
 
 class NullTracer(Tracer):
-    """Records nothing and reads no clock: what a run without a trace is given."""
+    """Records nothing and reads no clock; for runs without a trace."""
 
     enabled = False
 
