@@ -1,10 +1,10 @@
-"""Saving the state of a run and finding it again. State is keyed by parameter name, never by stage number or rank, so
-what one arrangement saved any other can load.
+"""Checkpoints: saving, finding and loading the state of a run. State is keyed by parameter name, never by stage number
+or rank, so any arrangement can load what another one saved.
 
-A save has three parts. Rank 0 removes what dead saves left (`clean`, where its run has claimed the directory). Every
-rank writes the parameters it owns (`write_shard`); when all have, rank 0 names the whole (`commit`). The caller carries
-the records to rank 0, and keeps these plain blocking functions off its event loop. This file must not know of
-schedules, stages or transports, and imports torch only when tensors are touched.
+A save has three parts. Rank 0 removes the files of interrupted saves (`clean`, if its run has claimed the directory).
+Every rank writes the parameters it owns (`write_shard`). When all ranks have, rank 0 names the checkpoint (`commit`).
+The caller sends the records of the shards to rank 0, and runs these blocking functions outside its event loop. torch is
+imported only when tensors are read or written.
 """
 
 import hashlib
@@ -47,20 +47,20 @@ __all__ = [
 ]
 
 State = Mapping[str, Mapping[str, "torch.Tensor"]]
-"""Parameter name to its fields: "value", and whatever the optimizer keeps beside it, such as "exp_avg"."""
+"""Parameter name to its fields: "value", and the fields of the optimizer, such as "exp_avg"."""
 
 
 WRITTEN = "records-sha256"
-"""In the header of a shard: the hash of what its writer told of it."""
+"""The key in the header of a shard for the hash of the record that its writer reported."""
 
 
 def clean(directory: str | Path) -> None:
-    """Remove what crashed and failed saves left, so that it does not fill the disk: on rank 0, before any rank writes.
+    """Remove the files of crashed and failed saves, which would fill the disk: on rank 0, before any rank writes.
 
-    Only where no other run can be saving, as after `claim`: its unfinished save would be removed, too.
+    Call it only if no other run can be saving, as after `claim`: it would remove that run's unfinished save, too.
 
     Raises:
-        CheckpointError: something cannot be removed.
+        CheckpointError: a file cannot be removed.
     """
     try:
         _clean(Path(directory))
@@ -71,17 +71,17 @@ def clean(directory: str | Path) -> None:
 def write_shard(
     directory: str | Path, step: int, rank: int, world_size: int, owned: State, *, token: str = ""
 ) -> ShardRecord:
-    """Write what this rank owns into the checkpoint that is being made, and force it to disk.
+    """Write the state that this rank owns into the unfinished checkpoint, and force it to disk.
 
     Args:
-        owned: any dtypes, shapes and devices, views of one buffer where they do not overlap; may be empty. It must
-            not change meanwhile.
-        token: of this save, the same on all ranks; another save has another.
-    Returns: what `commit` must be told of this shard: plain data.
+        owned: tensors of any dtype, shape and device; they may be views of one buffer if they do not overlap; may be
+            empty. The tensors must not change during the call.
+        token: the token of this save, the same on all ranks and different for each save.
+    Returns: the record of this shard, plain data for `commit`.
     Raises:
-        CheckpointError: it could not be written. What was written before it is as it was; its own file is removed.
-    Cost: one pass over the bytes for their hashes, one to write them; no more memory than what is not contiguous
-        or not on the CPU.
+        CheckpointError: the shard could not be written; its file is removed. Other files are unchanged.
+    Cost: one pass over the bytes for their hashes, one to write them; extra memory only for tensors that are not
+        contiguous or not on the CPU.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -106,16 +106,16 @@ def write_shard(
 
 
 def commit(directory: str | Path, meta: Meta, shards: Iterable[ShardRecord], keep: int, token: str = "") -> Path:
-    """Name the checkpoint whose shards have all been written: on rank 0, once `write_shard` returned on every rank.
+    """Give the checkpoint its name: on rank 0, after `write_shard` has returned on every rank.
 
-    Before the name appears everything is on disk. Afterwards all but the newest `keep` checkpoints are deleted, never
-    this one. A process killed anywhere in here leaves the last good one usable.
+    Everything is on disk before the name appears. Afterwards all but the newest `keep` checkpoints are deleted, never
+    this one. If the process is killed at any point of this function, the last good checkpoint stays usable.
 
     Args:
-        token: as the ranks gave it to `write_shard`.
+        token: the token that the ranks passed to `write_shard`.
     Raises:
-        CheckpointError: a shard is not there as its rank wrote it, two ranks wrote one parameter, or the disk refused.
-            The checkpoints that lay there before are as they were.
+        CheckpointError: a shard is missing or differs from its record, two ranks wrote one parameter, or the disk
+            failed. The earlier checkpoints are unchanged.
     Returns: the checkpoint's path.
     """
     directory, shards = Path(directory), list(shards)
@@ -133,20 +133,20 @@ def commit(directory: str | Path, meta: Meta, shards: Iterable[ShardRecord], kee
 
 
 def discard(directory: str | Path, step: int, token: str = "") -> None:
-    """Remove what a save that failed wrote: on rank 0, once every rank has stopped writing."""
+    """Remove the files of a failed save: on rank 0, after every rank has stopped writing."""
     shutil.rmtree(part_of(Path(directory), step, token), ignore_errors=True)
 
 
 def latest(directory: str | Path) -> Path | None:
-    """The checkpoint of the highest step in a directory, or None where there is none."""
+    """The checkpoint of the highest step in a directory, or None if there is no checkpoint."""
     return max(found(Path(directory)).items(), default=(0, None))[1]
 
 
 def open(path: str | Path) -> "Checkpoint":
-    """Open a checkpoint, or the latest of a directory of them; sees that all its shards are there in full size.
+    """Open a checkpoint, or the latest in a directory of checkpoints; checks that all its shards have their full size.
 
     Raises:
-        CheckpointError: nothing there, damaged, cut short, or of a newer format.
+        CheckpointError: there is no checkpoint, or it is damaged, truncated, or of a newer format.
     """
     path = Path(path)
     where = path if is_checkpoint(path) or (path / MANIFEST).exists() else latest(path)
@@ -159,12 +159,12 @@ def open(path: str | Path) -> "Checkpoint":
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A saved state, of which nothing is read until it is asked for.
+    """A saved state; tensors are read only when `load` is called.
 
     Args:
-        path: its directory.
-        meta: what it is of.
-        shard_of: for every parameter name the shard that holds it.
+        path: the directory of the checkpoint.
+        meta: its step, identity, configuration and scalars.
+        shard_of: the shard that holds each parameter, by name.
     """
 
     path: Path
@@ -176,20 +176,20 @@ class Checkpoint:
         return list(self.shard_of)
 
     def require(self, identity: Mapping[str, Any]) -> "Checkpoint":
-        """Return itself if it is of this model.
+        """Return this checkpoint if it was saved from this model.
 
         Raises:
-            CheckpointError: names every field that differs, with both values.
+            CheckpointError: another model; names every field that differs, with both values.
         """
         require_identity(self.path, self.meta, identity)
         return self
 
     def load(self, names: Iterable[str]) -> "dict[str, dict[str, torch.Tensor]]":
-        """Read these parameters with all their fields, onto the CPU, each checked against its hash.
+        """Read these parameters with all their fields into CPU memory, and check each tensor against its hash.
 
         Raises:
-            CheckpointError: a name that is not in it, or bytes that are not those saved.
-        Cost: reads the bytes of these parameters alone; opens each shard that holds one of them once.
+            CheckpointError: a name is not in the checkpoint, or bytes differ from those saved.
+        Cost: reads only the bytes of these parameters; opens each shard that holds one of them once.
         """
         names = list(names)
         missing = [name for name in names if name not in self.shard_of]
@@ -225,7 +225,7 @@ def _as_saved(path: Path, name: str, fields: "dict[str, torch.Tensor]", records:
 
 
 def _refuse_another_writer(part: Path, shards: Iterable[ShardRecord]) -> None:
-    """Raise CheckpointError where a shard's header names other hashes than its rank told. Reads headers alone."""
+    """Raise CheckpointError if the header of a shard has other hashes than its rank reported. Reads only headers."""
     from safetensors import SafetensorError, safe_open
 
     for shard in shards:
@@ -241,7 +241,7 @@ def _refuse_another_writer(part: Path, shards: Iterable[ShardRecord]) -> None:
 
 
 def _hash(records: Mapping[str, Any]) -> str:
-    """Of what a shard's writer tells of its tensors, their hashes among it."""
+    """The hash of the tensor records of one shard, which include the hashes of the tensors."""
     return hashlib.sha256(json.dumps(records, sort_keys=True).encode()).hexdigest()
 
 

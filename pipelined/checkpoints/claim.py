@@ -1,9 +1,10 @@
-"""Which run may save into a directory: a lock that the kernel releases when the last process of that run ends.
+"""The claim of a run on a directory of checkpoints: a file lock that ends with the last process of that run.
 
     DIR/lock    {"run": NAME, "host": HOST, "pid": PID}, under flock(2) in shared mode by every process of the run
 
-The first process locks the file alone, writes the name of its run, and keeps the lock in shared mode. A later process
-of the same run shares the lock; a process of another run is refused. A file that a dead run left is not locked.
+The first process locks the file exclusively, writes the name of its run, and keeps the lock in shared mode. A later
+process of the same run shares the lock; a process of another run is refused. The kernel releases the locks of dead
+processes, so the file of a dead run is not locked.
 """
 
 import errno
@@ -20,9 +21,9 @@ from pipelined.checkpoints.checkpoint import CheckpointError
 
 LOCK = "lock"
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""No place for the line that names the run, which is no want of locks."""
+"""Errors of a full disk, when the line with the run's name is written; locks may still work there."""
 TRIES, PAUSE_S = 200, 0.01
-"""A process holds the lock alone only while it writes one line; seconds between two looks."""
+"""Attempts, and seconds between two: a process holds the exclusive lock only while it writes one line."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Claim(AbstractContextManager):
     """The right of a run to save into a directory; ends with `release`, or with the process.
 
     Args:
-        directory: of checkpoints.
-        missing: why the file system gives no lock; "": the lock is held.
+        directory: the directory of checkpoints.
+        missing: the reason why the file system gives no lock; "" if the lock is held.
     """
 
     directory: Path
@@ -40,19 +41,19 @@ class Claim(AbstractContextManager):
 
     @property
     def held(self) -> bool:
-        """Whether no other run can save there, so that what lies there unfinished is a dead run's."""
+        """Whether no other run can save there; then unfinished saves there belong to dead runs."""
         return not self.missing
 
     @property
     def warning(self) -> str:
-        """What the user must know where the file system gives no lock; "" where the lock is held."""
+        """The warning for the user if the file system gives no lock; "" if the lock is held."""
         if self.held:
             return ""
         fact = f"{self.directory} cannot be locked ({self.missing}), so a second run that saves there is not kept out"
         return f"{fact}; give every run its own directory, and remove *.part of dead runs by hand"
 
     def release(self) -> None:
-        """Let other runs save there; once."""
+        """Release the lock, so that other runs can save there; call it at most once."""
         os.close(self.descriptor)
 
     def __exit__(self, *exc: object) -> None:
@@ -60,12 +61,12 @@ class Claim(AbstractContextManager):
 
 
 def claim(directory: str | Path, run: str) -> Claim:
-    """Claim a directory for a run, and make it if it is not there. Blocks for 2 s at most.
+    """Claim a directory for a run; create the directory if it does not exist. Blocks for at most 2 s.
 
     Args:
-        run: a name that no other run has; all processes of one run give the same.
+        run: a name that no other run has; equal in all processes of the run.
     Raises:
-        CheckpointError: another run that still lives saves there, or the directory cannot be written.
+        CheckpointError: another live run saves there, or the directory cannot be written.
     """
     directory = Path(directory)
     try:
@@ -81,7 +82,7 @@ def claim(directory: str | Path, run: str) -> Claim:
 
 
 def _share(descriptor: int, directory: Path, run: str) -> str:
-    """Lock the file in shared mode for this run; why the file system cannot, or ""."""
+    """Lock the file in shared mode for this run. Returns "", or the reason why the file system gives no lock."""
     holder = {"run": run, "host": socket.gethostname(), "pid": os.getpid()}
     try:
         for _ in range(TRIES):

@@ -1,12 +1,11 @@
-"""A directory of checkpoints and how it changes. At every instant, one rename away or not, what was the last good
-checkpoint can still be found and is whole.
+"""A directory of checkpoints: its names, and the renames that change it. At every instant, also between two renames,
+the last good checkpoint is complete and can be found.
 
     step-00000010             a checkpoint; it got this name in one rename, after all of it was on disk
     step-00000010.SAVE.part   being written by one save, or being deleted, or left by a crash: never read
-    step-00000010.old         a step saved a second time: stands in until the new one has its name
+    step-00000010.old         the earlier checkpoint of a step that is saved again, until the new one has its name
 
-SAVE is a token of the save, so that two saves never write into one `.part`. Knows names and renames; it must not know
-what a checkpoint holds.
+SAVE is the token of the save, so that two saves never write into one `.part`.
 """
 
 import os
@@ -24,25 +23,25 @@ def name_of(step: int) -> str:
 
 
 def part_of(directory: Path, step: int, token: str = "") -> Path:
-    """Where one save writes a step's checkpoint before it has its name."""
+    """The directory into which one save writes a step's checkpoint before it has its name."""
     return directory / f"{name_of(step)}{token and f'.{token}'}.part"
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether this is the name of one checkpoint, there or not."""
+    """Whether this path has the name of a checkpoint; it need not exist."""
     return _CHECKPOINT.fullmatch(path.name) is not None
 
 
 def found(directory: Path) -> dict[int, Path]:
-    """The whole checkpoints of a directory by step, ascending; empty where there is no such directory."""
+    """The complete checkpoints of a directory by step, ascending; empty if the directory does not exist."""
     names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
     matches = [match for match in map(_CHECKPOINT.fullmatch, names) if match]
-    matches.sort(key=lambda match: (int(match[1]), match[2] is None))  # beside its .old, the plain name wins
+    matches.sort(key=lambda match: (int(match[1]), match[2] is None))  # the plain name wins over .old
     return {int(match[1]): directory / match[0] for match in matches}
 
 
 def clean(directory: Path) -> None:
-    """Remove what crashed and failed saves left; only where no other save can be under way."""
+    """Remove the files of crashed and failed saves; call it only if no other save can be under way."""
     for path in directory.glob("step-*.part"):
         shutil.rmtree(path)
     for path in directory.glob("step-*.old"):
@@ -51,7 +50,7 @@ def clean(directory: Path) -> None:
 
 
 def publish(directory: Path, step: int, token: str = "") -> Path:
-    """Give a step's finished `.part` its name. A step saved before is replaced; until then it stands in as `.old`."""
+    """Give a step's finished `.part` its name. An earlier checkpoint of the step is `.old` until it is replaced."""
     final = directory / name_of(step)
     old = final.with_name(f"{final.name}.old")
     if final.exists():

@@ -1,7 +1,6 @@
-"""What a checkpoint says of itself. The one rule: a manifest is plain JSON, and all of it is checked when it is read.
+"""The manifest of a checkpoint: plain JSON, of which every field is checked when it is read.
 
-Knows no tensors and imports no torch, so that a wrong checkpoint is refused before torch is loaded. It must not know
-where in a directory of checkpoints it lies.
+This module does not import torch, so that a wrong checkpoint is refused before torch is loaded.
 """
 
 import json
@@ -18,7 +17,7 @@ MANIFEST = "manifest.json"
 
 
 class CheckpointError(UsageError):
-    """A checkpoint that cannot be used or written; the message says which, what is wrong and what would do."""
+    """A checkpoint that cannot be used or written; the message gives its path, the error and the remedy."""
 
 
 class TensorRecord(TypedDict):
@@ -39,13 +38,13 @@ class ShardRecord(TypedDict):
 
 @dataclass(frozen=True)
 class Meta:
-    """What a checkpoint is of.
+    """The description of a checkpoint.
 
     Args:
-        step: how many training steps were done.
-        identity: what must agree for the state to fit a model.
+        step: training steps done.
+        identity: fields that must equal those of a model for the state to fit it.
         config: the resolved configuration of the run that saved it.
-        scalars: small numbers and strings the run wants back, such as the seed and the optimizer's step.
+        scalars: small numbers and strings that the run restores, such as the seed and the optimizer's step.
     """
 
     step: int
@@ -58,7 +57,7 @@ def write_manifest(directory: Path, meta: Meta, shards: list[ShardRecord]) -> No
     """Write the manifest of the shards that lie in a directory, and force both to disk.
 
     Raises:
-        CheckpointError: two shards hold one parameter, or one of them is not there as it was written.
+        CheckpointError: two shards hold one parameter, or a shard is missing or has another size than was written.
     """
     _refuse_two_owners(shards)
     _refuse_cut_short(directory, shards, "every rank must write to one directory that all of them share")
@@ -68,10 +67,11 @@ def write_manifest(directory: Path, meta: Meta, shards: list[ShardRecord]) -> No
 
 
 def read_manifest(directory: Path) -> tuple[Meta, list[ShardRecord]]:
-    """Read a checkpoint's manifest and see that its shards are there whole.
+    """Read the manifest of a checkpoint, and check that its shards exist with their full size.
 
     Raises:
-        CheckpointError: no manifest, damaged, of a newer format, or a shard missing or of another size.
+        CheckpointError: the manifest is missing, damaged or of a newer format, or a shard is missing or of another
+            size.
     """
     try:
         document = json.loads((directory / MANIFEST).read_bytes())
@@ -116,7 +116,7 @@ def force(path: Path) -> None:
 
 
 def _check_types(meta: Meta, shards: list[ShardRecord]) -> None:
-    """Raise TypeError where a manifest is JSON, but no checkpoint's, or names a file outside of its directory."""
+    """Raise TypeError if the JSON is not the manifest of a checkpoint, or names a file outside its directory."""
     for name, value in asdict(meta).items():
         if type(value) is not (int if name == "step" else dict):
             raise TypeError(f"{name} is {value!r}")

@@ -1,8 +1,7 @@
-"""A trainer's state to and from disk: which rank writes what, and that all agree it worked.
+"""Saving and loading the state of a trainer: which rank writes what, and how all ranks agree on success.
 
-Every parameter is written by the one rank that owns it, with its optimizer state, and every persistent buffer by its
-first holder; each rank later reads what it holds, at whatever depth, width or schedule that is. Files are written off
-the event loop.
+The owner of a parameter writes it, with its optimizer state; the first holder of a persistent buffer writes it. On load
+each rank reads the tensors that it holds, at any depth, width or schedule. Files are written outside the event loop.
 """
 
 import asyncio
@@ -21,19 +20,19 @@ from pipelined.training.optimizer import updates_made
 from pipelined.training.trainer import Trainer
 
 MOST_UPDATES = 1 << 53
-"""Of an optimizer, in a checkpoint: up to here a float counts each."""
+"""The most updates of an optimizer in a checkpoint: up to this number a float is exact."""
 
 
 async def save(
     trainer: Trainer, directory: Path, step: int, config: Mapping[str, Any], keep: int, *, claimed: bool = False
 ) -> Path:
-    """Save the state after `step` steps; when it returns, on any rank, the checkpoint is whole on disk.
+    """Save the state after `step` steps; when this returns on any rank, the whole checkpoint is on disk.
 
     Args:
-        claimed: on rank 0: no other run can be saving there, so that what lies there unfinished is removed first.
-    Returns: the checkpoint's path on rank 0, its directory's on the others.
+        claimed: on rank 0: whether no other run can be saving there; then unfinished saves are removed first.
+    Returns: the path of the checkpoint on rank 0, that of the directory of checkpoints on the others.
     Raises:
-        CheckpointError: on every rank; the checkpoints before it are as they were, and nothing is left of this one.
+        CheckpointError: on every rank; earlier checkpoints are unchanged, and the files of this one are removed.
     """
     transport = trainer.context.actor.transport
     rank, ranks = transport.rank, transport.world_size
@@ -62,10 +61,10 @@ async def save(
 
 
 async def load(trainer: Trainer, path: Path) -> int:
-    """Load what this rank holds out of a checkpoint; returns how many steps had been done.
+    """Load the tensors that this rank holds from a checkpoint; returns the number of steps done.
 
     Raises:
-        CheckpointError: on every rank: of another model, damaged, or not there. The trainer is as it was.
+        CheckpointError: on every rank: another model, a damaged or a missing checkpoint. The trainer is unchanged.
     """
 
     def read() -> tuple[int, int, dict[str, Any]]:
@@ -80,7 +79,7 @@ async def load(trainer: Trainer, path: Path) -> int:
 
 
 def _updates(found: Checkpoint) -> int:
-    """How many updates a checkpoint's optimizer had made; older ones do not say, and made one a step."""
+    """The updates that a checkpoint's optimizer had made; older checkpoints lack this number and made one per step."""
     updates = found.meta.scalars.get("updates", found.meta.step)
     if type(updates) is not int or not 0 <= updates <= MOST_UPDATES:
         fact = f"{found.path} is damaged (updates: {updates!r}, should be a number from 0 to {MOST_UPDATES})"
@@ -89,7 +88,7 @@ def _updates(found: Checkpoint) -> int:
 
 
 def _require_shapes(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Refuse tensors, or what an optimizer keeps beside them, of other shapes than this rank holds."""
+    """Refuse tensors, or their optimizer state, if their shapes differ from the tensors that this rank holds."""
     for name, tensor in tensors.items():
         if "value" not in state[name]:
             fact = f"{path} is damaged (it has no value of {name}, but: {', '.join(state[name]) or 'nothing'})"
