@@ -1,1 +1,1 @@
-"""Memory that processes of one machine share: segments, arenas, doorbells, barriers. Knows no MPI."""
+"""Memory that processes of one machine share: segments, arenas, doorbells, barriers. No MPI."""

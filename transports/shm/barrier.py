@@ -1,16 +1,16 @@
-"""A barrier of a group's ranks in shared memory: each rank's window, its count of meetings, and a futex to sleep on.
+"""A barrier in shared memory for the ranks of a group: each rank's window and meeting count, and a futex to sleep on.
 
     byte 0       64           128       192       4096
     token        meetings     sleep     over      window
 
-Each byte has one writer, its owner. The exception is `over`, the number of meetings that are over, in the first rank's
-memory: any rank that sees that all have come writes it; if several do, they write the same value. A rank that sleeps
-waits for `over`, so that the last rank to come wakes it once.
+Each byte has one writer, its owner. The exception is `over`, the number of completed meetings, in the first rank's
+memory: any rank that sees that all have come writes it; if several ranks do, they write the same value. A sleeping rank
+waits for `over` to change, so the last rank to come wakes it once.
 
-What a rank wrote before it came to a meeting is visible to every rank that saw it come, because these processors keep
-the order of a rank's writes. A processor that does not (ARM's) must not use this module: see `KEEPS_ORDER`.
+What a rank writes before it comes to a meeting is visible to every rank that has seen it come, because x86-64
+processors keep the order of a core's writes. Processors that do not (ARM) must not use this module: see `KEEPS_ORDER`.
 
-Why not only `sched_yield`: since Linux 6.18 a rank that yields goes behind all others by a whole slice, milliseconds,
+Why not only `sched_yield`: since Linux 6.18 a rank that yields goes behind all others for a whole slice (milliseconds)
 each time; a rank that sleeps on a futex is woken at once. Why not a semaphore: waking a futex on which no rank sleeps
 costs nothing at the sleepers' end.
 
@@ -42,8 +42,8 @@ class Futex:
     """Four bytes of shared memory that processes sleep on.
 
     Args:
-        memory: maps them; stays mapped as long as this object lives.
-        at: their place in it, a multiple of 4.
+        memory: the mapping that holds them; stays mapped while this object exists.
+        at: their offset in it, a multiple of 4.
     """
 
     def __init__(self, memory: mmap, at: int):
@@ -52,12 +52,12 @@ class Futex:
         self._call = ctypes.CDLL(None).syscall
 
     def wait(self, seen: int, seconds: float) -> None:
-        """Sleep until woken, for at most this many seconds; return at once if the number is not `seen`."""
+        """Sleep until woken, at most this many seconds; return at once if the value is not `seen`."""
         most = _Timespec(int(seconds), int(seconds % 1 * 1e9))
         self._call(FUTEX_CALL, self._address, WAIT, ctypes.c_uint32(seen & 0xFFFFFFFF), ctypes.byref(most), None, 0)
 
     def wake(self) -> None:
-        """Wake every process that sleeps on it; call this after changing the number."""
+        """Wake every process that sleeps on the futex; call this after changing the value."""
         self._call(FUTEX_CALL, self._address, WAKE, ALL, None, None, 0)
 
 
@@ -65,34 +65,34 @@ MEETINGS, SLEEP, OVER = 64, 128, 192
 HEAD = 4096
 KEEPS_ORDER = platform.machine() in ("x86_64", "AMD64")
 LOOKS, YIELDS = 4, 100
-"""How often a rank looks before it asks for the time; and how often, before it naps, it only lets others have its core.
+"""How often a rank checks before it reads the clock; and how often it yields its core before it naps.
 
-With 4 ranks on 2 cores a sum of 1 KiB takes 175 us without a yield and 57 with 100, one of 256 KiB 142 with 40 and
-132 with 100. A rank that yields without end makes the other tasks of its loop wait for 17 ms, one that naps after 100
-yields for up to 4.
+With 4 ranks on 2 cores, a sum of 1 KiB takes 175 µs without yields and 57 µs with 100; a sum of 256 KiB takes 142 µs
+with 40 and 132 µs with 100. A rank that yields without end delays the other tasks of its loop by 17 ms; a rank that
+naps after 100 yields, by up to 4 ms.
 """
 
 
 class Sleep(IntEnum):
     """How a rank waits; the last rank to come reads it."""
 
-    NONE = 0  # it looks
-    NAP = 1  # in the middle of a look, until the meeting is over
-    DEEP = 2  # and only a doorbell wakes it
+    NONE = 0  # awake, checking the counts
+    NAP = 1  # on the futex, until the meeting is over
+    DEEP = 2  # only a doorbell wakes it
 
 
 class Windows:
-    """All windows of a group, as one of its ranks maps them.
+    """All windows of a group, mapped by one of its ranks.
 
     Args:
-        lent: this rank's memory, of `HEAD` bytes and the window's.
-        addresses: where the ranks' memory is, in the group's order.
-        rank: this rank's place among them.
+        lent: this rank's memory: `HEAD` bytes, then its window.
+        addresses: the addresses of the ranks' memory, in the group's order.
+        rank: this rank's index among them.
     Attributes:
-        windows: one a rank; only this rank's own may be written.
-        meetings: how many this rank has come to.
+        windows: one for each rank; this rank may write only its own.
+        meetings: how many meetings this rank has come to.
     Raises:
-        OSError: one of them cannot be mapped.
+        OSError: a rank's memory cannot be mapped.
     """
 
     def __init__(self, lent: Lent, addresses: Sequence[bytes], rank: int):
@@ -101,16 +101,16 @@ class Windows:
         self.windows = [memoryview(shared)[HEAD:] for shared in maps]
         counters = [_count(shared, MEETINGS) for shared in maps]
         self._over = _count(maps[0], OVER)
-        self._futex = Futex(maps[0], OVER)  # on the count's lower half, as processors here order bytes
+        self._futex = Futex(maps[0], OVER)  # the lower half of the count: x86-64 is little-endian
         self._mine, self._my_sleep = counters.pop(rank), maps.pop(rank)
         self._others, self._sleeps = counters, maps
         self._fence = threading.Lock()
         self.meetings = 0
 
     def come(self) -> int | None:
-        """Announce this rank: it has written its window for this meeting, and read what it wanted of the last one.
+        """Announce that this rank has come: its window is written, and it no longer reads the others' previous data.
 
-        Returns: as `met` does; None: this rank may be the last, and must `wake` the others.
+        Returns: as `met`. None: this rank may be the last, and must call `wake`.
         """
         self.meetings += 1
         self._mine[0] = self.meetings
@@ -118,9 +118,9 @@ class Windows:
         return self.met()
 
     def wake(self) -> list[int]:
-        """Wake the ranks that nap, once all have come; returns the others that sleep deeply, for a doorbell to wake.
+        """Wake the napping ranks, once all have come. Returns the ranks in deep sleep, which need a doorbell.
 
-        A rank that falls asleep too late to be seen here sees that this rank has come: that write was settled before.
+        A rank that announces sleep too late to be seen here sees that this rank has come: `come` ordered that write.
         """
         self._over[0] = self.meetings
         for sleep in self._sleeps:
@@ -135,21 +135,21 @@ class Windows:
         return [at for at, sleep in enumerate(sleeps) if sleep == Sleep.DEEP]
 
     def sleeping(self, at: int) -> int:
-        """How that one of the others waits."""
+        """How the rank with this index among the others waits."""
         return self._sleeps[at][SLEEP]
 
     def sleep(self, sleep: Sleep) -> None:
-        """Announce how this rank waits; after announcing sleep, look once more."""
+        """Announce how this rank waits; after announcing sleep, the caller checks once more before it sleeps."""
         self._my_sleep[SLEEP] = sleep
         self._settle()
 
     def _settle(self) -> None:
-        """Order an earlier write before every later read, which processors may swap; the instruction of a lock does."""
+        """A memory fence: order earlier writes before later reads. A lock's atomic instruction does this."""
         with self._fence:
             pass
 
     def met(self, place: int = 0) -> int | None:
-        """The first of the others, from `place` on, that has not come to this meeting yet; None if all have."""
+        """The index, from `place` on, of the first other rank that has not come to this meeting; None if all have."""
         due, others = self.meetings, self._others
         for at in range(place, len(others)):
             if others[at][0] < due:
@@ -157,10 +157,10 @@ class Windows:
         return None
 
     def watch(self, seconds: float, crowded: bool) -> int | None:
-        """Look for at most this many seconds, or until all have come; returns as `met` does.
+        """Check the counts until all have come, at most this many seconds. Returns as `met`.
 
         Args:
-            crowded: whether others may need this core to come at all, so that this rank naps between two looks.
+            crowded: whether other ranks may need this core; this rank then yields and naps between checks.
         """
         absent = self.met()
         if absent is None:
@@ -181,7 +181,7 @@ class Windows:
                 self._nap(absent, left)
 
     def _nap(self, absent: int, seconds: float) -> None:
-        """Sleep until the meeting is over; a late wake-up for the last meeting ends the nap too."""
+        """Sleep until the meeting is over; a late wake-up from the previous meeting also ends the nap."""
         self.sleep(Sleep.NAP)
         over = self._over[0]
         if self.met(absent) is not None:

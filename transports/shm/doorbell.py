@@ -1,9 +1,9 @@
-"""Doorbells: how ranks of one machine wake one another. A ring carries nothing, and a spurious one does no harm.
+"""Doorbells: how ranks of one machine wake one another. A ring carries no data, and a spurious ring does no harm.
 
-MPI has no event to wait for, so a rank that waits must ask again and again. A doorbell is a Unix datagram socket of an
-abstract name (no file to leave behind): a sender rings, and the sleeper's loop wakes within tens of microseconds,
-instead of at its next poll. /proc/net/unix shows the names to every user of the machine, so a stranger can ring, too:
-that costs at most a poll a turn of the loop. Knows no MPI: it is given the names.
+MPI has no event to wait for, so a waiting rank must poll. A doorbell is a Unix datagram socket with an abstract name
+(no file to clean up). When a peer rings, the sleeping rank's loop wakes within tens of microseconds, not at its next
+poll. /proc/net/unix shows the names to every user of the machine, so other processes can ring too; that costs at most
+one poll for each turn of the loop. No MPI here: the caller passes the names.
 """
 
 import asyncio
@@ -15,17 +15,17 @@ from contextlib import suppress
 
 NAME_BYTES = 32
 MOST_RINGS = 64
-"""Rings answered at once. Linux queues 10, or 512 under systemd (net.unix.max_dgram_qlen)."""
+"""Queued rings read in one callback. Linux queues 10, or 512 under systemd (net.unix.max_dgram_qlen)."""
 
 
 class Doorbell:
-    """The doorbell of this rank, and the names of those of its peers.
+    """The doorbell of this rank, and the names of its peers' doorbells.
 
     Args:
         woken: called on the loop after a peer has rung.
 
     Attributes:
-        name: what the peers must know to ring, `NAME_BYTES` long; all zeros where there are no doorbells.
+        name: the name that peers ring, `NAME_BYTES` long; all zeros if the system has no doorbells.
     """
 
     def __init__(self, woken: Callable[[], None]):
@@ -37,23 +37,23 @@ class Doorbell:
             self._loop.add_reader(self._socket, self._rung)
 
     def meet(self, names: Mapping[int, bytes]) -> bool:
-        """Learn the peers' names, all bound by now; returns whether every one of them can be rung, and so can ring.
+        """Store the peers' names, which must be bound already. Returns whether this rank can ring all of them.
 
-        A peer in another network namespace, as in a container of its own, cannot.
+        A peer in another network namespace (another container) cannot be rung.
         """
         self._names = {peer: name for peer, name in names.items() if self._reaches(name)}
         return len(self._names) == len(names)
 
     def ring(self, peer: int) -> None:
-        """Wake this peer if its doorbell can be reached; one that is ringing already needs no second ring."""
+        """Wake this peer if its doorbell can be reached; a full queue of rings needs no further ring."""
         if peer in self._names:
             try:
                 self._socket.sendto(b"", self._names[peer])
-            except OSError:  # it rings already, or the peer is gone
+            except OSError:  # its queue of rings is full, or the peer is gone
                 pass
 
     def close(self) -> None:
-        """Close the socket; a peer that rings now has no effect."""
+        """Close the socket; later rings have no effect."""
         self._names = {}
         if self._socket is not None:
             self._loop.remove_reader(self._socket)
@@ -72,7 +72,7 @@ class Doorbell:
         return True
 
     def _rung(self) -> None:
-        """Answer all queued rings with one call of `woken`: any user of the machine can ring without end."""
+        """Read all queued rings and call `woken` once: any user of the machine can ring without end."""
         with suppress(BlockingIOError):
             for _ in range(MOST_RINGS):
                 self._socket.recv(1)

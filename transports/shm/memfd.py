@@ -1,8 +1,8 @@
-"""Memory that processes of one machine share and that has no name: when the last of them is gone, so is it.
+"""Shared memory without a name, for processes of one machine; the kernel frees it when the last process unmaps it.
 
-It is a file in memory, which its owner makes and the others find by way of /proc. The one rule: nobody trusts an
-address. The file must bear the owner's token, which another container's process of the same number does not, and be
-sealed against shrinking, so that no access to it can ever fail. Knows no ranks.
+It is a file in memory (memfd): its owner creates it, and the others open it through /proc. An address is checked before
+use. The file must contain the owner's token, because a process of another container may have the same number; and it
+must be sealed against shrinking, because an access beyond its end would kill the process.
 """
 
 import fcntl
@@ -19,15 +19,15 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW if sys.platform == "linux" else
 
 
 class Lent:
-    """Memory of this process for others to map.
+    """Memory of this process that other processes may map.
 
     Args:
-        nbytes: how much; pages that are never touched take no memory. The first `TOKEN_BYTES` bear the token.
+        nbytes: its size; pages that are never touched take no memory. The first `TOKEN_BYTES` hold the token.
     Attributes:
-        memory: the memory itself, zeros; None once closed.
-        address: what others must know to map it, `ADDRESS_BYTES` long.
+        memory: the memory, initially zeros; None once closed.
+        address: what other processes need to map it, `ADDRESS_BYTES` long.
     Raises:
-        OSError: there is no such memory on this system, or none left.
+        OSError: the system has no such memory, or none is left.
     """
 
     def __init__(self, nbytes: int):
@@ -46,18 +46,18 @@ class Lent:
         self.address = _ADDRESS.pack(os.getpid(), self._file, token)
 
     def close(self) -> None:
-        """Let no further process map it. Others that have mapped it keep it, as does this one while it is viewed."""
+        """Let no further process map it. Processes that have mapped it keep it; this process, while a view exists."""
         if self._file >= 0:
             os.close(self._file)
-            self._file, self.memory = -1, None  # for a mapping has a descriptor of its own
+            self._file, self.memory = -1, None  # the mapping has a descriptor of its own
 
 
 def mapped(address: bytes, nbytes: int) -> mmap.mmap:
-    """Map what another process has lent.
+    """Map the memory that another process offers at this address.
 
     Raises:
-        OSError: it cannot be found, or is not what the address says: another machine's or container's, too small, not
-            sealed, or gone.
+        OSError: it is not found or does not match its address: another machine or container, too small, not sealed,
+            or gone.
     """
     process, number, token = _ADDRESS.unpack(address)
     file = os.open(f"/proc/{process}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
