@@ -1,7 +1,7 @@
-"""Large bodies over MPI: held at the sender until the receiver fetches them, straight into the receiver's arrays.
+"""Large bodies over MPI: the sender holds them until the receiver fetches them directly into its arrays.
 
-A synchronous send (Issend) is done only when a receive matches it. So two bodies never bear one tag, however long the
-first is held, and memory is bounded: nothing large lies in MPI's own buffers.
+A synchronous send (Issend) completes only when a receive matches it. So a tag is not reused while its body is held, and
+memory is bounded: MPI buffers no large body.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ class Bodies:
     """Held bodies on one communicator.
 
     Args:
-        piece: bytes that MPI is told about at once, below 2 GiB.
+        piece: the largest count given to MPI, in bytes, below 2 GiB.
         frames: sends the header to the peer.
-        node_peers: rings the doorbell of a peer once a body of its has been fetched.
+        node_peers: rings the peer's doorbell after its body has been fetched.
     """
 
     def __init__(self, comm: MPI.Comm, progress: ProgressEngine, piece: int, frames: Frames, node_peers: NodePeers):
@@ -33,7 +33,10 @@ class Bodies:
         self._tags = Tags()
 
     def hold(self, peer: int, blocks: Sequence[Block], offer: Callable[[int], bytes]) -> asyncio.Future:
-        """Hold the blocks for the peer under a tag that `offer` frames for it; done when the peer has them all."""
+        """Hold the blocks for the peer under a new tag; `offer(tag)` makes the frame that announces them.
+
+        The future is done when the peer has received all blocks.
+        """
         tag = self._tags.take(peer)
         try:
             frame = offer(tag)
@@ -46,14 +49,14 @@ class Bodies:
         return self._progress.wait(*requests, done=lambda outcome: self._tags.release(peer, tag))
 
     def fetch(self, peer: int, tag: int, blocks: Sequence[Block]) -> list[MPI.Request]:
-        """Start to fill the blocks with the body held under this tag; the requests are the caller's to watch."""
+        """Start to fill the blocks with the body held under this tag; the caller watches the returned requests."""
         if self._progress.failure is not None:
             raise self._progress.failure.with_traceback(None)
         datas = [block.data for block in blocks if block.nbytes]
         return [start(self._comm.Irecv, data, peer, tag, self._piece) for data in datas]
 
     async def fetched(self, peer: int, tag: int, blocks: Sequence[Block], late: Callable[[], None]) -> None:
-        """Fetch and wait; when cancelled, wait on until MPI lets go of the memory, then call `late`."""
+        """Fetch and wait. Cancelled: wait until MPI no longer uses the memory, then call `late` if the body came."""
         coming = self._progress.wait(*self.fetch(peer, tag, blocks), done=lambda outcome: self._node_peers.ring(peer))
         self._progress.poll_for(coming.done)
         try:
@@ -67,5 +70,5 @@ class Bodies:
             raise
 
     def discard(self, peer: int, tag: int, layouts: Sequence[Layout]) -> None:
-        """Fetch and throw away a body that no receive will ask for, so that its sender is done."""
+        """Fetch a body that no receive will request, and drop it, so that its sender can finish."""
         self._progress.watch_all(self.fetch(peer, tag, landing(layouts)), lambda outcome: None)

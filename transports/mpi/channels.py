@@ -1,7 +1,7 @@
 """Bare buffers over MPI: tag = channel. A buffer belongs to the caller or to MPI, never to both at once.
 
-So a cancelled receive returns only when MPI no longer uses its memory, and bytes that had begun to come are kept for
-the next receive. Counts the buffers from each peer, because a peer that closes says how many it sent.
+So a cancelled receive returns only when MPI no longer uses its memory; a buffer that arrived meanwhile is kept for the
+next receive. Buffers from each peer are counted, because a closing peer reports how many it sent.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import TAKEN_S, Truncated, outcome_now, start
 
 SLOWEST = 5e9
-"""Bytes a second that go from rank to rank even on a slow machine: for that time a sender polls keenly."""
+"""Bytes a second between ranks, even on a slow machine; a sender polls keenly for nbytes / SLOWEST seconds."""
 
 
 class Buffers:
     """This rank's bare buffers on one communicator.
 
     Args:
-        piece: bytes that MPI is told about at once, below 2 GiB.
+        piece: the largest count given to MPI, in bytes, below 2 GiB.
     """
 
     def __init__(self, comm: MPI.Comm, progress: ProgressEngine, piece: int):
@@ -37,7 +37,7 @@ class Buffers:
         self._end: TransportError | None = None
 
     async def send(self, peer: int, channel: int, data: memoryview) -> None:
-        """Send; cancelled, MPI goes on reading the memory until the peer has it."""
+        """Send a buffer. Cancelled: MPI still reads the memory until the peer has received it."""
         request = start(self._comm.Isend, data, peer, channel, self._piece)
         self.sent[peer] += 1
         look = partial(outcome_now, request)
@@ -48,7 +48,7 @@ class Buffers:
             raise outcome
 
     async def receive(self, peer: int, channel: int, data: memoryview) -> None:
-        """Fill `data` with the next buffer of this peer and channel."""
+        """Fill `data` with the next buffer from this peer on this channel."""
         if kept := self._kept.get((peer, channel)):
             came = kept.popleft()
             data[: len(came)] = came[: data.nbytes]
@@ -69,7 +69,7 @@ class Buffers:
         self._check_size(peer, channel, data, outcome.Get_elements(MPI.BYTE))
 
     def announce(self, peer: int, count: int) -> None:
-        """The peer closed, and sent so many buffers in all: receives that wait for more of them fail."""
+        """The peer closed after sending `count` buffers in total: fail the receives beyond that count."""
         self._announced[peer] = count
         self._count(peer, 0)
 
@@ -80,7 +80,7 @@ class Buffers:
             _cancel(requests)
 
     def swallow(self) -> bool:
-        """Throw away what closed peers sent and nobody received; say whether all of it has come."""
+        """Receive and drop the remaining buffers of closed peers. Returns whether all of them have come."""
         for peer in self._announced:
             while not self._all_came(peer) and self._swallow_next(peer):
                 pass

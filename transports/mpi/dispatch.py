@@ -1,7 +1,7 @@
-"""Dispatch of received frames by kind: messages into the mailbox, a peer's end to the shutdown.
+"""Dispatch of received frames by kind: messages go into the mailbox; a peer's goodbye or abort ends it here.
 
-A message goes into the mailbox with its body, if that came along or lies in memory that both ranks share, else with the
-tag under which `transports.mpi.bodies` fetches it.
+A message goes into the mailbox with its body, if the body is in the frame or in memory that both ranks share; else with
+the tag under which `transports.mpi.bodies` fetches it.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,9 +30,9 @@ class Dispatcher:
     """Handles the frames that one rank receives.
 
     Args:
-        bodies: discards a body that no receive will ask for.
-        shutdown: learns that a peer closed, and how many bare buffers it sent.
-        failed: called with the reason of a peer that aborted.
+        bodies: discards a body that no receive will request.
+        shutdown: informed when a peer closes, with the number of bare buffers that it sent.
+        failed: called with the error of a peer that aborted.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class Dispatcher:
         self._bodies, self._shutdown, self._failed = bodies, shutdown, failed
 
     def dispatch(self, source: int, frame: memoryview) -> None:
-        """Handle a frame, and keep its memory.
+        """Handle a frame. The caller must not reuse its memory.
 
         Raises:
-            WireError: it is no frame, or of a kind that does not belong here. PeerLost: the sender's memory is gone.
+            WireError: it is malformed, or of a kind that ranks do not send. PeerLost: the sender's memory is gone.
         """
         preamble = parse_preamble(frame, self._limits)
         start = PREAMBLE_BYTES + preamble.header_bytes
@@ -75,7 +75,7 @@ class Dispatcher:
                 raise WireError(f"rank {source} sent a frame that does not belong here (kind: {kind})")
 
     def keep(self, rank: int, head: bytes, blocks: Sequence[Block]) -> None:
-        """Deliver a message of this rank to itself: 1 MiB over MPI takes 0.7 ms, the copy alone a tenth of that."""
+        """Deliver a message of this rank to itself by a copy: 1 MiB takes 0.07 ms, and 0.7 ms over MPI."""
         preamble = parse_preamble(head, self._limits)
         header = parse_header(preamble, memoryview(head)[PREAMBLE_BYTES:], self._limits)
         self._mailbox.arrived(rank, header.key, ReceivedFrame(header, 0, copied(blocks)))

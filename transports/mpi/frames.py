@@ -1,8 +1,8 @@
-"""Frames over MPI: the header of each message, and a small body behind it, sent and received on one communicator.
+"""Frames over MPI: the header of each message, followed by its body if small, on one communicator.
 
-A frame is probed for, then received, one at a time. No receive from any source is left open: over MPICH's UCX module,
-with ranks on several nodes, such a receive gets the first frame of each peer and then no more. A probe also gives the
-length, so that no memory is kept for the longest frame.
+Each frame is probed for and then received, one at a time. Do not leave a receive from any source open: over MPICH's UCX
+module with ranks on several nodes, such a receive gets only the first frame of each peer. A probe also returns the
+length, so that no memory is reserved for the longest frame.
 """
 
 import asyncio
@@ -20,19 +20,19 @@ from transports.mpi.requests import TAKEN_S, outcome_now, translated
 from transports.wire.arrays import Block, fill, landing
 from transports.wire.frames import Header
 
-TAG = 0  # the other tags of this communicator are used to make communicators out of it
+TAG = 0  # `native` uses the other tags of this communicator to create communicators
 PROBES = 8
-MOST = 16  # frames received at one poll, so that a flood leaves the loop its turns
+MOST = 16  # frames received at one poll, so that other tasks of the loop can run during a flood
 
 Dispatch = Callable[[int, memoryview], None]
 
 
 @dataclass(slots=True)
 class ReceivedFrame:
-    """A received frame of a message: its header, and its body or the tag that fetches it.
+    """A received frame of a message: its header, and its body or the tag to fetch the body with.
 
     Args:
-        tag: under which the sender holds the body.
+        tag: the tag under which the sender holds the body.
         blocks: the body; None while the sender holds it.
     """
 
@@ -41,7 +41,7 @@ class ReceivedFrame:
     blocks: tuple[Block, ...] | None
 
     def land(self, into: Sequence[Block] | None) -> tuple[Block, ...]:
-        """The blocks to hand out: filled, unless the sender still holds the body."""
+        """The blocks for the receiver; not yet filled if the sender still holds the body."""
         if self.blocks is None:
             return landing(self.header.layouts, into)
         if into is None:
@@ -56,7 +56,7 @@ class Frames:
 
     Args:
         longest: bytes of the longest frame that a peer may send.
-        node_peers: rings the doorbell of a peer once MPI has taken a frame for it.
+        node_peers: rings a peer's doorbell after MPI has accepted a frame for it.
         failed: called when a frame cannot be sent or received, or its dispatch raises a TransportError.
     """
 
@@ -73,17 +73,17 @@ class Frames:
         self._status, self._fetching = MPI.Status(), False
 
     def listen(self, dispatch: Dispatch) -> None:
-        """Receive frames from now on: `dispatch(source, frame)` is called with each, and keeps its memory."""
+        """Receive frames from now on; calls `dispatch(source, frame)` for each, which may keep the memory."""
         self._dispatch = dispatch
         self._progress.listen(self._listen)
 
     async def send(self, peer: int, frame: bytes) -> None:
-        """Send; returns when MPI has taken the frame, which needs no posted receive."""
+        """Send a frame; returns when MPI has accepted it, which needs no posted receive."""
         if (sending := self.begin(peer, frame)) is not None:
             await sending
 
     def begin(self, peer: int, frame: bytes) -> asyncio.Future[Any] | None:
-        """As `send`, without a coroutine where MPI takes the frame at once, as it does most; None then."""
+        """As `send`, but returns None if MPI accepts the frame at once, as it usually does; else the future."""
         request = self._comm.Isend([frame, MPI.BYTE], peer, TAG)
         outcome = self._progress.poll_until(partial(outcome_now, request), TAKEN_S)
         if outcome is None:
@@ -94,7 +94,7 @@ class Frames:
         return None
 
     def start(self, peer: int, frame: bytes) -> None:
-        """Send without waiting; `failed` is called of an error."""
+        """Send without waiting; calls `failed` with an error."""
         request = self._comm.Isend([frame, MPI.BYTE], peer, TAG)
         outcome = outcome_now(request)
         if outcome is None:
@@ -108,14 +108,14 @@ class Frames:
             self._failed(outcome)
 
     def _listen(self) -> bool:
-        """Receive the frames that are here; returns whether there was any."""
+        """Receive the frames that have arrived, at most `MOST`. Returns whether there were any."""
         taken, probes = 0, PROBES
         while taken < MOST and self._progress.failure is None and self._take(probes):
             taken, probes = taken + 1, 1
         return taken > 0
 
     def _take(self, probes: int) -> bool:
-        """Begin to receive the next frame, which mostly ends at once; not while another is being received."""
+        """Begin to receive the next frame, unless another is being received; most receives complete at once."""
         if self._fetching:
             return False
         try:
@@ -129,7 +129,7 @@ class Frames:
         return True
 
     def _probe(self, times: int) -> MPI.Message | None:
-        """Probe several times, 0.1 µs each: MPICH looks before it makes progress, by one packet a call."""
+        """Probe several times, 0.1 µs each: a call of MPICH checks first, and only then progresses by one packet."""
         for _ in range(times):
             message = self._comm.Improbe(MPI.ANY_SOURCE, TAG, self._status)
             if message is not None:

@@ -1,17 +1,17 @@
-"""`mpi://`: load MPI, check that it belongs to the launcher, initialise it within a time limit, open the transport.
+"""`mpi://`: load MPI, check that it matches the launcher, initialise it within a time limit, open the transport.
 
-MPI is loaded here and nowhere else, so `transports.mpi.transport` may import it at its top.
+Only this module loads MPI, so `transports.mpi.transport` may import it at its top.
 
-`check_library` and `check_launcher`: a launcher of one MPI and a library of another start every rank as a world of its
-own, with exit code 0; each would train alone and overwrite the files of the others.
+`check_library` and `check_launcher`: if launcher and library belong to different MPIs, every rank starts as a world of
+its own, with exit code 0; each would train alone and overwrite the others' files.
 
-`limited`: `MPI_Init` and what follows block in C until every rank has come, and cannot be cancelled. A timer ends the
-process with the exit code of bad input, and the launcher then ends the other ranks. The timer of rank 0 fires first, so
-that its message is the only one; where rank 0 itself is missing, the others print theirs.
+`limited`: `MPI_Init` and the calls after it block in C until every rank has started, and cannot be cancelled. A timer
+ends the process with the exit code of bad input, and the launcher then ends the other ranks. The timer of rank 0 fires
+first, so that only its message is printed; if rank 0 itself is missing, the other ranks print theirs.
 
-`give_up_names`: MPICH's ranks of a node share `/dev/shm/mpich_shm_*`, which they attach in MPI_Init and whose name
-MPI_Finalize removes. A killed job would leave it until the machine restarts. Memory without a name lives as long as a
-process maps it, so the name can go as soon as all ranks have attached.
+`give_up_names`: MPICH's ranks of a node share `/dev/shm/mpich_shm_*`. They map it in MPI_Init, and MPI_Finalize removes
+its name, so a killed job would leave it until the machine restarts. The kernel keeps unnamed memory while a process
+maps it, so the name can be removed as soon as all ranks have mapped it.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ from transports.base import Transport
 from transports.emulation.options import check_nothing_else, read_wait
 from transports.errors import RendezvousError
 
-# The nearest launcher first: under Slurm mpirun starts its daemons with srun, whose count is not the world's.
+# Innermost launcher first: under Slurm, mpirun starts its daemons with srun, and srun's count is not the world size.
 _COUNTS = {
     "OMPI_COMM_WORLD_SIZE": "Open MPI's mpirun",
     "PMI_SIZE": "the process manager (PMI)",
@@ -53,7 +53,7 @@ def load_library() -> ModuleType:
     """mpi4py's MPI module, initialised for calls from this thread alone (or more).
 
     Raises:
-        RendezvousError: mpi4py or an MPI library is missing, it is not the launcher's, or this is a thread that may not
+        RendezvousError: mpi4py or an MPI library is missing, the library is not the launcher's, or this thread may not
             call it.
     """
     try:
@@ -78,7 +78,7 @@ def load_library() -> ModuleType:
 def _initialise(MPI: ModuleType) -> None:
     """Call `MPI_Init_thread` by ctypes, which lets other threads run meanwhile; mpi4py's own call does not.
 
-    Then set what mpi4py sets after its own: errors of the two first communicators are raised here.
+    Then set the error handlers of COMM_SELF and COMM_WORLD as mpi4py does after its own call.
     """
     init = getattr(ctypes.CDLL(MPI.__file__), "MPI_Init_thread", None)
     if init is None:  # not exported by this build of mpi4py
@@ -91,12 +91,12 @@ def _initialise(MPI: ModuleType) -> None:
 
 
 async def open_url(parts: SplitResult) -> Transport:
-    """Open this rank's end of MPI's world, `mpi://[?wait=SECONDS]`; all ranks of it must do so.
+    """Open this rank's end of MPI's world, `mpi://[?wait=SECONDS]`; all ranks must call this.
 
     If a rank has not come after that time, the job ends with exit code 2 (`transports.mpi.loading`).
 
     Raises:
-        RendezvousError: no library, or a launcher that started worlds of one rank.
+        RendezvousError: there is no library, or the launcher started every rank as a world of its own.
     """
     check_nothing_else(parts, "wait")
     with limited(read_wait("mpi://", parts.query, WAIT), os.environ):
@@ -111,14 +111,14 @@ async def open_url(parts: SplitResult) -> Transport:
 
 
 def check_library(version: str, environ: Mapping[str, str]) -> None:
-    """Refuse, before it is initialised, a library that cannot speak with the launcher.
+    """Refuse a library that cannot work with the launcher, before the library is initialised.
 
-    MPICH's dies of Open MPI's mpirun; Open MPI's (from 5.0) makes worlds of one rank where only PMI is spoken.
+    MPICH crashes under Open MPI's mpirun; Open MPI (from 5.0) makes worlds of one rank under a launcher with only PMI.
 
     Args:
-        version: what the library says of itself.
+        version: the library's version string.
     Raises:
-        RendezvousError: they do not belong together; both are named.
+        RendezvousError: they do not belong together; the error names both.
     """
     spoken = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK"} & environ.keys()
     count = environ.get("OMPI_COMM_WORLD_SIZE") or environ.get("PMI_SIZE")
@@ -129,14 +129,14 @@ def check_library(version: str, environ: Mapping[str, str]) -> None:
 
 
 def settings(version: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """What the library must find in its environment to start at all; what the user has set there stays.
+    """Environment variables that the library needs to start; the user's own settings are kept.
 
-    Slurm's PMI-2 takes values of 1,023 characters. MPICH's UCX module tells the other nodes its address in lines of up
-    to 1,081, as long as the memory behind the address has few zeros; a start then aborts or hangs in MPI_Init. Over
-    libfabric (`ofi`), which has InfiniBand too, the address is 16 bytes.
+    Slurm's PMI-2 accepts values of at most 1,023 characters. MPICH's UCX module publishes its address in lines of up to
+    1,081 characters (fewer if the address has many zeros); MPI_Init then aborts or hangs. Over libfabric (`ofi`), which
+    supports InfiniBand too, the address has 16 bytes.
 
     Args:
-        version: what the library says of itself.
+        version: the library's version string.
     """
     both = re.search(r"^MPICH Device:.*\bch4:(ucx[ ,]ofi|ofi[ ,]ucx)", version, re.MULTILINE)
     name = "MPIR_CVAR_CH4_NETMOD"
@@ -144,10 +144,10 @@ def settings(version: str, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_launcher(world_size: int, environ: Mapping[str, str]) -> None:
-    """Compare the size of MPI's world with what the launcher says it started.
+    """Compare the size of MPI's world with the number of ranks that the launcher started.
 
     Raises:
-        RendezvousError: they differ; both numbers and the remedy are named.
+        RendezvousError: they differ; the error gives both numbers and the remedy.
     """
     found = size_by(environ)
     if found is not None and int(environ[found[0]]) != world_size:
@@ -159,16 +159,16 @@ def check_launcher(world_size: int, environ: Mapping[str, str]) -> None:
 
 
 def size_by(environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """The variable by which a launcher says how many ranks it started, and its value; None without a launcher."""
+    """The launcher's variable for the number of ranks, and its value; None without a launcher."""
     return next(((name, environ[name]) for name in _COUNTS if environ.get(name, "").isdecimal()), None)
 
 
 @contextmanager
 def limited(seconds: float, environ: Mapping[str, str]) -> Iterator[None]:
-    """End the process with code 2, and print why, where the block takes longer.
+    """End the process with exit code 2 and print the reason if the block takes longer.
 
     Args:
-        seconds: that rank 0 waits.
+        seconds: the limit of rank 0; other ranks wait `GRACE` seconds longer.
     """
     rank = next((environ[name] for name in RANKS if name in environ), "0")
     timer = threading.Timer(seconds + GRACE * (rank != "0"), _exit, [_reason(seconds, rank, environ)])
@@ -197,12 +197,12 @@ def _exit(reason: str) -> None:
 
 
 def own_maps() -> str:
-    """The listing of this process's memory; empty where the system has none."""
+    """The listing of this process's memory mappings; empty if the system has none."""
     return MAPS.read_text() if MAPS.exists() else ""
 
 
 def give_up_names(maps: str) -> None:
-    """Remove the names of MPICH's segments in a listing of this process's memory, once every rank has attached."""
+    """Remove the names of the MPICH segments in this listing of mappings; call it when every rank has mapped them."""
     for name in set(_SEGMENT.findall(maps)):
-        with suppress(OSError):  # another rank was first
+        with suppress(OSError):  # another rank has removed it
             Path(name).unlink()

@@ -1,7 +1,7 @@
-"""MPI's own collectives over a group of ranks. The one rule: the group's communicator is made only when all are there.
+"""MPI's own collectives over a group of ranks.
 
-MPI makes a communicator by a call that blocks until every rank of the group has made it too. So the ranks first meet
-by messages, which block nobody, and make the call only when all have come.
+The call that creates a communicator blocks until every rank of the group has made it. So the ranks first exchange
+messages, which do not block the loop, and make the call only when all have come.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ _OPS = {"sum": MPI.SUM, "max": MPI.MAX}
 
 
 class MpiNative:
-    """All-reduce by `MPI_Iallreduce`, as `transports.base.Native` promises it.
+    """All-reduce by `MPI_Iallreduce`; implements `transports.base.Native`.
 
     Args:
-        transport: by which the ranks meet.
-        frames: the communicator in which `ranks` are counted; it carries frames, so other tags than theirs are used.
-        channel: tells this group's communicator from another's in the making.
+        transport: carries the messages before the communicator is created.
+        frames: the communicator that `ranks` refer to. It carries frames under `TAG`; creation uses other tags.
+        channel: distinguishes this group's communicator from others that are created at the same time.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class MpiNative:
         self._making = asyncio.Lock()
 
     async def all_reduce(self, block: Block, op: str) -> None:
-        """Reduce in place over the group. Cancelled: the reduction goes on, so drop the block."""
+        """Reduce in place over the group. Cancelled: the reduction continues, so drop the block."""
         if block.dtype not in _DATATYPES or op not in _OPS or (op == "max" and block.dtype.startswith("complex")):
             raise ValueError(
                 f"MPI cannot reduce {block.dtype} by {op!r}; known dtypes: {', '.join(_DATATYPES)}; known ops: "
@@ -60,7 +60,7 @@ class MpiNative:
                 group.Free()
 
     async def _meet(self) -> None:
-        """Return when every rank of the group is here: all tell the first, and the first tells all."""
+        """Return when every rank of the group has come: each sends "here" to the first rank, which replies "go"."""
         first, *others = self._ranks
         here = ("native", self._channel, ",".join(map(str, self._ranks)), "here")
         go = (*here[:-1], "go")

@@ -1,7 +1,7 @@
-"""The other ranks of this node: their doorbells, and the arenas through which bodies reach them.
+"""The other ranks of this node: their doorbells, and the arenas that carry bodies between them.
 
-Both are optional: a rank without a doorbell polls, and a body without shared memory goes over MPI. So a sender need not
-know which ranks are on its node.
+Both are optional: a rank without a doorbell polls, and a body without shared memory goes over MPI. So the sender does
+not check which ranks are on its node.
 """
 
 import os
@@ -27,7 +27,7 @@ class NodePeers:
 
     Args:
         woken: called on the loop when a peer has rung.
-        nbytes: of bodies that may be on their way from a rank through memory, the same on all ranks.
+        nbytes: size of each rank's arena for bodies; the same on all ranks.
     """
 
     def __init__(self, woken: Callable[[], None], nbytes: int):
@@ -37,7 +37,7 @@ class NodePeers:
         self._seen_by: frozenset[int] = frozenset()
 
     def meet(self, node: MPI.Comm, rank: int) -> bool:
-        """Exchange doorbells and arenas with the ranks of the node, all of which call this; whether all can be rung."""
+        """Exchange doorbells and arenas with the ranks of the node, which all call this. True if all can be rung."""
         ranks = array("q", _of_all(node, array("q", [rank]).tobytes()))
         addresses = _split(_of_all(node, self._arena.address), ADDRESS_BYTES)
         self._addresses = {peer: it for peer, it in zip(ranks, addresses, strict=True) if peer != rank}
@@ -48,26 +48,26 @@ class NodePeers:
         return self._doorbell.meet(dict(zip(ranks, names, strict=True)))
 
     def ring(self, peer: int) -> None:
-        """Wake this peer, if it is on this node and asleep: something is there for it."""
+        """Wake this peer if it is on this node and asleep, because a message for it has been sent."""
         window = self._windows.get(peer) or self._window(peer)
         if window is None or window.rouse():
             self._doorbell.ring(peer)
 
     def rouse(self, peer: int) -> None:
-        """As `ring`, for something that is on its way; a peer that computes is woken only when it is there."""
+        """As `ring`, before the message is sent; does not wake a peer that computes."""
         window = self._windows.get(peer) or self._window(peer)
         if window is not None and window.dozing == Doze.IDLE:
             self.ring(peer)
 
     def doze(self, dozing: Doze) -> None:
-        """Announce how this rank sleeps, and so whether a peer must ring to wake it."""
+        """Announce how this rank sleeps, so that peers know whether to ring."""
         self._arena.doze(dozing)
 
     def put(self, peer: int, blocks: Sequence[Block], head: Callable[[int], bytes]) -> bytes | None:
-        """Copy the blocks into memory that the peer can map; returns the frame that `head` makes of their page.
+        """Copy the blocks into memory that the peer can map. Returns the frame that `head(page)` makes.
 
-        Returns: None if there is no such memory, and they must go over MPI.
-        Raises: what `head` does; the place is free again then.
+        Returns: None if there is no such memory; the blocks must then go over MPI.
+        Raises: as `head`; the pages are freed then.
         """
         page = self._arena.put(blocks) if peer in self._seen_by else None
         if page is None:
@@ -79,10 +79,10 @@ class NodePeers:
             raise
 
     def look(self, peer: int, page: int, nbytes: int) -> memoryview:
-        """What the peer put there, in place.
+        """View the body that the peer stored at this page.
 
         Raises:
-            WireError: nothing can lie there. OSError: the peer is gone, and its memory with it.
+            WireError: no body can be there. OSError: the peer and its memory are gone.
         """
         window = self._window(peer)
         if window is None:
@@ -90,20 +90,20 @@ class NodePeers:
         return window.look(page, nbytes)
 
     def close(self) -> None:
-        """Let go of all but the memory that received bodies still lie in."""
+        """Free everything except the memory of received bodies that arrays still view."""
         self._doorbell.close()
         self._arena.close()
         self._windows, self._addresses, self._seen_by = {}, {}, frozenset()
 
     def _opens(self, peer: int) -> bool:
-        """Whether this rank can look into that one's arena, which is closed again."""
+        """Whether this rank can map that peer's arena; the mapping is closed again."""
         try:
             return peer in self._addresses and Window(self._addresses[peer], self._nbytes) is not None
         except OSError:
             return False
 
     def _window(self, peer: int) -> Window | None:
-        """Opened when it is first needed: each is a descriptor, and a loop over select(2) has 1,024."""
+        """The peer's arena, mapped at first use: each mapping is a descriptor, and select(2) is limited to 1,024."""
         if peer not in self._windows and peer in self._addresses:
             try:
                 self._windows[peer] = Window(self._addresses[peer], self._nbytes)
@@ -113,14 +113,14 @@ class NodePeers:
 
 
 def nodes_of(world: MPI.Comm, node: MPI.Comm) -> tuple[int, ...]:
-    """For every rank of the world the number of its node, its lowest rank; all ranks call this together."""
+    """For each rank of the world, the number of its node (its lowest rank). Collective: all ranks must call this."""
     lowest = array("q", [0])
     node.Allreduce([array("q", [world.rank]), MPI.INT64_T], [lowest, MPI.INT64_T], MPI.MIN)
     return tuple(array("q", _of_all(world, lowest.tobytes())))
 
 
 def cores_of(node: MPI.Comm) -> int:
-    """The cores that the ranks of the node may run on, together: a launcher may have bound each to one of its own."""
+    """The number of distinct cores that the node's ranks may run on: a launcher may bind each rank to its own core."""
     mine = 0
     for core in os.sched_getaffinity(0):
         mine |= 1 << core
@@ -129,7 +129,7 @@ def cores_of(node: MPI.Comm) -> int:
 
 
 def _of_all(comm: MPI.Comm, mine: bytes) -> bytes:
-    """What every rank holds, one after the other; all of the same length."""
+    """The bytes of every rank, concatenated in rank order; all have the same length."""
     everyone = bytearray(len(mine) * comm.size)
     comm.Allgather([mine, MPI.BYTE], [everyone, MPI.BYTE])
     return bytes(everyone)

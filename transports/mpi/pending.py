@@ -1,7 +1,7 @@
 """Pending requests of a library without callbacks, and the callback of each.
 
-One call tests all requests, and each callback is called exactly once: with the outcome, or with the error that ended
-the polling. Knows neither loop nor clock nor MPI, so it is apart from `transports.mpi.requests`, which imports MPI.
+One call tests all requests. Each callback is called exactly once: with the outcome, or with the error that ended the
+polling. Uses no loop, no clock and no MPI, unlike `transports.mpi.requests`, which imports MPI.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ class PendingRequests:
     """Requests that are watched until they are done.
 
     Args:
-        test: given the requests, returns (index, outcome) of those done now; an outcome that is an exception is a
-            failure. It never blocks.
+        test: takes the requests, returns (index, outcome) of those that are done; an exception as outcome is a
+            failure. It must not block.
 
     Attributes:
-        requests: those watched now.
+        requests: the watched requests.
         failure: the error that ended the watching; None while requests are watched.
     """
 
@@ -31,7 +31,7 @@ class PendingRequests:
         self.failure: Exception | None = None
 
     def listen(self, listen: Callable[[], bool]) -> None:
-        """Let each poll also call `listen`, for what comes without a request; it returns whether anything came."""
+        """Call `listen` at each poll, for arrivals without a request; it returns whether anything came."""
         self._listen = listen
 
     def watch(self, request: Any, done: Done) -> None:
@@ -57,7 +57,7 @@ class PendingRequests:
             done(self.failure)
 
     def poll(self) -> bool:
-        """Test all requests once, call `listen` and the callbacks of the finished; return whether anything happened."""
+        """Call `listen`, test all requests once, call the callbacks of those done. Returns whether any event came."""
         news = self._listen()
         finished = self._test(self.requests) if self.requests else []
         if not finished:
@@ -70,13 +70,13 @@ class PendingRequests:
         return True
 
     def settle(self, request: Any, outcome: Any) -> None:
-        """Finish a watched request of which the caller has seen the outcome; it is not tested again."""
+        """Finish a watched request with the outcome that the caller has seen; the request is not tested again."""
         at = next(index for index, watched in enumerate(self.requests) if watched is request)
         del self.requests[at]
         self._dones.pop(at)(outcome)
 
     def fail(self, error: Exception) -> list[Any]:
-        """Finish everything watched, now or later, with this error. Returns the unfinished requests."""
+        """Finish all requests watched now or later with this error. Returns the unfinished requests."""
         self.failure = self.failure or error
         requests, dones, self.requests, self._dones = self.requests, self._dones, [], []
         for done in dones:

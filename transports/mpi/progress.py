@@ -1,12 +1,12 @@
-"""The progress engine: when to poll a library without callbacks for requests that are done.
+"""The progress engine: decides when to poll a library without callbacks for completed requests.
 
     state       entered                                        left
-    keen        anything happened, or a doorbell rang          after `Patience.keen` quiet seconds (`hurried` if urgent)
+    keen        any event, or a doorbell rang                  after `Patience.keen` quiet seconds (`hurried` if urgent)
     napping     quiet since then, or this rank computes        at the next poll, or by `wake`
-    dozing      said to the peers one poll before a nap        as napping, or when a peer rings
+    dozing      announced to the peers one poll before a nap   as napping, or when a peer rings
 
-The time to the next poll depends on how long it has been quiet, on whether this rank computes, and on how many ranks
-share the node's cores (`transports.mpi.backoff`). Knows no MPI; the requests are in `transports.mpi.pending`.
+The time to the next poll depends on the quiet time so far, on whether this rank computes, and on how many ranks share
+the node's cores (`transports.mpi.backoff`). No MPI here; `transports.mpi.pending` holds the requests.
 """
 
 import asyncio
@@ -24,21 +24,21 @@ URGENT_POLLS = 4
 
 
 class Doze(IntEnum):
-    """How a rank sleeps; peers of its node read it before they wake it."""
+    """How a rank sleeps; the peers on its node read it before they wake it."""
 
     AWAKE = 0
     IDLE = 1
-    COMPUTING = 2  # and so should not be woken before there is something for it
+    COMPUTING = 2  # wake it only when a message has been sent, not before
 
 
 class ProgressEngine:
     """Polls pending requests until they are done.
 
     Args:
-        test: as `PendingRequests` takes it.
+        test: as for `PendingRequests`.
         patience: how long to nap.
-        doze: called one poll before the first nap, from which only a doorbell wakes this rank at once; and when it
-            polls without naps again.
+        doze: called with the new state one poll before the first nap, and when this rank polls without naps again.
+            During a nap only a doorbell wakes this rank at once.
     """
 
     def __init__(self, test: Test, patience: Patience, doze: Callable[[Doze], None] = lambda dozing: None):
@@ -58,7 +58,7 @@ class ProgressEngine:
 
     @property
     def requests(self) -> list[Any]:
-        """What is being watched now."""
+        """The watched requests."""
         return list(self._pending.requests)
 
     @property
@@ -68,11 +68,11 @@ class ProgressEngine:
 
     @property
     def gentle(self) -> bool:
-        """Whether this rank computes, so that no busy loop should run beside it."""
+        """Whether this rank computes; callers then avoid busy loops."""
         return self._computing
 
     def listen(self, listen: Callable[[], bool]) -> None:
-        """Let each poll also call `listen`, for what comes without a request; it returns whether anything came."""
+        """Call `listen` at each poll, for arrivals without a request; it returns whether anything came."""
         self._pending.listen(listen)
 
     def watch(self, request: Any, done: Done) -> None:
@@ -88,11 +88,11 @@ class ProgressEngine:
             self.wake()
 
     def wait(self, *requests: Any, done: Done | None = None, urgent: bool = False) -> asyncio.Future:
-        """A future of the outcome that `watch_all` would give; cancelling it leaves the requests watched.
+        """A future for the outcome as in `watch_all`. Cancelling it leaves the requests watched.
 
         Args:
-            urgent: poll keenly for a while even where ranks share cores.
-            done: called with the outcome first, even if the future was cancelled.
+            urgent: poll keenly for a while even if ranks share cores.
+            done: called with the outcome before the future is resolved, even if it was cancelled.
         """
         future = self._loop.create_future()
         self._urgent += urgent
@@ -107,7 +107,7 @@ class ProgressEngine:
         return future
 
     def turn(self) -> asyncio.Future:
-        """A future that is done after the next poll, or at once if there will be none."""
+        """A future that is done after the next poll, or at once after `fail`."""
         turn = self._loop.create_future()
         if self.failure is None:
             self._turns.append(turn)
@@ -116,12 +116,12 @@ class ProgressEngine:
         return turn
 
     def poll_for(self, look: Callable[[], Any]) -> Any:
-        """Poll right here for a moment, for what comes sooner than at the loop's next turn.
+        """Poll here for up to `Patience.moment` seconds, without a turn of the loop.
 
-        Not while this rank computes, nor with many requests, which mean that the loop has other work.
+        Only checks once while this rank computes, or with more than `FEW` requests: then the loop has other work.
 
         Args:
-            look: returns what came; a false value while there is nothing.
+            look: returns the arrival; a false value while there is none.
         """
         found = look()
         if not found:
@@ -132,12 +132,12 @@ class ProgressEngine:
         return found
 
     async def poll_while(self, request: Any, look: Callable[[], Any], seconds: float) -> Any:
-        """Wait for a request; for this many seconds by testing it alone, with a turn of the loop between two tests.
+        """Wait for a request. For this many seconds, test it directly, with a turn of the loop between two tests.
 
-        A sender that waits for the next poll instead learns of 1 MiB sent some 10 microseconds later.
+        Without these tests the sender of 1 MiB would see its completion about 10 µs later, at the next poll.
 
         Args:
-            look: returns the request's outcome; None while it is under way.
+            look: returns the request's outcome; None while it is pending.
         """
         future, end = self.wait(request), self._loop.time() + seconds
         try:
@@ -153,10 +153,10 @@ class ProgressEngine:
         return await future
 
     def poll_until(self, look: Callable[[], Any], most: float = math.inf) -> Any:
-        """What `look` returns for one request that is not watched yet, called once or until it is not None.
+        """Call `look` for a request that is not watched yet, at least once, until it returns an outcome or time is up.
 
         Args:
-            most: seconds, where less than a moment will do.
+            most: maximum time in seconds, if less than `Patience.moment`.
         """
         seen = look()
         if seen is None:
@@ -172,7 +172,7 @@ class ProgressEngine:
     async def run(self) -> None:
         """Poll until `stop` or `fail`.
 
-        The polls are bare timer callbacks, a third of the cost of a task that sleeps: 64 ranks share two cores.
+        The polls are timer callbacks, at a third of the cost of a sleeping task; it matters with 64 ranks on 2 cores.
         """
         self._next = self._loop.call_soon(self._tick)
         try:
@@ -181,7 +181,7 @@ class ProgressEngine:
             self._next.cancel()
 
     def _tick(self) -> None:
-        """Poll once and arm the timer; the tasks that the poll woke run before that."""
+        """Poll once and arm the timer; the tasks that the poll woke run before the timer is armed."""
         self._napping = False
         try:
             news = self._look()
@@ -198,7 +198,7 @@ class ProgressEngine:
             self._rest()
 
     def _look(self) -> bool:
-        """Poll; several times if a wait is urgent, as a turn of the loop takes longer than several polls."""
+        """Poll; several times if a wait is urgent, because a turn of the loop takes longer than several polls."""
         times = URGENT_POLLS if self._urgent and self._time_to_spare else 1
         return any(self._pending.poll() for _ in range(times))
 
@@ -220,36 +220,36 @@ class ProgressEngine:
             self._doze(dozing)
 
     def stop(self) -> None:
-        """End `run` after its present step."""
+        """End `run` after its current poll."""
         self._stopped = True
         self.wake()
 
     def fail(self, error: Exception) -> list[Any]:
-        """Finish everything watched, now or later, with this error. Returns the unfinished requests."""
+        """Finish all requests watched now or later with this error. Returns the unfinished requests."""
         requests = self._pending.fail(error)
         self._take_turn()
         self.stop()
         return requests
 
     def wake(self) -> None:
-        """End the nap and poll keenly again, as something happened here."""
+        """End the nap and poll keenly again after an event on this rank."""
         self._active = self._loop.time()
         if self._napping:
-            self._napping = False  # so that only one tick is ever due
+            self._napping = False  # at most one tick is scheduled at any time
             self._next.cancel()
             self._next = self._loop.call_soon(self._tick)
-            if self._patience.keen and not self._computing:  # else it would announce sleep twice
+            if self._patience.keen and not self._computing:  # else this rank would announce sleep twice
                 self._stir(Doze.AWAKE)
 
     def rung(self) -> None:
-        """A peer has rung, and has marked this rank awake: poll keenly for what it has sent or will soon send."""
+        """A peer has rung and marked this rank awake: poll keenly for the message that it has sent or soon sends."""
         self._dozing, self._rung, self._active = Doze.AWAKE, True, self._loop.time()
         if self._next is not None:
             self._next.cancel()
             self._tick()
 
     def is_woken(self, woken: bool) -> None:
-        """Whether every peer that sends to this rank also rings its doorbell."""
+        """State whether every peer that sends to this rank also rings its doorbell; if so, long naps are safe."""
         self._woken = woken
         self.wake()
 
@@ -264,7 +264,7 @@ class ProgressEngine:
 
 
 def resolve(future: asyncio.Future, outcome: Any) -> None:
-    """Give a future its outcome, or its exception, unless it is done already."""
+    """Set a future's result or exception, unless the future is done."""
     if future.done():
         return
     if isinstance(outcome, Exception):

@@ -1,6 +1,6 @@
-"""What MPI needs to be told about bytes, tags and finished requests, in mpi4py's words.
+"""MPI requests by mpi4py: starting them on buffers of any size, their outcomes, and the allocation of tags.
 
-The one rule: nothing in here blocks. Knows no frames and no keys.
+No function here blocks.
 """
 
 from collections import defaultdict
@@ -12,15 +12,15 @@ from mpi4py import MPI
 from transports.errors import TransportError
 
 TAKEN_S = 10e-6
-"""How long to look whether a send is done at once: Open MPI asks the other end before it takes 4 KiB."""
-TAGS = 32768  # all that MPI promises (MPI 4.1, section 9.1.2: the upper bound is at least 32767)
+"""How long to test whether a send completes at once: Open MPI asks the receiver before it accepts 4 KiB."""
+TAGS = 32768  # the number that MPI guarantees (MPI 4.1, section 9.1.2: the upper bound is at least 32767)
 
 
 def start(operation: Callable[..., MPI.Request], data: memoryview, peer: int, tag: int, piece: int) -> MPI.Request:
-    """Start `Isend`, `Issend` or `Irecv` on flat bytes, however many.
+    """Start `Isend`, `Issend` or `Irecv` on any number of flat bytes.
 
-    MPI's counts end at 2 GiB, so beyond `piece` bytes they are described as one item made of several pieces. It stays
-    a single message of MPI's: order, cancelling and tags need no further care.
+    MPI's counts end at 2 GiB, so data of more than `piece` bytes is described as one item made of several pieces. It is
+    still a single MPI message, so order, cancelling and tags work as usual.
     """
     if data.nbytes <= piece:
         return operation([data, MPI.BYTE], peer, tag)
@@ -34,11 +34,11 @@ def start(operation: Callable[..., MPI.Request], data: memoryview, peer: int, ta
 
 
 class Truncated(TransportError):
-    """More bytes came than the receive had room for."""
+    """A message was longer than the buffer of its receive."""
 
 
 def outcome_now(request: MPI.Request) -> Any:
-    """The request's status if it is done, the error if it failed, None if it is under way."""
+    """The request's status if it is done, the error if it failed, None if it is pending."""
     status = MPI.Status()
     try:
         return status if request.Test(status) else None
@@ -47,7 +47,7 @@ def outcome_now(request: MPI.Request) -> Any:
 
 
 def outcomes_now(requests: list[MPI.Request]) -> list[tuple[int, Any]]:
-    """(index, outcome) of those that are done; an outcome is the request's status, or the error it failed with."""
+    """(index, outcome) of each done request; the outcome is its status, or the error it failed with."""
     statuses = [MPI.Status() for _ in requests]
     try:
         indices = MPI.Request.Testsome(requests, statuses)
@@ -57,7 +57,7 @@ def outcomes_now(requests: list[MPI.Request]) -> list[tuple[int, Any]]:
 
 
 def translated(error: MPI.Exception) -> TransportError:
-    """MPI's exception as one of ours."""
+    """An MPI exception as a TransportError."""
     kind = Truncated if error.Get_error_class() == MPI.ERR_TRUNCATE else TransportError
     mine = kind(f"MPI failed: {error.Get_error_string()}")
     mine.__cause__ = error
@@ -65,7 +65,7 @@ def translated(error: MPI.Exception) -> TransportError:
 
 
 def _failed(requests: list[MPI.Request], statuses: list[MPI.Status], error: MPI.Exception) -> list[tuple[int, Any]]:
-    """Which are done, when some of them failed: those that became null, with their statuses in order."""
+    """The outcomes of the done requests when some failed: done requests are null, and their statuses are in order."""
     done = [index for index, request in enumerate(requests) if request == MPI.REQUEST_NULL]
     if not done:
         raise translated(error)
@@ -77,17 +77,17 @@ def _failed(requests: list[MPI.Request], statuses: list[MPI.Status], error: MPI.
 
 
 class Tags:
-    """Hands out tags for each peer in turn, never one that is still in use."""
+    """Allocates tags for each peer in turn, never one that is in use."""
 
     def __init__(self) -> None:
         self._used: defaultdict[int, set[int]] = defaultdict(set)
         self._next: defaultdict[int, int] = defaultdict(int)
 
     def take(self, peer: int) -> int:
-        """A tag that no unfinished message to this peer bears.
+        """Allocate a tag that no unfinished message to this peer uses.
 
         Raises:
-            TransportError: there is none left.
+            TransportError: all tags are in use.
         """
         used = self._used[peer]
         if len(used) == TAGS:
@@ -106,5 +106,5 @@ class Tags:
 
 
 def keep_alive(comm: MPI.Comm, things: Any) -> None:
-    """Hold Python objects in memory for as long as this communicator lives."""
+    """Keep Python objects in memory until this communicator is freed."""
     comm.Set_attr(MPI.Comm.Create_keyval(), things)

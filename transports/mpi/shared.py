@@ -1,8 +1,8 @@
 """Memory that the ranks of a group on one node share, over MPI: a window for each rank, and meetings.
 
-A rank that waits at a meeting looks for its peers for some microseconds by itself, as most come at once; then it lets
-the loop run between two looks; then doorbells or the naps of the progress engine wake it. The first rank of the group
-tells all others whether there is such memory, so that all ranks decide alike.
+A rank that waits in a meeting first checks for its peers for some microseconds, because most come at once; then it lets
+the loop run between two checks; then it sleeps until a doorbell or the progress engine wakes it. The first rank of the
+group gathers whether every rank could map the memory and sends the result to all, so that all ranks decide alike.
 """
 
 import asyncio
@@ -19,25 +19,25 @@ from transports.shm.barrier import HEAD, Sleep, Windows
 from transports.shm.memfd import ADDRESS_BYTES, Lent
 
 TURN_S = 1e-3
-"""The loop gets a turn after so many seconds at the latest."""
+"""The loop gets a turn after at most this many seconds."""
 LOOK_S, CROWDED_LOOK_S = 200e-6, 1e-3
-"""Seconds that one look for the others may take, alone on a core and where ranks share cores."""
+"""Maximum seconds of one check for the others: if this rank has its own core, and if ranks share cores."""
 KEEN_S = 2e-3
-"""How long a rank looks again at each turn of the loop, before it sleeps."""
+"""Seconds for which a rank checks at each turn of the loop, before it sleeps."""
 
 
 class MpiShared:
-    """As `transports.base.Shared` promises it.
+    """Implements `transports.base.Shared` over MPI.
 
     Args:
-        transport: by which the ranks meet at first.
-        progress: the transport's; it wakes this rank when its doorbell rings.
-        end_state: the transport's; it knows which peers are lost.
-        node_peers: the transport's; it wakes a peer that sleeps.
-        ranks: the group's, all on this node.
-        channel: tells this group's messages from another's.
-        nbytes: of each rank's window.
-        crowded: whether the node has fewer cores than ranks, so that another rank may need this one's core to come.
+        transport: carries the messages of `ready`.
+        progress: the transport's progress engine; wakes this rank when its doorbell rings.
+        end_state: the transport's end state, with the lost peers.
+        node_peers: wakes a sleeping peer.
+        ranks: the ranks of the group, all on this node.
+        channel: distinguishes this group's messages from those of other groups.
+        nbytes: size of each rank's window.
+        crowded: whether the node has fewer cores than ranks, so that another rank may need this rank's core.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class MpiShared:
             found = self._found(lent, addresses)
             everybody = await self._told("found", b"\0" if found is None else b"\1")
         except BaseException:
-            found = None  # for the error keeps this frame
+            found = None  # the error's traceback keeps this frame alive
             raise
-        finally:  # all ranks have mapped it, or this one was cancelled or lost a peer before
+        finally:  # all ranks have mapped it, or this rank was cancelled or lost a peer
             if lent is not None:
                 lent.close()
         if found is None or b"\0" in everybody:
@@ -96,7 +96,7 @@ class MpiShared:
 
     async def pause(self) -> None:
         if self._crowded:
-            os.sched_yield()  # else the system takes the core away, for milliseconds at a time
+            os.sched_yield()  # else the kernel preempts this rank for milliseconds at a time
         await step_aside()
 
     @property
@@ -104,11 +104,11 @@ class MpiShared:
         return 0.0 if self._progress.gentle else self._look
 
     def _turned(self) -> None:
-        """The loop has had a turn; the next meeting begins to count anew."""
+        """The loop has had a turn; the next meeting sets a new deadline."""
         self._due = 0.0
 
     async def _wait(self) -> None:
-        """Look again at each turn of the loop, then at each of the progress engine's."""
+        """Check at each turn of the loop for `KEEN_S` seconds, then at each poll of the progress engine."""
         start = perf_counter()
         while True:
             if self._patience and perf_counter() - start < KEEN_S:
@@ -120,7 +120,7 @@ class MpiShared:
             self._check()
 
     async def _sleep(self) -> None:
-        """Wait for the progress engine's next turn, which a ring brings about at once."""
+        """Wait for the progress engine's next poll; a ring triggers it at once."""
         self._windows.sleep(Sleep.DEEP)
         try:
             if self._windows.met() is not None:
@@ -129,7 +129,7 @@ class MpiShared:
             self._windows.sleep(Sleep.NONE)
 
     def _check(self) -> None:
-        """Raise if a rank that has not come is lost; one that came before it was lost has been seen."""
+        """Raise if a rank that has not come is lost. A rank that came before it was lost does not count."""
         absent = self._windows.met()
         if absent is not None:
             self._end_state.check_sendable(self._others[absent])
@@ -147,7 +147,7 @@ class MpiShared:
             return None
 
     async def _told(self, what: str, mine: bytes) -> list[bytes]:
-        """Gather a value of every rank of the group, in its order, by way of the first rank."""
+        """All-gather a value of every rank, in the group's order, through the first rank."""
         first, *others = self._ranks
         up, down = (*self._key, what, "up"), (*self._key, what, "down")
         if self._transport.rank != first:

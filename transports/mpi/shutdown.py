@@ -1,8 +1,8 @@
-"""Shutdown of an MPI world: no rank returns from `close` while a peer holds messages for it, or it for a peer.
+"""Shutdown of an MPI world: no rank returns from `close` while it holds messages for a peer, or a peer for it.
 
-Each rank sends GOODBYE to all, with the number of bare buffers that it sent to each. A rank that receives it fetches
-all that this peer still holds, so that the peer can close; a rank that closes throws away what it still receives, so
-that its peers can.
+A closing rank sends GOODBYE to all ranks, with the number of bare buffers that it sent to each. A rank that receives
+GOODBYE fetches all messages that the sender still holds, so that the sender can close. A closing rank drops what it
+still receives, so that its peers can close.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ class Shutdown:
     """One rank's goodbyes, sent and received.
 
     Args:
-        failed: called when what a peer held cannot be fetched.
+        failed: called with the error if a message that a closed peer holds cannot be fetched.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class Shutdown:
 
     @property
     def over(self) -> bool:
-        """Whether every rank closed, everything came, and nothing is under way; or all has failed."""
+        """Whether every rank has closed, all buffers have come and no request is pending; or polling has failed."""
         if self._progress.failure is not None:
             return True
         return len(self._end_state.lost) == self._world_size and self._buffers.swallow() and not self._progress.requests
 
     def begin(self, limits: Limits) -> None:
-        """Discard what peers hold for this rank, and send them GOODBYE: nothing more will come."""
-        self._progress.is_woken(False)  # bare buffers without a posted receive come without a ring
+        """Discard the messages that peers hold for this rank, and send them GOODBYE."""
+        self._progress.is_woken(False)  # no doorbell rings for bare buffers without a posted receive
         for peer in range(self._world_size):
             for arrival in self._mailbox.drop(peer):
                 if arrival.item.blocks is None:
@@ -63,7 +63,7 @@ class Shutdown:
             self._frames.start(peer, goodbye)
 
     def peer_closed(self, source: int, buffers: int) -> None:
-        """Fetch all that the peer still holds, so that it can close; then fail receives for which nothing is left."""
+        """Fetch all messages that the peer still holds, so that it can close; then fail receives without a message."""
         self._end_state.lose(PeerLost(source, "it closed"))
         self._buffers.announce(source, buffers)
         arrivals = self._mailbox.drop(source)

@@ -1,22 +1,22 @@
-"""Messages over MPI. No call blocks, and one progress engine polls for every request.
+"""The `mpi` transport. No call blocks the loop, and one progress engine polls for every request.
 
-Three communicators, so that nothing can be taken for anything else:
+Three communicators keep three kinds of traffic apart:
 
-    frames    every header, with the body behind it while it is small; each poll probes for one
+    frames    every header, followed by its body if small; each poll probes for frames
     bodies    larger bodies, held at the sender (Issend) under a tag that the header names, and received (Irecv)
-              straight into the receiver's arrays once a receive is posted
+              directly into the receiver's arrays once a receive is posted
     buffers   bare bytes, tag = channel
 
-Between ranks of a node a larger body goes through memory they share, if there is room, and the header says where. Else:
+Between ranks of a node a larger body goes through shared memory, if there is room, and the header names its page. Else:
 
     rank 0                                   rank 1
     send(1, key, big)
-      Isend  frames   RTS key, tag 7    ───>  a probe finds it; the mailbox keeps the offer
+      Isend  frames   RTS key, tag 7    ───>  a probe finds it; the mailbox keeps the header
       Issend bodies   tag 7                   receive(0, key, into=[x])
                                         <───  Irecv bodies tag 7, into x
       the send returns                        the receive returns
 
-`transports.mpi.shutdown` ends all of it.
+`transports.mpi.shutdown` closes the world in order.
 """
 
 import asyncio
@@ -52,14 +52,14 @@ ABORT_SECONDS = 1.0
 class MpiTransport(Transport):
     """One rank of an MPI world; made by `open`, on the thread that may call MPI.
 
-    A cancelled `send` is delivered all the same. `close` returns when every rank has closed.
+    A cancelled `send` is still delivered. `close` returns when every rank has closed.
 
     Args:
-        world: the communicator whose ranks these are; it is only duplicated and, by `kill_world`, aborted.
-        comms: three duplicates of it, which become the transport's own.
-        inline: bodies up to so many bytes travel with their header and need no posted receive.
-        piece: bytes that MPI is told about at once, below 2 GiB.
-        shared: larger bodies, so many bytes of them at a time, travel through memory shared by the ranks of a node.
+        world: the communicator of all ranks; it is only duplicated and, by `kill_world`, aborted.
+        comms: three duplicates of `world`, which the transport owns.
+        inline: bodies up to this many bytes are sent with their header and need no posted receive.
+        piece: the largest count given to MPI, in bytes, below 2 GiB.
+        shared: size of the shared memory for larger bodies between ranks of a node, in bytes.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class MpiTransport(Transport):
         piece: int = 1 << 30,
         shared: int = 256 << 20,
     ) -> "MpiTransport":
-        """Open this rank's end; returns when every rank of `world` has called it."""
+        """Open this rank's end; returns when every rank of `world` has called this."""
         duplicates = [world.Idup() for _ in range(3)]
         requests = [request for _, request in duplicates]
         while not MPI.Request.Testall(requests):  # noqa: ASYNC110 (MPI has no event to wait for)
@@ -224,7 +224,7 @@ class MpiTransport(Transport):
         )
 
     def kill_world(self, code: int) -> None:
-        """End every rank of the job now, with this exit code: a rank of MPI cannot leave the others by itself."""
+        """End every rank of the job now, with this exit code: one rank of an MPI job cannot end alone."""
         self._world.Abort(code)
 
     async def abort(self, reason: str) -> None:
@@ -239,7 +239,7 @@ class MpiTransport(Transport):
         await self.close()
 
     async def close(self) -> None:
-        """Close in order; after an abort, only let go. Returns when every rank has closed (or one has aborted)."""
+        """Close in order; after an abort, only free resources. Returns when every rank has closed (or one aborted)."""
         async with self._closing:
             if self._closed:
                 return
@@ -269,7 +269,7 @@ class MpiTransport(Transport):
         self._buffers.end(self._end_state.end)
 
     def _give_up(self, error: TransportError) -> None:
-        """Fail everything that waits here; what MPI still holds stays in memory, for MPI may still touch it."""
+        """Fail every waiting operation; keep the memory of MPI's unfinished requests, because MPI may still use it."""
         if self._progress.failure is None:
             self._refuse(error)
             keep_alive(self._comms[0], self._progress.fail(self._end_state.end))
