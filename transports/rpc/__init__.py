@@ -1,4 +1,4 @@
-"""An open network: parties come, go and fail, and are found by their addresses. One verb, `request`."""
+"""Endpoints of an open network: processes that come and go send requests to one another's addresses."""
 
 from transports.rpc.base import Endpoint, Handler, Party, Rejected, Request, Response, Unreachable
 from transports.rpc.registry import endpoint_schemes, open_endpoint

@@ -1,8 +1,8 @@
-"""What every endpoint promises: one party's end of an open network.
+"""The contract of every endpoint: one party's end of an open network.
 
-A `Transport` joins a fixed number of ranks and ends with them. Here nobody knows beforehand who takes part: a party
-listens at an address, asks others at theirs, and learns of each request by itself whether it was answered, refused, or
-lost with whoever should have answered. Endpoints know addresses, bytes and time; they must not know stages, steps or
+A `Transport` joins a fixed number of ranks and ends with them. On an open network the parties are not known in advance:
+a party listens at an address and sends requests to the addresses of others. Each request ends with a response, a
+rejection, or the loss of the connection. Endpoints deal with addresses, bytes and time, not with stages, steps or
 membership.
 """
 
@@ -19,11 +19,12 @@ from transports.wire.arrays import Block
 
 
 class Party(NamedTuple):
-    """Who speaks, as the handshake proved it.
+    """The identity of a party, proved by the handshake.
 
     Args:
-        address: where it listens, as it names itself: over TCP a numeric one, whatever name it was asked by.
-        incarnation: drawn afresh at each opening of an endpoint, so that a restarted party is not its former self.
+        address: where it listens, in its own form: over TCP a numeric address, even if it was called by a host name.
+        incarnation: a new random number at each opening of an endpoint; distinguishes a party from itself before a
+            restart.
     """
 
     address: str
@@ -32,13 +33,13 @@ class Party(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a party was asked.
+    """A request, as its handler receives it.
 
     Args:
-        sender: who asks.
+        sender: the party that sent it.
         topic: names the handler.
-        note: anything small that msgpack can carry; not to be believed before it is checked.
-        blocks: the arrays, in the order they were given.
+        note: any small value that msgpack can encode; check it before use.
+        blocks: the arrays, in the order sent.
     """
 
     sender: Party
@@ -49,18 +50,18 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a handler returns and a sender gets; on the asking side `blocks` are `Block`s, in the order given."""
+    """A handler's return value, and the result of `request`; the requester receives `blocks` as `Block`s, in order."""
 
     blocks: tuple[Any, ...] = ()
     note: Any = None
 
 
 class Rejected(TransportError):
-    """Raised by a handler, and again at the sender: the request was understood and will not be done.
+    """The request was understood and is refused; raised by a handler, and again at the sender.
 
     Args:
-        reason: one word or a short phrase by which programs tell rejections apart ("stale", "busy", …).
-        facts: small numbers and strings that go with it.
+        reason: a word or short phrase that programs compare ("stale", "busy", …).
+        facts: small numbers and strings with the details.
     """
 
     def __init__(self, reason: str, **facts: Any):
@@ -70,26 +71,26 @@ class Rejected(TransportError):
 
 
 SAME_KEY = "give every party the same PIPELINED_KEY or PIPELINED_KEY_FILE"
-"""What is to be done where two ends hold no one key."""
+"""The remedy if two ends hold different keys."""
 
 _FACTS = re.compile(r"[(:;'\"\[]|, got")
 
 
 def reason_of(error: Exception) -> str:
-    """The words of an error before its facts: "too many blocks (got: 65, limit: 64)" is counted as "too many blocks".
+    """The text of an error before its facts: "too many blocks (got: 65, limit: 64)" is counted as "too many blocks".
 
-    No text of a stranger becomes part of a reason, so the reasons in `Endpoint.rejected` stay few.
+    No received text becomes part of a reason, so the number of reasons in `Endpoint.rejected` stays small.
     """
     return _FACTS.split(str(error), maxsplit=1)[0].strip() or type(error).__name__
 
 
 class Unreachable(TransportError):
-    """No answer will come: nobody listens there, the connection broke, or this end closed.
+    """No response will come: no process listens there, the connection broke, or this end closed.
 
     Whether the request was carried out is unknown, unless `sent` is False.
 
     Args:
-        wrong_key: whether the two ends hold no one key; asking again makes none fit.
+        wrong_key: whether the two ends hold different keys; a retry cannot succeed.
     """
 
     def __init__(self, address: str, reason: str, sent: bool = True, wrong_key: bool = False):
@@ -104,10 +105,10 @@ class Endpoint(ABC):
     """One party's end. Every coroutine runs on the event loop that opened it.
 
     Attributes:
-        address: where this party is asked; ports are real here, never 0.
-        incarnation: of this opening.
-        rejected: how often what came in was not fit to be heard, by named reason: each cost its connection, no more.
-        refused: how often a request was refused here, by reason.
+        address: the address for requests to this party, with its real port (never 0).
+        incarnation: the number of this opening.
+        rejected: count of invalid input and callers not admitted, by reason; each ended its connection only.
+        refused: count of requests refused here, by reason.
         bytes_sent, bytes_received: payload so far.
     """
 
@@ -120,50 +121,51 @@ class Endpoint(ABC):
 
     @abstractmethod
     async def request(self, address: str, topic: str, *arrays: Any, note: Any = None) -> Response:
-        """Ask the party at an address, connecting first where need be, and wait for its answer, without a time-out.
+        """Send a request to the party at an address, connecting first if necessary, and wait for its response.
 
-        Questions of one topic to one party are delivered in the order asked, and answered in any; a large one does not
-        hold up those of other topics. The arrays' memory is the caller's again when this returns or raises.
+        There is no time-out. Requests of one topic to one party are delivered in the order sent and may be answered in
+        any order; a large request does not delay those of other topics. When this returns or raises, the caller may
+        reuse the arrays' memory.
 
         Raises:
-            Rejected: as the other's handler raised it, or "unknown topic", "too large", "busy", by its endpoint, or
-                "failed", with the error, where the handler did; "too large" also of an answer that finds no room here.
-            Unreachable: see there; at once when the connection breaks.
-            WireError: a note or array that the wire cannot carry.
-        Cancelled: the other side learns it and cancels its handler, if it has begun; it may have been carried out.
-            So it does when the connection breaks, for nobody can hear the answer.
+            Rejected: raised by the party's handler; or by its endpoint: "unknown topic", "too large", "busy", or
+                "failed" with the handler's error. "too large" also if there is no memory here for the response.
+            Unreachable: no response will come; raised at once when the connection breaks.
+            WireError: the note or an array has no wire form.
+        Cancelled: the other endpoint receives a cancellation and cancels the handler; the request may have been carried
+            out. When the connection breaks, the other endpoint also cancels the handler.
         """
 
     @abstractmethod
     def handle(self, topic: str, handler: Handler, most_bytes: int = 0, most_waiting: int = 1024) -> None:
-        """From now on let this handler answer requests of a topic, each in a task of its own, a child of the endpoint.
+        """Register the handler of a topic. Each request runs in its own task, a child of the endpoint.
 
         Args:
-            handler: gives arrays that nobody changes any more, for they are sent from where they lie.
-            most_bytes: arrays beyond this are refused ("too large") before memory is taken for them.
+            handler: must not change the arrays of its response afterwards: they are sent without a copy.
+            most_bytes: more bytes of arrays are refused ("too large") before memory is allocated.
             most_waiting: requests that one sender may have under way here at once; more are refused ("busy").
-        A handler that raises anything but `Rejected` or `TransportError` fails the endpoint: see `failed`.
+        A handler that raises any error except `Rejected` and `TransportError` fails the endpoint: see `failed`.
         """
 
     @abstractmethod
     def on_lost(self, hear: Callable[[Party], None]) -> None:
-        """Call `hear` whenever the connection with a party breaks or is closed, whichever side had opened it.
+        """Call `hear` when the last connection with a party breaks or is closed, even if the party opened it.
 
-        Two parties that call one another at the same moment have two connections; the last one counts. A callback that
-        raises fails the endpoint (see `failed`), which goes on.
+        Two parties that connect to each other at the same moment have two connections. A callback that raises fails
+        the endpoint (see `failed`), which continues to work.
         """
 
     @property
     @abstractmethod
     def failed(self) -> "asyncio.Future[None]":
-        """Raises the first error of a handler, of an `on_lost` callback or of the acceptor; never done otherwise.
+        """A future for the owner to await: raises the first error of a handler, an `on_lost` callback or the acceptor.
 
-        The owner of the endpoint awaits it.
+        It is never done otherwise.
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """Answer nothing more, cancel the handlers, tell the others by hanging up. Idempotent."""
+        """Stop serving, cancel the handlers, and close all connections. Idempotent."""
 
     async def __aenter__(self) -> "Endpoint":
         return self

@@ -1,4 +1,4 @@
-"""Both ends of the requests on one connection; no I/O.
+"""The request protocol on one connection: this end's client and server. No I/O.
 
     sender                                            receiver
     REQUEST (number, topic), note, arrays         →   a task of the topic's handler begins
@@ -6,8 +6,8 @@
                                                       or REJECTED (number, reason), facts
     CANCEL (number), when the sender was cancelled →  the task is cancelled, and sends nothing
 
-Both ends send requests. Each numbers its own upwards, so that one that comes twice is recognized. Every wait ends with
-the connection, which may be a socket or a virtual one.
+Both ends send requests. Each end numbers its own requests upwards, so the receiver detects a repeated request. Every
+wait ends with the connection, which may be a socket or virtual.
 """
 
 from collections.abc import Sequence
@@ -27,11 +27,11 @@ class RpcChannel:
     """One end of a connection.
 
     Args:
-        handlers: of this endpoint, for the requests received.
-        sink: receives the frames to be sent.
+        handlers: this endpoint's handlers, for received requests.
+        sink: sends this channel's frames.
 
     Attributes:
-        peer: the other party, once the handshake has proved it; no frame is received before.
+        peer: the other party, set after the handshake; no frame is received before.
     """
 
     def __init__(self, handlers: Handlers, sink: FrameSink):
@@ -60,10 +60,10 @@ class RpcChannel:
         raise WireError(f"a frame that endpoints do not send (kind: {kind.name}, key: {header.key!r})")
 
     def receive(self, kind: Kind, header: Header, blocks: tuple[Block, ...] = ()) -> None:
-        """Take an accepted frame, which is complete.
+        """Process an accepted and complete frame.
 
         Raises:
-            WireError: it makes no sense.
+            WireError: it is malformed.
         """
         match kind:
             case Kind.REQUEST:
@@ -76,7 +76,7 @@ class RpcChannel:
                 self._server.cancel(header.key[0])
 
     def broken_off(self, kind: Kind, header: Header) -> None:
-        """Drop an accepted request or response of which the rest will not come."""
+        """Drop an accepted request or response that its sender cut short."""
         if kind is Kind.REQUEST:
             self._server.leave(header.key[0])
         else:

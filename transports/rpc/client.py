@@ -1,4 +1,4 @@
-"""The requests that one end of a connection has sent. Each wait ends with a reply or with the connection."""
+"""The client side of a connection: the requests sent. Each wait ends with a reply or with the connection."""
 
 import asyncio
 from collections.abc import Sequence
@@ -42,15 +42,15 @@ class RpcClient:
             self._sink.withdraw(Kind.REQUEST, number)
 
     def expects(self, number: int, header: Header) -> bool:
-        """Whether memory is to be taken for an answer.
+        """Whether to allocate memory for a response.
 
         Raises:
-            WireError: nothing of this number was asked.
+            WireError: no request with this number was sent.
         """
         if not 0 <= number < self._next:
             raise WireError(f"a response to no request (number: {number}, sent: {self._next})")
         if number not in self._asked:
-            return False  # its sender was cancelled while it was under way
+            return False  # the request was cancelled meanwhile
         kept = kept_bytes(header)
         if not self._budget.fits(kept):
             self._settle(number, Rejected("too large", bytes=self._budget.taken + kept, limit=self._budget.most))
@@ -60,21 +60,21 @@ class RpcClient:
         return True
 
     def answered(self, header: Header, blocks: tuple[Block, ...]) -> None:
-        """An answer that was expected is whole; its memory is the sender's."""
+        """An expected response is complete; its memory now belongs to the caller of `request`."""
         self._budget.taken -= kept_bytes(header)
         self._settle(header.key[0], Response(blocks, header.note))
 
     def broken_off(self, header: Header) -> None:
-        """The rest of an answer that was expected will not come."""
+        """The server cut an expected response short: fail its request."""
         self._budget.taken -= kept_bytes(header)
         self._settle(header.key[0], Rejected("failed", error="the answer broke off"))
 
     def refused(self, header: Header) -> None:
-        """Raises WireError where the facts are none."""
+        """Fail the request with the received rejection. Raises WireError if its facts are malformed."""
         self._settle(header.key[0], _read_refusal(header))
 
     def end(self, error: Unreachable) -> None:
-        """No answer will come any more."""
+        """Fail all pending and later requests."""
         self._ended = error
         for future in list(self._asked.values()):
             settle(future, _again(error, error.sent))
@@ -90,15 +90,15 @@ class RpcClient:
 
 
 def _again(error: Unreachable, sent: bool) -> Unreachable:
-    """The same for one more who waits; an exception that is raised twice gathers both tracebacks."""
+    """A copy of the error for one waiting request; an exception that is raised twice would collect both tracebacks."""
     return Unreachable(error.address, error.reason, sent, error.wrong_key)
 
 
 def _read_refusal(header: Header) -> Rejected:
-    """A rejection as its handler raised it.
+    """The `Rejected` that the handler raised, parsed from its frame.
 
     Raises:
-        WireError: its facts are none.
+        WireError: its facts are malformed.
     """
     facts = header.note
     if type(facts) is not dict or not all(type(name) is str for name in facts):

@@ -1,7 +1,7 @@
 """The connections of one endpoint, and the part of an endpoint that does not depend on how a connection is made.
 
 All requests to one party go over one connection while that connection lasts, so their order is kept. When a party
-restarts, its former connections are closed. No I/O is done here.
+restarts, its former connections are closed. No I/O.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ class Connected(Protocol):
     """One end of a connection.
 
     Attributes:
-        address: of the other party, as it was asked, or as it named itself.
+        address: the other party's address: the one that was called, or the one from its hello.
     """
 
     address: str
@@ -56,7 +56,7 @@ class ConnectionTable:
         self._towards.setdefault(connection.address, connection)
 
     def identify(self, connection: Connected, peer: Party) -> None:
-        """Note the party at the other end, once the handshake has proved it."""
+        """Record the party at the other end after the handshake; end connections of its former incarnation."""
         for former in self:
             known = former.channel.peer
             if known is not None and known.address == peer.address and known != peer:
@@ -82,7 +82,7 @@ class ConnectionTable:
         self._hearers.clear()
 
     def _tell_lost(self, peer: Party) -> None:
-        """Run every callback: this runs inside the reader and the acceptor, which one bad callback must not end."""
+        """Run every callback. An error is reported, not raised: the caller is the reader or the acceptor."""
         for hear in self._hearers:
             try:
                 hear(peer)
@@ -97,7 +97,7 @@ class ConnectionTable:
 
 
 class CommonEndpoint(Endpoint):
-    """One party's end, however its connections are made.
+    """The part of an endpoint that does not depend on how connections are made.
 
     Args:
         most_under_way: bytes of messages that one connection may have in this endpoint's memory, headers included.
@@ -125,7 +125,7 @@ class CommonEndpoint(Endpoint):
 
     @abstractmethod
     def call(self, address: str) -> Connected:
-        """Begin a connection and add it to the table; requests wait in it until it is established."""
+        """Begin a connection and add it to the table; its requests wait until it is established."""
 
     def handle(self, topic: str, handler: Handler, most_bytes: int = 0, most_waiting: int = 1024) -> None:
         self.handlers.handle(topic, handler, most_bytes, most_waiting)

@@ -1,7 +1,7 @@
 """The handlers of one endpoint by topic, and their tasks.
 
-Every handler runs in a task of its own, which has ended before `close` returns. A handler that raises anything but
-`Rejected` or `TransportError` fails the endpoint.
+Every handler runs in its own task, which has ended before `close` returns. A handler that raises any error except
+`Rejected` and `TransportError` fails the endpoint.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ MOST_UNDER_WAY = 1 << 30
 NAMED_TOPICS = 16
 NAME_CHARACTERS = 64
 REASONS = 64
-"""Reasons of rejections with a count of their own: a handler may pass on a reason that a stranger wrote."""
+"""Maximum number of reasons with their own count: a handler may pass on a reason from received text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Handlers:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.refused: Counter[str] = Counter()
         self._topics: dict[str, Topic] = {}
-        self._tasks: dict[asyncio.Task[None], None] = {}  # a dict keeps their order, which a seed must decide
+        self._tasks: dict[asyncio.Task[None], None] = {}  # a dict keeps their order, so runs are reproducible
 
     def handle(self, topic: str, handler: Handler, most_bytes: int, most_waiting: int) -> None:
         self._topics[topic] = Topic(topic, handler, most_bytes, most_waiting)
@@ -74,12 +74,12 @@ class Handlers:
         self.refused[reason if reason in self.refused or len(self.refused) < REASONS else "others"] += 1
 
     def fail(self, error: Exception) -> None:
-        """Fail the endpoint with the error of a handler, a callback or the acceptor; the first one stays."""
+        """Fail the endpoint with the error of a handler, a callback or the acceptor; the first error stays."""
         if not self.failed.done():
             self.failed.set_exception(error)
 
     async def close(self) -> None:
-        """Cancel all handlers and wait until they have ended; never the one that closes its own endpoint."""
+        """Cancel all handlers and wait until they have ended, except a handler that calls this itself."""
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()

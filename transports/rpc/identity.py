@@ -1,8 +1,8 @@
-"""How two endpoints learn each other's addresses: the ranks' handshake, with an address in the place of a rank.
+"""The handshake of two endpoints: the ranks' handshake, with addresses in the fields of the ranks.
 
-    rank, peer    the ports at which the sender and the party that it wants are listening
+    rank, peer    the listening ports of the sender and of the party that it calls
     machine       the sender's IP address, 16 bytes (IPv4 as in RFC 4291, section 2.5.5.2)
-    run           one for all endpoints; so a rank that connects here is told that it is in the wrong place
+    run           one value for all endpoints, so a rank that connects here is refused as a member of another run
 
 So a proof covers both addresses. An address is read from a hello only after its proof.
 """
@@ -22,20 +22,20 @@ RUN = digest("endpoints")
 
 
 class NoSharedKey(PermissionError):
-    """The two ends hold no one key."""
+    """The two ends hold different keys, or none."""
 
 
 def written(address: Address) -> str:
-    """A numeric address as others ask it."""
+    """The URL of a numeric address."""
     host = f"[{address[0]}]" if ":" in address[0] else address[0]
     return f"{SCHEME}{host}:{address[1]}"
 
 
 def read(address: str) -> Address:
-    """The host and port of an address.
+    """The host and port of an address `tcp://HOST:PORT`.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it has another form.
     """
     parts = urlsplit(address)
     if f"{parts.scheme}://" != SCHEME or not parts.hostname or not parts.port:
@@ -44,23 +44,23 @@ def read(address: str) -> Address:
 
 
 def identity(own: Address, incarnation: int, key: bytes) -> Identity:
-    """What an endpoint says of itself in every hello."""
+    """The identity that an endpoint sends in every hello."""
     ip = ipaddress.ip_address(own[0])
     packed = ip.packed if ip.version == 6 else b"\0" * 10 + b"\xff\xff" + ip.packed
     return Identity(own[1], 1, RUN, incarnation, key, packed)
 
 
 def party(hello: Hello) -> Party:
-    """Who has proved itself with this hello."""
+    """The party that sent this hello and has proved its key."""
     ip = ipaddress.IPv6Address(hello.machine)
     return Party(written((str(ip.ipv4_mapped or ip), hello.rank)), hello.incarnation)
 
 
 async def call(address: str, me: Identity) -> tuple[socket.socket, Party]:
-    """Connect to the endpoint at an address, and be admitted; the caller owns the socket.
+    """Connect to the endpoint at an address and complete the handshake; the caller owns the socket.
 
     Raises:
-        Unreachable: nobody is there, or nobody who holds our key; nothing was asked.
+        Unreachable: no endpoint listens there, or it holds another key; no request was sent.
     """
     try:
         host, port = read(address)
@@ -83,7 +83,7 @@ async def _first(found: list[Address], me: Identity) -> tuple[socket.socket, Par
 
 
 async def _knock(address: Address, me: Identity) -> tuple[socket.socket, Party]:
-    """Raises OSError with the reason where this end is not let in."""
+    """Connect to one address and complete the handshake. Raises OSError with the reason if that fails."""
     if not me.key and not is_loopback(address[0]):
         raise NoSharedKey(f"it is on another machine, and no key is shared; {SAME_KEY}")
     sock = await dial(address)

@@ -1,7 +1,7 @@
-"""Incoming frames, whole or in parts, many at once: where their bytes go; no I/O.
+"""Reassembly of incoming frames, whole or in parts, many at once. No I/O.
 
-Memory is allocated for a body only after the channel accepted its header. The bytes of a frame that it did not accept
-are counted and dropped.
+Memory is allocated for a body only after the channel has accepted its header. The bytes of a frame that the channel did
+not accept are counted and dropped.
 """
 
 from collections.abc import Callable
@@ -17,10 +17,10 @@ TALKING = (Kind.REQUEST, Kind.RESPONSE, Kind.REJECTED, Kind.CANCEL)
 
 
 class Unwanted:
-    """A body that nobody wants.
+    """A body that was not accepted.
 
     Args:
-        scratch: where its bytes go, one after another over the same place.
+        scratch: the memory that its bytes are read into, each read over the one before.
     """
 
     __slots__ = ("_scratch", "missing")
@@ -39,7 +39,7 @@ class Unwanted:
 
 
 class BodyPart:
-    """So many of the next bytes of a body."""
+    """The next `nbytes` bytes of a body."""
 
     __slots__ = ("_whole", "missing")
 
@@ -61,10 +61,10 @@ NOTHING = Incoming(Header((), None, ()))
 
 
 class Reassembly:
-    """What comes in over one connection; `begin` and `complete` are what an `Inflow` calls.
+    """The incoming frames of one connection; an `Inflow` calls `begin` and `complete`.
 
     Args:
-        received: told the bytes of the arrays of each frame that was wanted and is whole.
+        received: called with the bytes of the arrays of each accepted frame that is complete.
     """
 
     def __init__(self, channel: RpcChannel, received: Callable[[int], None]):
@@ -73,10 +73,10 @@ class Reassembly:
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
 
     def begin(self, preamble: Preamble, header: Header) -> Body:
-        """A frame's header is here; returns where its body goes.
+        """A frame's header has come; returns the memory for its body.
 
         Raises:
-            WireError: no frame of a talk, or a part of what is not on its way.
+            WireError: not a frame of a channel, or a part of an unknown body.
         """
         if preamble.kind is Kind.PART:
             return self._next_part(preamble.channel, preamble.body_bytes)
@@ -92,7 +92,7 @@ class Reassembly:
         return NOTHING
 
     def complete(self, preamble: Preamble, body: Body) -> None:
-        """What `begin` returned is full."""
+        """The body that `begin` returned is complete."""
         if preamble.kind is Kind.PART:
             kind, body = self._streams[preamble.channel]
             if preamble.body_bytes and body.missing:
@@ -105,7 +105,7 @@ class Reassembly:
             self._whole(preamble.kind, body)
 
     def end(self, error: Exception) -> None:
-        """Nothing more will come."""
+        """The connection has ended: fail all incomplete bodies."""
         for _, body in self._streams.values():
             body.fail(error)
         self._streams.clear()
@@ -130,7 +130,7 @@ class Reassembly:
             self._channel.broken_off(kind, body.header)
 
     def _let_go(self, number: int) -> None:
-        """The rest of this request is not wanted any more, nor is what has come of it."""
+        """Drop a cancelled request: free the bytes that have come, and ignore the rest."""
         for stream, (kind, body) in self._streams.items():
             if kind is Kind.REQUEST and isinstance(body, Incoming) and body.header.key[0] == number:
                 self._streams[stream] = kind, Unwanted(body.missing, self._scratch)

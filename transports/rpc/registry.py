@@ -1,8 +1,8 @@
-"""From a URL to an endpoint: the table of endpoints by URL scheme.
+"""The table of endpoints by URL scheme, and opening an endpoint by its URL.
 
 An endpoint's module is imported only when a URL of its scheme is opened. It defines
-`async def open_url(parts: SplitResult, shape: Shape | None) -> Endpoint`, which checks what its URL may contain. The
-options that make links slow are read here.
+`async def open_url(parts: SplitResult, shape: Shape | None) -> Endpoint`, which checks the rest of the URL. The options
+that make links slow are parsed here.
 """
 
 from pkgutil import resolve_name
@@ -27,9 +27,9 @@ async def open_endpoint(url: str) -> Endpoint:
     """Open this party's end at the address that the URL names, such as `tcp://127.0.0.1:0?delay=50ms`.
 
     Raises:
-        ValueError: no such scheme (the known ones are named), or a URL that makes no sense.
-        AuthenticationError: the address can be reached from other machines and there is no key.
-        RendezvousError: there is no such address on this machine, or it is taken.
+        ValueError: no such scheme (the error lists the known ones), or a malformed URL.
+        AuthenticationError: the address can be reached from other machines, and no key is set.
+        RendezvousError: this machine has no such address, or it is in use.
     """
     parts = urlsplit(url)
     if parts.scheme not in ENDPOINTS:

@@ -1,11 +1,11 @@
-"""Outgoing frames in turn: many requests share one connection, and a long one does not hold up a short one.
+"""The send scheduler: many requests share one connection in turns, so that a long one does not delay a short one.
 
     lane "forward"    [request 7, long] [request 9]      in the order of the requests
     lane of stream 3  [response 2, long]                 each long response by itself
                        | part | part | …                 a part of each lane in turn; a short frame goes at once
 
-Order is kept inside a lane only. A part is as long as takes a hundredth of a second to write, as measured, so a slow
-connection has short parts.
+Order is kept inside a lane only. The part size adapts so that a part takes about 0.01 s to write: a slow connection has
+short parts.
 """
 
 import asyncio
@@ -19,38 +19,38 @@ from transports.tcp.writer import CACHED_CHUNK, Outgoing
 from transports.wire.arrays import Block
 from transports.wire.frames import Key, Kind, encode_bare, encode_head
 
-SHORT_BYTES = 64 << 10  # a body that goes in its frame; a longer one goes in parts
+SHORT_BYTES = 64 << 10  # the longest body sent inside its frame; a longer one is sent in parts
 LEAST_PART, MOST_PART = 16 << 10, CACHED_CHUNK
 PART_S = 0.01
-AHEAD = 2  # parts that the writer has, so that it never waits for one
-TURN_BYTES = 4 << 20  # what is written before others on the loop have their turn
+AHEAD = 2  # parts queued in the writer, so that it is never idle
+TURN_BYTES = 4 << 20  # bytes written before other tasks of the loop run
 STREAMS = (1 << 16) - 1
 
 
 class Writer(Protocol):
-    """What puts frames on their way; `transports.tcp.connection.Link` is one."""
+    """Writes frames to the peer; `transports.tcp.connection.Link` is one."""
 
     def write(self, views: Sequence[bytes | memoryview]) -> Outgoing | None:
-        """Write, and queue the rest; returns None where nothing is left, else the frame to wait for."""
+        """Write, and queue the rest. Returns None if nothing is left, else the frame to wait for."""
 
     def withdraw(self, frame: Outgoing) -> bool:
-        """Let go of a frame's memory; returns whether it will not be written at all."""
+        """Release a frame's memory. Returns True if no byte of the frame will be written."""
 
 
 class QueuedFrame:
-    """A frame that is not sent yet: whole where it is short, else a head and then parts of its body.
+    """A frame that is not yet sent: whole if it is short, else a head and then parts of its body.
 
-    Its views are the sender's memory until they have been given to a writer.
+    Its views are the sender's memory until they are passed to the writer.
 
     Args:
-        name: its kind and number, by which it is withdrawn.
-        lane: inside which its order is kept.
-        stream: names its parts; 0 where its body goes in its frame.
-        out: to be called when it is out.
+        name: its kind and number, used to withdraw it.
+        lane: the lane in which its order is kept.
+        stream: the number of its parts; 0 if its body is inside its frame.
+        out: called when it has been sent.
 
     Attributes:
-        begun: whether any of it has been given to the writer.
-        writing: its frames that the writer has and has not written.
+        begun: whether any of it has been passed to the writer.
+        writing: its frames that the writer has queued and not yet written.
     """
 
     __slots__ = ("_head", "_views", "begun", "lane", "name", "out", "stream", "writing")
@@ -72,11 +72,11 @@ class QueuedFrame:
 
     @property
     def given(self) -> bool:
-        """Whether all of it has been given to the writer."""
+        """Whether all of it has been passed to the writer."""
         return self.begun and not self._views
 
     def part(self, most: int) -> list[bytes | memoryview]:
-        """Its next frame: the first one, or up to so many bytes of its body behind the head of a part."""
+        """Its next frame: first the head, with the body if short; then parts of at most `most` bytes of the body."""
         if not self.begun:
             self.begun = True
             return [self._head, *([] if self.stream else self._take(len(self._head) + most))]
@@ -84,7 +84,7 @@ class QueuedFrame:
         return [encode_bare(Kind.PART, self.stream, sum(map(len, views))), *views]
 
     def drop(self) -> None:
-        """Let go of what has not been given."""
+        """Release the memory that has not been passed to the writer."""
         self._views.clear()
 
     def _take(self, most: int) -> list[memoryview]:
@@ -103,7 +103,7 @@ class SendScheduler:
     """The frames that one end of a connection has to send.
 
     Attributes:
-        queued: short frames that the writer has and has not written.
+        queued: the number of short frames that the writer has queued and not yet written.
     """
 
     def __init__(self) -> None:
@@ -117,12 +117,12 @@ class SendScheduler:
         self._part = MOST_PART
 
     def begin(self, writer: Writer) -> None:
-        """There is a connection now; what was said before goes first."""
+        """The connection is established: send the queued frames first."""
         self._writer = writer
         self._go_on()
 
     def end(self) -> None:
-        """Nothing is written any more, and nobody's memory kept."""
+        """Write nothing more, and release all memory."""
         self._writer = None
         for kept in (self._lanes, self._order, self._items):
             kept.clear()
@@ -166,7 +166,7 @@ class SendScheduler:
         self._go_on()
 
     def _write_short(self, views: Sequence[bytes | memoryview], out: Callable[[], None]) -> None:
-        """Write now; what does not go at once is copied, so that nobody waits for its memory."""
+        """Write now. What the kernel does not accept at once is copied, so that the sender need not wait."""
         frame = self._writer.write(views)
         if frame is None:
             return out()
@@ -180,7 +180,7 @@ class SendScheduler:
         frame.written.add_done_callback(written)
 
     def _go_on(self) -> None:
-        """Write a part of each lane in turn, until the writer has enough, or others have waited long enough."""
+        """Write a part of each lane in turn, until the writer has `AHEAD` parts queued or `TURN_BYTES` are written."""
         left = TURN_BYTES
         while self._order and self._writer is not None and self._writing < AHEAD:
             if left <= 0:
@@ -191,7 +191,7 @@ class SendScheduler:
             left -= self._write_part(item)
 
     def _write_part(self, item: QueuedFrame) -> int:
-        """Give the writer a part of this; returns its bytes."""
+        """Pass the next part of this frame to the writer. Returns its bytes."""
         views = item.part(self._part)
         nbytes, began = sum(map(len, views)), self._loop.time()
         if item.given:
@@ -213,7 +213,7 @@ class SendScheduler:
         return nbytes
 
     def _written(self, item: QueuedFrame, nbytes: int, began: float) -> None:
-        """A part is out: learn from it, and say so if it was the last one."""
+        """A part is written: adapt the part size, and call `out` after the last part."""
         if nbytes > self._part:
             quick = self._loop.time() - began < PART_S
             self._part = min(2 * self._part, MOST_PART) if quick else max(self._part // 2, LEAST_PART)
@@ -232,10 +232,10 @@ class SendScheduler:
             self._order.remove(item.lane)
 
     def _free_stream(self) -> int:
-        """A number that no long body bears now; the ones used last are used last again.
+        """Allocate a number that no long body uses now, in rotation.
 
         Raises:
-            TransportError: there is none.
+            TransportError: all numbers are in use.
         """
         if len(self._streams) == STREAMS:
             raise TransportError(f"too many long bodies wait for one connection ({STREAMS}); await some before more")

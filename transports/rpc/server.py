@@ -1,9 +1,9 @@
-"""The requests that one end of a connection has received, and their replies.
+"""The server side of a connection: the requests received, and their replies.
 
-    admitted        begun, when it is whole      replied              sent
-    |--- a place and memory for all of it ----|--- a place ---|        one reply each, none if the sender cancelled
+    admitted        begun, when complete         replied              sent
+    |--- a place and memory for all of it ----|--- a place ---|        one reply each; none if the sender cancelled
 
-A request keeps its place until its reply is sent: a sender that does not read must not make this end queue more.
+A request keeps its place until its reply is sent, so that a sender that does not read cannot fill this end's memory.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ ERROR_CHARACTERS = 1024
 
 @dataclass(slots=True)
 class _Place:
-    """What a request has here while it is under way.
+    """The place of a request that is being received, handled or answered.
 
     Args:
-        kept: bytes of room.
+        kept: bytes of memory reserved for it.
     """
 
     topic: Topic
@@ -47,10 +47,10 @@ class RpcServer:
         self._ended = False
 
     def lets_in(self, number: int, name: str, header: Header) -> bool:
-        """Whether memory is to be taken for a request; if not, it is refused.
+        """Whether to allocate memory for a request; if not, a rejection is sent.
 
         Raises:
-            WireError: it was asked before.
+            WireError: a request with this number was received before.
         """
         kept = kept_bytes(header)
         try:
@@ -66,14 +66,14 @@ class RpcServer:
         return True
 
     def begin(self, sender: Party, header: Header, blocks: tuple[Block, ...]) -> None:
-        """A request that was let in is whole; nothing is done where its sender does not wait any more."""
+        """An admitted request is complete: start its handler, unless its sender has cancelled it."""
         number = header.key[0]
         if (place := self._places.get(number)) is not None:
             request = Request(sender, place.topic.name, header.note, blocks)
             place.task = self._handlers.work(self._work(number, place, request))
 
     def cancel(self, number: int) -> None:
-        """Nobody waits for this answer any more, wherever it is."""
+        """The sender no longer waits: cancel the handler, and withdraw the response."""
         place = self._places.get(number)
         self.leave(number)
         if place is not None and place.task is not None and not place.replied:
@@ -81,19 +81,19 @@ class RpcServer:
         self._sink.withdraw(Kind.RESPONSE, number)
 
     def leave(self, number: int) -> None:
-        """Let go of a request, if it has not been let go of."""
+        """Free the place and memory of a request; does nothing if they are free already."""
         if (place := self._places.pop(number, None)) is not None:
             self._waiting[place.topic.name] -= 1
             self._budget.taken -= place.kept
 
     def end(self) -> None:
-        """Nobody can hear an answer any more."""
+        """The connection has ended: cancel all requests."""
         self._ended = True
         for number in list(self._places):
             self.cancel(number)
 
     def _check_new(self, number: int, name: str) -> None:
-        """Topics overtake one another, so each has a count of its own."""
+        """Raise if the number is not new. Requests of different topics may overtake each other, so count by topic."""
         last = self._last.get(name, -1)
         if number <= last or number in self._places:
             raise WireError(f"a request that was sent before (number: {number}, last of {name!r}: {last})")
@@ -109,7 +109,7 @@ class RpcServer:
             raise Rejected("busy", topic=topic.name, bytes=budget.taken + kept, limit=budget.most)
 
     async def _work(self, number: int, place: _Place, request: Request) -> None:
-        """Have the handler answer; whatever becomes of it, the sender hears of it once."""
+        """Run the handler and send exactly one reply: its response, or a rejection if it fails or is cancelled."""
         rejection = Rejected("failed", error="the handler was cancelled")
         try:
             self._reply(number, await place.topic.handler(request))
@@ -126,7 +126,7 @@ class RpcServer:
                 self._refuse(number, rejection)
 
     def _reply(self, number: int, response: Response) -> None:
-        """Answer, if the sender still waits; the room of the request is free from now on."""
+        """Send the response if the sender still waits, and free the memory of the request."""
         if (place := self._places.get(number)) is not None:
             self._budget.taken, place.kept = self._budget.taken - place.kept, 0
             blocks = [Block.of(array) for array in response.blocks]

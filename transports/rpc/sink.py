@@ -1,4 +1,4 @@
-"""What a channel sends its frames to, and the bytes of memory that its frames may take."""
+"""The interface through which a channel sends frames, and the memory budget of a connection."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -8,29 +8,29 @@ from transports.wire.frames import Key, Kind
 
 
 def nothing() -> None:
-    """The callback of a frame that has none."""
+    """The default callback: does nothing."""
 
 
 class FrameSink(Protocol):
-    """Where a channel sends its frames: a connection over TCP or on a virtual network."""
+    """Sends a channel's frames: a connection over TCP or on a virtual network."""
 
     def send(
         self, kind: Kind, key: Key, blocks: Sequence[Block] = (), note: Any = None, out: Callable[[], None] = nothing
     ) -> None:
-        """Queue a frame, in order; the blocks' memory is read until the frame is sent or withdrawn.
+        """Queue a frame, in order. The blocks' memory is read until the frame is sent or withdrawn.
 
         Args:
             out: called when the frame is sent, perhaps before this returns; never after `withdraw`.
         Raises:
-            TransportError: what the line cannot carry; nothing is sent.
+            TransportError: the frame cannot be encoded or queued; nothing is sent.
         """
 
     def withdraw(self, kind: Kind, number: int) -> None:
-        """Read no more of the memory of what was said of this kind and number; what is left of it is not sent."""
+        """Withdraw the frame of this kind and number: its memory is not read again, and its rest is not sent."""
 
 
 class MemoryBudget:
-    """Bytes of one connection's messages in its endpoint's memory, while received or handled.
+    """Bytes of one connection's messages in its endpoint's memory, while they are received or handled.
 
     Args:
         most: the limit.
@@ -42,5 +42,5 @@ class MemoryBudget:
         self.most, self.taken = most, 0
 
     def fits(self, nbytes: int) -> bool:
-        """Whether so many more bytes stay within the limit."""
+        """Whether this many more bytes stay within the limit."""
         return self.taken + nbytes <= self.most

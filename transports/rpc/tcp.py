@@ -1,8 +1,8 @@
-"""An endpoint over TCP: it listens at an address, and keeps one connection with each party that it talks to.
+"""An endpoint over TCP: it listens at an address, and keeps one connection with each party.
 
-No frame is read before the party has proved that it holds the key; invalid input costs a party its connection and
-nothing else. A connection serves both directions. Only when two parties connect to one another at the same moment do
-they keep two connections, and each sends its requests over its own.
+No frame is read before the party has proved that it holds the key. Invalid input ends its connection and nothing else.
+A connection serves both directions. If two parties connect to each other at the same moment, they keep both
+connections, and each sends its requests over its own.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ async def open_url(parts: SplitResult, shape: Shape | None) -> "TcpEndpoint":
     """Open `tcp://HOST:PORT[?listen=HOST:PORT]`; PIPELINED_KEY or PIPELINED_KEY_FILE hold the shared key.
 
     Raises:
-        ValueError: the URL makes no sense. See `open_at` for the others.
+        ValueError: the URL is malformed. Else as `open_at`.
     """
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     listening = options.pop("listen", None)
@@ -56,16 +56,16 @@ async def open_at(
     most_under_way: int = MOST_UNDER_WAY,
     behind: Address | None = None,
 ) -> "TcpEndpoint":
-    """Listen at a host and port, the ones by which others reach this party.
+    """Listen at the host and port at which others reach this party.
 
     Args:
-        key: the shared secret; empty for none, and then nothing leaves this machine.
-        shape: of the links to all others.
+        key: the shared secret; empty: none, and then only loopback is allowed.
+        shape: the shape of emulated slow links to all others.
         most_under_way: bytes of messages that one connection may have in this endpoint's memory, headers included.
-        behind: where to listen instead, if what comes to `place` is passed on to there.
+        behind: the address to listen at, if a router or container forwards `place` to it.
     Raises:
-        AuthenticationError: the address can be reached from other machines and there is no key.
-        RendezvousError: no such address, or it is taken.
+        AuthenticationError: the address can be reached from other machines, and there is no key.
+        RendezvousError: no such address, or it is in use.
     """
     try:
         host = (await resolve(*place))[0][0]
@@ -135,7 +135,7 @@ class TcpEndpoint(CommonEndpoint):
             sock, peer = await call(connection.address, self._me)
         except Unreachable as error:
             return connection.end_for(error)
-        except Exception as error:  # a fault of our own; nobody may wait for ever because of it
+        except Exception as error:  # a bug here must not leave the requests waiting for ever
             self.handlers.fail(error)
             return connection.end(f"calling it failed ({type(error).__name__})", sent=False)
         self._attach(connection, sock, peer)
@@ -158,7 +158,7 @@ class TcpEndpoint(CommonEndpoint):
         self.connections.identify(connection, peer)
         try:
             connection.attach(sock)
-        except OSError as error:  # it broke before it was used
+        except OSError as error:  # the connection broke before its first use
             sock.close()
             connection.end(told(error), sent=False)
 

@@ -1,4 +1,4 @@
-"""One endpoint's end of one connection over TCP, from the first request until it breaks.
+"""One end of a connection between two endpoints over TCP, from the first request until the connection ends.
 
     channel — send → scheduler → link, or an emulated slow link before it → socket
     channel ← receive — reassembly ← inflow ← link ← socket
@@ -27,20 +27,20 @@ from transports.tcp.writer import LONG_BYTES, Outgoing
 from transports.wire.arrays import Block
 from transports.wire.frames import Key, Kind
 
-UNSENT_BYTES = 256 << 10  # of a socket's buffer: what lies there cannot be overtaken
-UNREAD = 1 << 12  # short frames that may wait for a party to read before it is refused something more
+UNSENT_BYTES = 256 << 10  # limit of unsent bytes in the socket's buffer: later frames cannot overtake them
+UNREAD = 1 << 12  # short frames that may be queued for a party that does not read
 
 
 class Connection:
-    """See the module.
+    """One end of a connection.
 
     Args:
-        endpoint: whose end it is.
-        address: of the other party, as it was asked.
-        shape: of what leaves here.
+        endpoint: the endpoint that owns this end.
+        address: the other party's address, as the caller gave it.
+        shape: the shape of the emulated slow link for outgoing frames; None: not slowed.
 
     Attributes:
-        ended: whether nothing passes any more.
+        ended: whether the connection has ended.
     """
 
     def __init__(self, endpoint: CommonEndpoint, address: str, shape: Shape | None):
@@ -52,7 +52,7 @@ class Connection:
         self._fit, self.ended = True, False
 
     def attach(self, sock: socket.socket) -> None:
-        """The connection stands, and its talk knows with whom; the socket is owned from now on."""
+        """Use this connected socket, after the handshake; the connection owns it from now on."""
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         inflow = Inflow(self._reassembly.begin, self._reassembly.complete)
@@ -89,17 +89,17 @@ class Connection:
         self.end(reason)
 
     def _unfit(self, error: WireError) -> None:
-        """What came in could not be heard; it is told once of a connection, for it ends it."""
+        """Count invalid input by its reason, once for each connection: it ends the connection."""
         if self._fit:
             self._fit = False
             self._endpoint.rejected[reason_of(error)] += 1
 
     def end(self, reason: str, sent: bool = True) -> None:
-        """Nothing passes any more; every wait ends."""
+        """End the connection with this reason; every wait on it ends."""
         self.end_for(Unreachable(self.address, reason, sent))
 
     def end_for(self, error: Unreachable) -> None:
-        """The same, for what is known already."""
+        """As `end`, with the error itself."""
         if self.ended:
             return
         self.ended = True
@@ -119,11 +119,11 @@ class Connection:
 class SlowWriter:
     """A writer behind a slow link, for emulating a slow network on one machine.
 
-    A frame is copied when it is written. It counts as written when its last byte has left, so that the queued frames
-    share the emulated link in turns and do not wait in front of it.
+    A frame is copied when it is written. It counts as written when its last byte has left, so that the scheduler's
+    lanes share the emulated link in turns.
 
     Args:
-        writer: receives every frame when it arrives.
+        writer: sends each frame on when it has passed the slow link.
     """
 
     def __init__(self, writer: Writer, link: SlowLink):
@@ -137,7 +137,7 @@ class SlowWriter:
         return frame
 
     def withdraw(self, frame: Outgoing) -> bool:
-        """What is under way arrives, from memory of its own."""
+        """A written frame still arrives, from its own copy."""
         return False
 
     def close(self) -> None:

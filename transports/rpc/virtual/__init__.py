@@ -1,1 +1,1 @@
-"""A network in memory, on the virtual clock, with latency, loss, cut links and processes that end."""
+"""A network in memory, on the virtual clock, with latency, cut links, and processes that freeze or are killed."""

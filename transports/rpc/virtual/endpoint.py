@@ -1,8 +1,8 @@
 """An endpoint on a virtual network, and its ends of connections.
 
-Two parties exchange nothing but frames in the layout of the wire, so what cannot be sent over a socket cannot be sent
-here. Arrays are copied when they are sent, as a socket's kernel does. All that an endpoint sends passes through its
-process, which may be frozen or dead.
+Two parties exchange only frames in the wire format, so a value that a socket cannot carry is refused here too. Arrays
+are copied when they are sent, as a socket's kernel does. An endpoint sends everything through its process, which may be
+frozen or dead.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,13 +23,13 @@ SCHEME = "virtual://"
 
 
 class Passing(NamedTuple):
-    """A frame of two parties as it arrives.
+    """A frame at the moment when it arrives, for listeners.
 
     Args:
-        moment: seconds, by the loop's clock.
+        moment: seconds on the loop's clock.
         source, destination: the parties' names.
-        key: the request's number, and the topic or the rejection's reason where there is one.
-        nbytes: of its arrays.
+        key: the request's number, then the topic of a request or the reason of a rejection.
+        nbytes: bytes of its arrays.
     """
 
     moment: float
@@ -46,11 +46,11 @@ class Passing(NamedTuple):
 
 
 class NetworkView(Protocol):
-    """What an endpoint knows of its network.
+    """The network as an endpoint uses it.
 
     Attributes:
-        listeners: told of every frame before it is heard.
-        scale: how many bytes each byte of an array stands for.
+        listeners: called with every frame before it is received.
+        scale: the number of bytes that each byte of an array represents.
     """
 
     listeners: list[Callable[[Passing], None]]
@@ -65,7 +65,7 @@ class VirtualConnection:
     """One party's end of one connection.
 
     Args:
-        address: of the other one, or of nobody.
+        address: the other party's address; perhaps no party listens there.
     """
 
     def __init__(self, endpoint: "VirtualEndpoint", address: str):
@@ -91,17 +91,17 @@ class VirtualConnection:
         out()
 
     def withdraw(self, kind: Kind, number: int) -> None:
-        """The network has its own copy of everything."""
+        """Nothing to release: the network has copies of all arrays."""
 
     def emit(self, nbytes: float, deliver: Callable[[], None]) -> None:
         self.endpoint.process.emit(partial(self._delay_line.send, nbytes, deliver))
 
     def knock(self) -> None:
-        """Ask to be let in; what is said meanwhile follows behind."""
+        """Request the connection; frames sent meanwhile follow this request."""
         self.emit(PREAMBLE_BYTES, self._knocked)
 
     def hear(self, head: bytes, bodies: list[bytearray]) -> None:
-        """A frame has arrived here."""
+        """Receive a frame that has arrived here."""
         try:
             preamble = parse_preamble(head)
             header = parse_header(preamble, memoryview(head)[PREAMBLE_BYTES:])
@@ -130,25 +130,25 @@ class VirtualConnection:
         self.hang_up(f"it sent what no endpoint says: {error}")
 
     def _tell(self, kind: Kind, header: Header) -> None:
-        """Let the listeners know; any of them may do something to either party, this connection included."""
+        """Call the listeners. A listener may inject a fault into either party, or end this connection."""
         names = self.address.removeprefix(SCHEME), self.endpoint.process.name
         passing = Passing(self.endpoint.process.now(), *names, kind.name, header.key, header.nbytes)
         for listener in self.endpoint.network.listeners:
             listener(passing)
 
     def hang_up(self, reason: str) -> None:
-        """End the connection; the other side sees it when what was said before has arrived."""
+        """End the connection; the other side sees that after the frames sent before have arrived."""
         if not self.ended:
             self.emit(PREAMBLE_BYTES, self._hung_up)
             self.end(reason)
 
     def die(self) -> None:
-        """The process is gone; its kernel hangs up for it."""
+        """The process was killed; its kernel closes the connection."""
         self._delay_line.send(PREAMBLE_BYTES, self._hung_up)
         self.end("this end was killed")
 
     def reset(self) -> None:
-        """The connection breaks by itself: what is under way is lost, and each side sees it when that has arrived."""
+        """Break the connection: frames under way are lost, and each side sees the break after the link's delay."""
         reason, self._deaf = "the connection was reset", True
         self.endpoint.network.delay_line(self.address, self.endpoint.address).send(
             PREAMBLE_BYTES, partial(self.end, reason)
@@ -158,14 +158,14 @@ class VirtualConnection:
             self._delay_line.send(PREAMBLE_BYTES, partial(self.other.end, reason))
 
     def end(self, reason: str, sent: bool = True) -> None:
-        """Nothing passes any more."""
+        """End this side of the connection."""
         if not self.ended:
             self.ended = True
             self.channel.end(Unreachable(self.address, reason, sent))
             self.endpoint.connections.remove(self)
 
     def _knocked(self) -> None:
-        """At the other side, when the knock has arrived there."""
+        """Runs when the connection request arrives at the other side."""
         if self._deaf:
             return
         endpoint = self.endpoint.network.listening(self.address)
@@ -194,7 +194,7 @@ class VirtualEndpoint(CommonEndpoint):
 
     Args:
         network: finds other endpoints, and the links to them.
-        process: the owner of this endpoint; when it dies or freezes, so does the endpoint.
+        process: the owner of this endpoint, which is killed and frozen with its process.
     """
 
     def __init__(self, network: NetworkView, process: Process, incarnation: int, most_under_way: int):
@@ -212,7 +212,7 @@ class VirtualEndpoint(CommonEndpoint):
         await self.handlers.close()
 
     def die(self) -> None:
-        """The process was killed: break its connections and call none of its callbacks."""
+        """The process was killed: break its connections, without calling its callbacks."""
         self.closed = True
         self.connections.mute()
         for connection in self.connections:
@@ -225,7 +225,7 @@ class VirtualEndpoint(CommonEndpoint):
         return connection
 
     def let_in(self, theirs: VirtualConnection) -> VirtualConnection:
-        """The other side has knocked: take up this side of the connection."""
+        """The other side has requested a connection: make this side of it."""
         connection = VirtualConnection(self, theirs.endpoint.address)
         connection.other = theirs
         self.connections.add(connection)

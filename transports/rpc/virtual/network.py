@@ -1,8 +1,8 @@
-"""A whole network in one process, on the running loop's clock: names instead of machines, and faults at will.
+"""A virtual network in one process, on the running loop's clock: names instead of machines, and injected faults.
 
-On the virtual clock (`pipelined.aio.clock.run_virtual`) everything that happens follows from the seed. The one rule: a
-fault does to a party what it does to a process or a link outside: a killed one is told nothing, a frozen one does
-nothing, and what a cut link holds back arrives when it is healed.
+On the virtual clock (`pipelined.aio.clock.run_virtual`) a run is determined by the seed. A fault has the same effect as
+on real processes and links: a killed party gets no notice, a frozen party does nothing, and the frames that a cut link
+holds back arrive when the link is healed.
 """
 
 import asyncio
@@ -24,28 +24,28 @@ T = TypeVar("T")
 
 
 async def open_url(parts: SplitResult, shape: Shape | None) -> VirtualEndpoint:
-    """A URL cannot name a network inside a process.
+    """Refuse the URL: it cannot name a network inside a process.
 
     Raises:
-        ValueError: always, with what to call instead.
+        ValueError: always; the error names the function to call instead.
     """
     raise ValueError(f"no URL finds a virtual network ({parts.geturl()}); call VirtualNetwork(seed).endpoint(name)")
 
 
 class VirtualNetwork:
-    """Parties that are told apart by name; the address of `name` is `virtual://name`. Used inside one running loop.
+    """A network of named parties for one running loop; the address of `name` is `virtual://name`.
 
-    A party hears itself at once: what it says to itself leaves no machine.
+    A frame from a party to itself arrives without delay.
 
     Args:
-        seed: of the jitter.
-        delay, jitter: seconds that every frame takes from one party to another, evenly spread around the delay.
-        rate: bytes a second that leave for one other party.
+        seed: seed of the jitter.
+        delay, jitter: seconds that a frame takes between two parties: uniform in delay ± jitter.
+        rate: bytes a second from one party to another.
         most_under_way: bytes of messages that one connection may have in an endpoint's memory, headers included.
-        scale: how many bytes of an array each of its bytes stands for; what is said beside arrays is as large as it is.
-            Rates are of bytes as they are sent, so a head takes that much less of a line.
+        scale: the number of bytes that each byte of an array represents. Rates count the bytes as sent, so the bytes of
+            a header, which are not scaled, are divided by `scale`.
     Raises:
-        ValueError: the jitter is beyond the delay.
+        ValueError: the jitter exceeds the delay.
     """
 
     def __init__(
@@ -68,18 +68,19 @@ class VirtualNetwork:
         self._away: dict[str, float] = {}
 
     def line(self, name: str, rate: float) -> None:
-        """Let a party reach all others by one line of so many bytes a second, each way; before it says a word.
+        """Give a party one access line of `rate` bytes a second each way, shared by all its links.
 
-        What comes from several at once comes one after another, in the order of arrival.
+        Call this before the party sends. Frames from several parties at once pass one after another, in the order of
+        arrival.
         """
         self._lines[address_of(name)] = AccessLine(rate), AccessLine(rate)
 
     def away(self, name: str, seconds: float) -> None:
-        """Let every frame to this party and from it take so many seconds more; before it says a word."""
+        """Delay every frame to and from this party by `seconds` more. Call this before the party sends."""
         self._away[address_of(name)] = seconds
 
     def endpoint(self, name: str) -> VirtualEndpoint:
-        """Open the end of this party; after a kill or a close it is another incarnation, with a greater number.
+        """Open this party's endpoint; after a kill or a close, a new incarnation with a greater number.
 
         Raises:
             ValueError: it is open already.
@@ -91,19 +92,19 @@ class VirtualNetwork:
         return end
 
     def clock(self, name: str) -> Process:
-        """The clock of this party's present life (`now`, `sleep`): its sleepers freeze and die with it."""
+        """The clock of this party's current process (`now`, `sleep`); its sleepers freeze and end with the process."""
         return self._process(name)
 
     def run(self, name: str, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """Run a coroutine as a task of this party's present life: a kill cancels it. The caller awaits the task."""
+        """Run a coroutine as a task of this party's current process; a kill cancels it. The caller awaits the task."""
         return self._process(name).run(coroutine)
 
     def overhear(self, hear: Callable[[Passing], None]) -> None:
-        """Call `hear` with every frame before it is heard; it may do any fault to anybody."""
+        """Call `hear` with every frame before it is received; `hear` may inject any fault."""
         self.listeners.append(hear)
 
     def kill(self, name: str) -> None:
-        """kill -9: its tasks are cancelled, its asks end; others see their connections broken when that arrives."""
+        """kill -9: cancel its tasks and end its requests; other parties see their connections break a delay later."""
         process = self._processes.pop(name, None)
         end = self._endpoints.pop(address_of(name), None)
         if process is not None:
@@ -113,41 +114,41 @@ class VirtualNetwork:
         self._go_on(name)
 
     def freeze(self, name: str) -> None:
-        """SIGSTOP: nothing reaches it, nothing leaves it, and its clock wakes nobody."""
+        """SIGSTOP: it receives nothing, sends nothing, and its clock wakes no sleeper."""
         self._process(name).freeze()
 
     def thaw(self, name: str) -> None:
-        """SIGCONT: what was held back comes and goes, in order; the time is not given back."""
+        """SIGCONT: held frames are sent and received in order; the time of the freeze has passed."""
         self._process(name).thaw()
         self._go_on(name)
 
     def cut(self, one: str, other: str) -> None:
-        """Let nothing pass between two parties, and tell nobody."""
+        """Hold all frames between two parties, without an error."""
         self._cuts.add(frozenset((one, other)))
 
     def cut_off(self, name: str) -> None:
-        """Let nothing pass between this party and anybody else."""
+        """Hold all frames between this party and all others, without an error."""
         self._cuts.add(frozenset((name,)))
 
     def heal(self, *names: str) -> None:
-        """Undo `cut` (two names) or `cut_off` (one): what was sent arrives, in order, a delay from now."""
+        """Undo `cut` (two names) or `cut_off` (one name): the held frames arrive in order, a delay from now."""
         self._cuts.discard(frozenset(names))
         self._go_on(*names, after=self._shape.delay)
 
     def reset(self, one: str, other: str) -> None:
-        """Break the connections between two live parties: what is under way is lost, both sides see it soon."""
+        """Break the connections between two live parties: frames under way are lost, and both sides see the break."""
         end = self.listening(address_of(one))
         for connection in () if end is None else end.connections:
             if connection.address == address_of(other):
                 connection.reset()
 
     def listening(self, address: str) -> VirtualEndpoint | None:
-        """Who is asked at this address now."""
+        """The open endpoint at this address, or None."""
         end = self._endpoints.get(address)
         return None if end is None or end.closed else end
 
     def delay_line(self, source: str, destination: str) -> DelayLine:
-        """How frames go from one address to another."""
+        """The delay line from one address to another."""
         ends = source, destination
         if ends not in self._delay_lines:
             self._delay_lines[ends] = self._opened(*ends)
@@ -178,7 +179,7 @@ class VirtualNetwork:
         return not any(frozenset(some) in self._cuts for some in parties)
 
     def _go_on(self, *names: str, after: float = 0.0) -> None:
-        """Look again at the ways that one name begins or ends, or that two names share."""
+        """Check again whether frames can pass: on all lines of one name, or on the lines between two names."""
         ends = {address_of(name) for name in names}
         for ends_of_line, delay_line in self._delay_lines.items():
             if ends.issubset(ends_of_line):
@@ -186,5 +187,5 @@ class VirtualNetwork:
 
 
 def address_of(name: str) -> str:
-    """Where a party of this name is asked."""
+    """The address of the party with this name."""
     return f"{SCHEME}{name}"

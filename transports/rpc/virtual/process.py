@@ -1,7 +1,7 @@
-"""A simulated process: what dies at once, and what stops at once. The one rule: the dead do nothing, the frozen nothing
-yet; so what a process would do passes through here.
+"""A simulated process that can be killed and frozen.
 
-Knows the running loop's time and tasks, nothing of networks.
+A dead process does nothing; a frozen one does nothing until it is thawed. So all tasks, sleeps and sends of a process
+go through this module, which uses the running loop's time and no network.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 class Process:
-    """One life of a named process. It is also its clock: what sleeps by it dies and freezes with it.
+    """A named process from its start to its kill. It is also a clock: its sleepers are killed and frozen with it.
 
     Attributes:
-        dead, frozen: what has been done to it.
+        dead, frozen: its state.
     """
 
     def __init__(self, name: str):
@@ -29,14 +29,14 @@ class Process:
         self._held: list[Callable[[], None]] = []
 
     def now(self) -> float:
-        """Seconds; a thawed process finds that time has passed."""
+        """Seconds on the loop's clock, which also runs while the process is frozen."""
         return self._loop.time()
 
     async def sleep(self, seconds: float) -> None:
-        """Let this much time pass, and wait until the process is not frozen.
+        """Sleep this many seconds, then wait until the process is not frozen.
 
         Raises:
-            Closed: the process is dead, or dies meanwhile.
+            Closed: the process is dead, or is killed meanwhile.
         """
         if seconds > 0:
             await self._woken(self._loop.time() + seconds)
@@ -47,14 +47,14 @@ class Process:
             await self._woken(None)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """Run this as a task of the process, which dies with it; the caller awaits it."""
+        """Run this as a task of the process; a kill cancels it. The caller awaits the task."""
         task = self._loop.create_task(coroutine)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
         return task
 
     def emit(self, act: Callable[[], None]) -> None:
-        """Let something leave the process: now, at the thaw, or never."""
+        """Run a send of the process: now; at the thaw if it is frozen; never if it is dead."""
         if self.frozen:
             self._held.append(act)
         elif not self.dead:
@@ -72,7 +72,7 @@ class Process:
         self.frozen = not self.dead
 
     def thaw(self) -> None:
-        """Go on: what would have left leaves, in order; who slept too long wakes."""
+        """Resume: run the held sends in order, and wake the sleepers whose time has passed."""
         if not self.frozen:
             return
         self.frozen = False
@@ -84,7 +84,7 @@ class Process:
                 settle(sleeper)
 
     async def _woken(self, moment: float | None) -> None:
-        """Wait for a moment, or, without one, for the thaw."""
+        """Wait until this moment, or, if it is None, until the thaw."""
         self._check_alive()
         sleeper = self._loop.create_future()
         timer = None if moment is None else self._loop.call_at(moment, settle, sleeper)
