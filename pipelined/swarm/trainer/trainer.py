@@ -201,7 +201,7 @@ class SwarmTrainer:
 
         Raises:
             StepPassed: the step has passed.
-            NonFinite: the input of this peer, or its output, is not finite: the microbatch begins anew.
+            NonFinite: the input of this peer, or its output, is not finite: the leader assigns the microbatch again.
         """
         arrays = [block for blocks, _ in groups for block in blocks]
         told = {"codecs": [code for _, code in groups], "blocks": [len(blocks) for blocks, _ in groups], **note}
