@@ -1,6 +1,6 @@
-"""The planner: measure a machine, fit what it costs, search all arrangements by simulation, and say why.
+"""The planner: it searches for the fastest arrangement of a job, by simulation with measured costs, and explains it.
 
-What needs torch (`measure`, `stages`) is imported where it is used; the rest does without.
+Modules that need torch (`trial`, and the measurement) are imported only where they are used.
 """
 
 from pipelined.planner.costs import Stated, priced

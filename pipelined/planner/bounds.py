@@ -1,6 +1,7 @@
-"""Closed-form bounds of a plan: no step is shorter, and no rank holds less. What cannot win need not be simulated.
+"""Lower bounds of a plan in closed form, on the seconds of a step and the bytes of a rank.
 
-The rule: never above what the simulator finds.
+A plan whose bound is above the best results so far is not simulated. So a bound must never exceed the simulated value:
+the search would miss good plans.
 """
 
 from collections.abc import Sequence
@@ -18,12 +19,14 @@ from pipelined.simulation.workload import Workload
 
 
 def least_seconds(candidate: Candidate, workload: Workload, machine: Machine, all_reduce: str) -> float:
-    """A step takes at least this.
+    """A lower bound of the seconds of a step.
 
-    A worker begins when a microbatch has come down to the first of its stages that is reached, computes all that is its
-    own, and then a gradient goes on up to the first stage; where backwards are split its last may be a weight half,
-    which nobody waits for. Then comes at least the shortest sum of its stages. Without a flush it only computes.
-    Cost: some µs a stage and pipe.
+    With a flush it is the largest over workers of: the forwards of a microbatch up to the worker's first stage, all
+    computing of the worker, and the backwards from that stage back to the first one; plus the shortest gradient sum.
+    The last term of backwards is left out if backwards are split, because the worker's last instruction may then be a
+    weight half, and no other worker waits for that. Without a flush only the computing counts.
+
+    Cost: some µs per stage and pipe.
     """
     plan, parts, split = candidate.plan, candidate.plan.layout.parts, splits(candidate.plan)
     spent = _Spent(candidate, workload, split)
@@ -39,14 +42,14 @@ def least_seconds(candidate: Candidate, workload: Workload, machine: Machine, al
 
 
 def least_bytes(candidate: Candidate, workload: Workload) -> float:
-    """The fullest rank holds at least this: its state, and one microbatch of the most it keeps of one."""
+    """A lower bound of the bytes of the fullest rank: its state, and one microbatch in its largest stage."""
     plan = candidate.plan
     held = [set(plan.layout.stages_of(worker)) for worker in range(plan.layout.workers)]
     return max(rank_memory(workload, stages, ()).total + _one_alive(candidate, workload, stages) for stages in held)
 
 
 def splits(plan: Plan) -> bool:
-    """Whether the schedule splits backwards in halves; one that does so by the gaps it finds, at any number of them."""
+    """Whether the schedule splits backwards at some number of microbatches; one that fills gaps may not at others."""
     shapes = (replace(plan.shape, microbatches=number) for number in (1, plan.depth, 2 * plan.depth))
     return any(_splits(plan.schedule, shape) for shape in shapes)
 
@@ -55,20 +58,20 @@ def splits(plan: Plan) -> bool:
 def _splits(name: str, shape: Shape) -> bool:
     try:
         program = record(find(name), shape)
-    except ScheduleError:  # not at this number
+    except ScheduleError:  # the schedule refuses this number of microbatches
         return False
     return any(instruction.op == "W" for worker in program.workers for instruction in worker)
 
 
 class _Spent:
-    """Seconds of computing of one group's workers, free of waiting."""
+    """Seconds of computing of one group's workers, without waiting."""
 
     def __init__(self, candidate: Candidate, workload: Workload, split: bool):
         self._layout, again = candidate.plan.layout, candidate.recompute
         self._forward = [stage.seconds("F") for stage in workload.stages]
         self._backward = [stage.seconds("B", again) for stage in workload.stages]
         self._back = self._backward
-        if split:  # some schedules split only some
+        if split:  # some schedules split only some of their backwards, so take the cheaper of both
             halves = [stage.seconds("I", again) + stage.seconds("W", again) for stage in workload.stages]
             self._backward = list(map(min, self._backward, halves))
             self._back = [min(stage.seconds("I", again), stage.seconds("B", again)) for stage in workload.stages]
@@ -90,13 +93,13 @@ class _Spent:
         return self._least(worker, self._back)
 
     def _least(self, worker: int, seconds: Sequence[float]) -> float:
-        """What lies before the first of its stages that has any microbatch."""
+        """The seconds of the stages before the worker's first stage with a microbatch."""
         reached = [stage for pipe, stage in self._layout.held_by(worker) if self._layout.microbatches[pipe]]
         return min((sum(seconds[:stage]) for stage in reached), default=0.0) / self._layout.parts
 
 
 def _least_sum(plan: Plan, workload: Workload, machine: Machine, all_reduce: str) -> float:
-    """The cheapest of the sums that some rank has to make: one of them comes after its last instruction."""
+    """The seconds of the cheapest gradient sum; at least one sum runs after the last instruction."""
     cheapest = []
     for group in workload.parameters:
         ranks = plan.holders(*group.stages)
@@ -106,5 +109,5 @@ def _least_sum(plan: Plan, workload: Workload, machine: Machine, all_reduce: str
 
 
 def _one_alive(candidate: Candidate, workload: Workload, stages: set[int]) -> float:
-    """A recomputed forward is alive whole while its backward runs."""
+    """Activation bytes of one microbatch in the largest stage; with recomputation too they are alive in a backward."""
     return max(workload.stages[stage].activation_bytes for stage in stages) / candidate.plan.layout.parts

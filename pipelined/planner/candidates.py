@@ -1,7 +1,7 @@
-"""Every plan worth looking at: schedule, D, W, B, N and recomputation, for so many ranks and sequences a step.
+"""The candidates of a search: every schedule, D, W, B, N and recomputation for a number of ranks and a batch.
 
-The rule: all of them train on the same batch and give the losses of one process; schedules without a flush, which do
-not, are among them only where they are asked for, and say so.
+All candidates train on the same batch with the losses of one process. Schedules without a flush have other losses, so
+they are included only on request, and their label says so.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,11 +13,11 @@ from pipelined.programs.plan import Plan
 from pipelined.schedules import SCALES, find, known
 
 CHUNKS = (2, 4)
-"""Stages of a pipe on a worker that are tried where a schedule takes several."""
+"""Numbers of chunks to try, for a schedule that takes several stages of a pipe on a worker."""
 STALE = ", not exact"
-"""What is said of a schedule without a flush: its gradients are those of older weights."""
+"""The label of a schedule without a flush: its gradients are those of older weights."""
 ONE_STAGE = "gpipe"
-"""What data parallelism is called among several names: with one stage all schedules are the same."""
+"""The schedule that stands for all schedules with one stage (data parallelism); they are the same there."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """The schedule with what makes it special."""
+        """The schedule's name with the settings that differ from the default."""
         plan = self.plan
         pipes = f" {plan.layout.pipes} pipes" if plan.pipes > 2 else ""
         chunks = f" {plan.chunks} chunks" if plan.chunks > 1 else ""
@@ -44,13 +44,13 @@ def candidates(
     """All candidates.
 
     Args:
-        ranks: all are used.
-        batch: sequences a step, B·N·W.
-        layers: no plan has more stages.
-        fixed: what must not be chosen: fields of `Plan`, and `recompute`.
-        stale: with schedules without a flush.
+        ranks: the number of ranks; every plan uses all of them.
+        batch: sequences per step, B·N·W.
+        layers: the most stages of a plan.
+        fixed: settings that the user has chosen: fields of `Plan`, and `recompute`.
+        stale: include schedules without a flush.
     Raises:
-        UsageError: no such schedule, or nothing fits.
+        UsageError: no such schedule, or no plan matches.
     """
     fixed = dict(fixed or {})
     recompute = [fixed.pop("recompute")] if "recompute" in fixed else [False, True]
@@ -72,7 +72,7 @@ def candidates(
 
 
 def data_parallel(ranks: int, batch: int) -> Plan | None:
-    """The plan to beat: every rank holds the whole model and takes its share in one microbatch."""
+    """Plain data parallelism, the baseline: every rank holds the whole model and takes its share as one microbatch."""
     return None if batch % ranks else Plan(ONE_STAGE, 1, ranks, batch // ranks, 1)
 
 
@@ -86,21 +86,21 @@ def _of(name: str, ranks: int, batch: int, layers: int, alone: bool) -> Iterator
             for microbatch in _divisors(batch // width if batch % width == 0 else 0):
                 plan = _try(name, depth, width, microbatch, batch // width // microbatch, pipes, chunks, scale)
                 if plan is not None and not (scale == "forward-doubling" and plan.microbatches < 2 * depth):
-                    yield plan  # with fewer microbatches nothing is doubled
+                    yield plan  # forward doubling with fewer than 2D microbatches doubles nothing
 
 
 def _variants(name: str, depth: int) -> Iterator[tuple[int, int, str]]:
-    """(pipes, chunks, scale) that a schedule may take at a depth; what it refuses is found out by asking."""
+    """(pipes, chunks, scale) to try with a schedule at a depth; the schedule may refuse some of them."""
     yield 0, 1, "direct"
     plain = _try(name, depth, 1, 1, depth)
-    if plain is None or plain.layout.workers == depth:  # what folds by itself has been said already
+    if plain is None or plain.layout.workers == depth:  # else chunks 1 already folds the stages
         yield from ((0, chunks, "direct") for chunks in CHUNKS if depth % chunks == 0)
     yield from ((0, 1, scale) for scale in SCALES if scale != "direct")
     yield from ((2 * each_way, 1, "direct") for each_way in range(2, depth // 2 + 1) if depth // 2 % each_way == 0)
 
 
 def _try(name: str, *shape: int | str) -> Plan | None:
-    """The plan, or None where the schedule refuses the shape or the microbatch cannot be cut."""
+    """The plan, or None if the schedule refuses the shape or the microbatch cannot be cut."""
     try:
         plan = Plan(name, *shape)  # type: ignore[arg-type]
         return plan if plan.layout else None
@@ -109,7 +109,7 @@ def _try(name: str, *shape: int | str) -> Plan | None:
 
 
 def _chosen(plan: Plan, name: str) -> int | str:
-    """A field of a plan; pipes are as many as there are."""
+    """A field of a plan; for `pipes` the actual number, where the plan may have 0 (the schedule's choice)."""
     return plan.layout.pipes if name == "pipes" else getattr(plan, name)
 
 

@@ -1,7 +1,7 @@
-"""What stages cost: seconds of each operation, put together from the layers a stage has.
+"""The costs of stages: seconds of each operation, as a sum over the layers of the stage.
 
-The rule: a stage takes a fixed time for each instruction and the sum of its layers' times. Layers of one kind cost
-alike: the first, the last, and those between by their floating-point operations.
+An instruction takes a fixed time plus the sum of its layers' times. Layers of the same kind have the same time; the
+kinds are the first layer, the last layer, and the layers between by their floating-point operations.
 """
 
 from bisect import bisect_left
@@ -17,30 +17,30 @@ from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import StageCosts, Workload
 
 OPS = {"F": "forward", "A": "again", "B": "backward", "I": "backward_input", "W": "backward_weight", "U": "update"}
-"""What is priced, by the field of `StageCosts` that it fills; A is a forward inside a backward that recomputes."""
+"""Each priced operation, and its field of `StageCosts`. A is the forward inside a backward with recomputation."""
 FIRST_INPUT = "first I"
-"""How the input half of a stage with the first layer is called among what is timed: it leaves its work to the other."""
+"""The timed operation behind the input half of a stage with the first layer; the weight half does its work there."""
 LEAST = 1e-9
-"""Seconds; computing takes some time, whatever a fit says."""
+"""The least seconds of an instruction; a fit may give 0 or less."""
 
 PLAIN = Coding()
-"""Messages that travel as they are."""
+"""No codec: messages are sent unchanged."""
 
 Kind = tuple[str, float]
 Seconds = Mapping[Kind | None, float]
-"""Seconds by kind of layer, and under None what every instruction takes besides."""
+"""Seconds by kind of layer; under None the fixed seconds of every instruction."""
 
 
 class Costs(Protocol):
-    """Seconds of a stage's operations, and what becomes of its messages."""
+    """Seconds of a stage's operations, and the codec of its messages."""
 
     @property
     def coding(self) -> Coding:
-        """What the codec makes of messages, where there is one."""
+        """The effect of the codec on messages: their size on the wire, and the seconds of coding."""
         ...
 
     def seconds(self, op: str, layers: range, rows: int) -> float:
-        """Of one instruction with so many sequences: F, B, I, W, A, or the update U, whose rows do not matter."""
+        """Seconds of one operation (F, B, I, W, A or the update U) with `rows` sequences; U does not depend on them."""
         ...
 
 
@@ -53,14 +53,15 @@ def kinds_of(layer_costs: list[float]) -> list[Kind]:
 
 @dataclass(frozen=True)
 class Stated:
-    """Costs that were said: a speed, and a fixed time for each instruction.
+    """Costs from the command line: a speed, and a fixed time for each instruction.
 
     Args:
-        layer_costs: floating-point operations a token of each layer's forward.
-        sequence: tokens a sequence.
-        flops: floating-point operations a second; a backward takes twice a forward's, each half as much as that.
-        overhead: seconds more for each instruction.
-        coding: what the codec makes of messages.
+        layer_costs: floating-point operations per token of each layer's forward.
+        sequence: tokens in a sequence.
+        flops: floating-point operations per second. A backward takes twice as many as a forward, each half of it as
+            many as a forward.
+        overhead: additional seconds of each instruction.
+        coding: the effect of the codec on messages.
     """
 
     layer_costs: list[float]
@@ -73,7 +74,7 @@ class Stated:
         if op == "U":
             return 0.0
         work = sum(self.layer_costs[layer] for layer in layers) * rows * self.sequence
-        if 0 in layers and op in "IW":  # nobody waits for the input's gradient of the first stage
+        if 0 in layers and op in "IW":  # the first stage sends no gradient: its weight half is the whole backward
             return 0.0 if op == "I" else self.overhead + 2 * work / self.flops
         return (0.0 if op == "A" else self.overhead) + work * (2 if op == "B" else 1) / self.flops
 
@@ -86,10 +87,10 @@ class Measured:
     """Costs that were fitted to measurements.
 
     Args:
-        layer_costs: of the model, for the kinds of its layers.
-        found: for each op and each microbatch size measured, the seconds; an update has the one size 0.
-        runtime: seconds that the runtime takes for each instruction beside its computing.
-        coding: what the codec makes of messages.
+        layer_costs: floating-point operations of each layer of the model; they give the kinds of its layers.
+        found: the seconds for each operation and each measured microbatch size; an update has only the size 0.
+        runtime: seconds of the runtime per instruction, besides the computing.
+        coding: the effect of the codec on messages.
     """
 
     layer_costs: list[float]
@@ -98,9 +99,9 @@ class Measured:
     coding: Coding = PLAIN
 
     def seconds(self, op: str, layers: range, rows: int) -> float:
-        """Between two sizes that were measured along a line; beyond them in proportion to the nearest.
+        """Seconds, interpolated between measured sizes; above the largest in proportion, below the smallest as there.
 
-        On the first stage nobody waits for the input's gradient, so all of a split backward is its weight half.
+        The first stage sends no gradient, so the weight half is all of its split backward.
         """
         if op == "U":
             return self._at(op, 0, layers)
@@ -126,13 +127,13 @@ class Measured:
 
 
 def counted(kinds: Iterable[Kind], order: list[Kind]) -> tuple[float, ...]:
-    """How many of each kind there are, in this order."""
+    """The number of layers of each kind, in the given order."""
     counts = Counter(kinds)
     return tuple(float(counts[kind]) for kind in order)
 
 
 def priced(model: PlannedModel, plan: Plan, costs: Costs) -> Workload:
-    """The model's sizes with these seconds. Halved microbatches cost what half as many sequences cost."""
+    """The model's workload with these seconds. Halved microbatches cost as much as half as many sequences."""
     workload, cut = model.workload(plan), partition(model.layer_costs, plan.depth)
     parts = plan.layout.parts
     stages = [

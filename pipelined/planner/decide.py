@@ -1,8 +1,8 @@
-"""Deciding how a run that is about to begin is arranged: measure as much as that may win, and leave a known rule's
-choice where nothing is predicted to be clearly better.
+"""The decision on the arrangement of a run at its start: measure, search, and compare with the rule's arrangement.
 
-The rule: rank 0 decides once, and tells all; whatever is decided trains on the same batch. Torch is imported only where
-something is measured.
+The rule's arrangement is the default of the program. It runs unless another plan is predicted to be clearly faster.
+Measuring is limited to a share of the run's time, so that it cannot cost more than it may save. Rank 0 decides once and
+broadcasts the decision; every arrangement trains on the same batch. Torch is imported only where something is measured.
 """
 
 import asyncio
@@ -29,27 +29,27 @@ from pipelined.simulation.machine import Machine
 from transports import Transport
 
 MARGIN = 0.1
-"""Of a step: predictions are that sure, and what differs by less is not told apart."""
+"""Share of a step; a predicted difference below this is within the error of predictions."""
 WORTH = 0.03
-"""Of the computing of a run: measuring may take so much."""
+"""The largest share of a run's computing that measuring may take."""
 CROWD = 4
-"""Ranks a core; where more share one, what is measured is how they wait for it."""
+"""The most ranks per core; with more, a measurement would mostly show how they wait for the core."""
 SEARCH_S = 2.0
-"""Seconds that a search may take at the beginning of a run."""
+"""The most seconds of a search at the start of a run."""
 TRIES = 3
-"""Plans that are tried where all schedules are looked at, data parallelism beside them."""
+"""The number of plans to try with real steps in a search over all schedules; data parallelism is tried besides."""
 PASSES = 6
-"""A round of measuring takes as long as so many forwards: two of them, a backward, both halves of one."""
+"""The length of a round of measuring, in forwards: two forwards, a backward (2), and its two halves (2)."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What is run.
+    """The arrangement of a run.
 
     Args:
-        candidate: the arrangement.
-        reason: why, in a line.
-        step_s: predicted seconds of a step; None where nothing was measured.
+        candidate: the plan, and whether it recomputes.
+        reason: the reason for it, in one line.
+        step_s: predicted seconds of a step; None if nothing was measured.
     """
 
     candidate: Candidate
@@ -57,7 +57,7 @@ class Decision:
     step_s: float | None = None
 
     def plain(self) -> dict[str, Any]:
-        """As the other ranks are told."""
+        """As JSON, for the broadcast to the other ranks."""
         return {
             "plan": asdict(self.candidate.plan),
             "recompute": self.candidate.recompute,
@@ -67,18 +67,18 @@ class Decision:
 
     @classmethod
     def of(cls, told: dict[str, Any]) -> "Decision":
-        """From what `plain` gave; raises ScheduleError for a schedule that is not the project's own."""
+        """A decision from the JSON of `plain`; raises ScheduleError for a schedule that is not the project's own."""
         require_known(told["plan"]["schedule"])
         return cls(Candidate(Plan(**told["plan"]), told["recompute"]), told["reason"], told["step_s"])
 
 
 async def decide(transport: Transport, model: PlannedModel, launch: Launch, ruled: Plan) -> Decision:
-    """Measure briefly, search, and weigh; all ranks call this together and learn the same.
+    """Measure briefly, search, and compare; all ranks call this together and get the same decision.
 
     Args:
-        ruled: what runs unless something else is clearly better.
+        ruled: the rule's arrangement; it runs unless another one is clearly better.
     Raises:
-        AgreedError: nothing fits the memory.
+        AgreedError: no plan fits the memory.
     """
     limit = await _limit(transport, launch)
     sizes = worth_timing(await _sizes(transport, model, limit), ruled)
@@ -88,10 +88,12 @@ async def decide(transport: Transport, model: PlannedModel, launch: Launch, rule
 
 
 async def decide_among_all(transport: Transport, model: PlannedModel, launch: Launch) -> Decision:
-    """Measure thoroughly, search everything, try the best, and take what took least; all ranks call this together.
+    """Measure thoroughly, search all schedules, run the best for some steps, and take the fastest.
+
+    All ranks call this together.
 
     Raises:
-        AgreedError: nothing fits the memory, or no plan is of the kind asked for.
+        AgreedError: no plan fits the memory, or no plan matches the user's settings.
     """
     limit = await _limit(transport, launch)
     sizes = await _sizes(transport, model, limit)
@@ -102,7 +104,7 @@ async def decide_among_all(transport: Transport, model: PlannedModel, launch: La
 
 
 async def _limit(transport: Transport, launch: Launch) -> float:
-    """Bytes a rank may hold, as rank 0 has it."""
+    """The bytes that a rank may hold; rank 0's value on all ranks."""
     from pipelined.measurement.measure import gpu_bytes
 
     here = ranks_here(launch, transport.world_size)
@@ -110,7 +112,7 @@ async def _limit(transport: Transport, launch: Launch) -> float:
 
 
 async def _sizes(transport: Transport, model: PlannedModel, limit: float) -> list[int]:
-    """The microbatches worth timing; where there are none, all ranks say so together."""
+    """The microbatch sizes worth timing; if there are none, all ranks raise the same error."""
     return await agree(transport, "sizes", asyncio.to_thread(sizes_that_fit, model, transport.world_size, limit))
 
 
@@ -124,11 +126,11 @@ async def _searched(
     effort: Effort,
     seconds: float,
 ) -> Answer | None:
-    """What was found, on rank 0.
+    """The result of measuring and searching, on rank 0; None on the others.
 
     Args:
-        limit: bytes a rank may hold.
-        seconds: after which the search contents itself with the best so far.
+        limit: bytes that a rank may hold.
+        seconds: the most seconds of the search; it then returns the best plans so far.
     """
     from pipelined.measurement.measure import measure
 
@@ -161,7 +163,7 @@ async def tried(
     most: int,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Answer | None:
-    """Run the best for some steps, and put those that took least first; all ranks call this, rank 0 with the answer."""
+    """Run the best plans for some steps and sort them by measured time; all ranks call this, rank 0 with the answer."""
     from pipelined.measurement.measure import place_of
     from pipelined.planner.trial import try_plans
 
@@ -175,7 +177,7 @@ async def tried(
 
 
 def weigh(answer: Answer, ruled: Outcome) -> Decision:
-    """The best that was found, if it is clearly better than the rule's arrangement, or if that does not fit."""
+    """The best plan found if it is clearly faster than the rule's or the rule's does not fit; else the rule's."""
     best, limit, plan = answer.chosen, answer.question.memory_limit, ruled.candidate.plan
     if ruled.memory > limit:
         other = f"depth {plan.depth} x width {plan.width} takes {_mib(ruled.memory)} a rank of {_mib(limit)}"
@@ -188,7 +190,7 @@ def weigh(answer: Answer, ruled: Outcome) -> Decision:
 
 
 def _beside(answer: Answer, chosen: Outcome) -> str:
-    """What data parallelism would take, where it is not among the candidates and clearly faster."""
+    """A note with the time of data parallelism, if it is clearly faster and was not among the candidates; else ""."""
     other = answer.baseline
     if other is None or other.memory > answer.question.memory_limit:
         return ""
@@ -198,7 +200,7 @@ def _beside(answer: Answer, chosen: Outcome) -> str:
 
 
 def why_not(model: PlannedModel, launch: Launch, ruled: Plan, *, cores: int, steps: int, effort: Effort) -> str | None:
-    """Why measuring cannot pay, in a clause; None where it can."""
+    """The reason why measuring would not save time, in a clause; None if it may."""
     ranks = ruled.world_size
     here = ranks_here(launch, ranks)
     if ranks == 1:
@@ -216,24 +218,24 @@ def why_not(model: PlannedModel, launch: Launch, ruled: Plan, *, cores: int, ste
 
 
 def worth_timing(sizes: list[int], ruled: Plan) -> list[int]:
-    """The smallest microbatch, and the largest up to twice the rule's; a line through both tells of all others."""
+    """The smallest microbatch size and the largest up to twice the rule's; the others are interpolated."""
     return sorted({sizes[0], max([size for size in sizes if size <= 2 * ruled.rows], default=sizes[0])})
 
 
 def measuring_work(model: PlannedModel, sizes: list[int], effort: Effort) -> float:
-    """Floating-point operations that timing these microbatches takes a rank."""
+    """Floating-point operations that one rank spends on timing these microbatch sizes."""
     costs = model.layer_costs
     layers = sum(costs[layer] for part in probes(len(costs), effort) for layer in part)
     return effort.rounds * PASSES * layers * sum(sizes) * model.sequence
 
 
 def training_work(model: PlannedModel, steps: int) -> float:
-    """Floating-point operations of so many steps: a forward, and a backward of two."""
+    """Floating-point operations of `steps` training steps: a forward, and a backward of twice its work."""
     return 3 * sum(model.layer_costs) * model.batch * model.sequence * steps
 
 
 def ranks_here(launch: Launch, ranks: int) -> int:
-    """Ranks on this node."""
+    """The number of ranks on this node."""
     return ranks if launch.world_size is None else launch.local_size or ranks
 
 
@@ -246,4 +248,4 @@ def _mib(nbytes: float) -> str:
 
 
 def _quietly(line: str) -> None:
-    """Nobody is told how far it is."""
+    """Report no progress."""

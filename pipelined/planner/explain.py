@@ -1,6 +1,6 @@
-"""Saying why: the best plans in a table with what limits each, and how sure the costs are.
+"""The explanation of an answer: a table of the best plans with the bottleneck of each, and the intervals of the costs.
 
-The rule: it is read off what was simulated and fitted, never worked out again.
+All figures are those of the simulation and of the fit; nothing is calculated a second time.
 """
 
 from collections.abc import Iterator
@@ -12,17 +12,17 @@ from pipelined.planner.plan_file import PlanFile
 from pipelined.planner.search import Answer, Outcome
 
 FULL = 0.9
-"""Of the memory: beyond that it is what limits a plan."""
+"""Share of the memory limit; a plan that uses more has memory as its bottleneck."""
 MIB = 1 << 20
 LABEL = 26
-"""Letters of a schedule's name in the table."""
+"""Width of the column of schedules, in characters."""
 
 
 def shares(outcome: Outcome) -> dict[str, float]:
-    """Where the time of a step goes on the busiest rank, as shares of it.
+    """The parts of a step on the busiest rank, as shares of its time.
 
-    Returns: computing; idle in the pipeline, messages with it; sums exposed after the last backward; and what every
-        step ends with, the agreement on the norm and the update.
+    Returns: "computing"; "idle" in the pipeline, messages included; "sums" exposed after the last backward; "ending",
+        the sum of the step totals and the update.
     """
     done, step = outcome.simulated, outcome.step_s
     computing, sums = max(done.busy), done.exposed_sync
@@ -32,7 +32,7 @@ def shares(outcome: Outcome) -> dict[str, float]:
 
 
 def limit_of(outcome: Outcome, memory_limit: float) -> str:
-    """What would have to be otherwise for the step to be shorter: the largest share beside computing, if it matters."""
+    """The bottleneck: memory if it is nearly full, else the largest share besides computing if it is over 10 %."""
     if outcome.memory > FULL * memory_limit:
         return "memory"
     found = shares(outcome)
@@ -42,7 +42,7 @@ def limit_of(outcome: Outcome, memory_limit: float) -> str:
 
 
 def reason(answer: Answer) -> str:
-    """Why the chosen plan, in a line."""
+    """The reason for the chosen plan, in one line."""
     best, told = answer.chosen, f"predicted {answer.chosen.step_s * 1e3:.1f} ms a step"
     if best.tried_s is not None:
         told = f"a step took {best.tried_s * 1e3:.1f} ms when it was tried, {told}"
@@ -58,7 +58,7 @@ def reason(answer: Answer) -> str:
 
 
 def planned(answer: Answer, found: dict[str, Any]) -> PlanFile:
-    """The chosen plan as a file's content."""
+    """The chosen plan, as the content of a plan file."""
     best = answer.chosen
     memory = tuple(rank.total for rank in best.simulated.memory)
     model = answer.question.model
@@ -69,7 +69,7 @@ def planned(answer: Answer, found: dict[str, Any]) -> PlanFile:
 
 
 def as_text(answer: Answer, found: dict[str, Any]) -> str:
-    """The costs, the table, and the reason."""
+    """The measured costs, the table of the best plans, and the reason for the chosen one."""
     plan = answer.chosen.candidate.plan
     confidence = lines_of(found, plan.rows, splits(plan))
     question = answer.question
@@ -86,7 +86,7 @@ def as_text(answer: Answer, found: dict[str, Any]) -> str:
 
 
 def as_json(answer: Answer, found: dict[str, Any]) -> dict[str, Any]:
-    """The whole for programs; seconds and bytes."""
+    """The answer as JSON; times in seconds, sizes in bytes."""
     return {
         **planned(answer, found).plain(),
         "candidates": answer.considered,
@@ -149,10 +149,10 @@ def confident(name: str, value: float, margin: float, unit: float, symbol: str) 
 
 
 def lines_of(found: dict[str, Any], rows: int, split: bool) -> Iterator[str]:
-    """How sure the measured costs are: a line a kind of link, and one an operation of the chosen plan.
+    """The measured costs with their intervals: a line per kind of link, and one per operation of the chosen plan.
 
     Args:
-        rows: its microbatches, in sequences.
+        rows: the plan's microbatch, in sequences.
         split: whether its backwards are split.
     """
     for name, link in found.get("links", {}).items():

@@ -1,4 +1,4 @@
-"""What a plan may take on a machine of so much memory, and which microbatches are then worth timing. No torch."""
+"""The memory limit of a rank on this machine, and the microbatch sizes that fit it. No torch."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -10,10 +10,10 @@ from pipelined.planner.planned_model import PlannedModel
 
 
 def share_of_memory(ranks: int, gpus: Sequence[int] = ()) -> float:
-    """Bytes for each of so many ranks on this machine: of its GPUs' memory where there are any, else of its own.
+    """Bytes for each of `ranks` ranks on this machine: a share of GPU memory, or of main memory without a GPU.
 
     Args:
-        gpus: bytes of each.
+        gpus: bytes of memory of each GPU.
     """
     if gpus:
         return gpus[0] / max(1, -(-ranks // len(gpus)))
@@ -21,10 +21,10 @@ def share_of_memory(ranks: int, gpus: Sequence[int] = ()) -> float:
 
 
 def sizes_that_fit(model: PlannedModel, ranks: int, limit: float, stale: bool = False) -> list[int]:
-    """The microbatches of every plan that may fit, in sequences as the schedule cuts them, ascending.
+    """The microbatch sizes of all plans that may fit, in sequences, after halving by the schedule; ascending.
 
     Args:
-        stale: with schedules without a flush.
+        stale: include schedules without a flush.
     Raises:
         UsageError: no plan uses all ranks, or none fits the memory.
     """
@@ -36,7 +36,7 @@ def sizes_that_fit(model: PlannedModel, ranks: int, limit: float, stale: bool = 
 
 
 def _alike(every: Iterable[Candidate]) -> Iterable[Candidate]:
-    """One of all that cut the model and the batch in the same way."""
+    """One candidate for each way to cut the model and the batch."""
     plans: dict[tuple[int, int, int], Candidate] = {}
     for candidate in every:
         plan = candidate.plan

@@ -1,7 +1,6 @@
-"""A plan in a file: JSON that says what to run, for which model and how many ranks, what is predicted, and why.
+"""Plan files: JSON with the plan, its model and number of ranks, the predicted time and memory, and the reason.
 
-The rule: what is read is checked as if somebody else had written it; whatever is wrong is told in one message. No
-torch.
+The content is untrusted: every field is checked, and each fault becomes one message. No torch.
 """
 
 import json
@@ -16,25 +15,26 @@ from pipelined.schedules import require_known
 
 FORMAT, VERSION = "pipelined-plan", 1
 MOST_BYTES = 16 << 20
-"""A larger file is no plan."""
+"""The most bytes of a plan file."""
 MOST = 1 << 16
-"""Of stages, groups, microbatches, pipes: no job has as many."""
+"""The largest number of stages, groups, microbatches or pipes; no job needs more."""
 MOST_CELLS = 1 << 20
-"""Of stages times groups, microbatches or pipes: laying out and proving takes time and memory in proportion."""
+"""The largest product of stages and groups, microbatches or pipes; layout and check take time and memory in proportion
+to it."""
 
 
 @dataclass(frozen=True)
 class PlanFile:
-    """What the file says.
+    """The content of a plan file.
 
     Args:
-        plan: who does what.
-        recompute: whether forwards are run again before backwards.
-        model: the identity of the model and the sequence it was made for.
+        plan: the arrangement.
+        recompute: whether a forward runs again before its backward.
+        model: the identity of the model, with the sequence length.
         step_s: predicted seconds of a step.
-        memory: predicted bytes of each rank at its fullest.
-        why: the reason in a line.
-        found: what costs it was made by, for people.
+        memory: predicted peak bytes of each rank.
+        why: the reason, in one line.
+        found: the costs that the prediction used, for human readers.
     """
 
     plan: Plan
@@ -49,7 +49,7 @@ class PlanFile:
         """Refuse another model or number of ranks.
 
         Raises:
-            UsageError: which number differs, and what would do.
+            UsageError: the message names the difference and the remedy.
         """
         for name in sorted({*self.model, *model}):
             if self.model.get(name) != model.get(name):
@@ -60,7 +60,7 @@ class PlanFile:
             raise UsageError(f"{fact}; start {self.plan.world_size} ranks, or plan again")
 
     def plain(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """The content as JSON."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -75,7 +75,7 @@ class PlanFile:
 
 
 def write_plan(path: Path, planned: PlanFile) -> None:
-    """Write it; an earlier file stays whole until this one is.
+    """Write a plan file atomically: an earlier file stays complete until the new one replaces it.
 
     Raises:
         UsageError: the file cannot be written.
@@ -89,14 +89,15 @@ def write_plan(path: Path, planned: PlanFile) -> None:
 
 
 def read_plan(path: Path, schedule: str | None = None) -> PlanFile:
-    """Read it.
+    """Read a plan file.
 
     Args:
-        schedule: the one that the command line names, if any; a plan may name it though it is the user's own.
+        schedule: the schedule that the command line names, if any; the plan may then name it even if it is the user's
+            own.
     Raises:
-        UsageError: the file cannot be read, is no plan, is damaged, is of a later version, or names another schedule
-            than this project's.
-        PlanError, ScheduleError: what it says cannot be laid out.
+        UsageError: the file cannot be read, is not a plan, is damaged, has another version, or names a schedule that
+            is not this project's.
+        PlanError, ScheduleError: its plan cannot be laid out.
     """
     told = _read(path)
     if not isinstance(told, dict) or told.get("format") != FORMAT:
@@ -146,12 +147,12 @@ def _planned(told: Mapping[str, Any], schedule: str | None) -> PlanFile:
 
 
 def require_possible(sizes: Mapping[str, Any]) -> None:
-    """Refuse sizes, off a file, of which the layout or the proof would take hours.
+    """Refuse sizes from a file with which the layout or the check would take hours.
 
     Args:
-        sizes: the fields of a `Plan`; only whole numbers are looked at.
+        sizes: the fields of a `Plan`; only whole numbers are checked.
     Raises:
-        ValueError: which number is too large, and the limit.
+        ValueError: a number is too large; the message names it and the limit.
     """
     for name, value in sizes.items():
         if type(value) is int and value > MOST:

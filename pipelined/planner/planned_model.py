@@ -1,6 +1,6 @@
-"""What the planner must know of the program that it plans for: the sizes of its model. `apps.gpt2` gives one.
+"""The interface of a model to the planner: its sizes, and how to build it for measuring. `apps.gpt2` implements it.
 
-Seconds are for the planner to find. Nothing here needs torch until `build` is called.
+Nothing here needs torch until `build` is called.
 """
 
 from collections.abc import Mapping
@@ -11,21 +11,21 @@ from pipelined.simulation.workload import Workload
 
 
 class PlannedModel(Protocol):
-    """A model to be trained, and the size of a step."""
+    """A model to train, and the size of a step."""
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What must agree for a plan to fit: the model's sizes and the sequence's length, as JSON can hold them."""
+        """The model's sizes and the sequence length, as JSON; a plan file is valid only for the same identity."""
         ...
 
     @property
     def batch(self) -> int:
-        """Sequences a step over all groups, B·N·W."""
+        """Sequences per step over all groups, B·N·W."""
         ...
 
     @property
     def fixed(self) -> Mapping[str, Any]:
-        """What of a plan is asked for and must not be chosen otherwise: fields of `Plan`, and `recompute`."""
+        """Settings that the user has chosen, which the planner must keep: fields of `Plan`, and `recompute`."""
         ...
 
     @property
@@ -35,27 +35,27 @@ class PlannedModel(Protocol):
 
     @property
     def compress(self) -> str:
-        """The codec of messages between stages: a name that `transports.find_codec` knows, or none."""
+        """The codec of messages between stages: a name that `transports.find_codec` accepts, or "none"."""
         ...
 
     @property
     def sequence(self) -> int:
-        """Tokens a sequence."""
+        """Tokens in a sequence."""
         ...
 
     @property
     def layer_costs(self) -> list[float]:
-        """Floating-point operations a token of a forward through each layer, by which stages are cut."""
+        """Floating-point operations per token of each layer's forward; stages are cut by these."""
         ...
 
     def workload(self, plan: Plan) -> Workload:
-        """The model cut as the plan says: exact sizes; seconds as floating-point operations at one a second."""
+        """The model cut by the plan: exact sizes; seconds at one floating-point operation per second."""
         ...
 
     def build(self) -> Any:
-        """The `pipelined.training.model.Model` itself, to be measured; this may import torch."""
+        """Build the `pipelined.training.model.Model` for measuring; this may import torch."""
         ...
 
     def numerics(self) -> Any:
-        """How the trainer keeps its numbers: `pipelined.training.trainer.Numerics`; this may import torch."""
+        """The precision settings of training, a `pipelined.training.trainer.Numerics`; this may import torch."""
         ...

@@ -1,7 +1,7 @@
-"""The search: simulate what may still win, in the order of its bound, until nothing left can be among the best.
+"""The search: simulate candidates in the order of their bounds, until no remaining one can be among the best.
 
-The rule: a plan that is not simulated is one that cannot be among the best or does not fit, so the answer is that of
-simulating everything. Deterministic: it depends on its arguments alone.
+A candidate is left out only if it cannot be among the best or does not fit the memory, so the answer equals that of
+simulating all. The search is deterministic: it depends only on its arguments.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,15 +18,15 @@ from pipelined.simulation.simulator import Simulated, simulate
 from pipelined.simulation.workload import Workload
 
 BEST = 10
-"""How many are told of."""
+"""The number of plans in an answer."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One plan and what is predicted of it.
+    """One plan and its prediction.
 
     Args:
-        tried_s: seconds that a step of it really took, where some were made.
+        tried_s: measured seconds of a step; None if the plan was not tried.
     """
 
     candidate: Candidate
@@ -39,7 +39,7 @@ class Outcome:
 
     @property
     def expected_s(self) -> float:
-        """What a step will take: as it did when it was tried, or as is predicted."""
+        """The measured seconds of a step, or the predicted ones if the plan was not tried."""
         return self.step_s if self.tried_s is None else self.tried_s
 
     @property
@@ -49,19 +49,19 @@ class Outcome:
 
     @property
     def order(self) -> tuple[float, float, int, str]:
-        """The shorter step first; of equals what holds less, has fewer stages, comes first by name."""
+        """The sort key: seconds of a step, then memory, stages, name."""
         plan = self.candidate.plan
         return self.step_s, self.memory, plan.depth, plan.schedule
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be planned, and for what.
+    """The arguments of a search.
 
     Args:
-        ranks: to be used, all of them.
-        memory_limit: bytes a rank may hold.
-        stale: whether schedules without a flush are looked at, too.
+        ranks: the number of ranks; every plan uses all of them.
+        memory_limit: bytes that a rank may hold.
+        stale: whether to include schedules without a flush.
     """
 
     model: PlannedModel
@@ -73,29 +73,29 @@ class Question:
 
     @property
     def all_reduce(self) -> str:
-        """The algorithm by which sums are priced; "native" has no closed form, and is priced as "auto"."""
+        """The algorithm that prices gradient sums; "native" has no closed form and is priced as "auto"."""
         return "auto" if self.model.all_reduce == "native" else self.model.all_reduce
 
     def simulate(self, candidate: Candidate) -> Outcome:
-        """One step of a candidate."""
+        """Simulate one step of a candidate."""
         plan, how = candidate.plan, {"recompute": candidate.recompute, "all_reduce": self.all_reduce}
         return Outcome(candidate, simulate(plan, self.workload(plan), self.machine, **how))
 
     def workload(self, plan: Plan) -> Workload:
-        """What a plan asks of the machine."""
+        """The workload of a plan."""
         return priced(self.model, plan, self.costs)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What was found.
+    """The result of a search.
 
     Args:
-        best: the best, the first of them chosen.
-        baseline: plain data parallelism in one microbatch a rank; None where the batch does not divide.
-        considered: candidates there were.
-        too_big: how many of them cannot fit, by their bound or when simulated.
-        simulated: how many were simulated; none of the others can be among the best.
+        best: the best plans; the first is the chosen one.
+        baseline: plain data parallelism with one microbatch per rank; None if the ranks do not divide the batch.
+        considered: the number of candidates.
+        too_big: the number of candidates that do not fit the memory, by their bound or by simulation.
+        simulated: the number of simulated candidates; no other one can be among the best.
     """
 
     question: Question
@@ -110,14 +110,14 @@ class Answer:
         return self.best[0]
 
     def worth_trying(self, most: int) -> list[Outcome]:
-        """The best that have a flush, the rule's of data parallelism with them if it fits."""
+        """The best `most` plans with a flush, plus data parallelism if it fits the memory."""
         fits = self.baseline is not None and self.baseline.memory <= self.question.memory_limit
         every = [one for one in self.best if one.candidate.plan.layout.updates is None][:most]
         known = {one.candidate for one in every}
         return every + [one for one in (self.baseline,) if most and fits and one.candidate not in known]
 
     def tried(self, outcomes: Sequence[Outcome], seconds: Sequence[float]) -> "Answer":
-        """The same with those first that were tried, the fastest before the others."""
+        """The same answer with the tried plans first, the fastest of them at the top."""
         found = [replace(one, tried_s=taken) for one, taken in zip(outcomes, seconds, strict=True)]
         rest = [one for one in self.best if one not in outcomes]
         return replace(self, best=[*sorted(found, key=lambda one: one.expected_s), *rest][:BEST])
@@ -125,7 +125,7 @@ class Answer:
 
 @dataclass
 class _Found:
-    """The best so far."""
+    """The best plans so far."""
 
     limit: float
     best: list[Outcome] = field(default_factory=list)
@@ -150,11 +150,12 @@ def search(
     """Find the plans with the shortest steps. Where a loop is running, call this through `asyncio.to_thread`.
 
     Args:
-        tell: told how far it is.
-        enough: asked after each that fits whether to stop there; what is left could be better then.
+        tell: called with lines of progress.
+        enough: called before each simulation once a plan fits; True ends the search early, so that a better plan may
+            be missed.
     Raises:
         UsageError: no plan uses all ranks, or none fits the memory.
-    Cost: about 0.1 ms a candidate, and the simulator's for those that may win.
+    Cost: about 0.1 ms per candidate, plus the cost of each simulation.
     """
     model = question.model
     every = list(candidates(question.ranks, model.batch, len(model.layer_costs), model.fixed, question.stale))
@@ -173,7 +174,7 @@ def search(
 
 
 def _bounded(question: Question, every: Sequence[Candidate]) -> tuple[list[tuple[float, Candidate]], float]:
-    """The candidates that may fit, the lowest bound first; and the fewest bytes that any of all takes."""
+    """The candidates that may fit, the lowest bound first; and the least bytes over all candidates."""
     fitting, least = [], float("inf")
     workloads: dict[tuple[int, int, int], Workload] = {}
     for candidate in every:

@@ -1,7 +1,7 @@
-"""Trying the best plans: a few real steps of each, as no prediction knows everything.
+"""Trials: a few real training steps of each of the best plans, because predictions have errors.
 
-The rule: it is the trainer that trains, on tokens without a meaning, and nothing of it is kept. Plans are tried twice,
-the second time in the other order, so that a noisy moment does not meet the same one twice.
+The trials use the `Trainer` of real training on random tokens; its results are discarded. Each plan is tried twice, the
+second time in reverse order, so that a period of noise does not affect the same plan twice.
 """
 
 import statistics
@@ -22,12 +22,12 @@ from pipelined.training.trainer import Trainer
 from transports import Transport
 
 STEPS = 4
-"""Of a try; the first, in which everything is done for the first time, is not counted."""
+"""Steps of a trial; the first is not counted, because it includes one-time work."""
 
 
 @dataclass(frozen=True)
 class RandomTokens:
-    """Data of the right shapes, by (step, global microbatch)."""
+    """Random data of the right shapes, determined by (step, global microbatch)."""
 
     vocabulary: int
     shape: tuple[int, int]
@@ -46,13 +46,13 @@ async def try_plans(
     place: torch.device,
     tell: Callable[[str], None],
 ) -> list[float]:
-    """Seconds of a step of each, the median of the slowest rank's; on rank 0, elsewhere nothing.
+    """Seconds of a step of each plan, the median over steps of the slowest rank's time; an empty list except on rank 0.
 
     All ranks call this together; plans must have a flush.
 
     Args:
-        place: where to compute.
-    Cost: each is built twice, and makes `STEPS` steps each time.
+        place: the torch device of this rank.
+    Cost: each plan is built twice and runs `STEPS` steps each time.
     """
     device, taken = TorchDevice(str(place), RealClock(), transport.computing), [list[float]() for _ in plans]
     order = [*range(len(plans)), *reversed(range(len(plans)))]
@@ -71,7 +71,7 @@ async def try_plans(
 async def _steps(
     actor: Actor, model: PlannedModel, candidate: Candidate, *, device: Device, place: torch.device, first: int
 ) -> list[float]:
-    """Seconds of each step but the first on the slowest rank; on rank 0, elsewhere this rank's own."""
+    """Seconds of each step except the first: on rank 0 those of the slowest rank, elsewhere this rank's own."""
     plan, built = candidate.plan, model.build()
     numerics = replace(model.numerics(), recompute=candidate.recompute)
     feed = RandomTokens(built.shape_of(built.layers, 1, model.sequence)[-1], (plan.rows, model.sequence))
