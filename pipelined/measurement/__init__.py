@@ -1,1 +1,1 @@
-"""Timing what the planner and the doctor must know: stages, links, sums, codecs, and the runtime itself."""
+"""Timing of stages, links, sums, codecs and the runtime, for the planner and the doctor."""

@@ -1,7 +1,7 @@
-"""What a codec makes of the messages between stages: how much of them travels, and how long they spend in it.
+"""Timing of a codec on messages between stages: the share of bytes on the wire, and the seconds of coding.
 
-The rule: messages are taken for normal numbers, as activations nearly are; a lossless codec may make another thing of
-what they really are. No torch.
+The messages here are normally distributed numbers, as activations nearly are; the ratio of a lossless codec may differ
+on real ones. No torch.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from transports import pack, unpack
 
 @dataclass(frozen=True)
 class Coding:
-    """What becomes of a message; as it stands here, nothing.
+    """The effect of a codec on a message; the defaults are those of no codec.
 
     Args:
-        ratio: bytes that travel, of those there were.
-        fixed: seconds a message spends in the codec on both sides, however short it is.
-        per_byte: seconds more for each byte there was.
+        ratio: bytes on the wire per byte of the message.
+        fixed: seconds of coding on both sides together, for a message of any size.
+        per_byte: additional seconds per byte of the message.
     """
 
     ratio: float = 1.0
@@ -35,20 +35,20 @@ class Coding:
     per_byte: float = 0.0
 
     def bytes(self, true: int) -> int:
-        """What travels of so many bytes."""
+        """The bytes on the wire of a message of `true` bytes."""
         return round(self.ratio * true)
 
     def seconds(self, true: float) -> float:
-        """What a message of so many bytes spends in the codec; one of none is never sent."""
+        """The seconds of coding of a message of `true` bytes; 0 for an empty one, which is never sent."""
         return self.fixed + self.per_byte * true if true else 0.0
 
     def plain(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """The same as JSON."""
         return {"ratio": self.ratio, "fixed": self.fixed, "per_byte": self.per_byte}
 
 
 def ratio_of(codec: str) -> float:
-    """Bytes that travel of a message, for each of its own; of a message of 256 KiB."""
+    """Bytes on the wire per byte of a message, for a message of 256 KiB."""
     array = _message(1 << 18)
     return 1.0 if codec == NONE else pack(codec, [array]).nbytes / array.nbytes
 
@@ -56,10 +56,10 @@ def ratio_of(codec: str) -> float:
 async def measure_coding(
     actor: Actor, clock: Clock, codec: str, tell: Callable[[str], None], effort: Effort
 ) -> Coding | None:
-    """Time a codec on all ranks at once, in threads as training has it; rank 0 gets the answer for the slowest.
+    """Time a codec on all ranks at once, in threads as in training; rank 0 gets the result of the slowest rank.
 
     Args:
-        codec: a name that `transports.find_codec` knows, or none.
+        codec: a name that `transports.find_codec` accepts, or "none".
     """
     if codec == NONE:
         return None if actor.rank else Coding()

@@ -1,24 +1,22 @@
-"""How much measuring is worth: much where a plan is asked for, little where a run is about to begin anyway.
-
-The rule: sizes and counts only; what is done with them is known where things are timed.
-"""
+"""The effort of a measurement, as sizes and counts: thorough for a requested plan, brief at the start of a run."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Effort:
-    """What is timed, and how often.
+    """The sizes to time, and the number of repetitions.
 
     Args:
-        warm: rounds of a stage that are not timed.
-        fewest, most: rounds of a stage that are.
-        spent_s: seconds that the rounds of one stage at one size may take, if the fewest take no more.
-        neighbours: whether the first and the last layer are timed with a neighbour, too.
-        inner: layers of the inner stages that are timed.
-        whole: models of so many layers are timed whole, too.
-        hops, sums: bytes that are sent and summed.
-        repeats: how often each is.
+        warm: warm-up rounds of a stage, not timed.
+        fewest, most: the least and the most timed rounds of a stage.
+        spent_s: seconds for the rounds of one stage at one size; `fewest` rounds run even if they take longer.
+        neighbours: whether to time the first and the last layer also together with a neighbour.
+        inner: the numbers of layers of the timed inner stages.
+        whole: the most layers of a model that is also timed as one stage.
+        hops: sizes of the timed messages, in bytes.
+        sums: sizes of the timed sums, in bytes.
+        repeats: repetitions of each message and sum.
     """
 
     warm: int = 2
@@ -34,14 +32,14 @@ class Effort:
 
     @property
     def rounds(self) -> int:
-        """Rounds of a stage at one size that are made at least, the one by which their number is found with them."""
+        """The least number of rounds of a stage at one size, including the first one, which determines the number."""
         return 1 + self.warm + self.fewest
 
 
 THOROUGH = Effort()
-"""Some ten seconds for a small model."""
+"""About ten seconds for a small model."""
 BRIEF = Effort(
     warm=0, fewest=2, most=4, spent_s=0.1, neighbours=False, inner=(1, 2), whole=0,
     hops=(1 << 12, 1 << 19), sums=(1 << 12, 1 << 21), repeats=3,
 )  # fmt: skip
-"""A second or two for a small model: enough to tell arrangements apart that differ by a tenth or more."""
+"""A second or two for a small model: enough to distinguish arrangements that differ by 10 % or more."""

@@ -1,7 +1,4 @@
-"""Weighted least squares with confidence: what a few measurements say of the numbers behind them. Pure numpy.
-
-The rule: an estimate never goes without the interval in which it lies 19 times out of 20; costs are never negative.
-"""
+"""Weighted least squares with 95 % confidence intervals, for costs that cannot be negative. Pure numpy."""
 
 import math
 import statistics
@@ -12,16 +9,16 @@ import numpy as np
 
 CONFIDENCE = 0.95
 LEAST_SPREAD = 0.01
-"""Of a measurement: a smaller standard error is luck, and would outweigh all others."""
+"""The least relative standard error of a measurement. A smaller one is chance, and would outweigh all other samples."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One measurement repeated.
+    """One measurement, repeated.
 
     Args:
-        regressors: how often each of the unknown numbers goes into it.
-        seconds: of each repetition.
+        regressors: the factor of each unknown number in the measured time.
+        seconds: the time of each repetition.
     """
 
     regressors: tuple[float, ...]
@@ -33,36 +30,36 @@ class Sample:
 
     @property
     def error(self) -> float:
-        """Standard error of the middle, from the median distance to it (1.48 of these are a normal deviation)."""
+        """Standard error of the median, from the median distance to it (times 1.48 it is a standard deviation)."""
         distance = 1.4826 * statistics.median(abs(second - self.middle) for second in self.seconds)
         return max(distance / math.sqrt(len(self.seconds)), LEAST_SPREAD * self.middle, 1e-9)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What was found.
+    """The result of a fit.
 
     Args:
-        values: the unknown numbers, none below 0.
-        margins: half the width of each one's 95 % interval; infinite where there are no more samples than unknowns.
+        values: the estimates, each at least 0.
+        margins: half the width of each one's 95 % interval; infinite if there are not more samples than unknowns.
     """
 
     values: tuple[float, ...]
     margins: tuple[float, ...]
 
     def plain(self, *names: str) -> dict[str, list[float | None]]:
-        """Value and margin by name, as JSON can hold them."""
+        """[value, margin] by name, as JSON; an infinite margin becomes None."""
         finite = [margin if math.isfinite(margin) else None for margin in self.margins]
         return {name: [value, margin] for name, value, margin in zip(names, self.values, finite, strict=True)}
 
 
 def fit(samples: Sequence[Sample]) -> Fit:
-    """The numbers that make the weighted squares of the differences least, each sample weighing 1 / its error².
+    """The numbers that minimise the weighted squares of the differences; the weight of a sample is 1 / its error².
 
-    What would be negative is 0, and the others are found again without it.
+    If a number would be negative, it is set to 0 and the others are fitted again without it.
 
     Raises:
-        ValueError: no sample, or samples of different numbers of regressors.
+        ValueError: no samples, or samples with different numbers of regressors.
     """
     sizes = {len(sample.regressors) for sample in samples}
     if len(sizes) != 1:
@@ -83,7 +80,7 @@ def fit(samples: Sequence[Sample]) -> Fit:
 
 
 def _solve(matrix: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """Least squares, each column scaled to one length, as a byte's cost is a millionth of a message's."""
+    """Least squares with columns scaled to length 1, because the cost of a byte is a millionth of a message's."""
     lengths = np.linalg.norm(matrix, axis=0)
     return np.linalg.lstsq(matrix / lengths, seen, rcond=None)[0] / lengths
 
@@ -91,7 +88,7 @@ def _solve(matrix: np.ndarray, seen: np.ndarray) -> np.ndarray:
 def _margins(matrix: np.ndarray, residuals: np.ndarray) -> np.ndarray:
     """Half widths: the t quantile times the root of the covariance's diagonal.
 
-    The covariance is that of the samples' own errors, or what the residuals show, whichever is more.
+    The covariance is that of the samples' own errors or that of the residuals, whichever is larger.
     """
     freedom = matrix.shape[0] - matrix.shape[1]
     if freedom < 1 or not matrix.shape[1]:
@@ -119,6 +116,6 @@ def student(freedom: int) -> float:
 
 
 def _spread(margins: np.ndarray, used: list[int], count: int) -> tuple[float, ...]:
-    """The margins of all numbers; one that was put to 0 has none."""
+    """The margins of all numbers; 0 for a number that was set to 0."""
     found = dict(zip(used, margins, strict=True))
     return tuple(float(found.get(number, 0.0)) for number in range(count))

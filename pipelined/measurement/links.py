@@ -1,9 +1,12 @@
-"""Timing links: what a message costs between ranks of a node and of two, and what gradient sums cost there.
+"""Timing of links: the cost of a message and of gradient sums, between ranks of one node and of different nodes.
 
-The rule: all ranks are alive, the receiver has done nothing for a while, as in a pipeline's gap, and the sender
-computes as soon as it has sent, as its next instruction would. No two clocks are compared: a hop is half of a way there
-and back, less what the far end waited. What is sent and summed was written before, as what never was reads too fast;
-and what is summed not just before, as a bucket's gradients are not, but its last.
+The conditions are those of training:
+- The receiver is idle before a message arrives, as in a pipeline's gap.
+- The sender computes right after it has sent, as its next instruction would.
+- The arrays of messages and sums are written before they are used, because untouched memory reads too fast. The arrays
+  to sum are all written before the first sum, because most gradients of a bucket are not written just before it either.
+
+Clocks of two ranks are not compared: a hop is half of a round trip, less the wait at the far end.
 """
 
 import asyncio
@@ -22,9 +25,9 @@ from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.measurement.fit import Fit, Sample, fit
 
 IDLE_S = 0.012
-"""How long both ends have done nothing before a message leaves."""
+"""Seconds that both ends are idle before a message is sent."""
 BUSY_S = 0.008
-"""How long a sender then computes; the answer leaves later."""
+"""Seconds that the sender then computes; shorter than `IDLE_S`, so the reply is sent later."""
 CHANNEL = 1
 """The bare-buffer channel of the sums."""
 
@@ -33,11 +36,11 @@ Compute = Callable[[float], Awaitable[object]]
 
 @dataclass(frozen=True)
 class LinkFit:
-    """One kind of link.
+    """The measured costs of one kind of link.
 
     Args:
-        links: what it costs.
-        fit: of alpha and beta.
+        links: alpha, beta and gamma.
+        fit: the fit of alpha and beta, with intervals.
     """
 
     links: Links
@@ -53,10 +56,10 @@ async def measure_hops(
     tell: Callable[[str], None],
     effort: Effort = THOROUGH,
 ) -> LinkFit | None:
-    """Alpha and beta of a message between these ranks; all ranks call this together, and rank 0 gets the answer.
+    """Alpha and beta of a message between these ranks; all ranks call this together, and rank 0 gets the result.
 
     Args:
-        compute: keeps this rank's device busy for so many seconds.
+        compute: keeps this rank's device busy for a number of seconds.
     """
     samples = []
     for first, second in pairs:
@@ -80,7 +83,7 @@ async def hop(
     """Send `size` bytes there and back; the seconds of one way on the first of the two ranks, None elsewhere.
 
     Args:
-        number: which hop of this size between the two, not used before.
+        number: a number that no earlier hop of this size between the two ranks had; it makes the address unique.
         compute: as for `measure_hops`.
     """
     first, second = pair
@@ -112,9 +115,9 @@ async def measure_sums(
     tell: Callable[[str], None],
     effort: Effort = THOROUGH,
 ) -> LinkFit | None:
-    """Alpha, beta and gamma as sums over these ranks find them; all ranks call this, and rank 0 gets the answer.
+    """Alpha, beta and gamma of sums over these ranks; all ranks call this together, and rank 0 gets the result.
 
-    Gamma is what adding takes alone; alpha and beta are fitted to the algorithm's own closed form.
+    Gamma is measured as plain addition; alpha and beta are fitted to the algorithm's own closed form.
     """
     tell(f"timing sums over {len(ranks)} ranks")
     mine: list[list[float]] = [[] for _ in effort.sums]
@@ -143,14 +146,14 @@ async def _sum(group: Group, clock: Clock, array: np.ndarray, algorithm: str) ->
 
 
 def _unit_costs(algorithm: str, ranks: int, nbytes: int) -> tuple[float, float, float]:
-    """How many alphas, betas and gammas a sum takes; `auto` as the trainer's groups choose."""
+    """The factors of alpha, beta and gamma in a sum's closed form; `auto` chooses as a group does in training."""
     name = known("auto").choose(ranks, nbytes, Links()) if algorithm in ("auto", "native") else algorithm
     cost = known(name).cost
     return cost(ranks, nbytes, 1, 0, 0), cost(ranks, nbytes, 0, 1, 0), cost(ranks, nbytes, 0, 0, 1)
 
 
 def _adding(clock: Clock, repeats: int) -> float:
-    """Seconds it takes to add a byte of one array to another's."""
+    """Seconds per byte of adding one array to another."""
     into, array, taken = np.ones(1 << 19, np.float32), np.ones(1 << 19, np.float32), []
     for _ in range(repeats):
         start = clock.now()

@@ -1,7 +1,7 @@
-"""Measuring what the planner must know of a machine: stages first, then messages and sums, on all ranks together.
+"""Measurement of a machine for the planner: stages first, then messages and sums, on all ranks together.
 
-The rule: every rank calls this in the same order; rank 0 gets the answer. What cannot be measured here (links, where
-there is one rank) is taken as stated.
+All ranks call these functions in the same order; rank 0 gets the result. With one rank, links cannot be measured; then
+the stated ones are used.
 """
 
 import os
@@ -31,12 +31,12 @@ from transports import Transport
 
 @dataclass(frozen=True)
 class Found:
-    """What was measured.
+    """The results of a measurement.
 
     Args:
-        costs: of stages.
+        costs: the costs of stages.
         machine: links, nodes and cores.
-        plain: values with their margins, as JSON can hold them.
+        plain: values with their margins, as JSON.
     """
 
     costs: Measured
@@ -55,12 +55,12 @@ async def measure(
     tell: Callable[[str], None],
     effort: Effort = THOROUGH,
 ) -> Found | None:
-    """Measure everything; rank 0 gets what was found, the others None.
+    """Measure stages, runtime, codec and links; rank 0 gets the result, the others None.
 
     Args:
-        sizes: microbatches to time, in sequences.
-        stated: links that are taken where there is one rank.
-        ranks: to be planned for; it says how many cores each has.
+        sizes: microbatch sizes to time, in sequences.
+        stated: the machine whose links are used if there is only one rank.
+        ranks: the number of ranks to plan for; with one rank it determines the cores of each.
     Cost: some seconds for a small model: about a dozen stages, each of `sizes` for a quarter of a second.
     """
     hosts = await broadcast(transport, "hosts", await gather(transport, "host", socket.gethostname()))
@@ -106,14 +106,14 @@ async def measure(
 
 
 def gpu_bytes() -> list[int]:
-    """The memory of each of this machine's GPUs."""
+    """Bytes of memory of each of this machine's GPUs."""
     return [torch.cuda.get_device_properties(number).total_memory for number in range(torch.cuda.device_count())]
 
 
 async def _links(
     actor: Actor, hosts: list[str], all_reduce: str, device: Device, *, tell: Callable[[str], None], effort: Effort
 ) -> dict[str, LinkFit | None]:
-    """Each kind of link there is, by name."""
+    """The fit of each kind of link that this job has, by name."""
     clock, everyone, compute = RealClock(), tuple(range(len(hosts))), computing(device)
     node = tuple(rank for rank in everyone if hosts[rank] == hosts[0])
     far = [rank for rank in everyone if hosts[rank] != hosts[0]]
@@ -131,7 +131,7 @@ async def _links(
 
 
 def computing(device: Device) -> Compute:
-    """What keeps a device busy: products large enough to leave Python alone meanwhile, for so many seconds."""
+    """A function that keeps a device busy for a number of seconds, with products large enough to release the GIL."""
     matrix = torch.ones(256, 256)
 
     def work(seconds: float) -> None:
@@ -143,7 +143,10 @@ def computing(device: Device) -> Compute:
 
 
 def _machine(links: dict[str, LinkFit | None], hosts: list[str], stated: Machine, cores: int) -> Machine:
-    """Ranks that lie on nodes in equal blocks, or with links that are all as those between nodes."""
+    """The machine with the measured links.
+
+    If the ranks do not fill the nodes in equal blocks of consecutive ranks, all links count as links between nodes.
+    """
     found = {name: link.links for name, link in links.items() if link is not None}
     node = hosts.count(hosts[0])
     even = all(hosts[rank] == hosts[rank - rank % node] for rank in range(len(hosts))) and len(hosts) % node == 0
@@ -159,7 +162,7 @@ def _machine(links: dict[str, LinkFit | None], hosts: list[str], stated: Machine
 
 
 def place_of(launch: Launch, local: int) -> torch.device:
-    """As training has it: this rank's GPU where there are any, else the CPU with its share of the cores."""
+    """The torch device of this rank, as in training: a GPU, or the CPU with a share of the cores as torch's threads."""
     if torch.cuda.is_available():
         return torch.device("cuda", launch.local_rank % torch.cuda.device_count())
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local))

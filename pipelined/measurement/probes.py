@@ -1,13 +1,13 @@
-"""Which stages are timed. The rule: enough of them to tell each kind of layer and an instruction's own time apart."""
+"""The stages to time: enough to separate the time of each kind of layer from the fixed time of an instruction."""
 
 from pipelined.measurement.effort import Effort
 
 
 def probes(layers: int, effort: Effort) -> list[range]:
-    """The stages to time: the ends alone and with a neighbour, inner ones of several lengths, and a small model whole.
+    """The stages to time: both ends alone and with a neighbour, inner ones of several lengths, and a small model whole.
 
     Args:
-        layers: of the model.
+        layers: the number of layers of the model.
     """
     last = layers - 1
     ends = [range(0, 1), range(last, layers)]

@@ -1,7 +1,7 @@
-"""Timing the runtime itself: what an instruction takes beside its computing.
+"""Timing of the runtime: the seconds of an instruction besides its computing.
 
-The rule: the trainer's own worker walks a schedule over a stage that computes nothing, on all ranks at once. Messages
-are timed elsewhere, so nobody sends any here.
+The worker of training runs a schedule over a stage that computes nothing, on all ranks at once. No messages are sent;
+`links` times those.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ MICROBATCHES, ROUNDS = 16, 7
 
 
 class _Nothing:
-    """A stage, and its data, of no size."""
+    """A stage that computes nothing, and its empty data."""
 
     def forward(self, *args: Any) -> float:
         return 0.0
@@ -38,7 +38,7 @@ class _Nothing:
 
 
 async def measure_instruction(actor: Actor, device: Device) -> float:
-    """Seconds of an instruction on this device, from one to the next; on rank 0 the median of all ranks, else 0.
+    """Seconds from one instruction to the next on this device; on rank 0 the median over ranks, on the others 0.
 
     All ranks call this together.
     """
@@ -56,7 +56,10 @@ async def measure_instruction(actor: Actor, device: Device) -> float:
 
 
 async def measure_call(actor: Actor, device: Device) -> float:
-    """Seconds of a call of the device that does nothing: what timing a stage has in it already. As above."""
+    """Seconds of an empty call of the device, which the timing of a stage already includes.
+
+    On rank 0 the median over ranks, on the others 0. All ranks call this together.
+    """
     taken = []
     for _ in range(2 * MICROBATCHES):
         _, start, end = await device.run("forward", lambda: None)
@@ -66,4 +69,4 @@ async def measure_call(actor: Actor, device: Device) -> float:
 
 
 async def _never(bucket: Any) -> None:
-    """There is nothing to sum."""
+    """Never called: there is no bucket to sum."""

@@ -1,8 +1,8 @@
-"""Timing stages: forward, backward, both halves of it and the update of a few stages, for each microbatch size.
+"""Timing of stages: forward, backward, its halves and the update of a few stages, for each microbatch size.
 
-The rule: it is the trainer's own stage on the trainer's own device, on as many ranks at once as have a core, for
-neighbours share a machine's memory; the slowest of them counts, as a step waits for it. Whatever a pipeline finds no
-longer in its caches is not in them here. Knows no plan: what a stage of any plan costs is fitted to these.
+The stage and the device are those of training. As many ranks as have a core measure at once, because they share the
+machine's memory bandwidth; the slowest one counts, because a step waits for it. Data that a pipeline would not find in
+its caches is evicted here too. The costs of the stages of any plan are fitted to these times.
 """
 
 import asyncio
@@ -31,16 +31,18 @@ from pipelined.training.trainer import Numerics
 Taken = dict[str, list[float]]
 """Seconds of each round, by op."""
 SWEPT = 64 << 20
-"""Bytes that are touched before an update: more than caches keep, as a step's activations are."""
+"""Bytes that are written before an update, to evict the caches as a step's activations do."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What a rank measures with.
+    """The actor, model and device of a measuring rank.
 
     Args:
-        measuring: whether it computes, or only waits for those that do.
-        effort: how often it does.
+        place: the torch device of this rank.
+        sequence: tokens in a sequence.
+        measuring: whether this rank computes, or only waits for the ranks that do.
+        effort: the sizes and the number of repetitions.
     """
 
     actor: Actor
@@ -60,13 +62,13 @@ class Bench:
 async def measure_stages(
     bench: Bench, layer_costs: list[float], sizes: Sequence[int], tell: Callable[[str], None]
 ) -> tuple[Measured, dict[tuple[str, int], Fit], list[Kind]] | None:
-    """Time and fit; all ranks call this together.
+    """Time stages and fit costs of layers; all ranks call this together.
 
     Args:
-        layer_costs: by which layers are of one kind.
-        sizes: microbatches, in sequences.
-    Returns: on rank 0 the costs, their fits by (op, microbatch), and the kinds behind each fit's second number; None
-        on the others.
+        layer_costs: floating-point operations of each layer; they determine the kinds of layers.
+        sizes: microbatch sizes, in sequences.
+    Returns: on rank 0 the costs, their fits by (op, microbatch size), and the kinds of layers in the order of each
+        fit's numbers from the second on; None on the others.
     """
     samples: dict[tuple[str, int], list[Sample]] = defaultdict(list)
     kinds, ranges = kinds_of(layer_costs), probes(len(layer_costs), bench.effort)
@@ -78,7 +80,7 @@ async def measure_stages(
             taken = await _together(bench, probe, f"{number} {size}", size)
             for op, seconds in taken.items():
                 if 0 in layers and op == "W":
-                    continue  # the whole backward, which has been timed
+                    continue  # it is the whole backward, which B has timed
                 regressors = (1.0, *counted((kinds[layer] for layer in layers), order))
                 name = FIRST_INPUT if 0 in layers and op == "I" else op
                 samples[name, 0 if op == "U" else size].append(Sample(regressors, tuple(seconds)))
@@ -90,7 +92,7 @@ async def measure_stages(
 
 
 async def _together(bench: Bench, probe: "_Probe | None", name: str, size: int) -> Taken:
-    """Time one stage at one size on all measuring ranks at once; the slowest one's seconds on rank 0, else nothing."""
+    """Time one stage at one size on all measuring ranks at once; on rank 0 the slowest rank's seconds, else {}."""
     transport = bench.actor.transport
     first = await probe.round(size) if probe else {}
     effort = bench.effort
@@ -119,9 +121,9 @@ class _Probe:
         self._swept = torch.ones(SWEPT // 4, device=bench.place)
 
     async def round(self, size: int) -> Taken:
-        """Forwards of two microbatches, the backward of one and both halves of the other's, and an update.
+        """Time the forwards of two microbatches, the backward of one, both halves of the other's, and an update.
 
-        The second forward comes between the first and its backward, as in a pipeline.
+        The second forward runs between the first and its backward, as in a pipeline.
         """
         stage, random, taken = self._stage, KeyedRandom(0, 0, 0), defaultdict[str, list[float]](list)
         x, gradient, targets = zip(*(self._arrivals(size) for _ in range(2)), strict=True)
@@ -143,7 +145,7 @@ class _Probe:
         return taken
 
     def _arrivals(self, size: int) -> tuple[Any, Any, Any]:
-        """What comes in, the gradient of what goes out, and what it is measured against."""
+        """The stage's input, the gradient of its output (None for the last stage), and the targets (only there)."""
         model, bench, layers = self._bench.model, self._bench, self._layers
         shape = model.shape_of(layers.start, size, bench.sequence)
         first, last = self._stage.first, self._stage.last
@@ -153,7 +155,7 @@ class _Probe:
         return x, torch.randn(model.shape_of(layers.stop, size, bench.sequence), dtype=bench.numerics.dtype), None
 
     def _update(self) -> None:
-        """What a step ends with: the norm, a clipped update, and gradients of zeros."""
+        """The end of a step: the norm, a clipped update, and zeroing the gradients."""
         with torch.no_grad():
             for parameter in self._parameters.values():
                 float(torch.linalg.vector_norm(parameter.grad, dtype=torch.float64))

@@ -1,7 +1,7 @@
-"""Which all-reduce sums each bucket of gradients in the least time, as tried on the ranks that hold it.
+"""The choice of the fastest all-reduce for each bucket of gradients, timed on the ranks that hold the bucket.
 
-The rule: ranks time what training will do, at the very sizes and at once where training does; rank 0 decides, and what
-it says in words (`collectives.all_reduce`) is all that the others hear of it. No torch.
+The ranks time sums of the same sizes as in training, and at the same time where training sums at the same time. Rank 0
+decides and broadcasts the choice as a string (`collectives.all_reduce.in_words`). No torch.
 """
 
 from collections import defaultdict
@@ -17,16 +17,16 @@ from transports import Transport
 CHANNEL = 1
 """The first bare-buffer channel of the trials; each bucket has its own."""
 MOST_BYTES = 64 << 20
-"""Of a larger bucket only so much is summed: beyond, nothing changes any more."""
+"""The most bytes in a trial; beyond this size the fastest algorithm does not change."""
 
 Seconds = Mapping[str, float]
 
 
 async def measured_sums(transport: Transport, plan: Plan, parameters: Sequence[Parameters]) -> str:
-    """The algorithm for each size of bucket that this plan sums; all ranks call this together and get the same words.
+    """The algorithm for each size of bucket of this plan, as a string; all ranks call this together and get the same.
 
     Args:
-        parameters: what is summed, as `Workload.parameters` has it.
+        parameters: the buckets to sum, `Workload.parameters`.
     Cost: each algorithm that the holders can run, at least five times at each bucket's size.
     """
     mine: list[tuple[int, Seconds]] = []
@@ -42,10 +42,10 @@ async def measured_sums(transport: Transport, plan: Plan, parameters: Sequence[P
 
 
 def decided(trials: Sequence[tuple[int, Seconds]]) -> str:
-    """The words for what was found at each size; auto where nothing is summed.
+    """The fastest algorithm at each size, as a string; "auto" if there are no sums.
 
-    Groups that sum equally much are given one algorithm: that which all of them have and which loses least, on average,
-    against the best of each.
+    Groups with buckets of the same size get the same algorithm: of those that all of them can run, the one with the
+    least average loss against the best of each group.
     """
     found: dict[int, list[Seconds]] = defaultdict(list)
     for nbytes, seconds in trials:
