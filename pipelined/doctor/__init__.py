@@ -1,4 +1,4 @@
-"""What a user has: MPI, threads, cores, memory, devices, links; and what to change. Nothing here needs torch or MPI."""
+"""Examination of a machine: MPI, threads, cores, memory, devices, links, and advice. Needs neither torch nor MPI."""
 
 from pipelined.doctor.advice import Advice, advise
 from pipelined.doctor.examination import Examination, examine, examine_alone

@@ -1,6 +1,6 @@
-"""What to change, from what was found. One rule a function; each gives the fact with its numbers, and the remedy.
+"""Advice from an examination. Each function checks one condition; an advice is a fact with its numbers and a remedy.
 
-The rule: an advice is given only where following it helps; what is merely so is not in it.
+An advice is given only if its remedy helps; facts without a remedy are left to the report.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,11 +10,11 @@ from pipelined.doctor.examination import Examination, Node
 from pipelined.doctor.libraries import WHEELS
 
 LEAST_MEMORY = 1 << 30
-"""Bytes a rank should find free: torch alone takes a third."""
+"""Free bytes that a rank needs; torch alone takes a third of them."""
 LEAST_SHARED = 64 << 20
-"""Bytes of shared memory a rank should find free."""
+"""Free bytes of shared memory that a rank needs."""
 SLOW_S = 1e-9
-"""Seconds a byte between nodes, above which smaller messages pay."""
+"""Seconds per byte between nodes above which compression of messages saves time."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Advice:
     """One thing to change.
 
     Args:
-        fact: what is wrong, with its numbers.
-        remedy: what to do.
-        stops: whether training cannot begin before.
+        fact: the fault, with its numbers.
+        remedy: the action to take.
+        stops: whether training cannot start before that.
     """
 
     fact: str
@@ -36,7 +36,7 @@ class Advice:
 
 
 def advise(found: Examination) -> list[Advice]:
-    """All advice, what stops training first."""
+    """All advice; the faults that stop training come first."""
     given = [advice for rule in OF_ALL for advice in rule(found)]
     for node in found.nodes:
         given += [advice for rule in OF_A_NODE for advice in rule(found, node)]

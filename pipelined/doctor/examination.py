@@ -1,6 +1,6 @@
-"""Looking at all ranks of a job: each says what it sees, one of each node loads the libraries, rank 0 hears it all.
+"""Examination of all ranks of a job: each rank examines its machine, one rank per node loads the libraries.
 
-The rule: whatever is broken here is a finding, not a failure.
+Rank 0 gathers the results. A fault of the machine is part of the result; it raises no error.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ class Node:
     """One machine of the job.
 
     Args:
-        ranks: that run there.
-        machine: as its lowest rank sees it.
-        libraries: as they are there.
+        ranks: the ranks on this machine.
+        machine: the machine, as seen by the lowest of these ranks.
+        libraries: MPI and torch on this machine.
     """
 
     ranks: tuple[int, ...]
@@ -37,13 +37,13 @@ class Node:
 
 @dataclass(frozen=True)
 class Examination:
-    """What was found.
+    """The result of an examination.
 
     Args:
-        launch: who started the ranks.
-        nodes: with the ranks that each holds.
-        speed: of the links, where there are any.
-        trouble: why the ranks could not talk, where they could not.
+        launch: the launcher of the ranks.
+        nodes: the machines of the job.
+        speed: the measured links; None with one rank.
+        trouble: the reason why the ranks could not exchange messages; None if they could.
     """
 
     launch: Launch
@@ -52,7 +52,7 @@ class Examination:
     trouble: str | None = None
 
     def plain(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """The same as JSON."""
         nodes = [
             {"ranks": list(node.ranks), "machine": node.machine.plain(), "libraries": node.libraries.plain()}
             for node in self.nodes
@@ -62,15 +62,15 @@ class Examination:
 
 
 def examine_alone(launch: Launch, trouble: str | None = None) -> Examination:
-    """Look at this machine alone."""
+    """Examine this machine only."""
     node = Node((launch.rank,), look(os.environ), load(os.environ))
     return Examination(launch, (node,), None, trouble)
 
 
 async def examine(transport: Transport, launch: Launch, tell: Callable[[str], None]) -> Examination | None:
-    """Look at every rank and at the links between them; all ranks call this.
+    """Examine every rank and the links between them; all ranks call this together.
 
-    Returns: on rank 0 what was found, None on the others.
+    Returns: the result on rank 0, None on the others.
     """
     tell("loading MPI and torch on every node")
     first = transport.nodes[transport.rank] == transport.rank

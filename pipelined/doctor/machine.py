@@ -1,6 +1,6 @@
-"""What one process may use of the machine it runs on. Read from the kernel; nothing is tried, and nothing imported.
+"""The cores, memory and settings of the machine that one process may use, read from the kernel.
 
-The rule: what cannot be found out is None, and never a guess.
+A value that the kernel does not give is None.
 """
 
 import os
@@ -20,14 +20,14 @@ class Machine:
     """One process's view of its machine; bytes and counts.
 
     Args:
-        cores: this process may run on.
-        quota: cores' worth of time that its control group gets, if that is limited.
-        memory: of the machine, or of the control group where that is less.
-        available: of it, now.
-        shared: bytes free where ranks of a machine share memory (/dev/shm).
-        threads: what the environment says of how many threads a rank computes with; 0 where it says nothing.
-        ptrace_scope: Yama's; above 0 a process may not read another's memory, as MPI likes to.
-        privileged: whether it may all the same.
+        cores: the cores that this process may run on.
+        quota: the limit of its control group, in cores' worth of time; None without a limit.
+        memory: bytes of the machine, or of the control group if that is less.
+        available: bytes of it that are free now.
+        shared: free bytes of shared memory (/dev/shm).
+        threads: computing threads of a rank, as set in the environment; 0 if not set.
+        ptrace_scope: the kernel's Yama setting; above 0 a process may not read another one's memory, which MPI uses.
+        privileged: whether this process runs as root, which may read it in any case.
     """
 
     host: str
@@ -43,15 +43,15 @@ class Machine:
     privileged: bool
 
     def plain(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """The same as JSON."""
         return asdict(self)
 
 
 def look(environ: Mapping[str, str], root: Path = Path("/")) -> Machine:
-    """Look at this machine.
+    """Examine this machine.
 
     Args:
-        root: where its /proc, /sys and /dev are.
+        root: the directory with its /proc, /sys and /dev.
     """
     limit, sizes = number(root / "sys/fs/cgroup/memory.max"), _meminfo(root / "proc/meminfo")
     total = min((size for size in (limit, sizes.get("MemTotal")) if size is not None), default=None)
@@ -73,7 +73,7 @@ def look(environ: Mapping[str, str], root: Path = Path("/")) -> Machine:
 
 
 def number(path: Path) -> int | None:
-    """The number that a file of the kernel's holds, if it is there and holds one."""
+    """The number in a file of the kernel; None if there is no such file, or no number in it."""
     text = _text(path)
     return int(text) if text is not None and text.strip().isdecimal() else None
 

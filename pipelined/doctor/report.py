@@ -1,4 +1,4 @@
-"""An examination in words: what there is, how fast it is, and what to change. Nothing is found out here."""
+"""An examination as text: machines and libraries, measured links, and advice."""
 
 from collections.abc import Iterator, Sequence
 

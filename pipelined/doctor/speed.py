@@ -1,7 +1,8 @@
-"""How fast the ranks' links are: a message's alpha and beta between two ranks, and what an all-reduce moves.
+"""Timing of links for the doctor: alpha and beta of a message between two ranks, and the bandwidth of all-reduces.
 
-The rule: all ranks call these together, and rank 0 gets the answer. What is timed is what training uses, coroutines,
-messages by address, and sums as `auto` chooses them; but nothing else is done meanwhile, so it is the best they get.
+All ranks call these together, and rank 0 gets the result. The timed code is that of training: coroutines, messages by
+address, and sums with the algorithm that `auto` chooses. Nothing else runs at the same time, so training is never
+faster.
 """
 
 import math
@@ -23,9 +24,9 @@ from transports import Transport
 
 HOPS = (1 << 10, 1 << 16, 1 << 20, 1 << 22)
 SUMS = (1 << 10, 1 << 16, 1 << 20, 1 << 24)
-"""Bytes that are sent, and summed."""
+"""Sizes of the timed messages and sums, in bytes."""
 ROUNDS = 9
-"""How often each is, after one that is not counted."""
+"""Repetitions of each, after one that is not counted."""
 CHANNEL = 1
 """The bare-buffer channel of the sums."""
 
@@ -35,7 +36,7 @@ class Hop:
     """A message between two ranks: alpha + bytes * beta seconds.
 
     Args:
-        ranks: the two.
+        ranks: the two ranks.
         margin_alpha, margin_beta: half the width of their 95 % intervals.
     """
 
@@ -51,10 +52,10 @@ class Sum:
     """An all-reduce over all ranks.
 
     Args:
-        algorithm: what `auto` chose.
-        seconds: median of the slowest ranks'.
-        algbw: bytes of the array over seconds.
-        busbw: what each rank's link carries: algbw times 2 (n - 1) / n.
+        algorithm: the algorithm that `auto` chose.
+        seconds: the median over rounds of the slowest rank's time.
+        algbw: bytes of the array per second.
+        busbw: bytes per second on each rank's link: algbw times 2 (n - 1) / n.
     """
 
     nbytes: int
@@ -66,12 +67,12 @@ class Sum:
 
 @dataclass(frozen=True)
 class Speed:
-    """What was measured; None where there is no such pair.
+    """The measured links and sums.
 
     Args:
-        near: between two ranks of a node.
-        far: between two nodes.
-        sums: all-reduces of rising size.
+        near: a message between two ranks of one node; None if there is no such pair.
+        far: a message between two nodes; None if there is no such pair.
+        sums: all-reduces of increasing size.
     """
 
     near: Hop | None
@@ -79,14 +80,15 @@ class Speed:
     sums: tuple[Sum, ...]
 
     def plain(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """The same as JSON."""
         return asdict(self)
 
 
 async def measure(actor: Actor, clock: Clock, tell: Callable[[str], None]) -> Speed | None:
-    """Measure; a second or a few.
+    """Time messages and all-reduces.
 
-    Returns: on rank 0 what was found, None on the others.
+    Returns: the result on rank 0, None on the others.
+    Cost: a few seconds.
     """
     transport, hops = actor.transport, []
     for pair in pairs(transport.nodes):
@@ -102,7 +104,7 @@ async def measure(actor: Actor, clock: Clock, tell: Callable[[str], None]) -> Sp
 
 
 def pairs(nodes: tuple[int, ...]) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
-    """Two ranks of one node, and two of different ones, the lowest there are."""
+    """The lowest pair of ranks on one node, and the lowest pair on different nodes; None if there is no such pair."""
     ranks = range(len(nodes))
     every = [(one, other) for one in ranks for other in ranks[one + 1 :]]
     near = next((pair for pair in every if nodes[pair[0]] == nodes[pair[1]]), None)
@@ -110,7 +112,7 @@ def pairs(nodes: tuple[int, ...]) -> tuple[tuple[int, int] | None, tuple[int, in
 
 
 async def _hop(transport: Transport, clock: Clock, pair: tuple[int, int]) -> Hop | None:
-    """Half of the way there and back, for every size; rank 0 fits alpha and beta to them."""
+    """Time half a round trip for every size; rank 0 fits alpha and beta to these times."""
     mine = []
     for nbytes in HOPS:
         body = np.full(nbytes, 7, np.uint8)
@@ -137,7 +139,7 @@ async def _round_trip(transport: Transport, clock: Clock, pair: tuple[int, int],
 
 
 async def _sum(group: Group, clock: Clock, nbytes: int) -> Sum:
-    """Every round takes as long as its slowest rank."""
+    """Time an all-reduce; the time of a round is that of its slowest rank."""
     mine = []
     for _ in range(ROUNDS + 1):
         array = np.full(nbytes // 4, 1.0, np.float32)
