@@ -1,8 +1,8 @@
 """Bare buffers over TCP: matches the buffers of a channel with the receives posted on it. No I/O.
 
-On one channel the next buffer goes to the receive that has waited longest; one that a cancelled receive gives back
-takes its old place in the order. At any moment either buffers wait on a channel or receives do. This is the inner loop
-of the collectives, so it does as little as possible.
+On one channel the next buffer goes to the receive that has waited longest; a buffer that a cancelled receive returns
+takes its old place in the order. At any time either buffers or receives wait on a channel, never both. This is the
+inner loop of the collectives, so it does as little as possible.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import numpy as np
 
 
 class Unfit(ValueError):
-    """The next buffer has another size than the memory that was lent for it. Sizes in bytes."""
+    """The next buffer has another size than the receiver's memory. Sizes in bytes."""
 
     def __init__(self, expected: int, came: int):
         super().__init__(f"the buffer does not fit (expected: {expected} bytes, came: {came} bytes)")
@@ -22,7 +22,7 @@ class Unfit(ValueError):
 
 
 class BareBuffer:
-    """One buffer on its way in; memory is taken only when the first byte needs it and no receive has lent any.
+    """One incoming buffer. Its memory is allocated at its first byte, unless a receive has provided memory before.
 
     Args:
         order: its place among the buffers of its lane.
@@ -43,36 +43,36 @@ class BareBuffer:
         self._error: Exception | None = None
 
     def buffer(self) -> memoryview:
-        """Where the next bytes belong."""
+        """Memory for the next bytes."""
         if self._view is None:
             self._view = _fresh(self.nbytes)
         return self._view[self.nbytes - self.missing :]
 
     def advance(self, count: int) -> None:
-        """Say that `count` bytes were put at the front of `buffer`."""
+        """Account for `count` bytes that were written to the front of `buffer`."""
         self.missing -= count
         if not self.missing:
             self._wake()
 
     def fail(self, error: Exception) -> None:
-        """The rest will not come: tell the receiver, and let go of its memory."""
+        """The rest will not come: fail the receive, and release its memory."""
         if self.missing:
             self._error, self._view, self._lent, self.on_posted = error, None, False, None
             self._wake()
 
     def attach(self, view: memoryview) -> None:
-        """Receive into this memory, which has the right size, from now on."""
+        """Receive into this memory, which must have the right size, from now on."""
         self._move(view)
         self._lent = True
 
     def detach(self) -> None:
-        """Give a receiver's memory back."""
+        """Return the receiver's memory: move the buffer into new memory."""
         if self._lent:
             self._move(_fresh(self.nbytes))
             self._lent, self._waiter = False, None
 
     def whole(self, waiter: asyncio.Future[None]) -> None:
-        """Have this future done when the last byte is here, or none will come."""
+        """Resolve this future when the last byte has come, or when the buffer fails."""
         self._waiter = waiter
         if not self.missing or self._error is not None:
             self._wake()
@@ -93,7 +93,7 @@ class BareBuffer:
 
 
 class _Post:
-    """A receive that waits: its memory, whom to wake, and the buffer once there is one."""
+    """A posted receive: its memory, its future, and the buffer once one matches."""
 
     __slots__ = ("buffer", "future", "view")
 
@@ -103,7 +103,7 @@ class _Post:
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def match(self, buffer: BareBuffer) -> bool:
-        """Take the buffer if it fits."""
+        """Take the buffer if the sizes are equal; else fail the receive."""
         if self.view.nbytes != buffer.nbytes:
             self.future.set_exception(Unfit(self.view.nbytes, buffer.nbytes))
             return False
@@ -127,13 +127,13 @@ class Lane:
         self._order = count()
 
     def arriving(self, nbytes: int, on_posted: Callable[[], None] | None = None) -> BareBuffer:
-        """A buffer of this size has begun, or is offered: give it to a posted receive, or keep it."""
+        """A buffer of this size has begun or is offered: match it with a posted receive, or keep it."""
         buffer = BareBuffer(nbytes, next(self._order), on_posted)
         self._place(buffer)
         return buffer
 
     def whole(self, view: memoryview) -> None:
-        """A buffer that needs no wire: keep a copy of it."""
+        """Deliver a buffer of this rank to itself, by a copy."""
         own = memoryview(bytearray(view))
         buffer = BareBuffer(view.nbytes, next(self._order))
         buffer.attach(own)
@@ -144,10 +144,10 @@ class Lane:
         """Fill the memory with the next buffer.
 
         Args:
-            lost: why no more will come, if that is so.
+            lost: the error if no more buffers will come; else None.
         Raises:
-            Unfit: it has another size; it stays available. Else the error that it, or this lane, failed with.
-        Cancelled: the buffer stays available, and the memory is not touched again.
+            Unfit: the buffer has another size; it stays available. Else the error of the buffer or of this lane.
+        Cancelled: the buffer stays available, and the memory is not used again.
         """
         post = _Post(view)
         if not self.arrived:
@@ -165,7 +165,7 @@ class Lane:
             raise
 
     def fail(self, error: Exception) -> None:
-        """Nothing more will come: fail the receives that wait for a buffer."""
+        """Fail the receives that wait for a buffer: no more will come."""
         for post in self.posted:
             if not post.future.done():
                 post.future.set_exception(error.with_traceback(None))
@@ -177,7 +177,7 @@ class Lane:
                 self.posted.remove(post)
             return
         if post.future.done() and not post.future.cancelled():
-            post.future.exception()  # read, as the loop reports errors that are never read
+            post.future.exception()  # else the loop would report an unread exception
         post.buffer.detach()
         self._place(post.buffer)
 
@@ -206,12 +206,12 @@ class BareBuffers:
             return self._lanes.setdefault((peer, channel), Lane())
 
     def fail_peer(self, peer: int, error: Exception) -> None:
-        """Nothing more will come from this peer; what came whole stays available."""
+        """Fail the receives that wait for this peer; complete buffers stay available."""
         for lane in self._of(peer):
             lane.fail(error)
 
     def fail_all(self, error: Exception) -> None:
-        """Nothing more is to be received."""
+        """Fail all waiting receives."""
         for lane in self._lanes.values():
             lane.fail(error)
 

@@ -1,6 +1,6 @@
 """The configuration of one rank over TCP, read from the URL and the launcher's variables.
 
-A wrong value is refused here, with its name and the remedy, before a socket is opened.
+A wrong value is refused here, before a socket is opened; the error gives its name and the remedy.
 """
 
 import socket
@@ -18,7 +18,7 @@ LAUNCH = "start with torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_P
 
 
 def this_machine() -> str:
-    """A name that all processes of this machine find, and no other machine has: its boot's, else the host's."""
+    """A name of this machine that all its processes get and no other machine has: the boot id, else the host name."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return socket.gethostname()
@@ -26,17 +26,17 @@ def this_machine() -> str:
 
 @dataclass(frozen=True, slots=True)
 class TcpConfig:
-    """This rank, where the ranks meet, and what they must prove to one another.
+    """This rank, the meeting point of the ranks, and what they must prove to one another.
 
     Args:
-        host, port: where rank 0 listens, or where the launcher's store does.
+        host, port: the address at which rank 0 or the launcher's store listens.
         run: the name of this run and attempt; ranks of another run are refused.
-        key: the shared secret; empty for none, and then nothing leaves this machine.
-        wait: seconds to wait for every rank to come.
-        one_machine: whether the launcher says that all ranks run here.
-        store: whether `host:port` is the launcher's store, and rank 0 must publish an address of its own there.
-        machine: the name of the machine this rank runs on, by which ranks of one machine know one another.
-        unix: whether those take Unix sockets, which are faster.
+        key: the shared secret; empty: none, and then only loopback is allowed.
+        wait: seconds to wait for all ranks.
+        one_machine: whether all ranks run on this machine, according to the launcher.
+        store: whether `host:port` is the launcher's store, in which rank 0 must publish its own address.
+        machine: the name of this rank's machine; ranks with the same name are on one machine.
+        unix: whether ranks of one machine use Unix sockets, which are faster.
     """
 
     rank: int
@@ -53,10 +53,10 @@ class TcpConfig:
 
     @classmethod
     def of(cls, parts: SplitResult, environ: Mapping[str, str]) -> "TcpConfig":
-        """Read `tcp://[HOST:PORT][?wait=SECONDS&unix=no]` and torchrun's variables; the URL's host and port win.
+        """Parse `tcp://[HOST:PORT][?wait=SECONDS&unix=no]` and torchrun's variables; the URL's host and port win.
 
         Raises:
-            ValueError: the URL makes no sense. RendezvousError: a variable is missing, or does not.
+            ValueError: the URL is malformed. RendezvousError: a variable is missing or malformed.
             AuthenticationError: the key cannot be read.
         """
         world_size = number(environ, "WORLD_SIZE", least=1)
@@ -99,7 +99,7 @@ def parse_port(parts: SplitResult) -> int | None:
 
 
 def parse_wait(query: str) -> float:
-    """The seconds of `?wait=`; what makes links slow has been taken out before, and nothing else is known there."""
+    """The seconds of `?wait=`. Raises ValueError for unknown options; those of slow links are removed before."""
     options = parse_qs(query, keep_blank_values=True)
     if unknown := set(options) - {"wait", "unix"}:
         known = ", ".join(("wait", "unix", *OPTIONS))
@@ -116,7 +116,7 @@ def parse_unix(query: str) -> bool:
 
 
 def read_key(environ: Mapping[str, str]) -> bytes:
-    """The shared key: the text of PIPELINED_KEY, or what the file that PIPELINED_KEY_FILE names holds."""
+    """The shared key: the text of PIPELINED_KEY, or the content of the file that PIPELINED_KEY_FILE names."""
     text, path = environ.get("PIPELINED_KEY", ""), environ.get("PIPELINED_KEY_FILE", "")
     if text and path:
         raise AuthenticationError("both PIPELINED_KEY and PIPELINED_KEY_FILE are set; keep one of them")

@@ -1,8 +1,7 @@
-"""One connection to one peer, driven by the event loop's readiness: no task, so nothing to leak and nothing to cancel.
+"""One connection to one peer, driven by the event loop's readiness callbacks; it needs no task.
 
-The one rule: a link ends exactly once, in order (a farewell was said) or not, and says so to its owner. Bytes are read
-whenever there are any, so two ranks that both write never wait for each other. Knows sockets and the two flows; what a
-frame means is its owner's business.
+A link ends exactly once. If neither side has sent a farewell, it calls `broken` with the reason. Bytes are read
+whenever there are any, so two ranks that both write never wait for each other. The owner interprets the frames.
 """
 
 import asyncio
@@ -16,20 +15,20 @@ from transports.tcp.writer import LONG_BYTES, Outflow, Outgoing
 
 TRASH_BYTES = 64 << 10
 SHORT_BYTES = 64 << 10
-STEP_BYTES = 64 << 10  # that a peer must take within its patience while this end closes
-LOOKS = 12  # at a connection within the time after which one without acknowledgements ends
-TURN_BYTES = 2 << 20  # what one peer may read or write before the others' turn
+STEP_BYTES = 64 << 10  # bytes that a peer must take within the patience while this end closes
+LOOKS = 12  # checks of a connection within the patience
+TURN_BYTES = 2 << 20  # bytes read from or written to one peer before the other peers' turn
 
 
 class Link:
     """Owns a connected, authenticated socket.
 
     Args:
-        inflow: takes what is read.
-        broken: called once with the reason when the connection ends and neither side has said farewell.
-        chunk: bytes written at once.
-        refused: told before that of what was read and was no frame.
-        patience: seconds without an acknowledgement of what was sent after which the connection ends.
+        inflow: parses the bytes read.
+        broken: called once with the reason when the connection ends and neither side has sent a farewell.
+        chunk: maximum bytes of one write call.
+        refused: called before `broken` with the error if the bytes read are not a frame.
+        patience: seconds without an acknowledgement of sent bytes after which the connection ends.
     """
 
     def __init__(
@@ -54,9 +53,9 @@ class Link:
         self._next_look = self._loop.call_later(patience / LOOKS, self._look)
 
     def write(self, views: Sequence[bytes | memoryview]) -> Outgoing | None:
-        """Write what the kernel takes at once, and queue the rest.
+        """Write what the kernel accepts at once, and queue the rest.
 
-        Returns: None where nothing is left; else the frame, whose `written` is to be awaited to reuse the memory.
+        Returns: None if nothing is left; else the frame. The caller awaits its `written` before it reuses the memory.
         """
         waiting, nbytes = bool(self._outflow), sum(map(len, views))
         count = 0 if waiting or nbytes > SHORT_BYTES else self._write_short(views)
@@ -71,25 +70,25 @@ class Link:
         return frame if frame.views else None
 
     def _write_short(self, views: Sequence[bytes | memoryview]) -> int:
-        """Try to write a whole frame without anything to wake or to keep; returns the bytes written."""
+        """Try to write a short frame without queueing it. Returns the bytes written."""
         if self._gone.done():
             return 0
         try:
             count = self._sock.sendmsg(views)
         except OSError:
-            return 0  # full or broken: `_flush` meets the same, and knows what to do
+            return 0  # full or broken: `_flush` meets the same error and handles it
         self._progress += count
         return count
 
     def withdraw(self, frame: Outgoing) -> bool:
-        """The frame's sender was cancelled; returns whether it will not be sent at all."""
+        """The frame's sender was cancelled. Returns True if no byte of the frame will be sent."""
         return self._outflow.withdraw(frame)
 
     def farewell(self, views: Sequence[bytes | memoryview], error: Exception) -> None:
-        """Queue a last frame; when it is out, tell the peer that nothing follows. What comes in now is thrown away.
+        """Queue a last frame; once it is written, shut down the sending side. Bytes that come from now on are dropped.
 
         Args:
-            error: what a frame fails with that the peer does not take any more.
+            error: the error of frames that the peer no longer takes.
         """
         if self._farewell is None and not self._gone.done():
             self._farewell = error
@@ -98,13 +97,13 @@ class Link:
             self._flush()
 
     async def gone(self, patience: float) -> None:
-        """After a farewell, wait until the peer has hung up as well, which shows that it has everything; then close.
+        """After a farewell, wait until the peer has closed too, which shows that it received everything; then close.
 
-        Only what the peer takes counts as progress, for what it still sends is thrown away. So closing ends after
-        `patience` for each 64 KiB that are still to be written, and one more.
+        Only bytes that the peer takes count as progress; bytes that it sends are dropped. So closing takes at most
+        `patience` for each 64 KiB still to be written, plus one `patience`.
 
         Args:
-            patience: seconds in which the peer takes 64 KiB or all that is left; else the connection ends.
+            patience: seconds in which the peer must take 64 KiB or all that is left; else the connection ends.
         """
         moving = True
         try:
@@ -124,12 +123,12 @@ class Link:
         self._outflow.fail(error, begun=False)
 
     def fail_incoming(self, error: Exception) -> None:
-        """Fail the message under way; the receivers' arrays are not touched again."""
+        """Fail the message that is being received; the receiver's arrays are not written again."""
         if self._inflow is not None:
             self._inflow.fail(error)
 
     def drop(self, error: Exception) -> None:
-        """Close now: fail all that is under way either way."""
+        """Close now, and fail everything that is being sent or received."""
         if self._gone.done():
             return
         self._gone.set_result(None)
@@ -142,9 +141,9 @@ class Link:
         self.fail_incoming(error)
 
     def _look(self) -> None:
-        """End the connection with a machine that has vanished: two looks in turn must find something unanswered.
+        """End the connection if the peer's machine has vanished: two checks in a row must find unanswered bytes.
 
-        One look might fall into the moment between a probe and its answer.
+        A single check could fall between a probe and its answer.
         """
         silent = unanswered(self._sock)
         if silent is not None and silent >= self._patience and self._waited:
@@ -168,7 +167,7 @@ class Link:
             self._end("there is no memory for a message it announced")
 
     def _read_some(self) -> bool:
-        """Read once; say whether to read on: a large body's next bytes are most likely there already."""
+        """Read once. Returns whether to read on: the next bytes of a large body have probably come already."""
         inflow = self._inflow
         buffer = memoryview(bytearray(TRASH_BYTES)) if inflow is None else inflow.buffer()
         count = self._sock.recv_into(buffer)
@@ -186,7 +185,7 @@ class Link:
             self._progress += self._outflow.flush(TURN_BYTES)
             if not self._outflow and self._farewell is not None:
                 self._sock.shutdown(socket.SHUT_WR)
-        except OSError as error:  # told later, for a frame that is being read may be what is answered here
+        except OSError as error:  # report it later: this write may answer a frame that is being read
             self._loop.call_soon(self._end, f"the connection broke ({told(error)})")
             return
         if bool(self._outflow) != self._writing and not self._gone.done():

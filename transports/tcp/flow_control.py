@@ -1,13 +1,13 @@
-"""Flow control to one peer: credit for messages sent before their receive is posted, and offers of those beyond it.
+"""Flow control to one peer: credit for messages sent before their receive is posted, and offers beyond the credit.
 
-A sender spends credit for each unexpected message, and regains it when the receiver reports that the message was taken.
-A message beyond the limit is offered instead: its body stays at the sender, under a number, until the receiver requests
-it. So no message ever waits for credit behind another one. Offers have a limit of their own, beyond which the sender's
-call fails: a sender that waited there could wait for ever, as the receiver may ask for a message that is not offered
+A sender spends credit for each unexpected message, and regains it when the receiver reports that it consumed the
+message. A message beyond the limit is offered instead: its body stays at the sender, under a number, until the receiver
+requests it. So no message waits for credit behind another one. Offers have their own limit, beyond which the send
+fails: a send that waited there could wait for ever, because the receiver may wait for a message that is not offered
 yet. An offered message is delivered when requested, even if the task that sent it was cancelled.
 
-A message counts as the memory that it takes at the receiver, header included, by a rule that gives the same number at
-both ends. A receiver checks its peer's count against its own. No I/O.
+The cost of a message is the memory that it takes at the receiver, header included; both ends compute the same number. A
+receiver checks its peer's count against its own. No I/O.
 """
 
 import asyncio
@@ -21,28 +21,28 @@ from transports.wire.frames import Header, Key
 
 ALL_PEERS_BYTES = 256 << 20
 LEAST_BYTES = 1 << 20
-OFFERS_BYTES = 16 << 20  # at least, of offers to one peer: some 4,000, as a pipeline may be far ahead of a slow rank
-CLOSING_BYTES = 256 << 20  # of offered bodies that a rank which closes delivers to each peer unexpected
+OFFERS_BYTES = 16 << 20  # least limit of offers to one peer: about 4,000; a pipeline may be far ahead of a slow rank
+CLOSING_BYTES = 256 << 20  # offered bodies that a closing rank delivers to each peer without a posted receive
 FRAME_BYTES = 2 << 10  # a message without arrays and note in a mailbox, or a buffer with its lane (1.6 and 2.0 KiB)
-BLOCK_BYTES = 768  # an array beside its bytes (736)
-ITEM_BYTES = 128  # a value that msgpack has unpacked, beside the characters of a text (a dict of one item: 3 of 99)
-OFFERS = 1 << 16  # open to one peer at once; their numbers are two bytes on the wire
+BLOCK_BYTES = 768  # an array without its bytes (measured: 736)
+ITEM_BYTES = 128  # a value unpacked by msgpack, without the characters of a text (a dict of one item: 3 of 99)
+OFFERS = 1 << 16  # open offers to one peer; their numbers take two bytes on the wire
 
 
 class Shaped(Protocol):
-    """An array, or what a header says of one to come."""
+    """An array, or the layout of an array."""
 
     shape: tuple[int, ...]
 
 
 def overhead(key: Key, note: Any, layouts: Sequence[Shaped]) -> int:
-    """The most bytes that a message takes in memory beside its arrays' own.
+    """The most bytes that a message takes in memory, without the bytes of its arrays.
 
     Args:
-        note: what the wire carries; one that msgpack has packed and unpacked gives the same number.
+        note: a value that the wire carries; packing and unpacking it by msgpack does not change the result.
     """
     chars, values = 0, [*key, note]
-    for value in values:  # grows while it is walked
+    for value in values:  # the list grows during the loop
         if value is None or type(value) is int:
             continue
         if isinstance(value, str):
@@ -59,20 +59,20 @@ def overhead(key: Key, note: Any, layouts: Sequence[Shaped]) -> int:
 
 
 def kept_bytes(header: Header) -> int:
-    """The most bytes that the message behind this header takes in memory."""
+    """The most bytes that the message with this header takes in memory."""
     return header.nbytes + overhead(header.key, header.note, header.layouts)
 
 
 def credit_limit(world_size: int) -> int:
-    """The bytes that one peer may have lying at a rank: its share of 256 MiB, but at least 1 MiB."""
+    """The bytes that one peer may keep at a rank: its share of 256 MiB, but at least 1 MiB."""
     return max(LEAST_BYTES, ALL_PEERS_BYTES // max(1, world_size - 1))
 
 
 class Credit:
-    """One rank's count with one peer, both ways. A cost is in bytes, `overhead` included.
+    """One rank's credit with one peer, in both directions. A cost is in bytes, `overhead` included.
 
     Args:
-        limit: bytes each way; the same at both ends.
+        limit: bytes in each direction; the same at both ends.
     """
 
     __slots__ = ("_came", "_limit", "_spent", "_taken")
@@ -85,21 +85,21 @@ class Credit:
         return f"{self._spent} bytes, most: {self._limit}"
 
     def spend(self, cost: int) -> bool:
-        """Whether `cost` more bytes may lie at the peer; if so, they count from now on."""
+        """Spend `cost` bytes of credit; returns False, and spends nothing, if that exceeds the limit."""
         if self._spent + cost > self._limit:
             return False
         self._spent += cost
         return True
 
     def save(self, cost: int) -> None:
-        """Take back what was spent: it was not sent after all, or the peer requested it."""
+        """Take back spent credit: the message was not sent after all, or the peer requested it."""
         self._spent -= cost
 
     def regain(self, cost: object) -> None:
-        """The peer reports that so many bytes were taken.
+        """Regain `cost` bytes that the peer reports as consumed.
 
         Raises:
-            WireError: more than was spent, or no number.
+            WireError: more than was spent, or not a number.
         """
         if type(cost) is not int or not 0 < cost <= self._spent:
             raise WireError(f"credit for what was never sent (credit: {cost!r}, bytes sent unexpected: {self._spent})")
@@ -109,20 +109,20 @@ class Credit:
         """Count `cost` bytes that came unexpected.
 
         Raises:
-            WireError: the peer has sent more than it may.
+            WireError: the peer has exceeded its limit.
         """
         self._came += cost
         if self._came > self._limit:
             raise WireError(f"more unexpected messages than are kept here (bytes: {self._came}, limit: {self._limit})")
 
     def left(self, cost: int) -> None:
-        """Count `cost` bytes less: they lie here no longer, and the peer counts that by itself."""
+        """Count `cost` bytes less: they are no longer kept here, and the peer knows that without a credit frame."""
         self._came -= cost
 
     def taken(self, cost: int) -> int:
         """Account for a consumed unexpected message. Returns the credit to send back, usually 0.
 
-        Credit goes back in few and large amounts: a quarter of the limit.
+        Credit is returned in few large amounts: a quarter of the limit.
         """
         self._taken += cost
         if 4 * self._taken < self._limit:
@@ -133,7 +133,7 @@ class Credit:
 
 
 class Offer:
-    """The body of an offered message, and the future of its sender, done when the memory is free.
+    """The body of an offered message, and its sender's future, done when the memory may be reused.
 
     Args:
         cost: bytes that the offer takes at the receiver, by `transports.tcp.flow_control.overhead`.
@@ -149,7 +149,7 @@ class Offer:
         self.free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def leaves(self, frame: Outgoing | None) -> None:
-        """Its receive is posted and it is being written: its memory is free when the frame is out (None: it is)."""
+        """The body is being written: its memory is free when `frame` is written (None: it is written already)."""
         if frame is None:
             return self.settle()
         self.frame = frame
@@ -158,7 +158,7 @@ class Offer:
         )
 
     def detach(self) -> None:
-        """Go on from memory of its own, as its sender was cancelled."""
+        """The sender was cancelled: continue from a copy."""
         if self.frame is not None:
             self.frame.detach()
         self.views = [memoryview(bytes(view)) for view in self.views]
@@ -180,10 +180,10 @@ class OfferTable:
         self._next = 0
 
     def put(self, offer: Offer) -> int:
-        """Keep an offer; returns its number.
+        """Store an offer; returns its number.
 
         Raises:
-            TransportError: no number is free, or the offers would take more at the peer than they may.
+            TransportError: no number is free, or the offers would exceed their limit at the peer.
         """
         if len(self._offers) == OFFERS or not self._credit.spend(offer.cost):
             raise TransportError(
@@ -197,7 +197,7 @@ class OfferTable:
         return number
 
     def pop(self, number: int) -> Offer:
-        """Remove and return the offer with this number; raises WireError where there is none."""
+        """Remove and return the offer with this number; raises WireError if there is none."""
         if number not in self._offers:
             raise WireError(f"a message was asked for that is not held here (number: {number})")
         offer = self._offers.pop(number)

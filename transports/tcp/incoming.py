@@ -1,7 +1,7 @@
-"""A message that is being received: its arrays, how many bytes have come, and the receive that waits for the last.
+"""A message that is being received: its arrays, how many bytes have come, and the receive that waits for it.
 
-The next byte has one place at any moment, and the receiver that lent that place may take it back. So a receiver's
-arrays are filled straight from the socket, and a cancelled receiver's arrays are not touched again.
+A receiver may provide its arrays, which are then filled directly from the socket, and may take them back. The arrays of
+a cancelled receive are not written again.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ from transports.wire.frames import Header
 
 
 class Incoming:
-    """One message behind its header.
+    """One message whose header has come.
 
     Args:
-        header: what it said of itself; memory is taken only when the first byte needs it.
+        header: its header. Memory is allocated only at the first byte of the body.
         on_posted: called when the first receive for it is posted.
     """
 
@@ -43,29 +43,29 @@ class Incoming:
 
     @classmethod
     def complete(cls, header: Header, blocks: tuple[Block, ...]) -> "Incoming":
-        """A message that needs no wire, its arrays already in memory of their own."""
+        """A complete message, which a rank has sent to itself; `blocks` are its own copies."""
         message = cls(header)
         message._blocks, message._place, message.missing = blocks, len(blocks), 0
         return message
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """The arrays, as far as they are filled; fresh memory unless a receiver lent its own."""
+        """The arrays, as far as they are filled; in new memory unless a receiver provided its own."""
         if self._blocks is None:
             self._blocks = landing(self.header.layouts)
         return self._blocks
 
     def post(self) -> None:
-        """Note that a receive for it is posted; only the first counts."""
+        """A receive for it is posted: call `on_posted`, the first time only."""
         on_posted, self.on_posted = self.on_posted, None
         if on_posted is not None:
             on_posted()
 
     def attach(self, into: Sequence[Block]) -> tuple[Block, ...]:
-        """Receive into these arrays from now on; what has come already is copied there.
+        """Receive into these arrays from now on; the bytes that have come already are copied there.
 
         Raises:
-            ValueError: they do not fit; nothing has changed.
+            ValueError: the arrays do not fit; nothing has changed.
         """
         blocks = landing(self.header.layouts, into)
         self._move(blocks)
@@ -73,26 +73,26 @@ class Incoming:
         return blocks
 
     def detach(self, lent: tuple[Block, ...]) -> None:
-        """Give back what `attach` returned: move into fresh memory, unless the message lies elsewhere by now."""
+        """Return the arrays of `attach`: move the message into new memory, unless it has left these arrays already."""
         if self._lent and self._blocks is lent:
             self._move(landing(self.header.layouts))
             self._lent = False
 
     def buffer(self) -> memoryview:
-        """Memory for the next bytes; do not call it when none is missing."""
+        """Memory for the next bytes. Do not call this when no byte is missing."""
         while self._offset == self.blocks[self._place].nbytes:
             self._place, self._offset = self._place + 1, 0
         return self.blocks[self._place].data[self._offset :]
 
     def advance(self, count: int) -> None:
-        """Say that `count` bytes were put at the front of `buffer`."""
+        """Account for `count` bytes that were written to the front of `buffer`."""
         self._offset += count
         self.missing -= count
         if not self.missing:
             self._wake()
 
     def fail(self, error: Exception) -> None:
-        """The rest will not come: tell the receiver, and let go of its arrays."""
+        """The rest will not come: fail the receive, and release its arrays."""
         if self.missing:
             self._error, self._blocks, self._lent, self.on_posted = error, None, False, None
             self._wake()

@@ -1,13 +1,13 @@
-"""The protocol between this rank and one peer over TCP: its frames, and what each of them does.
+"""The protocol between this rank and one peer over TCP: its frames, and the effect of each.
 
     sender                                            receiver
     MESSAGE or BUFFER, within the credit           →  kept, or taken by a posted receive
-                                                   ←  CREDIT, now and then, for what was taken
+                                                   ←  CREDIT, sometimes, for consumed messages
     RTS or RTS_BUFFER, beyond it, number n         →  kept, without its body
                                                    ←  CTS n, when a receive is posted
-    DATA n                                         →  straight into the receiver's memory
+    DATA n                                         →  directly into the receiver's memory
 
-A send waits for the receive of its own message only, never for that of another.
+A send waits only for the receive of its own message, never for that of another.
 """
 
 import asyncio
@@ -48,11 +48,10 @@ class TcpPeer:
 
     Args:
         sock: connected, non-blocking, authenticated; owned from now on.
-        limit: bytes of unexpected messages that either end keeps, and again those of offers (`OFFERS_BYTES` if that is
-            more).
-        cached: whether one core of this machine reads what another has just written.
+        limit: bytes of unexpected messages that each end keeps; also the limit of offers, if above `OFFERS_BYTES`.
+        cached: whether the peer is on this machine with a core of its own, so that data passes through the cache.
         lost: called once when the connection has ended.
-        aborted: called with the peer's rank and reason when it failed.
+        aborted: called with the peer's rank and the reason when the peer aborts.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class TcpPeer:
         await self._offer(head, [view], FRAME_BYTES)
 
     def farewell(self, last: Views, error: Exception) -> None:
-        """Deliver the open offers, up to `CLOSING_BYTES` of them, then send a last frame; see `Link.farewell`."""
+        """Deliver the open offers, up to `CLOSING_BYTES`, then send a last frame; see `Link.farewell`."""
         for number, offer in self._offer_table.clear().items():
             if self._closing.spend(offer.nbytes):
                 self._deliver(number, offer)
@@ -111,14 +110,14 @@ class TcpPeer:
         self.link.discard(error)
 
     def fail_incoming(self, error: Exception) -> None:
-        """Fail what has not come whole; the receivers' arrays are not touched again."""
+        """Fail incomplete messages; the receivers' arrays are not written again."""
         self.link.fail_incoming(error)
         for body in self._offered.values():
             body.fail(error)
         self._offered.clear()
 
     def drop(self, error: Exception) -> None:
-        """Close now: fail all that is under way either way."""
+        """Close now, and fail everything that is being sent or received."""
         self.discard(error)
         self.link.drop(error)
         self.fail_incoming(error)
@@ -147,7 +146,7 @@ class TcpPeer:
         offer.leaves(self.link.write([encode_bare(Kind.DATA, number, offer.nbytes), *offer.views]))
 
     def _begin(self, preamble: Preamble, header: Header) -> Body:
-        """A frame's header is here: match it, so that its body can go where it is wanted."""
+        """A frame's header has come: match it, and return the memory for its body."""
         match preamble.kind:
             case Kind.MESSAGE:
                 cost = kept_bytes(header)
@@ -186,7 +185,7 @@ class TcpPeer:
         return incoming
 
     def _note_offer(self, preamble: Preamble, header: Header) -> Body:
-        """Keep an offer like a message; its body is requested when a receive is posted."""
+        """Keep an offer in the mailbox like a message; its body is requested when a receive is posted."""
         number = preamble.channel
         if number in self._offered:
             raise WireError(f"a number offered twice (number: {number})")

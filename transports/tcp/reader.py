@@ -1,8 +1,8 @@
-"""Cuts the byte stream from one peer into frames. No I/O.
+"""The reader: splits the byte stream from one peer into frames. No I/O.
 
 The caller reads into `buffer`, then calls `advance` with the count. Small frames go through one staging buffer, so that
-one read may bring many; the body of a large message is read straight into its arrays. After a large body another is
-likely, so little is staged then, and next to nothing of it is copied twice.
+one read may return many; the body of a large message is read directly into its arrays. After a large body another is
+likely, so the next read into the staging buffer is small, and little of that body is copied twice.
 """
 
 from collections.abc import Callable, Generator
@@ -16,7 +16,7 @@ GLIMPSE_BYTES = 1 << 10
 
 
 class Body(Protocol):
-    """What a frame's bytes go into.
+    """The destination of a frame's body.
 
     Attributes:
         missing: bytes that have not come yet.
@@ -25,10 +25,10 @@ class Body(Protocol):
     missing: int
 
     def buffer(self) -> memoryview:
-        """Memory for the next bytes; do not call it when none is missing."""
+        """Memory for the next bytes. Do not call this when no byte is missing."""
 
     def advance(self, count: int) -> None:
-        """Say that `count` bytes were put at the front of `buffer`."""
+        """Account for `count` bytes that were written to the front of `buffer`."""
 
     def fail(self, error: Exception) -> None:
         """The rest will not come."""
@@ -38,8 +38,8 @@ class Inflow:
     """The state between two reads.
 
     Args:
-        begin: called with each frame's preamble and header as soon as they are known; returns where its body goes.
-        complete: called when the body is there too.
+        begin: called with each frame's preamble and header when they have come; returns the memory for its body.
+        complete: called when the body is complete too.
 
     Attributes:
         direct: whether the last `buffer` was a body's own memory.
@@ -59,17 +59,17 @@ class Inflow:
         self._want: int | Body = next(self._frames)
 
     def buffer(self) -> memoryview:
-        """Where the next bytes from the peer belong; valid until the next call of anything."""
+        """Memory for the next bytes from the peer; valid until the next call of any method."""
         want = self._want
         self.direct = not isinstance(want, int) and (buffer := want.buffer()).nbytes >= DIRECT_BYTES
         return buffer if self.direct else self._staging[self._staged : self._staged + self._look]
 
     def advance(self, count: int) -> None:
-        """Say that `count` bytes were put at the front of the last `buffer`.
+        """Account for `count` bytes that were written to the front of the last `buffer`.
 
         Raises:
-            WireError: the stream is no stream of frames; what came before stands, nothing after can be read.
-            MemoryError: there is no memory for the message that was announced.
+            WireError: the bytes are not frames. Earlier frames are valid; no later byte can be read.
+            MemoryError: there is no memory for the announced message.
         """
         if self.direct:
             self._look = GLIMPSE_BYTES
@@ -83,16 +83,16 @@ class Inflow:
 
     @property
     def inside(self) -> bool:
-        """Whether a frame has begun and is not complete."""
+        """Whether a frame has begun and is incomplete."""
         return self._staged > 0 or self._want != PREAMBLE_BYTES
 
     def fail(self, error: Exception) -> None:
-        """The stream has ended: fail the message that was under way."""
+        """The stream has ended: fail the incomplete message."""
         if not isinstance(self._want, int):
             self._want.fail(error)
 
     def _parse(self) -> Generator[int | Body, memoryview | None, None]:
-        """Yields how many bytes it needs in one piece, or the message whose body comes next."""
+        """Yields the number of contiguous bytes needed, or the message whose body comes next."""
         while True:
             preamble = parse_preamble((yield PREAMBLE_BYTES))
             header = parse_header(preamble, (yield preamble.header_bytes) if preamble.header_bytes else b"")
@@ -102,7 +102,7 @@ class Inflow:
             self._complete(preamble, incoming)
 
     def _settle(self) -> None:
-        """Hand on what is staged, as far as it goes, and move the rest to the front."""
+        """Process the staged bytes as far as possible, and move the rest to the front."""
         start = 0
         while True:
             want, left = self._want, self._staged - start
@@ -123,7 +123,7 @@ class Inflow:
 
 
 def pour(data: memoryview, incoming: Body) -> int:
-    """Copy as much of `data` as the message still misses; returns the bytes taken."""
+    """Copy `data` into the message, at most its missing bytes. Returns the bytes copied."""
     taken = 0
     while incoming.missing and taken < data.nbytes:
         buffer = incoming.buffer()

@@ -1,15 +1,15 @@
-"""What the ranks of one machine arrange once all have met: Unix sockets in place of TCP, and how many cores they share.
+"""Shortcuts between ranks of one machine, after the rendezvous: Unix sockets in place of TCP, and their core count.
 
     lower rank                                  higher rank
     "unix" [name, nonce, users], or nothing →   connects to that name, sends the nonce there
-                                           ←    "unix": whether the connection stands
-    takes the connection that sends the nonce
+                                           ←    "unix": whether it has connected
+    accepts the connection that sends the nonce
 
-Where the Unix socket cannot be reached (other namespaces of networks or users, a machine that bears another's name, a
-system without abstract names), the two keep their TCP connection. Any user may know the name; the system checks that
-both processes are the same user's, and the nonce went over an authenticated connection.
+If the Unix socket cannot be reached (other network or user namespaces, two machines with one name, a system without
+abstract names), the two ranks keep their TCP connection. Any user may know the name; each end checks that the other
+process belongs to the same user, and the nonce was sent over an authenticated connection.
 
-The ranks of a machine may be bound to cores of their own, so each tells all others its cores and all count alike.
+A launcher may bind each rank to its own cores, so the ranks of a machine exchange their cores and count the union.
 
 Measured between two processes, messages of 1 to 16 MiB there and back: 5.5 to 9.4 GB/s, and 2.5 to 5.3 over loopback.
 """
@@ -33,20 +33,20 @@ from transports.tcp.sockets import accept, read_exactly, watched
 
 NONCE_BYTES = 32
 ROOM_BYTES = 4 << 20
-"""What the kernel may hold for the other end: more than a collective's piece, so that of ranks that share a core one
-writes it whole before another runs (4 ranks on 2 cores, 16 MiB by `multi_ring`: 28.4 ms where 1 MiB took 31.8)."""
+"""The kernel's send buffer: larger than a collective's piece, so that of ranks that share a core one writes a whole
+piece before another runs (4 ranks on 2 cores, 16 MiB by `multi_ring`: 28.4 ms, and 31.8 ms with 1 MiB)."""
 CALLERS = 16
-"""Connections that may wait to be accepted; one is expected."""
+"""The listener's backlog; one connection is expected."""
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 MOST_CORES = 1 << 13
-"""The most cores that Linux can be built for."""
+"""The most cores that Linux supports."""
 
 
 async def shortcuts(rank: int, met: Mapping[int, socket.socket]) -> dict[int, socket.socket]:
-    """The best sockets to these ranks of this machine, all of which call this; those they replace are closed.
+    """The fastest sockets to these ranks of this machine, which all call this; the replaced sockets are closed.
 
     Raises:
-        WireError, OSError: a rank sent what does not belong here, or left; the first error of any of them.
+        WireError, OSError: a rank sent an unexpected message, or left; the first such error.
     """
     found: dict[int, socket.socket] = {}
 
@@ -95,7 +95,7 @@ async def _guest(met: socket.socket) -> socket.socket:
 
 
 def open_listener(name: str) -> socket.socket | None:
-    """A socket that listens under this name; None where the system has no such names, or no file to spare."""
+    """A socket that listens under this name; None if the system has no such names, or no free descriptor."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(name)
@@ -107,10 +107,10 @@ def open_listener(name: str) -> socket.socket | None:
 
 
 def call(told: Any) -> socket.socket | None:
-    """Connect to the name in the message and send its nonce; None where nothing answers.
+    """Connect to the name in the message and send its nonce; None if that fails.
 
     Raises:
-        WireError: it is no such message.
+        WireError: the message is malformed.
     """
     match told:
         case None:
@@ -147,31 +147,31 @@ async def _admit(listener: socket.socket, nonce: bytes) -> socket.socket:
 
 
 def users() -> str:
-    """The namespace of user numbers here: in another one, the same user has another number."""
+    """The user namespace of this process: in another namespace, the same user has another number."""
     with suppress(OSError):
         return os.readlink("/proc/self/ns/user")
     return ""
 
 
 def _roomy(sock: socket.socket) -> socket.socket:
-    """Let more bytes be under way than the few that the system allows by itself, as far as its `wmem_max` goes."""
+    """Enlarge the send buffer beyond the system's default, up to its `wmem_max`."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM_BYTES)
     return sock
 
 
 def is_own(sock: socket.socket) -> bool:
-    """Whether the process at the other end is this user's."""
+    """Whether the process at the other end belongs to this user."""
     said = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return _CREDENTIALS.unpack(said)[1] == os.getuid()
 
 
 async def cores_together(others: Iterable[socket.socket]) -> int:
-    """How many cores this rank and the others of its machine may run on, each counted once; all of them call this.
+    """The number of distinct cores that the ranks of this machine may run on; all of them call this.
 
     Args:
         others: the sockets to the other ranks of this machine.
     Raises:
-        WireError, OSError: a rank sent what is no list of cores, or left; the first error of any of them.
+        WireError, OSError: a rank sent a malformed list of cores, or left; the first such error.
     """
     own = sorted(os.sched_getaffinity(0))
     async with Nursery() as group:
@@ -188,12 +188,12 @@ async def _exchange(sock: socket.socket, own: list[int]) -> list[int]:
 
 
 async def settle_in(config: TcpConfig, peers: Peers) -> int:
-    """Put faster sockets in the place of those to ranks of this machine; all ranks call this.
+    """Replace the sockets to ranks of this machine by faster ones; all ranks call this.
 
-    Returns: the cores that the ranks of this machine may run on, together.
+    Returns: the number of distinct cores that the ranks of this machine may run on.
     Raises:
-        RendezvousError: one of them left, was silent for `config.wait` seconds, or sent what makes no sense.
-    Cost: three small control messages there and back with each rank of this machine.
+        RendezvousError: a rank left, was silent for `config.wait` seconds, or sent an unexpected message.
+    Cost: three small control messages each way with each rank of this machine.
     """
     here = {rank: sock for rank, sock in peers.items() if peers.nodes[rank] == peers.nodes[config.rank]}
     try:

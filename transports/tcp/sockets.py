@@ -1,7 +1,7 @@
 """Non-blocking TCP sockets on the running event loop: listen, accept, dial, read a known number of bytes.
 
-The one rule: a wait that is cancelled loses nothing and leaves nothing open. So each waits for readiness and then
-calls the socket itself; the loop's own `sock_accept` may hand a connection to a caller who is gone (Python 3.11).
+A cancelled wait loses no bytes and leaves no socket open. So each function waits for readiness and then calls the
+socket itself: the loop's own `sock_accept` may lose a connection when its caller is cancelled (Python 3.11).
 """
 
 import asyncio
@@ -27,20 +27,20 @@ SPARE_FILES = 64
 CACHED_BUFFER = 1 << 20
 
 # All time limits of connections, in seconds. docs/transports.md lists them for users.
-CONNECT_S = 15.0  # until a connection stands; the kernel alone would try for more than two minutes
-SILENCE_S = 4.0  # for each handshake, and for each answer that a rank owes rank 0 while the ranks meet
-SENDING_S = 60.0  # without an acknowledgement of what was sent, or an answer to a probe
-ABORT_S = 1.0  # for a failed rank to tell the others why
+CONNECT_S = 15.0  # for one attempt to connect; the kernel alone would try for more than two minutes
+SILENCE_S = 4.0  # for each handshake, and for each reply of a rank to rank 0 during the rendezvous
+SENDING_S = 60.0  # without an acknowledgement of sent bytes, or an answer to a probe
+ABORT_S = 1.0  # for a failed rank to send its reason to the others
 CLOSE_S = 10.0  # without progress while a rank closes
 
 
 class Keepalive(NamedTuple):
-    """How the kernel examines an idle connection: it is lost after idle + interval * probes seconds, 15 by default.
+    """The kernel's probes of an idle connection: it is lost after idle + interval * probes seconds, 15 by default.
 
     Args:
         idle: seconds without a byte before the first probe.
         interval: seconds between probes.
-        probes: without an answer.
+        probes: unanswered probes after which the connection is lost.
     """
 
     idle: int = 5
@@ -50,7 +50,7 @@ class Keepalive(NamedTuple):
 
 KEEPALIVE = Keepalive()
 TCP_RTO_MAX_MS = 44  # Linux 6.15; Python has no name for it
-LONGEST_PAUSE_MS = 10_000  # between two retransmissions or probes of a full receiver; 2 minutes otherwise
+LONGEST_PAUSE_MS = 10_000  # between two retransmissions or probes of a full receiver; the default is 2 minutes
 _INFO = struct.Struct("=3xB20xI16xI8xI")  # of Linux' tcp_info: probes, unacked, last_data_sent, last_ack_recv
 
 Address = tuple[str, int]
@@ -62,7 +62,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_files(world_size: int) -> None:
-    """Raise RendezvousError where so many connections are more than this process may have open."""
+    """Raise RendezvousError if this process may not open a connection to every rank."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if world_size + SPARE_FILES > most:
         raise RendezvousError(
@@ -72,19 +72,19 @@ def check_files(world_size: int) -> None:
 
 
 def told(error: OSError) -> str:
-    """What went wrong, in the system's words; asyncio puts its own in their place."""
+    """The system's text for the error, which asyncio replaces by its own."""
     return os.strerror(error.errno) if error.errno else str(error)
 
 
 async def resolve(host: str, port: int) -> list[Address]:
-    """The numeric addresses of a name, IPv4 first; raises OSError where there is none."""
+    """The numeric addresses of a name, IPv4 first; raises OSError if there is none."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     found.sort(key=lambda entry: entry[0] != socket.AF_INET)
     return list(dict.fromkeys((entry[4][0], port) for entry in found))
 
 
 def watched(sock: socket.socket) -> socket.socket:
-    """The socket, made ready for the running loop; raises OSError where the loop cannot watch one more file."""
+    """Make the socket non-blocking for the running loop; raises OSError if the loop cannot watch one more file."""
     by_select = isinstance(getattr(asyncio.get_running_loop(), "_selector", None), selectors.SelectSelector)
     if by_select and sock.fileno() >= SELECT_FILES:
         sock.close()
@@ -98,7 +98,7 @@ def family(host: str) -> socket.AddressFamily:
 
 
 def listen(address: Address) -> socket.socket:
-    """A listening socket at a numeric address (port 0: any free one); raises OSError where it is taken."""
+    """A listening socket at a numeric address (port 0: any free port); raises OSError if it is in use."""
     listener = socket.socket(family(address[0]), socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -111,7 +111,7 @@ def listen(address: Address) -> socket.socket:
 
 
 async def readable(sock: socket.socket) -> None:
-    """Wait until the socket has bytes, a connection, or its end to tell."""
+    """Wait until the socket has bytes or a connection, or is closed by the peer."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
     loop.add_reader(sock, lambda: ready.done() or ready.set_result(None))
@@ -122,7 +122,7 @@ async def readable(sock: socket.socket) -> None:
 
 
 async def accept(listener: socket.socket) -> socket.socket:
-    """The next caller; while files are short, callers wait in the kernel's queue."""
+    """Accept the next connection; while no descriptor is free, connections wait in the kernel's queue."""
     while True:
         await readable(listener)
         try:
@@ -130,7 +130,7 @@ async def accept(listener: socket.socket) -> socket.socket:
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 await asyncio.sleep(SHORT_OF_FILES_S)
-            # else: the caller hung up before we answered
+            # else: the caller closed the connection before it was accepted
 
 
 async def dial(address: Address) -> socket.socket:
@@ -144,7 +144,7 @@ async def dial(address: Address) -> socket.socket:
         watched(sock)
         async with asyncio.timeout(CONNECT_S):
             await asyncio.get_running_loop().sock_connect(sock, address)
-        if sock.getsockname() == sock.getpeername():  # a free ephemeral port can connect to itself
+        if sock.getsockname() == sock.getpeername():  # TCP can connect a free ephemeral port to itself
             raise ConnectionRefusedError("connected to itself")
     except TimeoutError as error:
         sock.close()
@@ -156,10 +156,10 @@ async def dial(address: Address) -> socket.socket:
 
 
 async def read_exactly(sock: socket.socket, count: int) -> bytes:
-    """The next `count` bytes, never one more.
+    """Read exactly `count` bytes.
 
     Raises:
-        ConnectionError: the other side closed before they were all here.
+        ConnectionError: the other side closed before all of them came.
     """
     data = bytearray()
     while len(data) < count:
@@ -177,13 +177,13 @@ async def read_exactly(sock: socket.socket, count: int) -> bytes:
 def tune(sock: socket.socket, keepalive: Keepalive = KEEPALIVE) -> None:
     """Send small frames at once, and let the kernel break an idle connection with a machine that vanished.
 
-    The kernel examines idle connections alone: `unanswered` is for the others. TCP_USER_TIMEOUT would serve both, but
-    it overrides the number of keepalive probes, and breaks a connection with a live process that does not read.
+    The kernel probes only idle connections; `unanswered` checks the others. TCP_USER_TIMEOUT would cover both, but it
+    overrides the number of keepalive probes, and breaks a connection with a live process that does not read.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in zip(("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT"), keepalive, strict=True):
-        if hasattr(socket, name):  # not every system has them all
+        if hasattr(socket, name):  # some systems lack some of them
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     if sys.platform == "linux":
         with suppress(OSError):
@@ -191,10 +191,10 @@ def tune(sock: socket.socket, keepalive: Keepalive = KEEPALIVE) -> None:
 
 
 def unanswered(sock: socket.socket) -> float | None:
-    """Seconds since the other machine acknowledged anything; None while nothing here waits for an answer.
+    """Seconds since the other machine last acknowledged bytes; None while no sent byte or probe waits for an answer.
 
-    A full receiver, such as a stopped process, gets a probe or a segment again from time to time. Its machine answers
-    each, so that nothing waits between two of them. Cost: one system call of some 2 µs.
+    To a full receiver, such as a stopped process, the kernel sends a probe or segment at intervals. Its machine answers
+    each, so that between two of them nothing waits for an answer. Cost: one system call of about 2 µs.
     """
     if sys.platform != "linux" or sock.family == socket.AF_UNIX:
         return None
@@ -204,17 +204,17 @@ def unanswered(sock: socket.socket) -> float | None:
 
 
 def unacknowledged(sock: socket.socket) -> int:
-    """Bytes that this kernel has taken and the other end's has not acknowledged; 0 where the system does not say."""
+    """Bytes in this kernel that the other end has not acknowledged; 0 if the system does not report it."""
     with suppress(OSError):
         return int.from_bytes(fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
     return 0
 
 
 def stay_in_cache(sock: socket.socket) -> None:
-    """Keep the kernel's buffers so small that one core reads from its cache what another has just written.
+    """Limit the kernel's buffers so that the reading core finds the data that another core has just written in cache.
 
-    For two ranks of one machine with a core each (1 MiB took 206 µs so, 350 to 400 otherwise). A network, and ranks
-    that take turns on a core, need larger ones, which the kernel finds by itself.
+    For two ranks of one machine with a core each (1 MiB: 206 µs, and 350 to 400 µs without this). A network, and ranks
+    that share a core, need larger buffers, which the kernel sizes by itself.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CACHED_BUFFER)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, CACHED_BUFFER)

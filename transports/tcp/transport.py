@@ -1,8 +1,8 @@
-"""`tcp://`: each rank is a process with one connection to each other rank, a Unix socket between those of one machine.
+"""The `tcp` transport: one connection between each two ranks, or a Unix socket between ranks of one machine.
 
-Bytes are read as soon as they come, straight into the receiver's arrays if its receive is posted, else into fresh
-memory; so no send waits for the receive of another message. Beyond a limit, messages stay at their sender until their
-receive is posted (`transports.tcp.peer`). `transports.tcp.join` connects and authenticates the ranks.
+Bytes are read as soon as they come, directly into the receiver's arrays if its receive is posted, else into new memory;
+so no send waits for the receive of another message. Beyond a limit, messages stay at their sender until their receive
+is posted (`transports.tcp.peer`). `transports.tcp.join` connects and authenticates the ranks.
 """
 
 import asyncio
@@ -31,31 +31,31 @@ from transports.wire.frames import Header, Key, Kind, encode, encode_head
 
 REASON_CHARACTERS = 4096
 TOLD_BYTES = 64 << 10
-"""Bytes of the longest buffer of an unexpected size of which the error holds the beginning."""
+"""The longest buffer of an unexpected size, in bytes, whose beginning is put into the error."""
 MOMENT_S = 200e-6
-"""Seconds to keep the loop awake; a short answer has come by then, if its sender does nothing else first."""
+"""Seconds to keep the loop awake; a short reply comes within this time if its sender does nothing else first."""
 
 
 async def open_url(parts: SplitResult) -> "Tcp":
-    """Open `tcp://[HOST:PORT][?wait=SECONDS&unix=no]`; what the URL leaves out comes from torchrun's variables.
+    """Open `tcp://[HOST:PORT][?wait=SECONDS&unix=no]`; parts missing in the URL come from torchrun's variables.
 
-    RANK and WORLD_SIZE say who this is, PIPELINED_KEY or PIPELINED_KEY_FILE hold the shared key.
+    RANK and WORLD_SIZE give this rank; PIPELINED_KEY or PIPELINED_KEY_FILE hold the shared key.
 
     Raises:
-        ValueError: the URL makes no sense. RendezvousError: the ranks did not find one another.
-        AuthenticationError: a key is wrong, here or there.
+        ValueError: the URL is malformed. RendezvousError: the ranks could not connect.
+        AuthenticationError: the ranks' keys differ.
     """
     config = TcpConfig.of(parts, os.environ)
     return await meet(config, meeting_point(config), credit_limit(config.world_size))
 
 
 async def meet(config: TcpConfig, point: MeetingPoint, limit: int) -> "Tcp":
-    """Connect this rank to all others, which call this too.
+    """Connect this rank to all others; all ranks call this.
 
     Args:
         limit: as for `Tcp`.
     Raises:
-        RendezvousError: the ranks did not find one another; no socket is left open.
+        RendezvousError: the ranks could not connect; no socket is left open.
     """
     peers = await gather(config, point)
     try:
@@ -71,10 +71,10 @@ class Tcp(Transport):
     """One rank of a world.
 
     Args:
-        peers: one connected, non-blocking, authenticated socket for every other rank; owned from now on.
+        peers: one connected, non-blocking, authenticated socket for each other rank; owned from now on.
         limit: bytes of unexpected messages that are kept here from each peer; equal on all ranks.
-        nodes: for every rank the lowest rank of its machine; if empty, all are on one.
-        cores: that the ranks of this machine may run on, together; 0 for those that this rank may.
+        nodes: for each rank, the lowest rank of its machine; if empty, all ranks are on one machine.
+        cores: the number of distinct cores for the ranks of this machine; 0: the number for this rank.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Tcp(Transport):
         self._end_state.check_sendable(peer)
         blocks = tuple(Block.of(array) for array in arrays)
         if peer == self.rank:
-            encode_head(Kind.MESSAGE, key, blocks, note)  # what the wire cannot carry is refused here too
+            encode_head(Kind.MESSAGE, key, blocks, note)  # refuses a message that has no wire form here too
             self._messages.arrived(peer, tuple(key), _to_itself(tuple(key), blocks, note))
         else:
             await self._peers[peer].send_message(key, blocks, note)
@@ -147,7 +147,7 @@ class Tcp(Transport):
         self.traffic.count_received(view.nbytes, header)
 
     async def _misfit(self, peer: int, channel: int, expected: int, came: int) -> SizeMismatch:
-        """The error for a buffer of another size. A short one, if it is still there, tells its beginning."""
+        """The error for a buffer of another size; includes the beginning of a short buffer that is still available."""
         lane, beginning = self._buffers.lane(peer, channel), memoryview(b"")
         if came <= TOLD_BYTES and lane.arrived and lane.arrived[0].nbytes == came:
             beginning = memoryview(bytearray(came))
@@ -177,7 +177,7 @@ class Tcp(Transport):
     async def _take(
         self, mailbox: Mailbox[Incoming], peer: int | None, key: Key, into: Sequence[Block] | None
     ) -> Arrival[Incoming]:
-        """Take a message and wait for its last byte; a cancelled taker gives it back, and gets his arrays back."""
+        """Take a message and wait for its last byte. Cancelled: the message is put back, and `into` is returned."""
         lent: list[tuple[Incoming, tuple[Block, ...]]] = []
         arrival = None
 
@@ -218,14 +218,14 @@ class Tcp(Transport):
         self._lose(PeerLost(rank, "it aborted"))
 
     def _lose(self, error: PeerLost) -> None:
-        """Nothing passes between this rank and the lost one any more; whole messages that came before stay."""
+        """Close the connection with the lost rank; complete messages that came before stay available."""
         self._end_state.lose(error)
         self._messages.fail_peer(error.rank, error)
         self._buffers.fail_peer(error.rank, error)
         self._peers[error.rank].drop(error)
 
     def _finish(self, error: TransportError) -> TransportError:
-        """End every operation here but the sends under way; the first reason stays."""
+        """Fail every operation here except the sends in progress; the first reason is kept."""
         if self._end_state.finish(error):
             self._messages.fail_all(error)
             self._buffers.fail_all(error)
@@ -240,10 +240,10 @@ def _to_itself(key: Key, blocks: Sequence[Block], note: Any = None) -> Incoming:
 
 
 class Vigil:
-    """Keeps the loop of a rank that waits awake for a moment, before it sleeps in the kernel.
+    """Keeps the loop of a waiting rank awake for `MOMENT_S` seconds, before it sleeps in the kernel.
 
-    To fall asleep there and to be woken takes some 25 µs for each message, half of what a short one takes otherwise. It
-    does so neither while this rank computes nor where ranks outnumber cores: there the time is another's.
+    Sleeping and waking cost about 25 µs for each message; a short message takes 50 µs without them. The loop is not
+    kept awake while this rank computes, or if ranks outnumber cores: another thread or rank needs the core then.
 
     Args:
         roomy: whether every rank of this machine has a core.
@@ -256,7 +256,7 @@ class Vigil:
         self._until = 0.0
 
     def keep(self) -> None:
-        """Keep the loop awake for a moment from now on, because a receive begins to wait."""
+        """A receive begins to wait: keep the loop awake for `MOMENT_S` from now on."""
         if not self._moment or self._computing:
             return
         self._until = self._loop.time() + self._moment
@@ -265,11 +265,11 @@ class Vigil:
             self._loop.call_soon(self._look)
 
     def computing(self, busy: bool) -> None:
-        """Whether this rank computes; if so, the loop may sleep at once."""
+        """State whether this rank computes; if so, the loop may sleep at once."""
         self._computing = busy
 
     def _look(self) -> None:
-        """Let the loop poll its sockets once, and come back."""
+        """Let the loop poll its sockets once, and schedule this call again."""
         self._looking = not self._computing and self._loop.time() < self._until
         if self._looking:
             os.sched_yield()

@@ -1,7 +1,6 @@
-"""Frames out: the queue of what is still to be written to one peer. The one rule: a frame that has begun is finished.
+"""The writer: the queue of frames still to be written to one peer. No sockets; it calls a function that writes views.
 
-So a stream never breaks off inside a frame, whatever becomes of the sender. Knows views and a function that writes
-some of them; no sockets.
+A frame that has begun is always finished, even if its sender is cancelled, so the stream never ends inside a frame.
 """
 
 import asyncio
@@ -11,15 +10,15 @@ from collections.abc import Callable, Sequence
 from transports.event_loop import settle
 
 PIECES = 64
-CACHED_CHUNK = 256 << 10  # of a frame that fits a core's cache; while one chunk is read there the next one is written
-LONG_BYTES = 1 << 20  # a longer frame fits no cache, and is written in steps as large as the kernel takes
+CACHED_CHUNK = 256 << 10  # for frames that fit a core's cache: the peer reads one chunk while the next is written
+LONG_BYTES = 1 << 20  # a longer frame fits no cache, and is written in steps as large as the kernel accepts
 
 
 class Outgoing:
-    """A frame to be written: views of its sender's memory, and whom to wake when they are free again.
+    """A frame to be written: views of its sender's memory, and a future that is done when the memory is free.
 
     Args:
-        chunk: the most to be written at once, unless the frame is a long one.
+        chunk: maximum bytes of one write, unless the frame is longer than `LONG_BYTES`.
     """
 
     __slots__ = ("begun", "chunk", "views", "written")
@@ -32,7 +31,7 @@ class Outgoing:
         self.chunk = chunk if nbytes <= LONG_BYTES else nbytes
 
     def advance(self, count: int) -> None:
-        """Say that the first `count` bytes are written."""
+        """Account for the first `count` bytes, which are written."""
         self.begun = self.begun or count > 0
         while self.views and count >= self.views[0].nbytes:
             count -= self.views.popleft().nbytes
@@ -40,7 +39,7 @@ class Outgoing:
             self.views[0] = self.views[0][count:]
 
     def front(self) -> list[memoryview]:
-        """What to write next: a chunk, or all that is left, but no more than `PIECES` views."""
+        """The views to write next: a chunk, or all that is left, at most `PIECES` views."""
         found, most = [], self.chunk
         for view in self.views:
             if not most or len(found) == PIECES:
@@ -50,7 +49,7 @@ class Outgoing:
         return found
 
     def detach(self) -> None:
-        """Move the rest into memory of its own, so that the sender may have its arrays back."""
+        """Copy the rest, so that the sender may reuse its arrays."""
         self.views = deque(memoryview(bytes(view)) for view in self.views)
 
     def settle(self, error: Exception | None = None) -> None:
@@ -61,8 +60,8 @@ class Outflow:
     """Frames in the order they were pushed.
 
     Args:
-        write: writes the front of some views and returns how many bytes it took; raises BlockingIOError for none.
-        chunk: bytes that it is given at once, but for long frames.
+        write: writes the front of the given views and returns the bytes written; raises BlockingIOError for 0 bytes.
+        chunk: maximum bytes of one call of `write`, except for long frames.
     """
 
     def __init__(self, write: Callable[[list[memoryview]], int], chunk: int = LONG_BYTES):
@@ -70,7 +69,7 @@ class Outflow:
         self._queue: deque[Outgoing] = deque()
 
     def __bool__(self) -> bool:
-        """Whether anything is left to be written."""
+        """Whether any frame is left to write."""
         return bool(self._queue)
 
     @property
@@ -84,7 +83,7 @@ class Outflow:
         return frame
 
     def flush(self, most: int) -> int:
-        """Write until nothing is left, the other side is full, or `most` bytes are out; returns the bytes written."""
+        """Write until nothing is left, the kernel accepts no more, or `most` bytes are written. Returns the count."""
         total = 0
         while self._queue and total < most:
             frame = self._queue[0]
@@ -99,9 +98,9 @@ class Outflow:
         return total
 
     def withdraw(self, frame: Outgoing) -> bool:
-        """Its sender was cancelled: forget a frame not begun, finish one begun from memory of its own.
+        """The frame's sender was cancelled: remove it if it has not begun, else finish it from a copy.
 
-        Returns: whether it was forgotten.
+        Returns: whether it was removed.
         """
         if frame.begun:
             frame.detach()
@@ -111,7 +110,7 @@ class Outflow:
         return True
 
     def fail(self, error: Exception, *, begun: bool) -> None:
-        """Fail what is queued; spare a frame already begun unless `begun`."""
+        """Fail the queued frames; a frame that has begun only if `begun`."""
         spared = [] if begun else [frame for frame in self._queue if frame.begun]
         for frame in self._queue:
             if frame not in spared:
