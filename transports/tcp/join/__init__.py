@@ -1,1 +1,1 @@
-"""How ranks find one another over TCP: rendezvous, handshake, and the files that name a meeting point."""
+"""How ranks connect to one another over TCP: meeting points, rendezvous and handshake."""

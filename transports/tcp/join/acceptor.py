@@ -1,8 +1,8 @@
-"""The acceptor: a listening socket, and a handshake with each connection; and `connect`, the other side of it.
+"""The acceptor: a listening socket, and a handshake with each connection; and `connect`, the connecting side.
 
-A connection without proof of the key in time is dropped. A stranger costs a bounded time and a few hundred bytes, and
-never keeps a rank waiting: when too many connections are in their handshake, the one that has been silent longest is
-dropped, or the oldest if all have sent something.
+A connection that does not prove the key in time is dropped. An unknown caller costs a bounded time and a few hundred
+bytes, and does not delay ranks: when too many connections are in their handshake, the one that has been silent longest
+is dropped, or the oldest if all have sent something.
 """
 
 import asyncio
@@ -20,12 +20,13 @@ STRANGERS = 256
 
 
 async def converse(sock: socket.socket, dialogue: Dialogue, spoke: Callable[[], None] = lambda: None) -> Hello:
-    """Carry out a dialogue on a socket, within `SILENCE_S` seconds.
+    """Run a handshake on a socket, within `SILENCE_S` seconds.
 
     Args:
-        spoke: called each time that something was read.
+        spoke: called after each read.
     Raises:
-        TimeoutError: the other side kept silent. ConnectionError: it hung up. Else what the dialogue raises.
+        TimeoutError: the other side did not send in time. ConnectionError: it closed the connection. Else as the
+            dialogue.
     """
     loop, heard = asyncio.get_running_loop(), None
     async with asyncio.timeout(SILENCE_S):
@@ -42,7 +43,7 @@ async def converse(sock: socket.socket, dialogue: Dialogue, spoke: Callable[[], 
 
 
 async def connect(address: Address, me: Identity, peer: int) -> tuple[socket.socket, Hello]:
-    """Connect to a rank and be admitted; the caller owns the socket.
+    """Connect to a rank and complete the handshake; the caller owns the socket.
 
     Raises:
         OSError: no process listens there. AuthenticationError, RendezvousError: refused, or no rank answers there.
@@ -64,15 +65,15 @@ async def connect(address: Address, me: Identity, peer: int) -> tuple[socket.soc
 
 
 class Acceptor:
-    """An async context: while it is open, handshakes run side by side; on leaving, the listener is closed.
+    """An async context: while it is open, handshakes run concurrently; on exit, the listener is closed.
 
     Args:
         listener: owned by the acceptor from now on.
-        admit: judges a hello whose key is proved.
-        enter: what to do with an admitted caller's socket; cancelled, if it still runs, when the acceptor closes.
-        turned_away: told of every caller that was not admitted: what it did wrong, or that it hung up or kept silent.
-        failed: called with each error that `enter` or `turned_away` raises, and with one that ends the acceptor. If
-            None, such an error ends the acceptor and is raised when the acceptor closes.
+        admit: decides on a hello whose sender has proved the key.
+        enter: called with an admitted caller's socket; cancelled when the acceptor closes.
+        turned_away: called with the error of every caller that was not admitted, also if it closed or timed out.
+        failed: called with each error that `enter` or `turned_away` raises, and with an error that ends the acceptor.
+            If None, such an error ends the acceptor and is raised when the acceptor closes.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class Acceptor:
             self._serving.result()
 
     async def _supervise(self, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-        """Report an error of ours to the owner at once: it must end neither the acceptor nor stay unseen."""
+        """Report an unexpected error to the owner at once, so that it neither ends the acceptor nor stays unseen."""
         try:
             await work(*arguments)
         except Exception as error:

@@ -1,6 +1,6 @@
-"""Control messages: the small msgpack values that ranks exchange while they join, each behind a checked length.
+"""Control messages: the small msgpack values that ranks exchange while they join, each preceded by its length.
 
-Each is a word and its content; the receiver checks the content before it uses it.
+Each is a word and its content. The receiver checks the length and the content before it uses them.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ async def read_control(sock: socket.socket, word: str, limit: int = SHORT) -> An
 
     Raises:
         AuthenticationError, RendezvousError: it was a refusal, with the other side's reason.
-        WireError: it was another message, or none. ConnectionError: the other side hung up.
+        WireError: it was another message, or malformed. ConnectionError: the other side closed the connection.
     """
     (length,) = LENGTH.unpack(await read_exactly(sock, LENGTH.size))
     if length > limit:
@@ -65,7 +65,7 @@ async def refuse(sock: socket.socket, error: TransportError) -> None:
     try:
         await send_control(sock, REFUSED, [kind, str(error)[:REASON_CHARACTERS]])
     except OSError:
-        pass  # it is gone already
+        pass  # the peer is gone already
 
 
 def reason(content: Any) -> TransportError:

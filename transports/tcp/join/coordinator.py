@@ -1,6 +1,6 @@
-"""Rank 0's side of the rendezvous: seat every rank, hand out the table, say "go" when all are meshed.
+"""Rank 0's side of the rendezvous: admit every rank, send the table of ranks, send "go" when all are connected.
 
-The one rule: whatever goes wrong with one rank is told to all that are seated, so that nobody waits for ever.
+An error of one rank is sent to all admitted ranks, so that no rank waits for ever.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from transports.tcp.sockets import SILENCE_S, Address, is_loopback, readable
 NAMED = 16
 
 _logger = logging.getLogger("pipelined.transports")
-_logger.addHandler(logging.NullHandler())  # without it Python prints warnings of loggers that have no handler
+_logger.addHandler(logging.NullHandler())  # else Python prints the warnings of a logger without handlers
 
 
 @dataclass(slots=True)
 class Seat:
-    """A rank that has come: its connection, and once it said so, where it listens."""
+    """A rank that has come: its connection, and the address where it listens, once received."""
 
     sock: socket.socket
     incarnation: int
@@ -37,7 +37,7 @@ class Coordinator:
     """Gathers the other ranks once.
 
     Args:
-        wait: seconds until a rank that has not come is given up, and again for the ranks to mesh.
+        wait: seconds to wait for all ranks to come, and again for all ranks to connect to one another.
     """
 
     def __init__(self, me: Identity, wait: float):
@@ -47,10 +47,10 @@ class Coordinator:
         self._refused: dict[int | None, str] = {}
 
     async def gather(self, listener: socket.socket) -> dict[int, tuple[socket.socket, bytes]]:
-        """Every other rank's socket and machine; closes the listener.
+        """The socket and machine of each other rank; closes the listener.
 
         Raises:
-            RendezvousError: ranks did not come, or left again; callers that held another key are named.
+            RendezvousError: ranks did not come, or left; the error names callers that held another key.
         """
         try:
             async with Acceptor(listener, self._me, self._admit, self._seat, self._missed_proof):
@@ -89,14 +89,14 @@ class Coordinator:
             async with asyncio.timeout(SILENCE_S):
                 seat.address = listening(await read_control(sock, "listening"))
             self._look_around()
-            await readable(sock)  # who is seated keeps silent until the table comes: this one has left
+            await readable(sock)  # an admitted rank sends nothing before the table: this rank has left
         except (TransportError, OSError, TimeoutError):
             pass
-        if not self._full.done():  # else the table is being written, and handing it out will notice
+        if not self._full.done():  # else the table is being sent, which will fail
             self._seats.pop(hello.rank).sock.close()
 
     def is_seated(self, rank: int) -> bool:
-        """Whether this rank has come, and said where it listens."""
+        """Whether this rank has come and sent the address where it listens."""
         return rank in self._seats and self._seats[rank].address is not None
 
     def _look_around(self) -> None:
@@ -104,10 +104,10 @@ class Coordinator:
             self._full.set_result(None)
 
     def _missed_proof(self, error: Exception) -> None:
-        """Note a caller with another key, and log it once for each rank that such callers say they are.
+        """Record a caller with another key, and log it once for each rank number that such callers claim.
 
-        It changes nothing else: any process that reaches the port can call under a rank's number, and the rank itself
-        may still come.
+        Nothing else happens: any process that reaches the port can claim a rank's number, and the rank itself may still
+        come.
         """
         if isinstance(error, WrongKey) and error.claimed not in self._refused:
             self._refused[error.claimed] = error.caller
@@ -132,7 +132,7 @@ class Coordinator:
         await read_control(sock, "meshed")
 
     async def _with_all(self, talk: Callable[[socket.socket], Awaitable[None]]) -> None:
-        """Talk with every seated rank at once; the first that leaves ends it for all."""
+        """Run `talk` with every admitted rank concurrently; the first rank that leaves ends it for all."""
 
         async def with_one(rank: int, sock: socket.socket) -> None:
             try:
@@ -168,7 +168,7 @@ def listening(content: Any) -> Address:
 
 
 def check_reach(addresses: Iterable[Address]) -> None:
-    """Refuse a world in which some ranks can be reached on their own machine only."""
+    """Refuse a world in which some ranks listen on loopback and others do not."""
     hosts = {host for host, _ in addresses}
     near = sorted(host for host in hosts if is_loopback(host))
     if near and len(near) < len(hosts):

@@ -1,19 +1,19 @@
 """The handshake: two ranks prove to each other that they hold one key and belong to one run, before any frame is read.
 
-Theory of operation. Every step has a fixed size, so nothing a stranger says is ever trusted for a length:
+Every step has a fixed size, so no length is ever taken from an unauthenticated peer:
 
     connector                                   acceptor
-    hello (who I am, whom I want, nonce)   →
-                                           ←    hello (who I am, nonce)
+    hello (its rank, wanted rank, nonce)   →
+                                           ←    hello (its rank, nonce)
     proof of the key over both hellos      →
                                            ←    verdict, and the acceptor's own proof over both hellos
 
-A hello names role, both ranks, world size, run, incarnation and machine, and a proof covers both hellos: one overheard
-cannot be replayed, reflected, or used for another rank or run. Without a key the same words are spoken with an empty
-one, which proves nothing: whoever opens the transport then stays on loopback. The handshake admits a peer; it neither
-encrypts nor seals what follows.
+A hello contains role, both ranks, world size, run, incarnation and machine. A proof covers both hellos, so a recorded
+proof cannot be replayed, reflected, or used for another rank or run. Without a key both sides use an empty key, which
+proves nothing; the transport then allows loopback only. The handshake authenticates the peer; it does not encrypt or
+protect the later bytes.
 
-The one rule: no I/O. A dialogue is a generator that yields bytes to be sent, or the number of bytes it wants next.
+No I/O: a dialogue is a generator that yields bytes to send, or the number of bytes to read next.
 """
 
 import hashlib
@@ -36,14 +36,14 @@ Dialogue = Generator[bytes | int, bytes | None, "Hello"]
 
 
 class Role(IntEnum):
-    """Which end of the connection speaks; part of every proof, so that none can be reflected."""
+    """The sender's end of the connection; part of every proof, so that a proof cannot be reflected."""
 
     CONNECTOR = 0
     ACCEPTOR = 1
 
 
 class Verdict(IntEnum):
-    """What the acceptor says after the connector's proof."""
+    """The acceptor's reply to the connector's proof."""
 
     WELCOME = 0
     WRONG_KEY = 1
@@ -55,14 +55,14 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who speaks.
+    """The identity of one end, sent in the handshake.
 
     Args:
-        rank, peer: the speaker's number, and whom it believes it speaks to.
-        run: 16 bytes that name the run, the same on every rank.
-        incarnation: drawn afresh by every process, so that a restarted rank is not taken for its former self.
-        machine: 16 bytes that name the machine it runs on; ranks of one machine name the same.
-        nonce: 32 random bytes, drawn afresh for every connection.
+        rank, peer: the sender's rank, and the rank that it expects at the other end.
+        run: 16 bytes that identify the run, the same on every rank.
+        incarnation: a new random number in every process; distinguishes a rank from itself before a restart.
+        machine: 16 bytes that identify the sender's machine, the same for all ranks of one machine.
+        nonce: 32 new random bytes for every connection.
     """
 
     role: Role
@@ -80,10 +80,10 @@ class Hello:
 
     @classmethod
     def unpack(cls, data: bytes, role: Role) -> "Hello":
-        """Read a hello that must come from an end of this role.
+        """Parse a hello, which must have this role.
 
         Raises:
-            WireError: not a rank at all, another version, or the wrong end.
+            WireError: wrong magic, another version, or the wrong role.
         """
         magic, version, spoken, rank, peer, world_size, incarnation, run, machine, nonce = HELLO.unpack(data)
         if magic != MAGIC:
@@ -97,7 +97,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a rank says about itself in every hello, and the key it proves (empty: none)."""
+    """The fields that a rank sends in every hello, and the key that it proves (empty: none)."""
 
     rank: int
     world_size: int
@@ -115,10 +115,10 @@ class Identity:
 
 
 class WrongKey(AuthenticationError):
-    """A connector could not prove the key; `claimed` is the rank it said it was, if it named our run, else None.
+    """A connector could not prove the key; `claimed` is the rank in its hello if it named this run, else None.
 
     Attributes:
-        caller: that in words.
+        caller: the same as text.
     """
 
     def __init__(self, claimed: int | None):
@@ -152,9 +152,9 @@ def connecting(me: Identity, peer: int) -> Dialogue:
     """The connector's side; returns the acceptor's hello.
 
     Raises:
-        AuthenticationError: either side refuses the other's proof.
+        AuthenticationError: one side refuses the other's proof.
         RendezvousError: the acceptor refuses for another reason (run, world size, rank).
-        WireError: the other end is no rank.
+        WireError: the other end is not a rank.
     """
     here = me.hello(Role.CONNECTOR, peer)
     mine = here.pack()
@@ -171,10 +171,10 @@ def connecting(me: Identity, peer: int) -> Dialogue:
 
 
 def accepting(me: Identity, admit: Callable[[Hello], Verdict]) -> Dialogue:
-    """The acceptor's side; returns the connector's hello. `admit` is asked only about who has proved the key.
+    """The acceptor's side; returns the connector's hello. `admit` is called only after the connector's proof.
 
     Raises:
-        WrongKey: the connector's proof is wrong. RendezvousError: it is refused. WireError: it is no rank.
+        WrongKey: the connector's proof is wrong. RendezvousError: it is refused. WireError: it is not a rank.
     """
     theirs = yield HELLO.size
     there = Hello.unpack(theirs, Role.CONNECTOR)
@@ -203,7 +203,7 @@ def judge(me: Identity, there: Hello, admit: Callable[[Hello], Verdict]) -> Verd
 
 
 def refusal(verdict: int, here: Hello, there: Hello) -> TransportError:
-    """The error a verdict stands for, told from the connector's side (`here`)."""
+    """The error of a verdict, in the connector's view (`here` is the connector's hello)."""
     if verdict not in REFUSALS:
         return WireError(f"an unknown verdict (known: 0 to {max(Verdict)}, got: {verdict})")
     kind, text = REFUSALS[Verdict(verdict)]
@@ -211,5 +211,5 @@ def refusal(verdict: int, here: Hello, there: Hello) -> TransportError:
 
 
 def digest(name: str) -> bytes:
-    """The 16 bytes that stand for the name of a run or a machine in every hello."""
+    """16 bytes that identify a run or a machine in every hello: the SHA-256 of its name, cut."""
     return hashlib.sha256(name.encode()).digest()[:16]

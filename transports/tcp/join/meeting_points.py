@@ -1,8 +1,8 @@
-"""Meeting points: where rank 0 listens and how the other ranks find it. The holder of MASTER_PORT decides which.
+"""Meeting points: where rank 0 listens, and how the other ranks find it. The launcher's use of MASTER_PORT decides.
 
-`MasterPort`: the launcher leaves the port free, and rank 0 listens there. `AgentStore`: torchrun's store holds the
-port, and rank 0 publishes its address there. `NodeFile`: all ranks run on one machine under torchrun, and rank 0
-writes its address into a file; the store would do, but it speaks only to torch, which every rank imports in seconds.
+`MasterPort`: the launcher leaves the port free, and rank 0 listens there. `AgentStore`: torchrun's store uses the port,
+and rank 0 publishes its address in the store. `NodeFile`: all ranks run on one machine under torchrun, and rank 0
+writes its address into a file. The store would work there too, but needs torch, which takes seconds to import.
 
 Without a shared key ranks meet on loopback only.
 """
@@ -33,22 +33,22 @@ FILE_BYTES = 256
 
 
 class MeetingPoint(Protocol):
-    """Rank 0 calls `open` once; every other rank calls `find` as often as it likes.
+    """Rank 0 calls `open` once; every other rank calls `find` repeatedly.
 
     Attributes:
-        key: the secret that the meeting point itself gives to the ranks, after `open` or `find`; empty if it has none.
+        key: the secret of the meeting point, available after `open` or `find`; empty if it has none.
     """
 
     key: bytes = b""
 
     async def open(self) -> socket.socket:
-        """Listen for the other ranks; raises RendezvousError where that cannot be."""
+        """Listen for the other ranks; raises RendezvousError if that is impossible."""
 
     async def find(self) -> list[Address]:
         """The numeric addresses to try now, best first; empty while rank 0 has published none."""
 
     def close(self) -> None:
-        """Rank 0 needs it no more; most meeting points may be found for as long as the job runs."""
+        """Called by rank 0 after the rendezvous. Most meeting points do nothing: they may stay until the job ends."""
 
 
 def meeting_point(config: TcpConfig) -> MeetingPoint:
@@ -87,9 +87,9 @@ class MasterPort(MeetingPoint):
 
 
 class AgentStore(MeetingPoint):
-    """torchrun's agent holds MASTER_PORT with a TCPStore: rank 0 publishes there where it listens.
+    """torchrun's agent serves a TCPStore at MASTER_PORT: rank 0 publishes its address there.
 
-    Only bytes pass through the store. torch is imported when the first rank asks, in a thread, like every call to it.
+    Only bytes pass through the store. torch is imported at the first call, which runs in a thread like all others.
     """
 
     def __init__(self, config: TcpConfig):
@@ -118,7 +118,7 @@ class AgentStore(MeetingPoint):
             raise RendezvousError(f"torchrun's store holds no address under {self._name!r} ({found[:64]!r})") from error
 
     async def _own_host(self) -> str:
-        """The address by which this machine reaches the store, and so, we trust, by which the others reach it."""
+        """This machine's address on the route to the store; the others are assumed to reach this machine there."""
         if self._config.one_machine:
             return LOOPBACK
         try:
@@ -161,7 +161,7 @@ class InProcess(MeetingPoint):
 
 
 def reachable(address: Address) -> Address:
-    """Loopback stays loopback; for another address listen on every interface, as the name may be a router's."""
+    """The address to listen at: loopback as it is, else every interface, because the name may be a router's."""
     return address if is_loopback(address[0]) else (ANYWHERE[family(address[0])], address[1])
 
 
@@ -175,16 +175,16 @@ def permitted(address: Address, config: TcpConfig) -> Address:
 
 
 class NodeFile:
-    """Rank 0 writes its port into a file; the launcher's port, unique to a job of the machine, and the run name it.
+    """Rank 0 writes its port into a file, named by the launcher's port (unique to a job of this machine) and the run.
 
         <port> <key in hexadecimal>      mode 0600, in a folder that only this user can read and write
 
-    The key is drawn afresh for each meeting, so that only processes that can read the file are admitted as ranks. Rank
-    0 holds a lock on the file while the ranks meet. The kernel releases it if rank 0 dies, so a file without a lock is
-    one that a dead rank 0 left behind, and is ignored: its port may belong to another program by now.
+    Rank 0 draws a new key for each meeting, so that only processes that can read the file are admitted as ranks. Rank 0
+    holds a lock on the file during the rendezvous. The kernel releases the lock if rank 0 dies, so a file without a
+    lock was left by a dead rank 0 and is ignored: its port may belong to another program now.
 
     Attributes:
-        key: of this meeting; known once `open` has returned, or `find` has returned an address.
+        key: the key of this meeting, set when `open` has returned, or `find` has returned an address.
     """
 
     def __init__(self, config: TcpConfig):
@@ -193,7 +193,7 @@ class NodeFile:
         self.key = b""
 
     async def open(self) -> socket.socket:
-        """Listen, and leave the port and a new key in the file, which replaces one of a dead rank 0."""
+        """Listen, and write the port and a new key into the file; replaces the file of a dead rank 0."""
         listener = listen((LOOPBACK, 0))
         self.key = secrets.token_bytes(KEY_BYTES)
         try:
@@ -204,15 +204,15 @@ class NodeFile:
         return listener
 
     async def find(self) -> list[Address]:
-        """The address in the file, if a living rank 0 left it there.
+        """The address in the file, if a running rank 0 wrote it.
 
         Raises:
-            RendezvousError: another user could have written or read the file, or it has other content.
+            RendezvousError: another user could have written or read the file, or its content is malformed.
         """
         return self._found()
 
     def close(self) -> None:
-        """All ranks have met, or never will: remove the file, unless another rank 0 has replaced it."""
+        """Remove the file after the rendezvous, unless another rank 0 has replaced it."""
         if self._locked is None:
             return
         with suppress(FileNotFoundError):
@@ -235,10 +235,10 @@ class NodeFile:
             return self._read(file.read(FILE_BYTES)) if is_locked(found) else []
 
     def _leave(self, text: str) -> None:
-        """Write a file of mode 0600, lock it, and only then give it its name."""
+        """Write a file of mode 0600 and lock it, then rename it to its final name."""
         self._locked, aside = tempfile.mkstemp(dir=self._file.parent)
         try:
-            with suppress(OSError):  # no locks on this file system: `is_locked` then takes every file for a living one
+            with suppress(OSError):  # no locks on this file system: `is_locked` then returns True for every file
                 fcntl.flock(self._locked, fcntl.LOCK_EX)
             os.write(self._locked, text.encode())
             os.replace(aside, self._file)
@@ -261,7 +261,7 @@ class NodeFile:
 
 
 def is_locked(file: int) -> bool:
-    """Whether the process that locked an open file lives; True also where the file system has no locks."""
+    """Whether the process that locked an open file is running; also True if the file system has no locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
@@ -270,10 +270,10 @@ def is_locked(file: int) -> bool:
 
 
 def private_folder() -> Path:
-    """This user's folder for such files, made if need be.
+    """This user's folder for such files, created if missing.
 
     Raises:
-        RendezvousError: another user made it, or may read it or write into it.
+        RendezvousError: another user owns it, or may read it or write into it.
     """
     folder = Path(tempfile.gettempdir(), f"pipelined-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,15 +1,15 @@
-"""The rendezvous: every rank finds every other, and each pair ends up with one connection.
+"""The rendezvous: connects all ranks, with one connection between each two.
 
     rank r > 0                                  rank 0
-    connects at the meeting point          →    seats it (a number is given once)
+    connects at the meeting point          →    admits it (each rank once)
     "listening" [host, port]               →
-                                           ←    "table" [[rank, host, port, incarnation], …] when all are seated
+                                           ←    "table" [[rank, host, port, incarnation], …] when all have come
     connects to every rank between 0 and r; admits every rank above r
     "meshed"                               →
-                                           ←    "go" when all are meshed
+                                           ←    "go" when all have sent "meshed"
 
-The connection on which a rank was seated stays its connection with rank 0. Should any rank leave or be missed before
-"go", rank 0 refuses all, with the reason. A function that raises closes every socket that it opened.
+The connection on which a rank was admitted stays its connection with rank 0. If any rank leaves or is missing before
+"go", rank 0 refuses all ranks, with the reason. A function that raises closes every socket that it opened.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ ENTRY_BYTES = 1 << 7
 
 
 class Peers(dict[int, socket.socket]):
-    """A socket for every other rank, in order of rank.
+    """A socket for each other rank, in order of rank.
 
     Attributes:
-        machines: what every rank said of the machine it runs on, this rank included.
+        machines: the machine identifier of each rank, including this rank.
     """
 
     def __init__(self, me: Identity, met: Mapping[int, tuple[socket.socket, bytes]]):
@@ -48,16 +48,17 @@ class Peers(dict[int, socket.socket]):
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """For every rank the lowest rank of its machine."""
+        """For each rank, the lowest rank of its machine."""
         first: dict[bytes, int] = {}
         return tuple(first.setdefault(machine, rank) for rank, machine in sorted(self.machines.items()))
 
 
 async def gather(config: TcpConfig, point: MeetingPoint) -> Peers:
-    """One connected, authenticated socket for every other rank; the caller owns them.
+    """One connected, authenticated socket for each other rank; the caller owns them.
 
     Raises:
-        RendezvousError: a rank never came (they are named), a port is taken, no coordinator, two ranks with one number.
+        RendezvousError: ranks did not come (the error names them), a port is in use, rank 0 cannot be reached, or two
+            processes claim one rank.
         AuthenticationError: this rank's key is not rank 0's.
     Cost: world_size - 1 connections; three round trips with rank 0.
     """
@@ -82,12 +83,12 @@ async def gather(config: TcpConfig, point: MeetingPoint) -> Peers:
 
 
 def keyed(me: Identity, point: MeetingPoint) -> Identity:
-    """This rank with the key of the meeting point, unless it was given one of its own."""
+    """This rank's identity with the key of the meeting point, unless it has its own key."""
     return me if me.key else replace(me, key=point.key)
 
 
 async def reach(config: TcpConfig, point: MeetingPoint, me: Identity) -> tuple[socket.socket, Hello]:
-    """Connect at the meeting point, again until rank 0 is there."""
+    """Connect to rank 0 at the meeting point; retry until rank 0 listens or `config.wait` is over."""
     seen = "nothing was published there"
     try:
         async with asyncio.timeout(config.wait):
@@ -106,7 +107,7 @@ async def reach(config: TcpConfig, point: MeetingPoint, me: Identity) -> tuple[s
 
 
 async def join(config: TcpConfig, me: Identity, rank_0: socket.socket, hello: Hello, opened: ExitStack) -> Peers:
-    """Tell rank 0 where this rank listens, mesh with the others, wait for the word to go; sockets go onto `opened`."""
+    """Send rank 0 this rank's address, connect to the other ranks, wait for "go"; sockets are pushed onto `opened`."""
     own = rank_0.getsockname()[0]
     listener = listen(reachable((own, 0)))
     opened.callback(listener.close)
@@ -124,14 +125,14 @@ async def join(config: TcpConfig, me: Identity, rank_0: socket.socket, hello: He
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a rank listens, and which of its lives it is."""
+    """The address where a rank listens, and its incarnation."""
 
     address: Address
     incarnation: int
 
 
 def read_table(content: Any, config: TcpConfig) -> dict[int, Entry]:
-    """Look at a table before believing it; raises WireError where it is none, or not of this world."""
+    """Parse and check a table of ranks; raises WireError if it is malformed or names other ranks."""
     try:
         table = {
             rank: Entry(permitted(listening([host, port]), config), incarnation)
@@ -153,7 +154,7 @@ class Mesh:
         self._complete = asyncio.Event()
 
     async def meet(self, listener: socket.socket) -> Peers:
-        """Return when rank 0 says that all ranks have met; closes the listener."""
+        """Connect to all ranks; return when rank 0 sends "go". Closes the listener."""
         async with Acceptor(listener, self._me, self._admit, self._enter), Nursery() as group:
             group.create_task(read_control(self._rank_0, "go"))  # or a refusal, at any time
             group.create_task(self._report())
