@@ -1,13 +1,13 @@
-"""One direction of an emulated network: what is sent arrives later, in order, or waits while it cannot pass.
+"""One direction of an emulated network: messages arrive later, in order, or are held while the link is cut.
 
-No message is lost on the way. `DelayLine` delivers frames by a callback; the access lines of the two ends are shared
-with all other directions from and to them:
+No message is dropped. `DelayLine` delivers frames by a callback; each end shares its access line among all its
+directions:
 
     up the sender's access line | the link: rate, delay ± jitter | down the receiver's access line
 
-`DelayedSender` does the same before the `send` of a transport. A send returns when the link has the message, as on
-a socket with room in its buffer, or beyond the window when the receiver has it. Timers on a real machine fire late, and
-sending takes time: it measures both, and begins that much earlier.
+`DelayedSender` does the same before the `send` of a transport. A send returns when the link has accepted the message,
+as on a socket with room in its buffer; or, beyond the window, when the receiver has it. On a real machine timers fire
+late, and sending takes time: `DelayedSender` measures both, and starts that much earlier.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from transports.event_loop import settle
 from transports.wire.arrays import Block, copied
 
 ROUNDING_S = 1e-6
-LATEST_S = 1e-3  # later than this is no doing of timers, nor of sending
-LEARNT = 1 / 4  # of what one message was late
+LATEST_S = 1e-3  # more lateness than this is not caused by timers or by sending
+LEARNT = 1 / 4  # the share of one message's lateness that the correction takes over
 
 Carry = Callable[[Sequence[Block]], Awaitable[None]]
 
 
 class AccessLine:
-    """One direction of what a party reaches all others by: it carries one message after another, as they come.
+    """One direction of a party's line to all others; it carries one message after another, in order of arrival.
 
     Args:
         rate: bytes a second.
@@ -41,19 +41,19 @@ class AccessLine:
         self.rate, self._free = rate, -math.inf
 
     def carry(self, first: float, last: float, nbytes: float) -> float:
-        """When the last of these bytes is through; the moments are those at which the first and the last come to it."""
+        """The time when the last of these bytes has passed; they reach the line from `first` to `last`."""
         self._free = max(last, max(first, self._free) + nbytes / self.rate)
         return self._free
 
 
 class DelayLine:
-    """What is under way from one end to the other.
+    """The messages under way from one end to the other.
 
     Args:
-        link: says when it arrives.
-        passes: whether anything can arrive now; whoever changes that calls `go_on`. Always, if left out.
-        lines: up from the sender and down to the receiver; None: as wide as need be. What goes up one and down the
-            other takes the time of the slower, not of both; what the link's own rate takes comes on top.
+        link: computes when a message arrives.
+        passes: whether messages can arrive now; call `go_on` after its result changes. Default: always.
+        lines: the sender's line up and the receiver's line down; None: unlimited. A message on both takes the time of
+            the slower line, not the sum; the time of the link's own rate is added.
     """
 
     __slots__ = ("_down", "_link", "_loop", "_not_before", "_passes", "_queue", "_ringing", "_timer", "_up")
@@ -72,7 +72,7 @@ class DelayLine:
         self._not_before, self._ringing = 0.0, False
 
     def send(self, nbytes: float, deliver: Callable[[], None]) -> float:
-        """Have `deliver` called when this many bytes have arrived; returns the moment when the last one has left."""
+        """Call `deliver` when this many bytes have arrived. Returns the time when the last byte has left."""
         now = self._loop.time()
         passage = self._link.passage(self._up.carry(now, now, nbytes) if self._up else now, nbytes)
         self._queue.append((passage.arrives, deliver, nbytes if self._down else None))
@@ -81,13 +81,13 @@ class DelayLine:
         return passage.left
 
     def close(self) -> None:
-        """Nothing arrives any more."""
+        """Drop all messages under way."""
         self._queue.clear()
         if self._timer is not None:
             self._timer.cancel()
 
     def go_on(self, after: float = 0.0) -> None:
-        """Look again whether anything passes; what is late already arrives so many seconds from now."""
+        """Check again whether messages can pass; overdue messages arrive `after` seconds from now."""
         self._not_before = self._loop.time() + after
         if self._timer is not None:
             self._timer.cancel()
@@ -96,7 +96,7 @@ class DelayLine:
             self._arm()
 
     def _through(self, arrives: float, nbytes: float) -> float:
-        """When what has come over the link is down the receiver's line."""
+        """The time when bytes that arrive over the link have passed the receiver's line."""
         first = arrives - nbytes / self._up.rate if self._up else arrives
         return self._down.carry(first, arrives, nbytes)
 
@@ -121,10 +121,10 @@ class DelayLine:
 
 
 class _Delayed:
-    """A message under way, with the future that returns its memory to its sender.
+    """A message under way, with a future that is done when the sender may reuse the memory.
 
     Args:
-        room: bytes of the window that it takes; 0 where the sender lends its memory until the receiver has it.
+        room: bytes of the window that it takes; 0 if the message stays in the sender's memory until it is received.
     """
 
     __slots__ = ("arrives", "blocks", "carry", "free", "handing", "room")
@@ -138,7 +138,7 @@ class _Delayed:
         settle(self.free, error)
 
     def withdraw(self) -> None:
-        """Its sender was cancelled: it arrives whole or not at all."""
+        """The sender was cancelled: the message arrives whole or not at all."""
         self.free.cancel()
         if self.handing is not None:
             self.handing.cancel()
@@ -148,8 +148,8 @@ class DelayedSender:
     """The messages to one peer over a slow link.
 
     Args:
-        window: bytes that may be under way, or wait at the receiver's end, in memory of the link's own.
-        ahead: seconds before its last byte has left at which a message's memory is its sender's again.
+        window: bytes of copied messages that may be under way or wait at the receiver's end.
+        ahead: a send returns this many seconds before the message's last byte has left.
         failed: called with the error of a message that could not be delivered.
     """
 
@@ -165,11 +165,11 @@ class DelayedSender:
         """Send blocks; return when their memory may be reused.
 
         Args:
-            sent: the moment, by the loop's clock, from which the link has them.
-            head_bytes: what travels beside the blocks.
-            carry: hands the blocks, or a copy, to the receiver's end.
+            sent: the time, on the loop's clock, at which the link gets the blocks.
+            head_bytes: bytes of the header, which the link carries too.
+            carry: sends the blocks, or a copy, by the inner transport.
         Raises:
-            TransportError: what `carry` raised, if that was before the return; or what was given to `fail`.
+            TransportError: an error of `carry` before this returns; or the error given to `fail`.
         """
         nbytes = sum(block.nbytes for block in blocks)
         passage = self._link.passage(sent, nbytes + head_bytes)
@@ -186,18 +186,18 @@ class DelayedSender:
                 leaving.cancel()
 
     async def landed(self) -> None:
-        """Wait until nothing is under way any more: all has been given to the receiver's end."""
+        """Wait until no message is under way: all have been passed to the inner transport."""
         while self._walk is not None and not self._walk.done():
             await asyncio.wait([self._walk])
-        await asyncio.sleep(0)  # what the walk handed over at its end begins now
+        await asyncio.sleep(0)  # let the last tasks that it created start
 
     async def ended(self) -> None:
-        """Wait until the receiver's end has let go of everything."""
+        """Wait until all sends of the inner transport have ended."""
         while self._handing:
             await asyncio.wait(self._handing)
 
     def fail(self, error: TransportError) -> None:
-        """Drop what is under way."""
+        """Drop all messages under way, and fail their sends."""
         for delayed in self._flying:
             self._window += delayed.room
             delayed.settle(error)
@@ -206,7 +206,7 @@ class DelayedSender:
             self._walk.cancel()
 
     def _delayed(self, arrives: float, blocks: Sequence[Block], nbytes: int, carry: Carry) -> _Delayed:
-        """Put a message on its way, in memory of the link's own as far as the window goes."""
+        """Queue a message; copy it if it fits the window."""
         fits = nbytes <= self._window
         delayed = _Delayed(arrives, copied(blocks) if fits else blocks, carry, nbytes if fits else 0)
         self._window -= delayed.room
@@ -227,15 +227,15 @@ class DelayedSender:
             delayed.handing.add_done_callback(partial(self._over, delayed.room))
 
     def _learn(self, late: float) -> None:
-        """Be so much earlier by and by; what is within the clock's own rounding teaches nothing."""
+        """Correct for lateness gradually; a difference within the clock's rounding is ignored."""
         if abs(late) > ROUNDING_S:
             self._late = min(max(0.0, self._late + LEARNT * late), LATEST_S)
 
     async def _hand_over(self, delayed: _Delayed) -> None:
-        """Wait with the message at the receiver's end until it is asked for there, if need be.
+        """Send the message by the inner transport, which may wait until its receive is posted.
 
-        What a send takes that need not wait (0.15 ms on a core that slept) is learnt with the timers' lateness, and
-        once more for the other end, which slept as long and takes as long to receive.
+        If the send need not wait, its duration (0.15 ms on a core that slept) counts as lateness too, twice: the
+        receiver, which slept as long, takes about as long to receive.
         """
         began, waited = self._loop.time(), []
         turn = self._loop.call_soon(waited.append, True)

@@ -1,10 +1,10 @@
-"""A slow link's arithmetic: when what is sent now has left, and when it arrives.
+"""The arithmetic of a slow link: when a message sent now has left, and when it arrives.
 
     sent at        left at                          arrives at
-    |--- waits ---|--- bytes / rate ---|--- delay ± jitter ---|        and after each loss once more a time-out
+    |--- waits ---|--- bytes / rate ---|--- delay ± jitter ---|        plus one time-out for each loss
 
-The one rule: order is kept and nothing is dropped, as on a TCP connection; so a message that was lost holds up those
-behind it. No clock and no I/O: moments come in, moments go out.
+Order is kept and no message is dropped, as on a TCP connection; so a lost message delays those behind it. No clock and
+no I/O.
 """
 
 import random
@@ -17,7 +17,7 @@ LEAST_TIMEOUT_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One message's way: the moments at which its last byte leaves, and arrives."""
+    """One message's times: when its last byte leaves, and when it arrives."""
 
     left: float
     arrives: float
@@ -27,7 +27,7 @@ class SlowLink:
     """One direction between two ends.
 
     Args:
-        ends: the ranks or names it leads from and to; with the seed they decide what is lost, and when.
+        ends: the ranks or names of sender and receiver; with the seed they determine losses and jitter.
     """
 
     def __init__(self, shape: Shape, ends: tuple[int | str, int | str]):
@@ -36,13 +36,13 @@ class SlowLink:
         self._left = self._arrived = float("-inf")
 
     def passage(self, now: float, nbytes: float) -> Passage:
-        """A message's way through the link, on which it takes its place behind what was sent before."""
+        """The times of a message that is sent now, behind all earlier messages."""
         self._left = max(now, self._left) + nbytes / self._shape.rate
         self._arrived = max(self._arrived, self._left + self._under_way())
         return Passage(self._left, self._arrived)
 
     def _under_way(self) -> float:
-        """Seconds between leaving and arriving."""
+        """Seconds between leaving and arrival, with random losses and jitter."""
         shape, timeouts = self._shape, 0
         while self._random.random() < shape.loss:
             timeouts += 1
@@ -51,7 +51,7 @@ class SlowLink:
 
 
 def timeout(shape: Shape) -> float:
-    """Seconds until a sender takes its bytes for lost: a round trip and four times its variation, at least 0.2 more.
+    """Seconds after which a sender retransmits: a round trip and four times its variation (at least 0.2 s).
 
     Source: RFC 6298, section 2, with Linux's least variation; doubling is its section 5.5.
     """

@@ -1,7 +1,7 @@
-"""How slow a link is to be made, as a URL says it: `?delay=50ms&jitter=10ms&rate=500mbit&loss=0.01&seed=7`.
+"""The options of slow links in a URL: `?delay=50ms&jitter=10ms&rate=500mbit&loss=0.01&seed=7`.
 
-The one rule: every wrong value is answered with what is allowed, before anything is opened. Knows text and numbers;
-what they do to a message is in `transports.emulation.link`.
+A wrong value is refused before a transport is opened; the error lists the allowed values. `transports.emulation.link`
+computes the effect on a message.
 """
 
 import math
@@ -20,16 +20,16 @@ _FRACTION = re.compile(r"(?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a link does to every message on it; the defaults do nothing.
+    """The properties of a slow link; the defaults have no effect.
 
     Args:
-        delay: seconds from the last byte's leaving to its arrival.
-        jitter: seconds by which the delay of each message is more or less, evenly spread; not beyond the delay.
-        rate: bytes a second that leave; messages to one peer wait for each other.
-        loss: the chance that a transmission is lost, 0 <= loss < 1; it is then sent again after a time-out.
-        seed: of jitter and loss.
+        delay: seconds from the leaving of the last byte to its arrival.
+        jitter: seconds; the delay of each message is uniform in delay ± jitter. At most the delay.
+        rate: bytes a second; messages to one peer leave one after another.
+        loss: the probability that a transmission is lost, 0 <= loss < 1; it is then sent again after a time-out.
+        seed: seed of jitter and loss.
     Raises:
-        ValueError: the jitter is beyond the delay.
+        ValueError: the jitter exceeds the delay.
     """
 
     delay: float = 0.0
@@ -50,10 +50,10 @@ OPTIONS = tuple(field.name for field in fields(Shape))
 
 
 def split_shape(query: str) -> tuple[Shape | None, list[tuple[str, str]]]:
-    """Read the shape out of a URL's query; returns it, None where nothing is said of one, and the other options.
+    """Parse the shape in a URL's query. Returns the shape (None if no option gives one) and the other options.
 
     Raises:
-        ValueError: a value makes no sense (what is allowed is named), or an option is said twice.
+        ValueError: a value is wrong (the error says what is allowed), or an option is given twice.
     """
     said = parse_qsl(query, keep_blank_values=True)
     for name, count in Counter(name for name, _ in said).items():
@@ -65,7 +65,7 @@ def split_shape(query: str) -> tuple[Shape | None, list[tuple[str, str]]]:
 
 
 def read_wait(scheme: str, query: str, default: float) -> float:
-    """The seconds of `?wait=`, which is how long a rank waits for the others when the transport opens."""
+    """The seconds of `?wait=`: how long a rank waits for the others when the transport opens."""
     text = parse_qs(query, keep_blank_values=True).get("wait", [str(default)])[-1]
     try:
         seconds = float(text)
@@ -77,7 +77,7 @@ def read_wait(scheme: str, query: str, default: float) -> float:
 
 
 def check_nothing_else(parts: SplitResult, *options: str) -> None:
-    """Raise ValueError where a URL, its shape taken out, says more than its scheme and these options."""
+    """Raise ValueError if a URL without its shape has more than its scheme and these options."""
     unknown = set(parse_qs(parts.query, keep_blank_values=True)) - set(options)
     if said := parts.netloc + parts.path + (f"?{parts.query}" if unknown else ""):
         known = ", ".join((*options, *OPTIONS))

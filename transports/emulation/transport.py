@@ -1,8 +1,7 @@
-"""Any transport over slow links: the same messages, later. For rehearsing a slow network on one machine.
+"""Any transport over emulated slow links, for rehearsing a slow network on one machine.
 
-The one rule: only time is added; what comes, in which order, and what goes wrong is the inner transport's business.
-Every rank delays what it sends; what a rank sends to itself is not delayed. Every member of the contract is passed on
-but `native` and `shared`, whose bytes could not be delayed.
+Only time is added; messages, order and errors are those of the inner transport. Every rank delays what it sends, except
+to itself. All methods of the contract are passed on except `native` and `shared`, whose bytes cannot be delayed.
 """
 
 import asyncio
@@ -19,8 +18,8 @@ from transports.liveness import EndState
 from transports.wire.arrays import Block, flat_bytes
 from transports.wire.frames import PREAMBLE_BYTES, Key, Kind, encode_buffer, encode_head, parse_header, parse_preamble
 
-WINDOW_BYTES = 4 << 20  # what a kernel's buffers hold on their way, beside what the link itself does
-AHEAD_BYTES = 1 << 20  # what of it has not left yet; so a sender that comes back late leaves no gap on the link
+WINDOW_BYTES = 4 << 20  # the bytes that kernel buffers hold, in addition to those on the link itself
+AHEAD_BYTES = 1 << 20  # bytes not yet left when a send returns, so that a late next send leaves no gap on the link
 
 T = TypeVar("T")
 
@@ -29,8 +28,8 @@ class SlowTransport(Transport):
     """One rank's end behind slow links.
 
     Args:
-        inner: does the sending; owned from now on.
-        shape: of the links to all peers, each direction by itself.
+        inner: the transport that sends; owned from now on.
+        shape: the shape of the links to all peers, separately in each direction.
     """
 
     def __init__(self, inner: Transport, shape: Shape):
@@ -113,7 +112,7 @@ class SlowTransport(Transport):
         self.traffic.count_sent(peer, sum(block.nbytes for block in blocks), header)
 
     async def _heeding(self, work: Awaitable[T]) -> T:
-        """Await the inner transport, and hear from its errors what became of it or a peer."""
+        """Await an operation of the inner transport, and update this end's state from its errors."""
         try:
             return await work
         except TransportError as error:
