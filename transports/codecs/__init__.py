@@ -1,4 +1,4 @@
-"""Codecs: arrays made smaller for the wire, and back. Everything here does without torch."""
+"""Codecs: arrays made smaller for the wire, and restored. Nothing here needs torch."""
 
 from transports.codecs.base import Codec
 from transports.codecs.packing import MOST_BYTES, Packed, pack, unpack

@@ -1,7 +1,8 @@
-"""What every codec promises. It sees one array at a time, and never who sends it or what it means.
+"""The contract of every codec. A codec handles one array at a time, and does not know the sender or the meaning.
 
-A codec is one file of this folder and one line of the table in `_find`; the file's name is the codec's. It defines
-`def build(argument: str) -> Codec`, where the argument is the text after a colon: `9` of `zstd:9`.
+A codec is one file in this folder and one line of the table `CODECS` in `transports.codecs.registry`; the file's name
+is the codec's name. It defines `def build(argument: str) -> Codec`, where the argument is the text after a colon: `9`
+in `zstd:9`.
 """
 
 from abc import ABC, abstractmethod
@@ -14,31 +15,31 @@ class Codec(ABC):
     """One way to make arrays smaller. A codec has no state, so threads may share it.
 
     Attributes:
-        lossless: whether what comes back has the same bits.
+        lossless: whether the decoded array has the same bits.
     """
 
     lossless: bool
 
     @abstractmethod
     def encode(self, block: Block) -> tuple[Block, ...] | None:
-        """The coded parts of an array that has at least one byte, or None where it had better travel as it is.
+        """The coded parts of an array of at least one byte; None if the array should be sent as it is.
 
         Raises:
-            WireError: values that this codec cannot carry.
+            WireError: the codec cannot encode these values.
         """
 
     @abstractmethod
     def check(self, parts: Sequence[Block], true: Layout) -> None:
-        """See that these parts can be those of such an array, before memory is taken for it.
+        """Check that these parts can be those of such an array, before memory is allocated for it.
 
         Raises:
-            WireError: they cannot; it says why.
+            WireError: they cannot; the error gives the reason.
         """
 
     @abstractmethod
     def decode(self, parts: Sequence[Block], true: Layout) -> Block:
-        """The array again, in fresh memory, of parts that were checked.
+        """The decoded array, in new memory, from parts that were checked.
 
         Raises:
-            WireError: the parts turn out to be no such array.
+            WireError: the parts cannot be decoded to such an array.
         """

@@ -15,7 +15,7 @@ def build(argument: str) -> Codec:
 
 
 class BFloat16(Cast):
-    """Rounded to the nearest, ties to even; what is infinite or no number stays so."""
+    """Rounds to the nearest, ties to even; infinities and NaNs are kept."""
 
     narrow = "bfloat16"
 

@@ -1,10 +1,10 @@
 """Eight bits a value: the nearest of 256 values, times the largest magnitude of the value's block.
 
-A block is 4096 values, or what is asked for (`blockwise8:256`); it travels as its codes and one float32 scale. The
-rule: every code is the nearest one to value / scale. Arrays are worked through in pieces that fit the core's cache, by
-calls into numpy that are long enough to let other threads run.
+A block is 4096 values, or the given number (`blockwise8:256`); it is sent as its codes and one float32 scale. Every
+code is the one nearest to value / scale. Arrays are processed in pieces that fit the core's cache, by calls into numpy
+that are long enough to let other threads run.
 
-Cost: n + 4⌈n / block⌉ bytes for n values, whatever their type; memory of 20 bytes a value of one piece.
+Cost: n + 4⌈n / block⌉ bytes for n values of any type; memory of 20 bytes for each value of one piece.
 Source: Dettmers et al., 8-bit Optimizers via Block-wise Quantization, sections 2.1 and 2.2.
 """
 
@@ -23,11 +23,11 @@ from transports.wire.arrays import Block, Layout
 
 BLOCK = 4096
 PIECE, PIECE_BACK = 1 << 16, 1 << 19
-"""Values that are coded, and decoded, at once."""
+"""Values encoded, and decoded, at once."""
 
 
 def build(argument: str) -> Codec:
-    """The codec with its own block, or one of so many values."""
+    """The codec with its default block, or with a block of the given number of values."""
     block = whole("blockwise8", argument, BLOCK, 2, PIECE)
     if block % 2:
         raise ValueError(f"blockwise8 takes blocks of an even number of values (got: {block})")
@@ -35,7 +35,7 @@ def build(argument: str) -> Codec:
 
 
 class Blockwise8(Codec):
-    """Floating-point arrays in eight bits a value; others travel as they are.
+    """Floating-point arrays in eight bits a value; other arrays are sent as they are.
 
     Args:
         block: values that share a scale.
@@ -71,10 +71,10 @@ class Blockwise8(Codec):
 
 
 def quantise(values: np.ndarray, block: int = BLOCK) -> tuple[np.ndarray, np.ndarray]:
-    """Code flat float32 values.
+    """Encode flat float32 values.
 
-    Returns: codes, uint8 (n,), and scales, float32 (⌈n / block⌉,); a scale is not finite where a value is not, and then
-        the block's codes mean nothing.
+    Returns: codes, uint8 (n,), and scales, float32 (⌈n / block⌉,). If a value is not finite, its block's scale is not
+        finite either, and the block's codes are invalid.
     """
     codes, scales = np.empty(values.size, np.uint8), np.empty(-(-values.size // block), np.float32)
     scratch = _Scratch(min(values.size, PIECE))
@@ -87,7 +87,7 @@ def quantise(values: np.ndarray, block: int = BLOCK) -> tuple[np.ndarray, np.nda
 
 def dequantise(codes: np.ndarray, scales: np.ndarray, block: int = BLOCK) -> np.ndarray:
     """The values, float32 (n,), of codes, uint8 (n,), and scales, float32 (⌈n / block⌉,)."""
-    scales = np.require(scales, requirements="W")  # or torch will not look at them
+    scales = np.require(scales, requirements="W")  # torch accepts only writable memory
     values, look_up = np.empty(codes.size, np.float32), PairLookUp(min(codes.size, PIECE_BACK) // 2)
     for piece, blocks, width in _pieces(codes.size, block, PIECE_BACK):
         own, mine = codes[piece], values[piece]
@@ -99,7 +99,7 @@ def dequantise(codes: np.ndarray, scales: np.ndarray, block: int = BLOCK) -> np.
 
 
 def _multiply(rows: np.ndarray, scales: np.ndarray) -> None:
-    """Multiply each row (width,) by its scale, in place; by torch, where that is there, which takes half as long."""
+    """Multiply each row (width,) by its scale, in place; by torch if it is imported, which takes half as long."""
     if (torch := sys.modules.get("torch")) is None:
         rows *= scales[:, None]
     else:
@@ -107,7 +107,7 @@ def _multiply(rows: np.ndarray, scales: np.ndarray) -> None:
 
 
 def _pieces(size: int, block: int, piece: int) -> Iterator[tuple[slice, slice, int]]:
-    """Which values, which of the blocks, and how many values a block: whole blocks first, then the short last one."""
+    """(values, blocks, values in a block) of each piece: whole blocks first, then the short last block."""
     whole_blocks, step = size // block, piece // block
     for start in range(0, whole_blocks, step):
         stop = min(start + step, whole_blocks)
@@ -117,7 +117,7 @@ def _pieces(size: int, block: int, piece: int) -> Iterator[tuple[slice, slice, i
 
 
 class _Scratch:
-    """Memory for one piece, used again for the next.
+    """Memory for one piece, reused for the next piece.
 
     Args:
         size: values of the largest piece.
@@ -128,7 +128,7 @@ class _Scratch:
         self._places, self._table = np.empty(size, np.intp), cell_table()
 
     def look_up(self, rows: np.ndarray, scales: np.ndarray, codes: np.ndarray) -> None:
-        """Fill in the codes (n,) of some blocks (rows, width); see `_code_book` for the arithmetic."""
+        """Fill in the codes (n,) of some blocks (rows, width); see `transports.codecs.code_book` for the arithmetic."""
         scaled, entries, places = (held[: rows.size] for held in (self._scaled, self._entries, self._places))
         bits = scaled.view(np.uint32)
         with np.errstate(invalid="ignore"):

@@ -1,19 +1,19 @@
-"""The 256 values that eight bits stand for, and the tables by which arrays are looked up. A constant of the protocol.
+"""The 256 values of the eight-bit codes, and the lookup tables for arrays. The values are part of the protocol.
 
-For i = 0 to 6: plus and minus 10^(i-6) times the midpoints of linspace(0.1, 1, 2^i + 1); besides these 0 and 1.0. In
-ascending order, so that code 127 is zero.
+For i = 0 to 6: plus and minus 10^(i-6) times the midpoints of linspace(0.1, 1, 2^i + 1); also 0 and 1.0. In ascending
+order, so that code 127 is zero.
 
 **To codes.** The nearest code of a float32 between -1 and 1 is a step function of its magnitude, with steps halfway
 between neighbours. Its upper 16 bits (sign, exponent, 7 bits of mantissa) name a cell that holds one step at most, and
-its lower 16 bits say on which side of it the value lies. So a cell's entry is laid out for one addition:
+its lower 16 bits decide on which side of the step the value is. A cell's entry is laid out for one addition:
 
     byte 3       byte 2                                bytes 1 and 0
     sign: 00/ff  codes below the cell (with the sign)  65536 - the lower bits of the first value beyond the step, or 0
 
-Added to the lower bits of a value it carries into byte 2 exactly beyond the step, and byte 2 XOR byte 3 is the code:
-the sign turns n codes from zero up into n codes from zero down.
+Added to the lower bits of a value, the entry carries into byte 2 exactly beyond the step, and byte 2 XOR byte 3 is the
+code: the sign turns n codes above zero into n codes below zero.
 
-**From codes.** Two neighbours are looked up at once: 65,536 pairs of float32.
+**From codes.** Two neighbouring codes are looked up at once, in a table of 65,536 pairs of float32.
 """
 
 import sys
@@ -39,7 +39,7 @@ def code_book() -> np.ndarray:
 
 @cache
 def cell_table() -> np.ndarray:
-    """What is added to a value's lower 16 bits, by its upper 16: uint32 (65536,)."""
+    """The entry to add to a value's lower 16 bits, indexed by its upper 16 bits: uint32 (65536,)."""
     upwards = code_book()[ZERO:]
     both_signs = [_half(upwards, 0, ZERO), _half(-code_book()[ZERO::-1], 0xFF, 255 - ZERO)]
     return _constant(np.concatenate(both_signs))
@@ -47,16 +47,16 @@ def cell_table() -> np.ndarray:
 
 @cache
 def pair_table() -> np.ndarray:
-    """Two values as the 64 bits of two float32, by two codes as the 16 bits of two uint8: uint64 (65536,)."""
+    """Two float32 values as 64 bits, indexed by two uint8 codes as 16 bits: uint64 (65536,)."""
     codes = np.arange(1 << 16, dtype=np.uint16).view(np.uint8)
     return _constant(code_book()[codes].view(np.uint64))
 
 
 class PairLookUp:
-    """Decodes pairs of codes; by torch, where that is there, which takes places half as wide as numpy's.
+    """Decodes pairs of codes; by torch if it is imported, because its indices are half as wide as numpy's.
 
     Args:
-        most: pairs at once; memory for their places is kept.
+        most: maximum pairs of one call; memory for their indices is allocated once.
     """
 
     def __init__(self, most: int):
@@ -68,7 +68,7 @@ class PairLookUp:
         places, out = self._places[: codes.size // 2], values.view(np.uint64)
         places[:] = codes.view(np.uint16)
         if self._torch is None:
-            np.take(pair_table(), places, out=out, mode="wrap")  # all are in range: this mode checks the least
+            np.take(pair_table(), places, out=out, mode="wrap")  # the fastest mode; all indices are in range
         else:
             tensor = self._torch.from_numpy
             self._torch.index_select(_pair_tensor(), 0, tensor(places), out=tensor(out.view(np.int64)))
@@ -76,11 +76,11 @@ class PairLookUp:
 
 @cache
 def _pair_tensor() -> Any:
-    return sys.modules["torch"].from_numpy(pair_table().view(np.int64).copy())  # torch takes no constants
+    return sys.modules["torch"].from_numpy(pair_table().view(np.int64).copy())  # torch accepts only writable memory
 
 
 def _half(magnitudes: np.ndarray, sign: int, first: int) -> np.ndarray:
-    """The entries of one sign's 32,768 cells, for magnitudes that begin with 0."""
+    """The entries of the 32,768 cells of one sign, for magnitudes that begin with 0."""
     steps = _first_beyond((magnitudes[:-1].astype(float) + magnitudes[1:]) / 2)
     starts = np.arange(1 << 15, dtype=np.uint32) << 16
     entries = (np.searchsorted(steps, starts, "right") + first).astype(np.uint32) << 16
@@ -90,7 +90,7 @@ def _half(magnitudes: np.ndarray, sign: int, first: int) -> np.ndarray:
 
 
 def _first_beyond(values: np.ndarray) -> np.ndarray:
-    """The bits of the first float32 above each of these float64."""
+    """The bits of the smallest float32 above each of these float64 values."""
     near = values.astype(np.float32)
     beyond = np.where(near > values, near, np.nextafter(near, np.float32(np.inf)))
     return beyond.view(np.uint32)

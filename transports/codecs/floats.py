@@ -1,7 +1,7 @@
-"""Floating-point blocks as flat float32 and back, and what both casts to 16 bits share.
+"""Floating-point blocks as flat float32 and back, and the base class of both casts to 16 bits.
 
-bfloat16 is carried as its 16 bits: numpy has no such type. Rounding is to the nearest, ties to even, with the same bits
-with and without torch. torch is used where the program has imported it already: it casts float16 fifty times as fast as
+bfloat16 is held as its 16 bits, because numpy has no such type. Rounding is to the nearest, ties to even, with the same
+bits with and without torch. torch is used if the program has imported it: it casts float16 fifty times as fast as
 numpy.
 """
 
@@ -19,11 +19,11 @@ from transports.wire.arrays import Block, Layout
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 WIDE = ("float32", "float64")
 QUIET_NAN = 0x7FC0
-"""Every NaN as bfloat16."""
+"""The bfloat16 bits of every NaN."""
 
 
 class Cast(Codec):
-    """float32 and float64 arrays as a type of 16 bits, by way of float32; others travel as they are.
+    """Casts float32 and float64 arrays to a 16-bit type, through float32; other arrays are sent as they are.
 
     Attributes:
         narrow: the type's name.
@@ -45,23 +45,23 @@ class Cast(Codec):
 
 
 def values_of(block: Block) -> np.ndarray:
-    """A block's values, flat and without a copy; those of bfloat16 as uint16."""
+    """A block's values, flat and without a copy; bfloat16 values as uint16."""
     return np.frombuffer(block.data, _numpy_dtype(block.dtype))
 
 
 def as_float32(block: Block) -> np.ndarray:
-    """A block's values in a flat float32 array, which views the block where it is float32 already."""
+    """A block's values in a flat float32 array; a view if the block is float32."""
     values = values_of(block)
     if block.dtype == "bfloat16":
         return from_bfloat16(values)
     if block.dtype == "float16":
         return from_float16(values)
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
+    with np.errstate(over="ignore"):  # a value beyond float32 becomes infinite
         return values.astype(np.float32, copy=False)
 
 
 def from_float32(values: np.ndarray, true: Layout) -> Block:
-    """A block of this layout out of flat float32 values; a view of them where it is float32."""
+    """A block of this layout from flat float32 values; a view of them if the layout is float32."""
     if true.dtype == "bfloat16":
         values = to_bfloat16(values)
     elif true.dtype == "float16":
@@ -70,7 +70,7 @@ def from_float32(values: np.ndarray, true: Layout) -> Block:
 
 
 def to_float16(values: np.ndarray) -> np.ndarray:
-    """Flat float32 rounded to float16; what is too large becomes infinite."""
+    """Flat float32 rounded to float16; a value beyond float16 becomes infinite."""
     if (torch := sys.modules.get("torch")) is not None:
         return _tensor(torch, values).half().numpy()
     with np.errstate(over="ignore"):
@@ -78,14 +78,14 @@ def to_float16(values: np.ndarray) -> np.ndarray:
 
 
 def from_float16(values: np.ndarray) -> np.ndarray:
-    """Flat float16 as float32: exact."""
+    """Flat float16 as float32, exactly."""
     if (torch := sys.modules.get("torch")) is not None:
         return _tensor(torch, values).float().numpy()
     return values.astype(np.float32)
 
 
 def to_bfloat16(values: np.ndarray) -> np.ndarray:
-    """Flat float32 rounded to bfloat16, as the 16 bits of each."""
+    """Flat float32 rounded to bfloat16, as uint16 bits."""
     if (torch := sys.modules.get("torch")) is not None:
         return _tensor(torch, values).bfloat16().view(torch.uint16).numpy()
     bits = values.view(np.uint32)
@@ -100,7 +100,7 @@ def to_bfloat16(values: np.ndarray) -> np.ndarray:
 
 
 def from_bfloat16(bits: np.ndarray) -> np.ndarray:
-    """bfloat16 as its bits, flat uint16, in float32: exact."""
+    """Flat bfloat16, given as uint16 bits, as float32, exactly."""
     wide = bits.astype(np.uint32)
     wide <<= 16
     return wide.view(np.float32)
@@ -111,5 +111,5 @@ def _numpy_dtype(dtype: str) -> str:
 
 
 def _tensor(torch: Any, values: np.ndarray) -> Any:
-    """The same memory as a tensor; a copy where it may not be written to, for torch takes no such memory."""
+    """The same memory as a tensor; a copy if it is read-only, because torch accepts only writable memory."""
     return torch.from_numpy(values if values.flags.writeable else values.copy())

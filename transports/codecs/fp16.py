@@ -12,7 +12,7 @@ from transports.wire.arrays import Block, Layout
 
 LARGEST = 65504.0
 INFINITE = 0x7C00
-"""The bits of an infinite float16; those of a NaN are more."""
+"""The bits of an infinite float16; those of a NaN are a larger number."""
 
 
 def build(argument: str) -> Codec:
@@ -22,7 +22,7 @@ def build(argument: str) -> Codec:
 
 
 class Float16(Cast):
-    """What is too large for float16 is refused; what is infinite or no number already stays so."""
+    """Refuses values beyond float16; infinities and NaNs are kept."""
 
     narrow = "float16"
 

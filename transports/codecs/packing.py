@@ -1,10 +1,10 @@
-"""A message's arrays through a codec, and back. The one rule: the receiver believes no size that it has not checked.
+"""Packing: a message's arrays encoded by a codec, and decoded. The receiver checks every size before it allocates.
 
-What was packed travels as an ordinary message: its blocks are the coded parts, and its note is the header
+A packed message is sent as an ordinary message: its blocks are the coded parts, and its note is the header
 
     [codec, [[dtype, shape, parts], ...]]
 
-with one entry an array, where `parts` 0 means one block that was left as it is.
+with one entry for each array; `parts` 0 means one block, sent as it is.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from transports.wire.arrays import Block, Layout
 from transports.wire.frames import DEFAULT_LIMITS, Limits, parse_layout
 
 MOST_BYTES = 1 << 30
-"""What one message may come to when it is unpacked, unless its receiver says otherwise; nothing more is packed."""
+"""The limit of a message's unpacked bytes when it is packed, and the receiver's default limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Packed:
     """A message ready to be sent: `transport.send(peer, key, *blocks, note=note)`.
 
     Args:
-        true_bytes: what the arrays came to before.
+        true_bytes: bytes of the arrays before packing.
     """
 
     blocks: tuple[Block, ...]
@@ -40,12 +40,12 @@ class Packed:
 
 
 def pack(spec: str, arrays: Sequence[Any], what: str = "an array") -> Packed:
-    """Send arrays through the codec that `spec` names.
+    """Encode arrays by the codec that `spec` names.
 
     Args:
-        what: names the arrays in an error.
+        what: the name of the arrays in an error.
     Raises:
-        ValueError: no such codec. WireError: more than `MOST_BYTES`, or values that the codec cannot carry.
+        ValueError: no such codec. WireError: more than `MOST_BYTES`, or values that the codec cannot encode.
     """
     codec, plain = find_codec(spec), [Block.of(array) for array in arrays]
     true_bytes = sum(block.nbytes for block in plain)
@@ -65,13 +65,13 @@ def pack(spec: str, arrays: Sequence[Any], what: str = "an array") -> Packed:
 def unpack(
     blocks: Sequence[Block], note: Any, most: int = MOST_BYTES, limits: Limits = DEFAULT_LIMITS
 ) -> tuple[Block, ...]:
-    """The arrays of a packed message as it was received.
+    """The arrays of a received packed message.
 
     Args:
-        most: bytes that all arrays together may come to; more is refused before any memory is taken.
+        most: the limit of all arrays together, in bytes; more is refused before memory is allocated.
     Raises:
-        WireError: an unknown codec, a header that is none, or parts that cannot be those of the arrays announced.
-    Cost: fresh memory for the arrays that were coded; what was left as it is stays where it lies.
+        WireError: an unknown codec, a malformed header, or parts that do not match the announced arrays.
+    Cost: new memory for the coded arrays; arrays that were sent as they are, are not copied.
     """
     codec, entries = _header(note, limits)
     true_bytes = sum(true.nbytes for true, _ in entries)

@@ -1,4 +1,4 @@
-"""From a codec's name to the codec: the table of codecs. A name is looked up in it before anything is imported."""
+"""The table of codecs by name, and finding a codec. A name is looked up in the table before anything is imported."""
 
 from functools import lru_cache
 from pkgutil import resolve_name
@@ -11,7 +11,7 @@ CODECS = {
     "fp16": "transports.codecs.fp16:build",
     "zstd": "transports.codecs.zstd:build",
 }
-"""The function that builds a codec, by the codec's name, which is its file's. A new codec gets a line here."""
+"""The function that builds a codec, by the codec's name (its file's name). A new codec gets a line here."""
 
 
 def codec_names() -> list[str]:
@@ -21,10 +21,10 @@ def codec_names() -> list[str]:
 
 @lru_cache(maxsize=64)
 def find_codec(spec: str) -> Codec:
-    """The codec that a name with an optional argument means: `blockwise8`, `blockwise8:256`, `zstd:9`.
+    """The codec for a name with an optional argument: `blockwise8`, `blockwise8:256`, `zstd:9`.
 
     Raises:
-        ValueError: no such codec (the known ones are named), or an argument that it does not take.
+        ValueError: no such codec (the error lists the known ones), or an argument that the codec does not take.
     """
     name, colon, argument = spec.partition(":")
     if name not in CODECS:
@@ -35,10 +35,10 @@ def find_codec(spec: str) -> Codec:
 
 
 def whole(spec: str, argument: str, default: int, least: int, most: int) -> int:
-    """A codec's argument that is a whole number.
+    """A codec's argument as a whole number.
 
     Raises:
-        ValueError: it is none, or out of range.
+        ValueError: it is not a whole number, or out of range.
     """
     if not argument:
         return default

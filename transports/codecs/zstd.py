@@ -1,7 +1,7 @@
-"""Zstandard over an array's bytes, where a look at some of them says that it pays.
+"""Zstandard compression of an array's bytes, if samples of them show that it helps.
 
-The rule: what it would not make smaller by a twentieth travels as it is. A frame is opened only if it says itself how
-many bytes it holds, and these are what the header promised.
+An array that does not shrink by at least 5 % is sent as it is. A zstd frame is decompressed only if it states its
+content size, and that is the size in the message's header.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,21 +16,21 @@ from transports.wire.arrays import Block, Layout
 
 LEVEL = 1
 WORTHWHILE = 0.95
-"""Of the bytes may be left at most."""
+"""The largest compressed share of the bytes that is still sent compressed."""
 SAMPLE, SAMPLES = 1 << 14, 4
-"""Bytes of a sample, and how many are looked at, evenly spread."""
+"""Bytes of a sample, and the number of samples, evenly spread."""
 
 
 def build(argument: str) -> Codec:
-    """The codec at its own level, or at one from 1 (fastest) to 19."""
+    """The codec at its default level, or at a level from 1 (fastest) to 19."""
     return Zstandard(whole("zstd", argument, LEVEL, 1, 19))
 
 
 class Zstandard(Codec):
-    """Arrays of any type, if it helps.
+    """Compresses arrays of any type, if that helps.
 
     Args:
-        level: how hard to try.
+        level: zstd's compression level.
     """
 
     lossless = True
@@ -39,7 +39,7 @@ class Zstandard(Codec):
         self.level = level
 
     def encode(self, block: Block) -> tuple[Block, ...] | None:
-        compressor = zstandard.ZstdCompressor(level=self.level)  # one a call: threads may not share it
+        compressor = zstandard.ZstdCompressor(level=self.level)  # one for each call: threads may not share it
         if not self._helps(compressor, block.data):
             return None
         packed = compressor.compress(block.data)
@@ -65,7 +65,7 @@ class Zstandard(Codec):
 
     @staticmethod
     def _helps(compressor: zstandard.ZstdCompressor, data: memoryview) -> bool:
-        """Whether samples shrink; small arrays are not asked about but tried."""
+        """Whether samples of the data shrink; True for small arrays, which are compressed without sampling."""
         if len(data) <= SAMPLE * SAMPLES:
             return True
         samples = list(_samples(data))
