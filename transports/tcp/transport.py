@@ -242,7 +242,7 @@ def _to_itself(key: Key, blocks: Sequence[Block], note: Any = None) -> Incoming:
 class Vigil:
     """Keeps the loop of a waiting rank awake for `MOMENT_S` seconds, before it sleeps in the kernel.
 
-    Sleeping and waking cost about 25 µs for each message; a short message takes 50 µs without them. The loop is not
+    Sleeping and waking cost about 25 µs for each message, half of the rest of a short message's time. The loop is not
     kept awake while this rank computes, or if ranks outnumber cores: another thread or rank needs the core then.
 
     Args:
