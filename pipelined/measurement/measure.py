@@ -59,7 +59,7 @@ async def measure(
 
     Args:
         sizes: microbatch sizes to time, in sequences.
-        stated: the machine whose links are used if there is only one rank.
+        stated: the machine that gives the links if there is only one rank.
         ranks: the number of ranks to plan for; with one rank it determines the cores of each.
     Cost: some seconds for a small model: about a dozen stages, each of `sizes` for a quarter of a second.
     """

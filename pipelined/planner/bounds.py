@@ -1,6 +1,6 @@
 """Lower bounds of a plan in closed form, on the seconds of a step and the bytes of a rank.
 
-A plan whose bound is above the best results so far is not simulated. So a bound must never exceed the simulated value:
+A plan with a bound above the best results so far is not simulated. So a bound must never exceed the simulated value:
 the search would miss good plans.
 """
 

@@ -33,7 +33,7 @@ class GradientSync(Generic[B]):
         parent: the parent of the tasks of the sums.
         buckets: the buckets that this rank holds.
         sum_bucket: sums one bucket over its holders, in place.
-        overlapped: stages whose sum starts right after their last backward.
+        overlapped: stages with a sum that starts right after their last backward.
         held: every stage that this rank holds.
     """
 

@@ -12,7 +12,7 @@ SHORTEST = 1e-9  # the shortest gap, as a share of the makespan; less is roundin
 
 
 def overlapped_stages(timeline: Timeline) -> frozenset[tuple[int, int]]:
-    """The (worker, stage) pairs whose sum starts right after the last backward.
+    """The (worker, stage) pairs with a gradient sum that starts right after the stage's last backward.
 
     For two pipes of Chimera with B > F and free messages these are the stages above D/2. A stage without a microbatch
     on a worker has no last backward there and is left out.
@@ -23,7 +23,7 @@ def overlapped_stages(timeline: Timeline) -> frozenset[tuple[int, int]]:
 
 
 def _before_last_gap(timeline: Timeline, worker: tuple[Timed, ...]) -> set[int]:
-    """The stages of a worker whose last instruction ends before its last gap begins."""
+    """The stages with no instruction on this worker after its last gap."""
     shortest = SHORTEST * timeline.makespan
     gaps = [position for position in range(1, len(worker)) if _gap(worker, position) > shortest]
     if not gaps:

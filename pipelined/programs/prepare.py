@@ -24,7 +24,7 @@ class Prepared:
     Args:
         schedule: the module of its coroutine.
         instructions: the worker's instructions, in order.
-        overlapped: the stages whose gradient sum starts right after their last backward.
+        overlapped: the stages with a gradient sum that starts right after their last backward.
     """
 
     schedule: Schedule

@@ -34,7 +34,7 @@ class StepTotals:
 
         Args:
             squares: squared gradient norm of each parameter that this rank owns.
-            losses: mean loss of each global microbatch whose last stage ran on this rank.
+            losses: mean loss of each global microbatch that ended on this rank (the rank holds its last stage).
             busy: seconds that this rank computed; summed in whole microseconds.
             stop: whether this rank has received a stop request.
         """

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pipelined.programs.instructions import Instruction, Program
 from pipelined.programs.timeline import Timed, Timeline
 
-WIDEST = 2000  # characters in a row; in a longer one cells would lose their labels
+WIDEST = 2000  # the most characters in a row; cells that are then too narrow have no label
 NARROWEST = 20  # characters of a row in a narrow terminal
 WHOLE = 24  # a faulty worker with at most this many instructions is shown whole
 AROUND = 8  # instructions shown on each side of a fault in a longer one

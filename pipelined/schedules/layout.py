@@ -41,7 +41,7 @@ class Updates:
     at most D - s microbatches alive.
 
     Args:
-        every: the number of microbatches of a group whose gradients make one update.
+        every: the number of microbatches of a group in one update.
         delay: a forward uses the weights this many versions before the version that its gradient is subtracted from
             (at the start of training: the initial weights). None: a forward uses the newest version of its stage, so
             the order of instructions determines the delay.

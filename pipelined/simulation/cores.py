@@ -54,7 +54,7 @@ class VirtualCores:
             self._timer = self._clock.call_at(self._clock.now() + left / self._speed, self._finish)
 
     def _finish(self) -> None:
-        """End the shortest piece of work, and those whose end differs from its end only by rounding."""
+        """End the shortest piece of work, and all others that end at the same time but for rounding."""
         self._advance()
         self._done = max(self._done, self._busy[0][0])
         while self._busy and (self._busy[0][0] <= self._done or math.isclose(self._busy[0][0], self._done)):

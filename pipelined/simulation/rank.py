@@ -84,7 +84,7 @@ class Rank:
     Args:
         bench: the cores and links of its group.
         post: the messages of its group.
-        prepared: its instructions of a step, and its stages whose gradient sum starts at once.
+        prepared: its instructions of a step, and its stages with a gradient sum that starts at once.
         tasks: the parent of the tasks of its sums.
     """
 

@@ -130,7 +130,7 @@ async def _step(job: Job, prepared: Sequence[Prepared]) -> tuple[tuple[Timeline,
 
 
 def _synced(job: Job, prepared: Sequence[Prepared]) -> Sequence[Prepared]:
-    """The same with the stages whose sums start at once by `job.sync`; for "gap" they are already in `prepared`."""
+    """The same with the overlapped stages that `job.sync` sets; those for "gap" are already in `prepared`."""
     if job.sync == "gap":
         return prepared
     begun = [job.plan.layout.stages_of(worker) if job.sync == "eager" else () for worker in range(len(prepared))]
