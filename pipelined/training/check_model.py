@@ -1,7 +1,7 @@
-"""What a user's model must be so that it trains right: checked once, when it is built, before anything is computed.
+"""Checks of a user's model: done once, when it is built, before anything is computed.
 
-A survey builds every stage on the meta device, without memory, so that all ranks refuse the same model in the same
-words, and know the names and shapes of the stages that other ranks hold.
+A survey builds every stage on the meta device, without memory. So all ranks refuse a model with the same message, and
+know the names and shapes of the stages that other ranks hold.
 """
 
 import inspect
@@ -20,7 +20,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class ModelError(UsageError):
-    """A model that would not train right; the message says what is wrong and what would do."""
+    """A model that would not train correctly; the message gives the fault and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Survey:
     Args:
         trained: parameters that an optimizer updates.
         frozen: parameters that do not require a gradient.
-        buffers: persistent ones, such as the running statistics of a batch norm.
+        buffers: persistent buffers, such as the running statistics of a batch norm.
     """
 
     trained: Shapes
@@ -43,7 +43,7 @@ class Survey:
 
 
 def check_methods(model: Model) -> None:
-    """Refuse what is no model, such as a bare `nn.Sequential`.
+    """Refuse an object that is not a `Model`, such as a bare `nn.Sequential`.
 
     Raises:
         ModelError: names the first method that is missing.
@@ -62,7 +62,7 @@ def survey(model: Model, cut: Sequence[range], dtype: torch.dtype) -> list[Surve
         cut: the layers of each stage.
     Raises:
         ModelError: a stage cannot be called with (x, random); a parameter is not of the dtype; a
-            name is in several stages and the model does not tie it; nothing is to be trained.
+            name is in several stages and the model does not tie it; there is no parameter to train.
     """
     stages = [_surveyed(model, index, layers, dtype) for index, layers in enumerate(cut)]
     _check_shared(stages, frozenset(getattr(model, "tied", ())))
@@ -79,7 +79,7 @@ def persistent_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def holders_of_names(stages: Sequence[Survey], of: Callable[[Survey], Shapes]) -> dict[str, Stages]:
-    """The stages that hold each name, names in the model's order."""
+    """The stages that hold each name; names are in the model's order."""
     found: dict[str, Stages] = {}
     for number, stage in enumerate(stages):
         for name in of(stage):
@@ -88,7 +88,7 @@ def holders_of_names(stages: Sequence[Survey], of: Callable[[Survey], Shapes]) -
 
 
 def check_built(index: int, module: nn.Module, expected: Survey) -> None:
-    """Refuse a stage that has other tensors than its survey, of which the other ranks know, or freezes others.
+    """Refuse a stage whose tensors, or frozen tensors, differ from its survey, on which the other ranks rely.
 
     Raises:
         ModelError: names the first tensor that differs.
@@ -131,7 +131,7 @@ def _of_module(module: nn.Module) -> Survey:
 
 
 def _check_shared(stages: Sequence[Survey], tied: frozenset[str]) -> None:
-    """A name in several stages is one tensor with several holders, if the model says so and all holders agree."""
+    """Check that a name in several stages is tied by the model, has one shape, and is trained in all or in none."""
     for name, numbers in holders_of_names(stages, lambda stage: stage.everything).items():
         shapes = [stages[number].everything[name] for number in numbers]
         where = f"{name} is in stages {', '.join(map(str, numbers))} (shapes: {', '.join(map(str, shapes))})"

@@ -1,16 +1,16 @@
-"""Compression of the tensors that travel between stages: through a codec, or as they are.
+"""Compression of the tensors that are sent between stages: with a codec, or unchanged.
 
-Every message between two stages goes through here, also one that a rank sends to itself, so that the loss of a lossy
-codec depends on where the model is cut and never on which rank holds which stage. Threads do the coding, beside the
-device's computing and the event loop's transfers.
+Every message between two stages goes through here, also a message that a rank sends to itself. So the loss of a lossy
+codec depends on where the model is cut, and not on which rank holds which stage. Threads run the codec at the same time
+as the device computes and the event loop transfers.
 
-A large tensor travels in chunks, so that one is coded while the next is sent and a third is decoded:
+A large tensor is sent in chunks, so that one is coded while another is sent and a third is decoded:
 
     key                         the first chunk; its note: ["chunks", dtype, shape, the codec's header]
-    ("chunk", i, *key)          the i-th of the others, packed as any message
+    ("chunk", i, *key)          the i-th of the others, packed like any message
 
-Both ends cut alike by dtype and shape alone; the receiver checks both before it allocates memory. A chunk is a whole
-number of the codecs' own blocks wherever those are powers of two, so cutting changes no number.
+Both ends compute the same cut from dtype and shape; the receiver checks both before it allocates memory. A chunk is a
+multiple of every codec's block where that is a power of two, so cutting changes no value.
 """
 
 import asyncio
@@ -27,20 +27,20 @@ from pipelined.traces.tracer import NullTracer, Tracer
 from transports import MOST_BYTES, Block, Key, Layout, Message, Packed, WireError, pack, parse_layout, unpack
 
 NONE = "none"
-"""The name of no codec."""
+"""The name for no codec."""
 CHUNK_BYTES = 1 << 20
-"""Bytes of the plain tensor in a chunk: coding them takes longer than a message costs, and they fit a core's cache."""
+"""Bytes of the uncoded tensor per chunk: coding takes longer than a message costs, and a chunk fits a core's cache."""
 CHUNKS = "chunks"
 T = TypeVar("T")
 
 
 @dataclass
 class LinkBytes:
-    """What stages sent over one link so far.
+    """What the stages of this rank have sent over one link so far.
 
     Args:
         true: bytes of the tensors.
-        sent: bytes that travelled.
+        sent: bytes sent after coding.
     """
 
     true: int = 0
@@ -48,15 +48,15 @@ class LinkBytes:
 
 
 class Compression:
-    """One rank's way of sending tensors to other stages and receiving them.
+    """Sends tensors of one rank to other stages, and receives them.
 
     Args:
         actor: the rank's mailbox.
-        codec: a name that `transports.find_codec` knows, or none.
-        tracer: takes down the coding, as a part of the send or the receive.
+        codec: a name for `transports.find_codec`, or "none".
+        tracer: records the coding, as part of the send or receive.
 
     Attributes:
-        links: what was sent, by peer; empty without a codec, where the transport's own counts say it all.
+        links: bytes sent, by peer; empty without a codec, where the transport's own counts are enough.
     """
 
     def __init__(self, actor: Actor, codec: str = NONE, tracer: Tracer | NullTracer | None = None):
@@ -67,7 +67,7 @@ class Compression:
         """Send one tensor; return when its memory may be reused.
 
         Raises:
-            WireError: values that the codec cannot carry; the address is named. Else as `Transport.send`.
+            WireError: values that the codec cannot code; the address is named. Else as `Transport.send`.
         """
         if self.codec == NONE:
             await self._actor.transport.send(peer, key, tensor)
@@ -81,10 +81,10 @@ class Compression:
                 sending.create_task(self._actor.transport.send(peer, key_of(key, place), *packed.blocks, note=note))
 
     async def receive(self, peer: int, key: Key) -> Message:
-        """Take the message with this address, waiting for it if need be, and give it as it was before the codec.
+        """Take the message with this address, waiting for it if necessary, and decode it.
 
         Raises:
-            WireError: it is no packed message; peer and address are named. Else as `Transport.receive`.
+            WireError: it is not a packed message; peer and address are named. Else as `Transport.receive`.
         """
         message = await self._actor.receive(peer, key)
         if self.codec == NONE:
@@ -116,7 +116,7 @@ class Compression:
             return await asyncio.to_thread(work)
 
     async def tell(self) -> str | None:
-        """What travelled over all links so far, in a line; all ranks call this, and rank 0 gets the answer."""
+        """The bytes sent over all links so far, as one line of text on rank 0; all ranks call this."""
         mine = [[peer, link.true, link.sent] for peer, link in self.links.items()]
         everyone = await gather(self._actor.transport, "compression", mine)
         links = [(sent, rank, peer, true) for rank, told in enumerate(everyone) for peer, true, sent in told]
@@ -133,12 +133,12 @@ def _decode(message: Message, chunk: Block) -> None:
 
 
 def _name(key: Key, place: int) -> str:
-    """A chunk in words, for error messages."""
+    """The name of a chunk, for error messages."""
     return f"{describe(key)}, from byte {place * CHUNK_BYTES} on" if place else describe(key)
 
 
 def cut(block: Block) -> list[Block]:
-    """Flat views of a block that has more than a chunk, in order; else the block itself."""
+    """Flat views of the chunks of a block, in order; a block up to one chunk is not cut."""
     if block.nbytes <= CHUNK_BYTES:
         return [block]
     item = Layout(block.dtype, (1,)).nbytes
@@ -153,16 +153,16 @@ def key_of(key: Key, place: int) -> Key:
 
 
 def note_of(block: Block, place: int, header: Any) -> Any:
-    """What a chunk's message says: the codec's header, and with the first of many the whole's layout."""
+    """The note of a chunk's message: the codec's header; the first of several chunks adds the layout of the tensor."""
     many = not place and block.nbytes > CHUNK_BYTES
     return [CHUNKS, block.dtype, list(block.shape), header] if many else header
 
 
 def opened(note: Any) -> tuple[Block | None, Any]:
-    """The memory of the tensor that this message begins, or None where it is all of it; and the codec's header.
+    """Allocate the tensor whose first chunk this message is (None: the message is the whole); and the codec's header.
 
     Raises:
-        WireError: the layout is none, of more bytes than a packed message may have, or of no more than a chunk.
+        WireError: the layout is invalid, has more bytes than a packed message may have, or fits into one chunk.
     """
     match note:
         case [str(kind), dtype, shape, header] if kind == CHUNKS:
@@ -176,10 +176,10 @@ def opened(note: Any) -> tuple[Block | None, Any]:
 
 
 def fill(chunk: Block, decoded: Sequence[Block]) -> None:
-    """Put what was decoded where it belongs.
+    """Copy decoded blocks into their chunk of the tensor.
 
     Raises:
-        WireError: it is no such chunk.
+        WireError: they do not fit this chunk.
     """
     found = [(block.dtype, block.shape) for block in decoded]
     if found != [(chunk.dtype, chunk.shape)]:

@@ -1,6 +1,6 @@
-"""Replicas must begin equal: all holders of a tensor compare digests of it before the first step.
+"""The check that replicas begin equal: all holders of a tensor compare digests of it before the first step.
 
-Every holder makes the same update from the same sum, so what begins equal stays equal, and what does not never shows.
+Every holder makes the same update from the same sum, so equal replicas stay equal. Unequal ones raise no error later.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ Digests = Mapping[str, bytes]
 
 
 async def require_equal_replicas(transport: Transport, local: LocalParameters) -> None:
-    """Refuse tensors that are not the same on all ranks that hold them; all ranks of a job call this.
+    """Refuse tensors that differ between the ranks that hold them; all ranks of a job call this.
 
     Raises:
         AgreedError: on every rank, naming a parameter or buffer and two ranks.
     Cost: one hash of every byte that has several holders, and one digest from each rank for each set of ranks that
-        share tensors; only where these differ one digest a tensor.
+        share tensors; only if these differ, one digest per tensor.
     """
     mine = await asyncio.to_thread(_digests, local)
     sets = {name: ",".join(map(str, local.holders[name])) for name in mine}
@@ -39,7 +39,7 @@ def _digests(local: LocalParameters) -> Digests:
 
 
 def _joined(digests: Digests, sets: Mapping[str, str]) -> Digests:
-    """For each set of ranks one digest of all that they share, in the order of names."""
+    """For each set of ranks, one digest of all tensors that they share, in the order of names."""
     joined = {ranks: hashlib.blake2b(digest_size=16) for ranks in sets.values()}
     for name in sorted(digests):
         joined[sets[name]].update(name.encode() + b"\0" + digests[name])
@@ -47,7 +47,7 @@ def _joined(digests: Digests, sets: Mapping[str, str]) -> Digests:
 
 
 def _unequal(told: Sequence[Digests]) -> list[tuple[str, int, int]]:
-    """What differs from its first holder's, with both ranks, in the order of ranks."""
+    """The tensors that differ from those of their first holder, with both ranks, in the order of ranks."""
     first: dict[str, int] = {}
     return [
         (name, holder, rank)

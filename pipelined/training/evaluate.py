@@ -1,7 +1,7 @@
-"""Forward-only work over the pipeline: the loss on text that is not trained on, and sampling.
+"""Evaluation and sampling: forward passes through the pipeline, without training.
 
-Every pipe of every group takes its share of the windows; each held stage is a task of its own. A sender waits until its
-message is taken, so at most one activation a stage is under way.
+Every pipe of every group evaluates its share of the windows; each held stage is a task of its own. A sender waits until
+its message is received, so at most one activation per stage is in flight.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ async def evaluate(
     Args:
         windows: the same on every rank.
         tag: distinguishes this evaluation's messages from another's.
-        tell: called with how many forwards this rank has done, and of how many.
+        tell: called with the number of forwards that this rank has done, and their total.
     """
     nats, done = np.zeros(len(windows)), 0
     shares = {
@@ -104,8 +104,8 @@ async def sample(
     """Continue a prompt by `count` tokens through pipe 0 of group 0.
 
     Args:
-        sequence: the most tokens the model can look back on.
-        pick: chooses a token from the logits (V,) of the last position, given how many were chosen before.
+        sequence: the context length of the model, in tokens.
+        pick: chooses a token from the logits (V,) of the last position and the number of tokens chosen before.
     Returns: prompt and continuation on the rank that holds stage 0; an empty list elsewhere.
     Cost: count · D messages, one after another.
     """

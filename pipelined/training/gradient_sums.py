@@ -1,6 +1,6 @@
 """Gradient sums with torch: the all-reduce of each bucket over the ranks that hold it.
 
-When a sum starts is decided in `pipelined.programs.gradient_sync`.
+`pipelined.programs.gradient_sync` decides when each sum starts.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ class GradientSums:
         self._groups, self._algorithm, self._tracer = groups, algorithm, tracer or NullTracer()
 
     async def sum(self, bucket: Bucket) -> None:
-        """Add up a bucket's gradient over its holders, in place; a GPU's goes by way of the host."""
+        """Sum a bucket's gradient over its holders, in place; a gradient on a GPU is copied to the host and back."""
         with self._tracer.span("all_reduce", f"stage {'+'.join(map(str, bucket.stages))}"):
             if len(bucket.holders) == 1:
                 return
@@ -36,9 +36,9 @@ class GradientSums:
                 bucket.gradient.copy_(host)
 
     async def place(self, buckets: Iterable[Bucket]) -> None:
-        """Move gradients into memory that all holders map, if they are to be summed through shared memory.
+        """Move gradients into memory that all holders map, if they are summed through shared memory.
 
-        All ranks call this, before the first backward, with nothing else under way on the groups.
+        All ranks call this before the first backward, while nothing else runs on the groups.
         """
         if not {"auto", "shared"} & names_in(self._algorithm):
             return
@@ -48,11 +48,11 @@ class GradientSums:
                 bucket.move(await allocate(group, gradient.nbytes, "uint8"))
 
     async def ready(self) -> None:
-        """Open what the transport must have for the algorithm, in one order on all ranks, which all call this.
+        """Open the resources of the transport that the algorithm needs, in the same order on all ranks; all call this.
 
         Raises:
-            UsageError: the transport has no such thing for these ranks; all groups were asked before, so no other rank
-                waits for one.
+            UsageError: the transport lacks them for these ranks. All groups are checked first, so no rank is left
+                waiting.
         """
         lacking = []
         for group in sorted(self._groups.values(), key=lambda group: group.channel):

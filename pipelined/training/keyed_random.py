@@ -1,7 +1,7 @@
-"""Random numbers that do not depend on the arrangement: every draw is keyed, never taken from a shared stream.
+"""Random numbers that do not depend on the arrangement: every draw has a key; no two draws share a stream.
 
-A mask drawn for (seed, step, global microbatch, place) is the same on one process and on sixty-four, the first time
-and when it is recomputed.
+The mask for (seed, step, global microbatch, place) is the same on one process and on sixty-four, and the same when it
+is recomputed.
 """
 
 import hashlib
@@ -22,11 +22,11 @@ def seed_of(*key: int | str) -> int:
 
 @dataclass(frozen=True)
 class KeyedRandom:
-    """Where in the run a computation stands, for everything random in it.
+    """The random numbers of one computation in the run, keyed by seed, step and microbatch.
 
     Args:
-        seed: the run's.
-        step: which step, from 0.
+        seed: the seed of the run.
+        step: the step, from 0.
         microbatch: the global microbatch, 0 … N·W-1.
     """
 
@@ -37,7 +37,7 @@ class KeyedRandom:
     def dropout(self, x: torch.Tensor, p: float, place: str) -> torch.Tensor:
         """Zero each element with probability p and scale the rest by 1/(1-p).
 
-        The mask is drawn in float32 on the CPU's stream of the key, whatever x's dtype or device.
+        The mask is drawn in float32 on the CPU from the key's stream, whatever the dtype or device of x.
 
         Args:
             place: a name unique in the model, such as "h.3.mlp".

@@ -1,7 +1,7 @@
-"""What the runtime must know of a model: a row of layers, what each costs, and how to build a range of them.
+"""The interface of a model: a sequence of layers, the cost of each, and a way to build a range of them.
 
-State is keyed by parameter name, never by stage number. A name that appears in two ranges (a tied embedding) is one
-parameter with several holders, if the model says that it is tied.
+State is keyed by parameter name, never by stage number. A name in two ranges (a tied embedding) is one parameter with
+several holders, if the model declares it as tied.
 """
 
 from collections.abc import Mapping
@@ -14,32 +14,32 @@ from pipelined.training.keyed_random import KeyedRandom
 
 
 class Part(Protocol):
-    """A built range of layers, an `nn.Module` whose parameters and buffers bear their global names.
+    """A built range of layers, an `nn.Module` whose parameters and buffers have their global names.
 
-    It may have frozen parameters, or none at all. Torch's own dropout works, with masks that depend on where the model
-    is cut; those of `KeyedRandom.dropout` do not. Persistent buffers (a batch norm's running statistics) are saved and
-    loaded as the first holder has them; every other replica keeps those of the microbatches that it computed.
+    It may have frozen parameters, or no parameters. Torch's own dropout works, but its masks depend on where the model
+    is cut; the masks of `KeyedRandom.dropout` do not. Persistent buffers (a batch norm's running statistics) are saved
+    by their first holder and loaded by all; during training every replica has those of the microbatches it computed.
     """
 
     def __call__(self, x: torch.Tensor, random: KeyedRandom | None) -> torch.Tensor:
-        """Forward one microbatch. The first part takes (B, T) ids; the last gives logits. random None: evaluate."""
+        """Forward one microbatch. The first part takes (B, T) ids; the last returns logits. random None: evaluation."""
         ...
 
 
 class Model(Protocol):
-    """A model that can be cut between any two layers; see `pipelined.training.check_model` for what is refused.
+    """A model that can be cut between any two layers; `pipelined.training.check_model` checks it.
 
     Attributes:
-        tied: names that may be in several stages, each one parameter with several holders; it may be left out.
+        tied: names that may be in several stages, each one parameter with several holders; optional.
     """
 
     @property
     def layers(self) -> int:
-        """How many layers there are to share out (GPT-2: its blocks, the embedding, and the head)."""
+        """The number of layers to distribute (GPT-2: its blocks, the embedding, and the head)."""
         ...
 
     def costs(self, sequence: int) -> list[float]:
-        """Relative cost of a forward through each layer (floating-point operations a token)."""
+        """Relative cost of a forward through each layer (floating-point operations per token)."""
         ...
 
     def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:
@@ -55,9 +55,9 @@ class Model(Protocol):
         ...
 
     def shape_of(self, layer: int, microbatch: int, sequence: int) -> tuple[int, ...]:
-        """Shape of what flows into this layer."""
+        """Shape of the input of this layer."""
         ...
 
     def identity(self) -> Mapping[str, Any]:
-        """What must agree for a checkpoint to fit this model."""
+        """The fields that must be equal for a checkpoint to fit this model."""
         ...

@@ -1,7 +1,7 @@
-"""AdamW over the parameters a rank holds, with a learning rate and a clip that are functions of the whole job.
+"""AdamW over the parameters that a rank holds; learning rate and clipping are the same on all ranks of the job.
 
-Every holder of a parameter makes the same update from the same bits, so replicas never need to be compared. The global
-norm is summed parameter by parameter in the order of their names, whatever the arrangement.
+Every holder of a parameter makes the same update from the same bits, so replicas stay equal without comparing them. The
+global norm is summed parameter by parameter in the order of their names, in every arrangement.
 """
 
 import inspect
@@ -14,9 +14,9 @@ from torch import nn
 
 
 class _AdamW(torch.optim.AdamW):
-    """Torch's own without what torch wraps around it: that imports torch's compiler, which nothing here uses.
+    """torch's AdamW without torch's wrapper around `step`, which imports torch's compiler; nothing here uses that.
 
-    A process that trains begins as much sooner as importing torch itself takes.
+    A training process thereby starts earlier, by about the time that importing torch itself takes.
     """
 
     add_param_group = inspect.unwrap(torch.optim.AdamW.add_param_group)
@@ -25,14 +25,14 @@ class _AdamW(torch.optim.AdamW):
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """How parameters are updated.
+    """The settings of the optimizer.
 
     Args:
         lr: the highest learning rate.
-        warmup: steps in which it rises linearly to that.
-        steps: by then it has fallen along half a cosine to `floor` times the highest.
-        clip: largest global gradient norm; 0 does not clip.
-        weight_decay: of matrices; vectors (biases, norms) do not decay.
+        warmup: steps in which the rate rises linearly to `lr`.
+        steps: the step at which the rate, after half a cosine, has fallen to `floor` times `lr`.
+        clip: largest global gradient norm; 0 disables clipping.
+        weight_decay: weight decay of matrices; vectors (biases, norms) do not decay.
     """
 
     lr: float
@@ -52,20 +52,21 @@ class OptimizerConfig:
         return self.lr * (self.floor + (1.0 - self.floor) * 0.5 * (1.0 + math.cos(math.pi * done)))
 
     def shrink(self, norm: float) -> float:
-        """What gradients are multiplied by at this global norm (as torch's clip_grad_norm_ has it)."""
+        """The factor for all gradients at this global norm, as in torch's clip_grad_norm_."""
         return min(1.0, self.clip / (norm + 1e-6)) if self.clip else 1.0
 
     def build(self, parameters: Mapping[str, nn.Parameter]) -> torch.optim.AdamW:
-        """AdamW in two groups, decaying and not, in the order of names; frozen parameters are in neither.
+        """AdamW in two groups, with and without decay, in the order of names; frozen parameters are in neither.
 
-        Fused: the kernel goes over a parameter's values, gradient and moments once (2.0 ms where the other ways took
-        6.4). What it makes of a value depends on its place in its parameter alone, not on threads or on others.
+        It is fused: the kernel passes over a parameter's values, gradient and moments once (2.0 ms; the other
+        implementations took 6.4 ms). The result for a value depends only on its position in its parameter, not on
+        threads or other parameters.
         """
         names = sorted(name for name, parameter in parameters.items() if parameter.requires_grad)
         decay = [parameters[n] for n in names if parameters[n].dim() >= 2]
         plain = [parameters[n] for n in names if parameters[n].dim() < 2]
         groups = [{"params": decay, "weight_decay": self.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-        groups = [group for group in groups if group["params"]] or groups[:1]  # torch refuses to have no group
+        groups = [group for group in groups if group["params"]] or groups[:1]  # torch refuses an empty list of groups
         return _AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
 
 
@@ -79,11 +80,11 @@ def update(optimizer: torch.optim.Optimizer, rate: float, shrink: float) -> None
 
 
 STATE = ("exp_avg", "exp_avg_sq")
-"""The optimizer's tensors, each of its parameter's shape; the step count is a scalar beside them."""
+"""The optimizer's tensors, each with the shape of its parameter; the step count is a separate scalar."""
 
 
 def state_of(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
-    """A parameter's value and optimizer state, by name; zeros before the first update. A frozen one has its value."""
+    """A parameter's value and optimizer state, by name; zeros before the first update. Frozen: only the value."""
     state, names = optimizer.state.get(parameter, {}), STATE if parameter.requires_grad else ()
     return {"value": parameter.detach(), **{k: state.get(k, torch.zeros_like(parameter)) for k in names}}
 
@@ -91,7 +92,7 @@ def state_of(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[
 def restore(
     optimizer: torch.optim.Optimizer, parameter: nn.Parameter, saved: Mapping[str, torch.Tensor], steps: int
 ) -> None:
-    """Put back what `state_of` gave, after `steps` updates; what was frozen then begins its state anew."""
+    """Restore the result of `state_of` after `steps` updates; a parameter that was frozen starts with new state."""
     with torch.no_grad():
         parameter.copy_(saved["value"])
     if not parameter.requires_grad or not set(STATE) <= saved.keys():
@@ -101,5 +102,5 @@ def restore(
 
 
 def updates_made(optimizer: torch.optim.Optimizer) -> int:
-    """How often an optimizer has updated its parameters, counting those before it was restored."""
+    """The number of updates an optimizer has made, including those before it was restored."""
     return max((int(state["step"]) for state in optimizer.state.values()), default=0)

@@ -1,12 +1,13 @@
-"""The parameters and buffers one rank holds: built, tied, laid out for the gradient sums, and named for checkpoints.
+"""The parameters and buffers of one rank: built, tied, laid out for the gradient sums, and named for checkpoints.
 
 A rank that holds the first and the last stage holds a tied embedding once. State is keyed by name; only this module
-knows which stage a name lies in.
+knows the stages of a name.
 
 Gradients lie in buckets: one flat buffer for all parameters that the same stages hold. A parameter belongs to every
-stage that has its name: most to one, a tied embedding to the first and the last. So a bucket is named by its stages. It
-is complete on a rank after the last backward of each of them, and is summed over every rank that holds any of them;
-each adds its own sum once. All ranks derive the same buckets, in the same order, from the plan and the names alone.
+stage that has its name: most parameters to one stage, a tied embedding to the first and the last. So a bucket is named
+by its stages. On a rank it is complete after the last backward of all its stages that the rank holds. It is summed over
+every rank that holds any of its stages; each rank contributes its own sum once. All ranks derive the same buckets, in
+the same order, from the plan and the names alone.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +32,7 @@ class Bucket:
     """Parameters that are summed together.
 
     Args:
-        stages: those that hold every parameter in here, ascending.
+        stages: the stages that hold the parameters of this bucket, ascending.
         holders: the ranks that hold any of these stages, ascending; the first of them owns the parameters.
         parameters: by global name, in the model's order.
         gradient: all their gradients, flat; each parameter's `.grad` is a view of it.
@@ -47,7 +48,7 @@ class Bucket:
         return self.holders[0]
 
     def move(self, memory: np.ndarray) -> None:
-        """Move the gradient, with its values, to other memory of as many bytes.
+        """Move the gradient, with its values, to other memory of the same size.
 
         Raises:
             ValueError: the memory has another size.
@@ -61,7 +62,7 @@ class Bucket:
 
 
 def fill_bucket(plan: Plan, stages: Stages, parameters: dict[str, nn.Parameter]) -> Bucket:
-    """Give these parameters one flat gradient, zero at first."""
+    """Make a bucket: one flat gradient for these parameters, filled with zeros."""
     first = next(iter(parameters.values()))
     gradient = torch.zeros(sum(p.numel() for p in parameters.values()), dtype=first.dtype, device=first.device)
     view_gradients(parameters, gradient)
@@ -69,7 +70,7 @@ def fill_bucket(plan: Plan, stages: Stages, parameters: dict[str, nn.Parameter])
 
 
 def view_gradients(parameters: Mapping[str, nn.Parameter], gradient: torch.Tensor) -> None:
-    """Make each parameter's `.grad` its part of this flat tensor, in order."""
+    """Make each parameter's `.grad` a view of its part of this flat tensor, in order."""
     start = 0
     for parameter in parameters.values():
         parameter.grad = gradient[start : start + parameter.numel()].view_as(parameter)
@@ -81,13 +82,13 @@ class LocalParameters:
     """One rank's share of the model.
 
     Args:
-        modules: a built part for each stage held.
+        modules: the built part of each stage held.
         parameters: every parameter held, once, by name; frozen ones too.
-        holders: for every tensor held the ranks that hold it, ascending; the first answers for it.
-        buckets: what is summed together, those held here; no frozen parameter is in one.
+        holders: for every tensor held, the ranks that hold it, ascending; the first of them owns it.
+        buckets: the buckets held here; they contain no frozen parameters.
         channels: the number of every bucket of the job, the same on all ranks.
         names: every parameter of the whole model, in the model's order.
-        rank: whose this is.
+        rank: this rank.
     """
 
     modules: Mapping[int, nn.Module]
@@ -102,7 +103,7 @@ class LocalParameters:
     def kept(self) -> dict[str, torch.Tensor]:
         """Every persistent buffer held, by name.
 
-        Each holder writes its own: the running statistics of a batch norm are of the microbatches it computed.
+        Replicas differ: the running statistics of a batch norm are those of the microbatches that a holder computed.
         """
         return {name: b for module in self.modules.values() for name, b in persistent_buffers(module).items()}
 
@@ -113,12 +114,12 @@ class LocalParameters:
 
     @property
     def owned(self) -> dict[str, nn.Parameter]:
-        """The parameters this rank answers for: each belongs to exactly one rank of the job."""
+        """The parameters that this rank owns; every parameter has exactly one owner in the job."""
         return {name: p for name, p in self.parameters.items() if self.holders[name][0] == self.rank}
 
     @property
     def state_names(self) -> list[str]:
-        """What of this rank a checkpoint holds: parameters and buffers of which it is the first holder."""
+        """The names that this rank writes to a checkpoint: parameters and buffers of which it is the first holder."""
         return [name for name in self.tensors if self.holders[name][0] == self.rank]
 
     def squares(self) -> dict[str, float]:
@@ -146,14 +147,14 @@ def build_local(
     device: torch.device,
     seed: int | None,
 ) -> LocalParameters:
-    """Build what a rank holds.
+    """Build the parameters and buffers of one rank.
 
     Args:
-        sequence: tokens a sequence, for the layers' costs.
-        seed: of the initial values; None leaves them unset, to be loaded.
+        sequence: tokens per sequence, for the costs of layers.
+        seed: the seed of the initial values; None leaves them unset, to be loaded.
     Raises:
         PlanError: more stages than layers.
-        ModelError: the model would not train right.
+        ModelError: the model would not train correctly.
     """
     check_methods(model)
     cut = partition(model.costs(sequence), plan.depth)
@@ -176,7 +177,7 @@ def build_local(
 
 
 def _tie(modules: Mapping[int, nn.Module], found: Callable[[nn.Module], Mapping[str, T]]) -> dict[str, T]:
-    """Make tensors of one name in several stages one tensor; return all by name."""
+    """Replace tensors of the same name in several stages by one tensor; return all by name."""
     tensors: dict[str, T] = {}
     for module in modules.values():
         for name, tensor in found(module).items():

@@ -1,8 +1,7 @@
-"""The prefetcher: it receives the messages that a program needs next, a little before their turn.
+"""The prefetcher: it starts to receive the next few messages of a program before the program needs them.
 
-A big message stays at its sender until it is asked for, so asking only when the verb is reached would put every
-transfer on the critical path; asking for all of them at once would hold a whole step's activations. This asks for the
-next few.
+A big message stays at its sender until the receiver requests it. A request only when the instruction runs would put
+every transfer on the critical path; requests for all messages at once would need the memory of a step's activations.
 """
 
 import asyncio
@@ -19,13 +18,13 @@ Receive = Callable[[int, tuple[int | str, ...]], Coroutine[Any, Any, Message]]
 
 
 class Prefetcher:
-    """What comes next in one worker's step.
+    """The next messages of one worker in one step.
 
     Args:
-        actor: whose mailbox it is.
-        expected: origins in the order the program needs them; empty where that is not known beforehand.
-        ahead: how many to ask for before their turn: peak extra memory is this many messages.
-        receive: takes one from the mailbox; the actor's own where nothing else is said.
+        actor: the actor with the mailbox.
+        expected: origins in the order the program needs them; empty if the order is not known beforehand.
+        ahead: messages to request before they are needed; also the peak extra memory, in messages.
+        receive: takes a message from the mailbox; default: the actor's `receive`.
     """
 
     def __init__(self, actor: Actor, expected: Iterable[Origin] = (), ahead: int = 2, receive: Receive | None = None):
@@ -35,12 +34,12 @@ class Prefetcher:
         self._ask()
 
     def expect(self, origins: Iterable[Origin]) -> None:
-        """Say what will be needed after what was expected before."""
+        """Append origins to the expected ones."""
         self._expected.extend(origins)
         self._ask()
 
     async def take(self, peer: int, key: tuple[int | str, ...]) -> Message:
-        """The message with this address; waits for it if need be. It may come before its turn."""
+        """The message with this address; waits for it if necessary. It may be taken out of the expected order."""
         origin = peer, key
         if origin in self._asked:
             message = await self._asked.pop(origin)
@@ -51,18 +50,18 @@ class Prefetcher:
         return await self._receive(peer, key)
 
     def here(self, peer: int, key: tuple[int | str, ...]) -> bool:
-        """Whether `take` would return at once; no for what has not been asked for yet. It takes nothing."""
+        """Whether `take` would return at once; False for a message not requested yet. Takes nothing."""
         asked = self._asked.get((peer, key))
         return asked is not None and asked.done()
 
     async def within(self, seconds: float, peer: int, key: tuple[int | str, ...]) -> bool:
-        """Whether `here` before so many seconds have passed."""
+        """Whether the message is `here` within this many seconds."""
         if (peer, key) in self._asked:
             await asyncio.wait([self._asked[peer, key]], timeout=seconds)
         return self.here(peer, key)
 
     def asked(self, peer: int, key: tuple[int | str, ...]) -> "asyncio.Task[Message]":
-        """The wait for a message among the next `ahead`; a caller that gives it up must not cancel it."""
+        """The task that receives a message; the caller must not cancel it."""
         return self._asked[peer, key]
 
     def _ask(self) -> None:

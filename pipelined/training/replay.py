@@ -1,8 +1,8 @@
-"""The order in which every rank ran its instructions, read from a trace, so that a run can be made to repeat it.
+"""Replay: the order in which every rank ran its instructions, read from a trace, so that another run can repeat it.
 
-When the weight halves of a dynamic schedule run depends on when messages come, and so differs from run to run; so may,
-without a flush, the order of forwards and backwards, and with it which weights a gradient is taken at. A trace says how
-it was. The one rule: what is read is proved before anybody follows it, like any schedule. No torch.
+A dynamic schedule runs weight halves depending on the arrival of messages, so their order differs from run to run.
+Without a flush the order of forwards and backwards may differ, too, and with it the weights at which a gradient is
+computed. An order that is read is proved before a rank follows it, like any schedule. This module needs no torch.
 """
 
 from collections import defaultdict
@@ -19,18 +19,18 @@ from pipelined.schedules.table import follow_stretch
 from pipelined.traces.file import Span, TraceError, read
 
 Order = tuple[Instruction, ...]
-"""What one rank did in one step; without a flush in all, with microbatches numbered through from the first."""
+"""The instructions of one rank in one step; without a flush, in all steps, with microbatches numbered throughout."""
 
 ReplayOrder = dict[int, list[Order]]
-"""By step, and in it by rank; without a flush there is the first step alone."""
+"""Orders by step, and in each step by rank; without a flush only the first step has an entry."""
 
 
 def read_orders(path: Path, plan: Plan) -> ReplayOrder:
     """The orders of a trace that was written under this plan.
 
     Raises:
-        TraceError: no trace, or one without steps; or a step that is not what the plan's ranks have to do.
-    Cost: 20 µs an event.
+        TraceError: no trace, a trace without steps, or a step whose instructions do not match the plan.
+    Cost: 20 µs per event.
     """
     found: dict[int, dict[int, list[Instruction]]] = defaultdict(lambda: defaultdict(list))
     spans = list(_instructions(read(path)))
@@ -47,12 +47,12 @@ def read_orders(path: Path, plan: Plan) -> ReplayOrder:
 
 
 def check_steps(orders: ReplayOrder, plan: Plan, steps: range) -> None:
-    """Refuse an order of a run without a flush that does not have all the steps which are to be trained.
+    """Refuse an order of a run without a flush that lacks steps to be trained.
 
-    With a flush every step stands alone, and one that is not there is done like another.
+    With a flush steps are independent, and a missing step follows the order of another one.
 
     Raises:
-        TraceError: a step is not there.
+        TraceError: a step is missing.
     """
     if plan.layout.updates is None or not steps:
         return
@@ -64,7 +64,7 @@ def check_steps(orders: ReplayOrder, plan: Plan, steps: range) -> None:
 
 
 def packed(orders: ReplayOrder) -> dict[int, list[list[tuple[str, int, int, int]]]]:
-    """The same as plain numbers, as msgpack can carry them."""
+    """The orders as plain numbers, for msgpack."""
     return {
         step: [[(i.op, i.pipe, i.stage, i.microbatch) for i in order] for order in by_rank]
         for step, by_rank in orders.items()
@@ -72,21 +72,21 @@ def packed(orders: ReplayOrder) -> dict[int, list[list[tuple[str, int, int, int]
 
 
 def of_rank(orders: Mapping[int, Sequence[Sequence[Sequence[Any]]]], rank: int) -> dict[int, Order]:
-    """What one rank follows, by step, of what `packed` gave."""
+    """The orders of one rank, by step, from the result of `packed`."""
     return {step: tuple(Instruction(*i) for i in order[rank]) for step, order in orders.items()}
 
 
 async def follow_order(worker: Worker, order: Iterable[Instruction]) -> None:
-    """Tell a worker its instructions one after another, whatever its schedule would say."""
+    """Run these instructions on a worker one after another, instead of its schedule."""
     for i in order:
         await worker.execute(i.op, i.pipe, i.stage, i.microbatch)
 
 
 async def follow_steps(worker: Worker, orders: Mapping[int, Order], steps: range, microbatches: int) -> None:
-    """Tell a worker its instructions of some steps without a flush, as far as they enter.
+    """Run the instructions of some steps without a flush on a worker, for the steps that are admitted.
 
     Args:
-        microbatches: a step.
+        microbatches: microbatches per step.
     """
     ((first, order),) = orders.items()
     begin = (steps.start - first) * microbatches
@@ -96,7 +96,7 @@ async def follow_steps(worker: Worker, orders: Mapping[int, Order], steps: range
 
 
 def _instructions(spans: Iterable[Span]) -> Iterable[tuple[int, int, Instruction]]:
-    """(rank, step, instruction) of every forward and every backward or half of one, in the order they ran."""
+    """(rank, step, instruction) of every forward, backward and half of a backward, in the order they ran."""
     ops = {name: op for op, name in OPS.items()}
     for span in spans:
         places = span.pipe, span.stage, span.microbatch

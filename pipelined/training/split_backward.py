@@ -1,13 +1,12 @@
-"""A backward in two halves, for any module, by way of the autograd graph it left behind.
+"""The split backward: the backward of any module in two halves, computed on its autograd graph.
 
-    output ── Linear2 ── GELU ── Linear1 ── x        the path: what leads to the stage's input
+    output ── Linear2 ── GELU ── Linear1 ── x        the path: the nodes that lead to the stage's input
                  │                 │
-               W2, b2            W1, b1              leaves: where gradients are added up
+               W2, b2            W1, b1              leaves: where gradients are accumulated
 
-The input half walks the path alone and notes the gradient that arrives at each *junction*, a node from which a leaf
-hangs off the path. The weight half goes from each junction to its leaves and nowhere else, so that both halves together
-compute each gradient once. The one rule: the numbers are those of the whole backward, to the bit. This file knows
-graphs; it must not know of stages, microbatches or messages.
+The input half follows only the path and keeps the gradient that arrives at each *junction*, a node of the path with a
+leaf beside the path. The weight half goes from each junction only to its leaves, so both halves together compute each
+gradient once. All gradients equal those of the whole backward, bit for bit.
 
 Source: Qi et al., Zero Bubble Pipeline Parallelism (2024), section 2, for the split.
 """
@@ -22,28 +21,29 @@ import torch
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 Gradients = tuple[torch.Tensor | None, ...]
-"""What arrives at a node: one gradient for each of its outputs, None where there is none."""
+"""The gradients that arrive at a node: one for each of its outputs, or None."""
 
 
 @dataclass
 class _Group:
-    """Junctions that share leaves, whose gradients must therefore be added up in one go."""
+    """Junctions that share leaves; the gradients of these leaves must be accumulated in one backward."""
 
     junctions: list[Node]
     leaves: dict[Node, None]
 
     @property
     def alone(self) -> bool:
-        """Whether there is one way to the leaves only, so that nothing else of the path is needed again."""
+        """Whether only one way leads to the leaves, so that no other node of the path is needed again."""
         return len(self.junctions) == 1
 
     def run(self, arrived: dict[Node, Gradients], again: bool) -> None:
-        """Add what arrived at the junctions to their leaves' gradients.
+        """Accumulate the leaves' gradients from the gradients that arrived at the junctions.
 
-        Where there are several, one may lie on the way from another to a leaf: each is held to what arrived then.
+        With several junctions, one may lie on the way from another to a leaf: each uses only the gradient that arrived
+        at it in the input half.
 
         Args:
-            again: what is gone through here may be needed by another group.
+            again: whether another group may need the nodes that this one passes through.
         """
         seeds = [
             (GradientEdge(node, place), gradient)
@@ -63,7 +63,7 @@ class _Group:
 
 @dataclass
 class WeightHalf:
-    """What is left to do of a backward whose input half is done: `run` it once."""
+    """The rest of a backward after its input half: `run` it once."""
 
     _groups: list[_Group] = field(default_factory=list)
     _arrived: dict[Node, Gradients] = field(default_factory=dict)
@@ -71,14 +71,14 @@ class WeightHalf:
 
     @property
     def gradients(self) -> list[torch.Tensor]:
-        """Those that are kept for it."""
+        """The gradients at the junctions, kept for this half."""
         whole = self._whole[1:] if self._whole else ()
         return [*whole, *(g for arrived in self._arrived.values() for g in arrived if g is not None)]
 
     def run(self) -> None:
-        """Add up the parameters' gradients, as `torch.autograd.backward` does, and let go of everything.
+        """Accumulate the parameters' gradients, as `torch.autograd.backward` does, and free all that was kept.
 
-        Cost: where a parameter is used twice on the path, what lies between the uses is gone through again.
+        Cost: if a parameter is used twice on the path, the nodes between the uses are computed again.
         """
         groups, arrived, whole = self._groups, self._arrived, self._whole
         self._groups, self._arrived, self._whole = [], {}, None
@@ -95,13 +95,13 @@ def backward_input(
     """The input half.
 
     Args:
-        output: of a module; its graph is used up, both halves together.
-        gradient: of the output, of its shape.
-        x: the module's input, a leaf; None where nobody wants its gradient.
-    Returns: x's gradient, and the weight half. Without x, or where x has no part in the output, the gradient is None
+        output: the output of a module; the two halves together free its graph.
+        gradient: the gradient of the output, with its shape.
+        x: the module's input, a leaf; None if its gradient is not needed.
+    Returns: x's gradient, and the weight half. Without x, or if the output does not depend on x, the gradient is None
         and the weight half is the whole backward.
-    Cost: activations that only the input half needs are let go of, unless a parameter is used twice; the gradients at
-        the junctions are kept until the weight half.
+    Cost: activations that only the input half needs are freed, unless a parameter is used twice; the gradients at the
+        junctions are kept until the weight half.
     """
     root = get_gradient_edge(output)
     path = set() if x is None else _path(root.node, get_gradient_edge(x).node)
@@ -120,7 +120,7 @@ def backward_input(
 
 
 def _path(root: Node, target: Node) -> set[Node]:
-    """The nodes from which the target is reached, itself included; empty if the root is not among them."""
+    """The nodes from which the target can be reached, the target included; empty if the root is not among them."""
     users: dict[Node, list[Node]] = defaultdict(list)
     for node in _below([root]):
         for used, _ in node.next_functions:
@@ -135,13 +135,13 @@ def _path(root: Node, target: Node) -> set[Node]:
 
 
 def _leaves(node: Node, path: set[Node]) -> dict[Node, None]:
-    """The leaves that hang off the path at this node."""
+    """The leaves that this node reaches without a further node of the path."""
     off = [used for used, _ in node.next_functions if used is not None and used not in path]
     return dict.fromkeys(found for found in _below(off) if hasattr(found, "variable"))
 
 
 def _below(roots: Sequence[Node]) -> Iterable[Node]:
-    """These nodes and all that they lead to, each once."""
+    """These nodes and all nodes that they lead to, each once."""
     seen, waiting = dict.fromkeys(roots), list(roots)
     while waiting:
         for used, _ in waiting.pop().next_functions:
@@ -163,7 +163,7 @@ def _group(leaves_of: dict[Node, dict[Node, None]]) -> list[_Group]:
 
 
 def _release(nodes: Iterable[Node]) -> None:
-    """Let go of what these nodes saved for a backward that they will not take part in again."""
+    """Free the tensors that these nodes saved, as they take part in no further backward."""
     for node in nodes:
         for name in _saved_names(type(node)):
             saved = getattr(node, name)
@@ -172,11 +172,11 @@ def _release(nodes: Iterable[Node]) -> None:
 
 
 def _drop(saved: Any) -> None:
-    """Replace a saved tensor by nothing: packing it away is how autograd allows that."""
+    """Free a saved tensor: autograd allows this through its hooks for packing."""
     try:
         saved.register_hooks(lambda tensor: None, lambda nothing: None)
     except RuntimeError:
-        return  # nothing was saved there, or it is packed by hooks of the module's own
+        return  # nothing is saved there, or the module's own hooks have packed it
 
 
 @cache

@@ -1,8 +1,8 @@
-"""One stage of the model on one rank: its layers, the microbatches alive in it, and how to go forward and back.
+"""One stage of the model on one rank: its layers, its live microbatches, and their forwards and backwards.
 
-What a stage computes depends on its input, its parameters and the key of its random numbers alone. So it gives the same
-numbers in any schedule, and again when activations are recomputed; torch's own dropout too. Buffers (the running
-statistics of a batch norm) are written by the first forward of each microbatch alone. It knows neither peers nor time.
+The results of a stage depend only on its input, its parameters and the key of its random numbers. So they are the same
+in any schedule, and the same when activations are recomputed, also with torch's own dropout. Only the first forward of
+each microbatch writes buffers (the running statistics of a batch norm).
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from transports import Message
 Alive = tuple[int, int]
 """(pipe, microbatch): the name of a live microbatch inside one stage of one worker."""
 Arrived = torch.Tensor | Message
-"""What comes from another stage, or from this rank."""
+"""An input: a message from another stage, or a tensor of this rank."""
 
 
 @dataclass
@@ -31,12 +31,12 @@ class Stage:
     """A range of layers with the activations it keeps between forward and backward.
 
     Args:
-        model: for the loss.
+        model: computes the loss.
         module: the built layers.
-        index: which stage, 0 … depth-1.
+        index: the number of the stage, 0 … depth-1.
         depth: D.
-        device: where its tensors live.
-        autocast: bfloat16 for matrix products inside the forward, parameters and sums as they are.
+        device: the device of its tensors.
+        autocast: matrix products of the forward in bfloat16; parameters and sums keep their dtype.
         recompute: keep only the input of a microbatch and run the forward again before its backward.
     """
 
@@ -64,7 +64,7 @@ class Stage:
     def forward(
         self, which: Alive, x: Arrived, random: KeyedRandom, targets: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Forward one microbatch and keep what its backward needs.
+        """Forward one microbatch and keep the tensors that its backward needs.
 
         Shapes: x (B, T) token ids on the first stage, else (B, T, C); targets (B, T), on the last stage alone.
         Returns: the activation for the next stage, or on the last stage the mean loss: detached, on the host.
@@ -85,11 +85,11 @@ class Stage:
         random: KeyedRandom,
         targets: torch.Tensor | None = None,
     ) -> torch.Tensor | None:
-        """Backward one microbatch: parameters' gradients are added up, the input's is returned.
+        """Backward one microbatch: accumulate the gradients of parameters, return the gradient of the input.
 
         Args:
-            gradient: of this stage's output; None on the last stage.
-            scale: what the loss is multiplied by (one over the step's microbatches), used on the last stage.
+            gradient: the gradient of this stage's output; None on the last stage.
+            scale: factor of the loss (one over the step's microbatches), used on the last stage.
         Returns: the input's gradient, on the host, or None on the first stage.
         """
         x, output = self._revived(which, random, targets)
@@ -105,9 +105,9 @@ class Stage:
         random: KeyedRandom,
         targets: torch.Tensor | None = None,
     ) -> torch.Tensor | None:
-        """The half of `backward` that returns; the other half stays pending, and nothing is added up yet.
+        """The half of `backward` that returns the input's gradient; the weight half stays pending.
 
-        Cost: none on the first stage, where nobody waits for a gradient and all is left to the weight half.
+        Cost: nothing on the first stage: no rank waits for a gradient there, so the weight half does all the work.
         """
         x, output = self._revived(which, random, targets)
         back, self.pending[which] = None, WeightHalf()
@@ -117,14 +117,14 @@ class Stage:
         return None if self.first else _or_zeros(back, x)
 
     def backward_weight(self, which: Alive) -> None:
-        """The half of `backward` that adds up the parameters' gradients."""
+        """The half of `backward` that accumulates the gradients of parameters."""
         self.pending.pop(which).run()
 
     @torch.no_grad()
     def evaluate(self, x: Arrived) -> torch.Tensor:
-        """Forward without random numbers, graph or memory: (B, T) or (B, T, C) in, (B, T, C) or logits (B, T, V) out.
+        """Forward without random numbers or graph: (B, T) or (B, T, C) in, (B, T, C) or logits (B, T, V) out.
 
-        Its modules are in evaluation mode meanwhile (`nn.Module.eval`).
+        Nothing is kept for a backward. During the call its modules are in evaluation mode (`nn.Module.eval`).
         """
         with evaluating(self.module), self._precision():
             return self.module(self._here(x), None)
@@ -132,7 +132,7 @@ class Stage:
     def _revived(
         self, which: Alive, random: KeyedRandom, targets: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What was kept of a microbatch: its input, and its output with a graph, for one backward."""
+        """The kept input of a microbatch, and its output with a graph (recomputed if necessary), for one backward."""
         x, output = self.alive.pop(which)
         if self.recompute:
             with with_copied_buffers(self.module):
@@ -151,7 +151,7 @@ class Stage:
         return self.model.loss(output, self._here(targets)) if self.last else output
 
     def _here(self, arrived: Arrived) -> torch.Tensor:
-        """What arrived, as a tensor on this stage's device."""
+        """The input as a tensor on this stage's device."""
         tensor = arrived.blocks[0].torch() if isinstance(arrived, Message) else arrived
         return tensor.to(self.device)
 
@@ -161,7 +161,7 @@ class Stage:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the `with` block; afterwards every module is in the mode that it was in before."""
+    """Evaluation mode inside the `with` block; afterwards every module returns to its previous mode."""
     training = [one for one in module.modules() if one.training]
     module.eval()
     try:
@@ -173,7 +173,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def with_copied_buffers(module: nn.Module) -> Iterator[None]:
-    """Let what is written into buffers inside the `with` block go into copies, of which nothing stays."""
+    """Inside the `with` block writes to buffers go to copies, which are discarded at its end."""
     owners = [(one, leaf, buffer) for one in module.modules() for leaf, buffer in one.named_buffers(recurse=False)]
     try:
         for one, leaf, buffer in owners:
@@ -185,5 +185,5 @@ def with_copied_buffers(module: nn.Module) -> Iterator[None]:
 
 
 def _or_zeros(gradient: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
-    """A gradient of x on the host: zeros where the output does not depend on x."""
+    """The gradient of x, on the host; zeros if the output does not depend on x."""
     return torch.zeros_like(x, device="cpu") if gradient is None else gradient.cpu()

@@ -1,10 +1,10 @@
-"""Torch's own random numbers inside a stage (`torch.nn.Dropout` and its like): the same when a forward is run again.
+"""torch's own random numbers inside a stage (`torch.nn.Dropout` and similar): the same when a forward runs again.
 
-Such layers draw from generators that belong to the whole process. A forward that draws is therefore run alone in its
-process, with the generators seeded by a key, and their state is put back behind it. A forward that draws nothing, as of
-a model that takes all its random numbers from `KeyedRandom`, may run beside others.
+Such layers draw from generators of the whole process. A forward that draws therefore runs alone in its process, with
+the generators seeded by a key, and their state is restored afterwards. A forward that draws nothing, as in a model that
+takes all its random numbers from `KeyedRandom`, may run at the same time as others.
 
-Source: `torch.utils.checkpoint` keeps the generators' state for the same purpose. A key takes no memory, and gives the
+Source: `torch.utils.checkpoint` saves the generators' state for the same purpose. A key needs no memory, and gives the
 same numbers after a resume.
 """
 
@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 class TorchRandom:
-    """Runs the forwards of one module, and finds out whether they draw from torch's generators.
+    """Runs the forwards of one module, and detects whether they draw from torch's generators.
 
     Args:
-        device: where the module lies; a GPU has a generator of its own beside the CPU's.
+        device: the device of the module; a GPU has its own generator besides the CPU's.
     """
 
     def __init__(self, device: torch.device):
@@ -36,8 +36,8 @@ class TorchRandom:
 
         Args:
             place: a name unique in the model, such as "stage 3".
-        Cost: 20 µs. The first forward that draws after others that did not (a rate that rises from 0) runs twice, so
-            what it writes into buffers is written twice, that once.
+        Cost: 20 µs. The first forward that draws after forwards that did not (a dropout rate that rises from 0) runs
+            twice, and so writes its buffers twice.
         """
         if self._draws is False:
             with _TURNS.shared():
@@ -78,14 +78,14 @@ def _same(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
 
 
 class _Turns:
-    """Several threads at once, or one alone: ranks that share a process share torch's generators."""
+    """A lock for several threads together or one alone: ranks in one process share torch's generators."""
 
     def __init__(self) -> None:
         self._changed, self._running, self._taken = threading.Condition(), 0, False
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Run beside others that share, but beside none that is alone."""
+        """Hold the lock together with other sharing threads; waits while a thread is alone."""
         with self._changed:
             self._changed.wait_for(lambda: not self._taken)
             self._running += 1
@@ -98,7 +98,7 @@ class _Turns:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Run beside no other; those that come meanwhile wait."""
+        """Hold the lock alone; other threads wait."""
         with self._changed:
             self._changed.wait_for(lambda: not self._taken)
             self._taken = True

@@ -1,7 +1,7 @@
-"""One rank's training, from built stages to finished steps. It knows every part; no part knows it.
+"""The trainer of one rank: it builds the stages and trains steps.
 
-A step is: run the schedule, finish the gradient sums, agree on norm and loss, update. All of it is the same code on
-one rank and on sixty-four.
+A step is: run the schedule, finish the gradient sums, agree on norm and loss, update. The code is the same on one rank
+and on sixty-four.
 """
 
 import asyncio
@@ -33,19 +33,19 @@ from pipelined.training.stage import Stage
 from pipelined.training.worker import Feed, RankContext, TrainWorker
 
 WORLD_CHANNEL = 0
-"""The bare-buffer channel of what all ranks sum together; buckets come after it."""
+"""The channel of sums over all ranks; the channels of buckets follow it."""
 
 
 @dataclass(frozen=True)
 class Numerics:
-    """How numbers are kept.
+    """Dtypes, recomputation, and the algorithms that affect the numbers of a run.
 
     Args:
-        dtype: of parameters, activations and sums.
+        dtype: the dtype of parameters, activations and sums.
         autocast: bfloat16 inside the forward.
-        recompute: keep inputs alone and run each forward again before its backward.
-        all_reduce: a name `collectives.all_reduce` knows, or auto.
-        compress: the codec through which activations and gradients travel between stages, or none.
+        recompute: keep only the inputs and run each forward again before its backward.
+        all_reduce: an algorithm of `collectives.all_reduce`, or "auto".
+        compress: the codec for activations and gradients between stages, or "none".
     """
 
     dtype: torch.dtype = torch.float32
@@ -57,12 +57,12 @@ class Numerics:
 
 @dataclass(frozen=True)
 class StepReport:
-    """What a step came to; the same on every rank but for the seconds.
+    """The results of a step; the same on every rank except the seconds.
 
     Args:
-        grad_norm: global; without a flush the root mean square of the step's updates.
-        staleness: of a schedule without a flush, for each stage the updates it made between the weights a gradient
-            was taken at and those it was subtracted from, mean of the step's microbatches.
+        grad_norm: the global gradient norm; without a flush the root mean square over the step's updates.
+        staleness: without a flush, for each stage: the updates between the weights at which a gradient was computed
+            and the weights to which it was applied; the mean over the step's microbatches.
     """
 
     step: int
@@ -76,15 +76,15 @@ class StepReport:
 
     @property
     def is_finite(self) -> bool:
-        """Whether what it came to are numbers."""
+        """Whether loss and norm are finite."""
         return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
 
 def check_finite(step: int, loss: float, norm: float) -> None:
-    """Let no step count whose numbers are none: all that follows would be none, and would be saved as such.
+    """Refuse a step whose loss or norm is not finite: all later steps would be, too, and would be saved.
 
     Raises:
-        AgreedError: on every rank alike, as the numbers are.
+        AgreedError: on every rank, because all ranks have the same numbers.
     """
     if not (math.isfinite(loss) and math.isfinite(norm)):
         raise AgreedError(
@@ -98,17 +98,17 @@ class Trainer:
 
     Args:
         actor: the rank's mailbox, open.
-        model: the whole model's description; only this rank's layers are built.
-        plan: the job's arrangement; its world size must be the transport's.
-        optimizer_config: how parameters are updated.
-        device: where to compute.
-        place: the torch device that means.
+        model: the description of the whole model; only this rank's layers are built.
+        plan: the job's arrangement; its world size must equal the transport's.
+        optimizer_config: the settings of the optimizer.
+        device: runs the computations.
+        place: the torch device of this rank.
         feed: the data.
-        sequence: tokens a sequence.
-        seed: of initial values and dropout.
-        fresh: set initial values; False leaves them to be loaded.
-        orders: what this rank is to do in each step, instead of what its schedule says; a step that is not there is
-            done like the last that is. Without a flush there is one for all steps, by the first.
+        sequence: tokens per sequence.
+        seed: the seed of initial values and dropout.
+        fresh: whether to set initial values; False leaves them unset, to be loaded.
+        orders: the instructions of this rank in each step, used instead of its schedule; a missing step follows the
+            last order. Without a flush there is one order for all steps, under the first.
     """
 
     def __init__(
@@ -153,10 +153,10 @@ class Trainer:
         """Train one step.
 
         Args:
-            step: which, from 0; it keys the data, the random numbers and the learning rate.
-            stopping: whether this rank was asked to stop; called at the step's end. All learn of it in the report.
+            step: the step, from 0; it selects the data, the random numbers and the learning rate.
+            stopping: whether this rank received a stop request; called at the step's end. The report tells all ranks.
         Raises:
-            AgreedError: it came to no finite numbers; nothing is updated.
+            AgreedError: loss or norm is not finite; nothing is updated.
         """
         clock, device = self.context.device.clock, self.context.device
         start, busy = clock.now(), device.busy
@@ -173,13 +173,13 @@ class Trainer:
         return StepReport(step, loss, norm, rate, seconds, idle, self._totals.stop(entry))
 
     def state_of(self, name: str) -> dict[str, torch.Tensor]:
-        """What a checkpoint must hold of a parameter or a buffer."""
+        """The tensors that a checkpoint saves for a parameter or a buffer."""
         if name in self.local.kept:
             return {"value": self.local.kept[name]}
         return state_of(self.optimizer, self.local.parameters[name])
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
-        """Put back what `state_of` gave of every tensor held, after so many updates."""
+        """Restore the results of `state_of` for every tensor held, saved after `updates` updates."""
         for name, parameter in self.local.parameters.items():
             restore(self.optimizer, parameter, state[name], updates)
         with torch.no_grad():
@@ -210,7 +210,7 @@ class Trainer:
         self.context.tracer.record("step", "step", start, end, (step, -1, -1, -1))
 
     async def _ready_sums(self) -> None:
-        """Make the gradients' sums ready, or refuse an algorithm that the transport cannot offer."""
+        """Prepare the gradient sums, or refuse an algorithm that the transport does not support."""
         await agree(self.context.actor.transport, "sums", self.sums.ready())
 
     def _bucket_groups(self) -> dict[Stages, Group]:

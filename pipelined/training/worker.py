@@ -1,7 +1,7 @@
-"""The worker that trains: it answers a schedule's verbs with torch and a transport.
+"""The training worker: it executes the instructions of a schedule with torch and a transport.
 
-One instance is one worker in one step. Each verb waits for its message, computes on the device, and tells the
-neighbour; the order is the schedule's alone.
+One instance is one worker in one step. Each instruction waits for its message, computes on the device, and sends the
+result to the neighbour; only the schedule decides the order.
 """
 
 from collections import Counter
@@ -28,13 +28,13 @@ from transports import Message, TransportError
 
 
 class StageFailed(Exception):
-    """Something raised inside one instruction; the message says on which rank, in which stage and microbatch."""
+    """An error inside one instruction; the message names rank, stage and microbatch."""
 
 
 class Computation(Protocol):
-    """What a worker asks of a stage: `pipelined.training.stage.Stage`, or a stand-in that only has the right sizes.
+    """The interface of a stage for a worker: `pipelined.training.stage.Stage`, or a substitute with the right sizes.
 
-    What arrives is a message or the feed's own; what is returned must be something a transport can send.
+    Inputs are messages or tensors of the feed; a transport must be able to send the results.
     """
 
     def forward(self, which: tuple[int, int], x: Any, random: KeyedRandom, targets: Any = None) -> Any: ...
@@ -51,7 +51,7 @@ class Computation(Protocol):
 
 
 class Feed(Protocol):
-    """The data: what goes into the first stage and what the last is measured against."""
+    """The data: inputs of the first stage and targets of the last."""
 
     def inputs(self, step: int, microbatch: int) -> Any: ...
 
@@ -60,17 +60,17 @@ class Feed(Protocol):
 
 @dataclass(frozen=True)
 class RankContext:
-    """What one rank has throughout its training; a step adds to it.
+    """The objects that one rank uses in all steps.
 
     Args:
-        actor: its mailbox.
-        plan: the whole job's.
-        stages: those it holds, by number.
-        device: where they compute.
-        feed: the data, asked by global microbatch.
-        tracer: takes down what is done.
-        seed: the run's.
-        compression: how tensors travel between stages; as they are where nothing else is said.
+        actor: the mailbox of the rank.
+        plan: the plan of the whole job.
+        stages: the stages that the rank holds, by number.
+        device: runs the computations of the stages.
+        feed: the data, by global microbatch.
+        tracer: records the instructions.
+        seed: the seed of the run.
+        compression: sends tensors between stages; default: without a codec.
     """
 
     actor: Actor
@@ -84,7 +84,7 @@ class RankContext:
 
     @cached_property
     def messages(self) -> Compression:
-        """Where tensors come from other stages and go to them."""
+        """Sends tensors to other stages and receives them."""
         return self.compression or Compression(self.actor)
 
     @property
@@ -100,14 +100,14 @@ class TrainWorker(Worker):
     """One worker of one group in one step.
 
     Args:
-        context: the rank's.
-        step: which step, from 0.
-        sync: told when a stage's last backward is done.
-        program: this worker's instructions as they were proved, so that messages can be asked for in time, and a
-            dynamic schedule waits a moment for those that are due; empty where they are not known beforehand.
+        context: the context of the rank.
+        step: the step, from 0.
+        sync: starts gradient sums; its `stage_done` is called after a stage's last backward.
+        program: this worker's instructions as proved, so that it can request messages early, and a dynamic schedule
+            waits briefly for messages that are due; empty if they are not known beforehand.
 
     Attributes:
-        losses: mean loss by global microbatch, of those whose last stage is here.
+        losses: mean loss by global microbatch, for microbatches whose last stage is here.
     """
 
     def __init__(self, context: RankContext, step: int, sync: GradientSync, program: Sequence[Instruction] = ()):
@@ -122,7 +122,7 @@ class TrainWorker(Worker):
         )
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
-        """Wait for the instruction's message, compute, and pass the result on."""
+        """Wait for the instruction's message, compute, and send the result."""
         at = Instruction(op, pipe, stage, microbatch)
         with self._blame(at):
             if op == "F":
@@ -135,12 +135,12 @@ class TrainWorker(Worker):
             self._count(stage)
 
     def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
-        """Whether an instruction's message is on this rank, or it needs none."""
+        """Whether an instruction's message is on this rank, or the instruction needs no message."""
         origin = self._origin(Instruction(op, pipe, stage, microbatch))
         return origin is None or self._prefetcher.here(*origin)
 
     async def arrives(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
-        """Wait for a message that is due, no longer than a share of what the last weight half took here."""
+        """Wait for a message that is due, at most for a fraction of the duration of the last weight half here."""
         at = Instruction(op, pipe, stage, microbatch)
         seconds, origin = PATIENCE * self.context.device.took.get(OPS["W"], 0.0), self._origin(at)
         return (
@@ -159,7 +159,7 @@ class TrainWorker(Worker):
             self._tell(at, Activation(self.step, at.pipe, at.stage + 1, at.microbatch), output)
 
     async def _backward(self, at: Instruction) -> None:
-        """A whole backward or its input half; the gradient goes on at once, whatever is still pending here."""
+        """A whole backward or its input half; sends the gradient at once, even if other work is pending here."""
         held, random, targets = self.context.stages[at.stage], self._random(at), self._targets(at)
         gradient = await self._arrival(at) if targets is None else None
         scale = 1.0 / self.context.plan.microbatches_an_update
@@ -169,13 +169,13 @@ class TrainWorker(Worker):
             self._tell(at, Gradient(self.step, at.pipe, at.stage - 1, at.microbatch), back)
 
     def _count(self, stage: int) -> None:
-        """One more microbatch's gradient is added up; after the last, the stage's sum over its replicas may start."""
+        """Count a microbatch whose gradient is accumulated; after the last one the stage's gradient sum may start."""
         self._left[stage] -= 1
         if not self._left[stage]:
             self.sync.stage_done(stage)
 
     async def _arrival(self, at: Instruction) -> Message:
-        """The message an instruction works on."""
+        """The message that an instruction needs."""
         origin = self._origin(at)
         assert origin is not None
         with self.context.tracer.span("receive", str(origin[1][0]), **self._place(at)):
@@ -196,7 +196,7 @@ class TrainWorker(Worker):
         self.context.actor.start(send())
 
     def _origin(self, at: Instruction) -> Origin | None:
-        """The rank and the key that an instruction's message comes with; None if it needs none."""
+        """The sender and the key of an instruction's message; None if it needs no message."""
         holder, group = self.context.plan.holder, self.context.group
         if at.op == "F" and at.stage > 0:
             return holder(group, at.pipe, at.stage - 1), Activation(self.step, at.pipe, at.stage, at.microbatch).key
@@ -214,14 +214,14 @@ class TrainWorker(Worker):
         return KeyedRandom(self.context.seed, self.step, self._number(at))
 
     def _targets(self, at: Instruction) -> Any:
-        """What the last stage is measured against; None on the others."""
+        """The targets of the last stage; None on other stages."""
         if at.stage < self.layout.depth - 1:
             return None
         return self.context.feed.targets(self.step, self._number(at))
 
     @contextmanager
     def _blame(self, at: Instruction) -> Iterator[None]:
-        """Name the place in whatever an instruction raises; a transport's errors name their rank already."""
+        """Add rank, stage and microbatch to an instruction's error; a transport's errors name their rank already."""
         try:
             yield
         except (TransportError, UsageError):

@@ -1,7 +1,7 @@
-"""How far a stretch without a flush has been let go: a step enters the pipe only when some step before it is settled.
+"""Admission of steps in a stretch without a flush: a step enters the pipe only after an earlier step is settled.
 
-So all ranks end at the same step when one is asked to stop, though none ever waits for all. The rule: what opens a step
-is the same on every rank, for it is read off what all ranks summed together. Knows numbers of steps and nothing else.
+A step is settled when all ranks have agreed on its sums. Admission depends only on these sums, which are equal on all
+ranks. So all ranks end at the same step after a stop request, although no rank ever waits for all others.
 """
 
 import asyncio
@@ -11,11 +11,11 @@ class Admission:
     """The steps of one stretch, counted from 0.
 
     Args:
-        steps: how many there are at most.
-        ahead: how many may be under way beyond those settled.
+        steps: the most steps of the stretch.
+        ahead: steps that may be under way beyond the settled ones.
 
     Attributes:
-        opened: steps that have been let in.
+        opened: steps admitted so far.
     """
 
     def __init__(self, steps: int, ahead: int):
@@ -23,7 +23,7 @@ class Admission:
         self.opened, self._over = min(steps, ahead), steps <= ahead
 
     def settle(self, step: int, stop: bool) -> None:
-        """Say that a step, the next in order, has been settled by all ranks, and whether any was asked to stop."""
+        """Record that all ranks have settled this step, the next in order; stop: any rank received a stop request."""
         self._over = self._over or stop
         if not self._over:
             self.opened = min(self._steps, step + 1 + self._ahead)
@@ -31,7 +31,7 @@ class Admission:
         self._changed.set()
 
     async def enters(self, step: int) -> bool:
-        """Whether a step takes place; waits until that is known."""
+        """Whether a step is admitted; waits until this is decided."""
         while step >= self.opened and not self._over:
             self._changed.clear()
             await self._changed.wait()

@@ -1,9 +1,9 @@
 """The updates of one stage in a stretch without a flush: when each bucket's gradient is summed, and when it is applied.
 
-A stage's own weights are updated before the stage does anything else. What it shares with other stages (a tied
-embedding) must be the same on all of them, whatever the timing: there a microbatch uses a version that depends on its
-number alone, and updates wait until that version is needed. The rule: every sum is a task that the actor answers for,
-and sums of one bucket follow each other. It must not know schedules or messages.
+Weights of one stage only are updated before the stage does anything else. Weights that several stages share (a tied
+embedding) must be the same on all of them, whatever the timing: for these a microbatch uses a version that depends only
+on its number, and updates wait until that version is needed. Every sum is a task of the actor, and the sums of one
+bucket run one after another.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from pipelined.training.worker import RankContext
 
 @dataclass
 class StepAccount:
-    """What one step came to on this rank, of what all ranks will agree on.
+    """This rank's contributions to the numbers of one step on which all ranks agree.
 
     Args:
-        squares: squared gradient norms of owned parameters, added up over the step's updates.
-        staleness: added up over the step's microbatches.
+        squares: squared gradient norms of owned parameters, summed over the step's updates.
+        staleness: staleness summed over the step's microbatches.
     """
 
     squares: Counter[str] = field(default_factory=Counter)
@@ -37,7 +37,7 @@ class StepAccount:
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def complete(self) -> None:
-        """Wait until the step's last gradient is there and summed."""
+        """Wait until the step's last gradient is computed and summed."""
         await self.done.wait()
         await asyncio.gather(*self.sums)
 
@@ -46,12 +46,12 @@ class StageUpdates:
     """One stage's updates in one stretch.
 
     Args:
-        context: the rank's.
+        context: the context of the rank.
         held: the stage.
-        layout: the stretch's.
+        layout: the layout of the stretch.
         rate: the learning rate of an update, by its number.
-        sums: adds up a bucket's gradient over its holders.
-        account: of the step that a microbatch belongs to.
+        sums: sums a bucket's gradient over its holders.
+        account: returns the account of a microbatch's step.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class StageUpdates:
             versions.begin()
 
     async def before_forward(self, microbatch: int) -> None:
-        """Make the versions that a microbatch goes forward with, and lend them to it."""
+        """Make the versions for the forward of a microbatch, and lend them to it."""
         chosen = [await self._make(number, microbatch) for number in range(len(self._held.versions))]
         self._held.lend(microbatch, chosen)
         own = sorted((len(v.bucket.stages) > 1, n) for n, v in enumerate(self._held.versions))
@@ -83,7 +83,7 @@ class StageUpdates:
             self._account(microbatch).staleness += microbatch // self._updates.every - version
 
     async def after_backward(self, microbatch: int) -> None:
-        """Take back what was lent; with the last gradient of an update, start its sums."""
+        """Take the microbatch's versions back; after the last gradient of an update, start its sums."""
         self._held.give_back(microbatch)
         self._backwards += 1
         if self._backwards % self._updates.every:
@@ -96,12 +96,12 @@ class StageUpdates:
                 await self._advance(versions, waiting, versions.newest + len(waiting))
 
     async def drain(self) -> None:
-        """Apply what is left, nobody being under way."""
+        """Apply the remaining updates; no microbatch may be under way."""
         for versions, waiting in zip(self._held.versions, self._waiting, strict=True):
             await self._advance(versions, waiting, versions.newest + len(waiting))
 
     def _follows_order(self, versions: Versions) -> bool:
-        """Whether forwards take the newest version, rather than one that depends on their numbers alone."""
+        """Whether forwards use the newest version, instead of a version that depends only on their number."""
         return self._updates.delay is None and len(versions.bucket.stages) == 1
 
     async def _make(self, number: int, microbatch: int) -> int:
@@ -114,7 +114,7 @@ class StageUpdates:
         return wanted
 
     async def _advance(self, versions: Versions, waiting: "deque[asyncio.Task[torch.Tensor]]", newest: int) -> None:
-        """Apply updates in their order until there is this version."""
+        """Apply updates in order, until this version exists."""
         while versions.newest < newest:
             gradient, rate = await waiting.popleft(), self._rate(versions.newest)
             run = self._context.device.run("step", lambda: versions.update(gradient, rate))  # noqa: B023 (awaited at once)

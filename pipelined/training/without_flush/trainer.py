@@ -1,8 +1,9 @@
-"""One rank's training without a flush: a stretch of steps from one drain to the next, walked by one coroutine.
+"""The trainer of one rank without a flush: one coroutine runs a stretch of steps, from one drain to the next.
 
-Stages are updated while microbatches are under way, so nothing of a whole step can be waited for: the numbers all ranks
-agree on, the global gradient norm among them, come steps behind, and gradients cannot be clipped by it. Every rank ends
-a stretch at the same step with nothing under way; there a model can be evaluated, saved, and gone on with bit for bit.
+Stages are updated while microbatches are under way, so an update cannot wait for a whole step. The numbers on which all
+ranks agree, such as the global gradient norm, are known only some steps later, so gradients cannot be clipped by it.
+Every rank ends a stretch at the same step with nothing under way; there the model can be evaluated and saved, and a
+resumed run continues bit for bit.
 """
 
 import asyncio
@@ -28,11 +29,11 @@ from pipelined.training.without_flush.versions import Versions
 from pipelined.training.without_flush.worker import AsynchronousWorker
 
 OLDER = "version"
-"""A field of this name and a number below 0 holds a parameter as it was so many updates before."""
+"""Prefix of a field with an older version: `version-1` holds a parameter's value one update before."""
 
 
 class AsynchronousTrainer(Trainer):
-    """One rank of a training job whose schedule has no flush; made like a `Trainer`."""
+    """One rank of a training job whose schedule has no flush; constructed like a `Trainer`."""
 
     @cached_property
     def _held(self) -> VersionedStage:
@@ -59,13 +60,13 @@ class AsynchronousTrainer(Trainer):
         """Train some steps without a flush between them, and drain.
 
         Args:
-            steps: which; all ranks the same.
-            stopping: whether this rank was asked to stop; a few steps behind the first that was, all do.
-            tell: called with the report of each step but the last, in order, as soon as all ranks are done with it.
+            steps: the steps, the same on all ranks.
+            stopping: whether this rank received a stop request; all ranks stop a few steps after the first request.
+            tell: called with the report of each step but the last, in order, as soon as all ranks have completed it.
         Returns: the report of the last step.
         Raises:
             PlanError: the optimizer clips by the global norm; nothing has been computed.
-            AgreedError: a step came to no finite numbers; those behind it in the pipe are done as well.
+            AgreedError: loss or norm of a step is not finite; the steps already in the pipe are completed.
         """
         self._prepared = self._prepared or await self._prepare()
         schedule, shape = self._prepared.schedule, replace(self.plan.shape, steps=len(steps))
@@ -98,7 +99,7 @@ class AsynchronousTrainer(Trainer):
         return report
 
     def state_of(self, name: str) -> dict[str, torch.Tensor]:
-        """A parameter's value and optimizer state, with its older versions where the next step will use them."""
+        """A parameter's value and optimizer state, with its older versions if the next step uses them."""
         older = {
             f"{OLDER}{number}": leaves[name].detach()
             for versions in self._held.versions
@@ -108,7 +109,7 @@ class AsynchronousTrainer(Trainer):
         return {**super().state_of(name), **older}
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
-        """Put back what `state_of` gave of every parameter; what is missing of older versions was the same."""
+        """Restore the results of `state_of` for every parameter; a missing older version equals the value."""
         super().restore(state, updates)
         for versions in self._held.versions:
             parameters = versions.bucket.parameters
@@ -117,7 +118,7 @@ class AsynchronousTrainer(Trainer):
             versions.restore(older)
 
     async def _prepare(self) -> Prepared:
-        """Before the first stretch: prove as much of the schedule as fills the pipe."""
+        """Before the first stretch: prove the schedule for as many steps as fill the pipe."""
         if self.optimizer_config.clip:
             fact = f"{self.plan.schedule} updates a stage before the others' gradients are known (clip: "
             raise PlanError(f"{fact}{self.optimizer_config.clip:g}); do not clip by the global norm")
@@ -134,9 +135,10 @@ class AsynchronousTrainer(Trainer):
         stopping: Callable[[], bool],
         tell: Callable[[StepReport], None],
     ) -> StepReport:
-        """Agree on every step as it is completed, in order, and let further ones in.
+        """Agree on every completed step, in order, and admit further steps.
 
-        Returns: the last step's report, or that of the first which came to no finite numbers: no more are let in then.
+        Returns: the report of the last step, or of the first step with numbers that are not finite; after that no
+            further steps are admitted.
         """
         clock, device, report, number = self.context.device.clock, self.context.device, None, 0
         since, busy = clock.now(), device.busy
@@ -162,7 +164,7 @@ class AsynchronousTrainer(Trainer):
     def _entry(
         self, squares: Mapping[str, float], losses: Mapping[int, float], busy: float, stop: bool, staleness: int
     ) -> np.ndarray:
-        """This rank's contribution to what all agree on: the step totals', and its stage's delays behind that."""
+        """This rank's part of the sum over all ranks: the totals of the step, followed by the stage's delays."""
         delays = np.zeros(self.plan.depth)
         delays[self._held.stage.index] = staleness
         return np.concatenate([self._totals.entry(squares, losses, busy, stop), delays])
@@ -182,7 +184,7 @@ class AsynchronousTrainer(Trainer):
         )
 
     def _optimizer_of(self, parameters: Mapping[str, torch.nn.Parameter]) -> torch.optim.Optimizer:
-        """An optimizer of some parameters, whose state is part of the whole."""
+        """An optimizer of some parameters; it shares its state with the optimizer of all."""
         optimizer = self.optimizer_config.build(parameters)
         optimizer.state = self.optimizer.state
         return optimizer

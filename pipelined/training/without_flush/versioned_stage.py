@@ -1,7 +1,6 @@
-"""A stage whose weights are updated while microbatches are under way: each goes back with the weights it went in with.
+"""A stage whose weights are updated while microbatches are under way: a backward uses the weights of its forward.
 
-The rule: which versions a microbatch uses is decided by others, before its forward; here they are put in place for each
-computation. Knows stages and versions; must not know updates or time.
+The caller decides before the forward which versions a microbatch uses; this module sets them for each computation.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from pipelined.training.without_flush.versions import Leaves, Versions
 
 
 class Lent(nn.Module):
-    """A module that computes with values put in place of its parameters; with its own where there are none."""
+    """A module that computes with given values instead of its parameters inside `using`, else with its parameters."""
 
     def __init__(self, module: nn.Module):
         super().__init__()
@@ -27,7 +26,7 @@ class Lent(nn.Module):
 
     @contextmanager
     def using(self, leaves: Leaves) -> Iterator[None]:
-        """These values in place of the parameters, inside the `with` block."""
+        """Use these values instead of the parameters inside the `with` block."""
         self.leaves = dict(leaves)
         try:
             yield
@@ -42,11 +41,11 @@ class Lent(nn.Module):
 
 @dataclass
 class VersionedStage:
-    """A stage with what each microbatch under way has been lent.
+    """A stage, and the versions lent to each microbatch under way.
 
     Args:
-        stage: its module is a `Lent`.
-        versions: of each of its buckets.
+        stage: the stage; its module is a `Lent`.
+        versions: the versions of each of its buckets.
     """
 
     stage: Stage
@@ -54,28 +53,28 @@ class VersionedStage:
     _lent: dict[int, tuple[tuple[int, ...], Leaves]] = field(default_factory=dict)
 
     def lend(self, microbatch: int, chosen: Sequence[int]) -> None:
-        """Let a microbatch use these versions, one a bucket, until its backward."""
+        """Lend these versions, one per bucket, to a microbatch until its backward."""
         leaves: dict[str, torch.Tensor] = {}
         for versions, version in zip(self.versions, chosen, strict=True):
             leaves |= versions.lend(version)
         self._lent[microbatch] = tuple(chosen), leaves
 
     def give_back(self, microbatch: int) -> None:
-        """Let a microbatch's versions go."""
+        """Release a microbatch's versions."""
         chosen, _ = self._lent.pop(microbatch)
         for versions, version in zip(self.versions, chosen, strict=True):
             versions.give_back(version)
 
     def using(self, microbatch: int) -> AbstractContextManager[None]:
-        """The versions of a microbatch in place of the newest."""
+        """Use the versions of a microbatch instead of the newest."""
         return self.stage.module.using(self._lent[microbatch][1])
 
 
 @dataclass(frozen=True)
 class StepStage:
-    """A versioned stage as the worker of one step sees it, which counts that step's microbatches from 0.
+    """The interface of a versioned stage for the worker of one step, with that step's microbatches counted from 0.
 
-    What it does is the stage's own, with the microbatch's weights in place.
+    It calls the stage with the weights of the microbatch.
 
     Args:
         held: the stage.
@@ -103,7 +102,7 @@ class StepStage:
 
     @contextmanager
     def _lent(self, which: Alive) -> Iterator[Alive]:
-        """A microbatch's name in the stretch, with its weights in place."""
+        """The name of a microbatch in the stretch; its weights are in use inside the block."""
         pipe, microbatch = which[0], self.first + which[1]
         with self.held.using(microbatch):
             yield pipe, microbatch

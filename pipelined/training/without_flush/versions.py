@@ -1,8 +1,7 @@
 """The versions of one bucket's weights: the newest, which is updated, and older ones for microbatches under way.
 
-The rule: whoever goes forward with a version goes back with the same values, bit for bit, however often the weights
-were updated meanwhile. A copy is made only where an update would overwrite what somebody still needs. This file knows
-parameters and numbers of versions; it must not know stages, microbatches or when an update is due.
+The backward of a microbatch uses the same values as its forward, bit for bit, however often the weights were updated in
+between. Values are copied only if an update would overwrite a version that is still in use.
 """
 
 from collections import Counter
@@ -14,20 +13,20 @@ from pipelined.training.optimizer import update
 from pipelined.training.parameters import Bucket
 
 Leaves = Mapping[str, torch.Tensor]
-"""Parameters' values by name, as leaves of the autograd graph; their gradients add up in the bucket's."""
+"""Parameters' values by name, as leaves of the autograd graph; their gradients accumulate in the bucket's gradient."""
 
 
 class Versions:
     """The weights of one bucket on one rank.
 
     Args:
-        bucket: its parameters always have the newest values.
-        optimizer: of these parameters alone.
-        kept: how many versions before the newest are kept though nobody uses them yet.
+        bucket: the bucket; its parameters always have the newest values.
+        optimizer: an optimizer of these parameters only.
+        kept: versions before the newest that are kept even while no microbatch uses them.
 
     Attributes:
         newest: updates made since `begin`.
-        oldest: the first version there is: 0, or less where versions from before `begin` are known.
+        oldest: the oldest version: 0, or a negative number if versions from before `begin` are known.
     """
 
     def __init__(self, bucket: Bucket, optimizer: torch.optim.Optimizer, kept: int):
@@ -38,41 +37,41 @@ class Versions:
         self._users: Counter[int] = Counter()
 
     def begin(self) -> None:
-        """Count from 0 again, nobody being under way; versions from before get numbers below 0."""
+        """Restart the count at 0; no microbatch may be under way. Earlier versions get negative numbers."""
         self._leaves = {number - self.newest: leaves for number, leaves in self._leaves.items() if number < self.newest}
         self.newest, self.oldest = 0, min(self._leaves, default=0)
 
     def restore(self, older: Mapping[int, Leaves]) -> None:
-        """Put back what `older` gave of another run, after the newest values have been put back."""
+        """Restore the result of `older` from another run, after the newest values were restored."""
         self._leaves = {number: self._as_leaves(values) for number, values in older.items()}
         self.newest, self.oldest = 0, min(self._leaves, default=0)
 
     def older(self) -> dict[int, Leaves]:
-        """The versions kept before the newest, by how many updates they are behind it: -1, -2, …"""
+        """The versions kept before the newest, by their distance to it in updates: -1, -2, …"""
         return {n - self.newest: leaves for n, leaves in self._leaves.items() if n < self.newest}
 
     def lend(self, version: int) -> Leaves:
-        """The values of a version, which will not change until they are given back.
+        """The values of a version, which do not change until `give_back`.
 
-        What is older than the oldest is the oldest.
+        A version older than the oldest means the oldest.
         """
         version = max(version, self.oldest)
         self._users[version] += 1
         return self._of(version)
 
     def give_back(self, version: int) -> None:
-        """Be done with what `lend` gave."""
+        """Release a version that `lend` returned."""
         self._users[max(version, self.oldest)] -= 1
         self._forget()
 
     def collect(self) -> torch.Tensor:
-        """Take the gradient that has been added up, and begin with zeros again."""
+        """Return a copy of the accumulated gradient, and reset it to zero."""
         gradient = self.bucket.gradient.clone()
         self.bucket.gradient.zero_()
         return gradient
 
     def update(self, gradient: torch.Tensor, rate: float) -> None:
-        """Make the next version by a gradient, flat and in the bucket's order."""
+        """Make the next version from a gradient, which is flat and in the bucket's order."""
         if self._kept or self._users[self.newest]:
             self._of(self.newest)
             for parameter in self.bucket.parameters.values():
@@ -91,14 +90,14 @@ class Versions:
         return self._leaves[version]
 
     def _as_leaves(self, values: Leaves) -> Leaves:
-        """The same memory under leaves of their own: what is done to the parameters is not counted as done to them."""
+        """New leaves over the same memory: autograd does not count changes of the parameters as changes of these."""
         leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
         for name, leaf in leaves.items():
             leaf.grad = self._sums[name]
         return leaves
 
     def _forget(self) -> None:
-        """Let go of what nobody uses or will."""
+        """Free versions that no microbatch uses and that need not be kept."""
         for version in list(self._leaves):
             if version < self.newest - self._kept and not self._users[version]:
                 del self._leaves[version]

@@ -1,7 +1,7 @@
-"""The worker that trains without a flush: one coroutine walks a whole stretch of steps, many of them under way at once.
+"""The worker that trains without a flush: one coroutine runs a whole stretch of steps, several of them at a time.
 
-What it does in one step is a `TrainWorker`'s work; this one finds the step a microbatch belongs to, sees that the right
-weights are there, and lets in no step that is not open yet. It must not know which schedule walks it.
+A `TrainWorker` does the work of each step. This worker finds the step of a microbatch, makes the right weights
+available, and admits a step only when it is open.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ class AsynchronousWorker(Worker):
     """One worker of one group in one stretch.
 
     Args:
-        context: the rank's.
-        layout: the stretch's, whose microbatches are numbered through all steps.
-        start: the stretch's first step.
-        held: this worker's one stage.
-        admission: which steps are open.
-        updates: makes the stage's updates, given where a microbatch's step is accounted for.
+        context: the context of the rank.
+        layout: the layout of the stretch, with microbatches numbered through all steps.
+        start: the first step of the stretch.
+        held: the one stage of this worker.
+        admission: decides which steps are open.
+        updates: builds the stage's `StageUpdates` from a function that returns the account of a microbatch's step.
 
     Attributes:
-        accounts: what each step, counted from the stretch's first, came to here.
+        accounts: the account of each step on this rank, counted from the first step of the stretch.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class AsynchronousWorker(Worker):
         self.open()
 
     def open(self) -> None:
-        """Make ready for every step that is let in, so that its messages are asked for in time."""
+        """Prepare every admitted step, so that its messages are requested early."""
         for step in range(self._opened, self._admission.opened):
             stages = {self._held.stage.index: StepStage(self._held, step * self._each)}
             self._left[step] = self._each
@@ -66,11 +66,11 @@ class AsynchronousWorker(Worker):
         self._opened = self._admission.opened
 
     def close(self, step: int) -> dict[int, float]:
-        """Be done with a step; its losses by global microbatch, of those whose last stage is here."""
+        """Close a step; returns its losses by global microbatch, for microbatches whose last stage is here."""
         return self._steps.pop(step).losses
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
-        """Do one instruction with the weights that are due to its microbatch."""
+        """Execute one instruction with the weights of its microbatch."""
         step, inside = divmod(microbatch, self._each)
         if op == "F":
             await self._updates.before_forward(microbatch)
@@ -86,7 +86,7 @@ class AsynchronousWorker(Worker):
         return await super().enters(pipe) and await self._admission.enters(step)
 
     async def drain(self) -> None:
-        """Apply the updates that nobody has waited for."""
+        """Apply the updates that no microbatch has waited for."""
         await self._updates.drain()
 
     def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
@@ -103,17 +103,17 @@ class AsynchronousWorker(Worker):
 
 
 class Mail:
-    """The messages of a stretch: forwards and backwards each in their order, though not in one between them.
+    """The messages of a stretch: activations in their order and gradients in theirs, with no order between the two.
 
     Args:
-        activations, gradients: what is asked for of either.
+        activations, gradients: the prefetchers of the two kinds.
     """
 
     def __init__(self, activations: Prefetcher, gradients: Prefetcher):
         self._of = {"activation": activations, "gradient": gradients}
 
     def expect(self, origins: Sequence[Origin]) -> None:
-        """Ask for further messages, in the order in which each kind will be taken."""
+        """Request further messages, in the order in which each kind will be taken."""
         for kind, prefetcher in self._of.items():
             prefetcher.expect([origin for origin in origins if origin[1][0] == kind])
 
@@ -128,7 +128,7 @@ class Mail:
 
 
 class StepWorker(TrainWorker):
-    """What a worker does in one step, its messages coming out of the stretch's mail."""
+    """The worker of one step; it takes its messages from the stretch's mail."""
 
     def __init__(self, context: RankContext, step: int, mail: Mail):
         super().__init__(context, step, GradientSync(context.actor, (), _no_sum, (), ()))
@@ -138,11 +138,11 @@ class StepWorker(TrainWorker):
         mail.expect([origin for origin in map(self._origin, each) if origin])
 
     def origin(self, at: Instruction) -> Origin:
-        """The rank and the key that an instruction's message comes with."""
+        """The sender and the key of an instruction's message."""
         origin = self._origin(at)
         assert origin is not None
         return origin
 
 
 async def _no_sum(bucket: object) -> None:
-    """Sums are made behind each update, not behind the step."""
+    """Does nothing: gradients are summed for each update, not at the end of the step."""
