@@ -4,7 +4,7 @@ The conditions are those of training:
 - The receiver is idle before a message arrives, as in a pipeline's gap.
 - The sender computes right after it has sent, as its next instruction would.
 - The arrays of messages and sums are written before they are used, because untouched memory reads too fast. The arrays
-  to sum are all written before the first sum, because most gradients of a bucket are not written just before it either.
+  to sum are all written before the first sum of their size: most gradients of a bucket, too, are written long before.
 
 Clocks of two ranks are not compared: a hop is half of a round trip, less the wait at the far end.
 """

@@ -13,7 +13,7 @@ from pipelined.simulation.traffic import totals_bytes, updates_a_step
 from pipelined.simulation.workload import Workload
 
 STEP_TOTALS = "ledger"
-"""The name of the all-reduce of the step totals in simulated traces (kept from earlier versions)."""
+"""The name of the all-reduce of the step totals, beside the gradient sums, which have their stages as names."""
 
 
 @dataclass(frozen=True)
