@@ -1,4 +1,4 @@
-"""All-reduce, one algorithm a file: the file's name is the algorithm's name everywhere."""
+"""All-reduce, one algorithm per file; the name of the file is the name of the algorithm everywhere."""
 
 from collectives.all_reduce.dispatch import all_reduce
 from collectives.all_reduce.registry import algorithms, choices, in_words, known, names_in

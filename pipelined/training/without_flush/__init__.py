@@ -1,1 +1,1 @@
-"""Training without a flush: weights in versions, updates behind each gradient or every N; see docs/asynchronous.md."""
+"""Training without a flush: weights in versions, updates after every N gradients; see docs/asynchronous.md."""
