@@ -159,7 +159,7 @@ class Transport(ABC):
             ValueError: an array in `into` cannot be filled in place (gaps, read-only, another byte order, or a dtype
                 without a wire form; checked before the first await), or does not fit the message (which stays
                 available). Else as `send`.
-        Cancelled: a message whose transfer has not begun stays available; one in transfer is kept for the next receive.
+        Cancelled: a message that is not yet in transfer stays available; one in transfer is kept for the next receive.
         """
 
     @abstractmethod

@@ -1,7 +1,7 @@
 """Any transport over emulated slow links, for rehearsing a slow network on one machine.
 
 Only time is added; messages, order and errors are those of the inner transport. Every rank delays what it sends, except
-to itself. All methods of the contract are passed on except `native` and `shared`, whose bytes cannot be delayed.
+to itself. All methods of the contract are passed on except `native` and `shared`: their bytes cannot be delayed.
 """
 
 import asyncio

@@ -121,7 +121,7 @@ class ProgressEngine:
         Only checks once while this rank computes, or with more than `FEW` requests: then the loop has other work.
 
         Args:
-            look: returns the arrival; a false value while there is none.
+            look: returns the arrival, or a false value before it.
         """
         found = look()
         if not found:

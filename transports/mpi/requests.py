@@ -12,7 +12,7 @@ from mpi4py import MPI
 from transports.errors import TransportError
 
 TAKEN_S = 10e-6
-"""How long to test whether a send completes at once: Open MPI asks the receiver before it accepts 4 KiB."""
+"""Seconds to test whether a send completes at once: Open MPI needs a reply of the receiver before it accepts 4 KiB."""
 TAGS = 32768  # the number that MPI guarantees (MPI 4.1, section 9.1.2: the upper bound is at least 32767)
 
 

@@ -197,7 +197,7 @@ class OfferTable:
         return number
 
     def pop(self, number: int) -> Offer:
-        """Remove and return the offer with this number; raises WireError if there is none."""
+        """Remove and return the offer with this number; raises WireError for an unknown number."""
         if number not in self._offers:
             raise WireError(f"a message was asked for that is not held here (number: {number})")
         offer = self._offers.pop(number)

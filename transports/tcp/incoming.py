@@ -12,7 +12,7 @@ from transports.wire.frames import Header
 
 
 class Incoming:
-    """One message whose header has come.
+    """One message, after its header has come.
 
     Args:
         header: its header. Memory is allocated only at the first byte of the body.

@@ -92,7 +92,7 @@ class Inflow:
             self._want.fail(error)
 
     def _parse(self) -> Generator[int | Body, memoryview | None, None]:
-        """Yields the number of contiguous bytes needed, or the message whose body comes next."""
+        """Yields the number of contiguous bytes needed, or the message that the next bytes belong to."""
         while True:
             preamble = parse_preamble((yield PREAMBLE_BYTES))
             header = parse_header(preamble, (yield preamble.header_bytes) if preamble.header_bytes else b"")

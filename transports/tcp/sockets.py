@@ -77,7 +77,7 @@ def told(error: OSError) -> str:
 
 
 async def resolve(host: str, port: int) -> list[Address]:
-    """The numeric addresses of a name, IPv4 first; raises OSError if there is none."""
+    """The numeric addresses of a name, IPv4 first; raises OSError for an unknown name."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     found.sort(key=lambda entry: entry[0] != socket.AF_INET)
     return list(dict.fromkeys((entry[4][0], port) for entry in found))

@@ -31,7 +31,7 @@ from transports.wire.frames import Header, Key, Kind, encode, encode_head
 
 REASON_CHARACTERS = 4096
 TOLD_BYTES = 64 << 10
-"""The longest buffer of an unexpected size, in bytes, whose beginning is put into the error."""
+"""If a buffer of an unexpected size has at most this many bytes, the error includes its beginning."""
 MOMENT_S = 200e-6
 """Seconds to keep the loop awake; a short reply comes within this time if its sender does nothing else first."""
 

@@ -33,11 +33,11 @@ class Kind(IntEnum):
     """The kind of a frame."""
 
     MESSAGE = 1  # an addressed message; its body follows the header
-    RTS = 2  # ready to send: an addressed message whose body stays at the sender; `channel` is its number there
+    RTS = 2  # ready to send: the header of an addressed message; its body stays at the sender under number `channel`
     BUFFER = 3  # bare bytes on `channel`, without a header
     ABORT = 4  # the sender failed; `note` is the reason
     GOODBYE = 5  # the sender closed in order and sends nothing more
-    SHARED = 6  # an addressed message whose body is in memory that both ends share, from page `channel` on
+    SHARED = 6  # an addressed message; its body is in memory that both ends share, from page `channel` on
     RTS_BUFFER = 7  # as RTS, for bare bytes; the key is their channel
     CTS = 8  # clear to send: a receive is posted for number `channel`
     DATA = 9  # the body of number `channel`, without a header
@@ -84,7 +84,7 @@ class Preamble(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The header of a message, whose body has `nbytes` bytes."""
+    """The header of a message; `nbytes` is the size of its body."""
 
     key: Key
     note: Any

@@ -72,7 +72,7 @@ class Process:
         self.frozen = not self.dead
 
     def thaw(self) -> None:
-        """Resume: run the held sends in order, and wake the sleepers whose time has passed."""
+        """Resume: run the held sends in order, and wake the sleepers that are overdue."""
         if not self.frozen:
             return
         self.frozen = False

@@ -69,7 +69,7 @@ class Acceptor:
 
     Args:
         listener: owned by the acceptor from now on.
-        admit: decides on a hello whose sender has proved the key.
+        admit: decides on a hello after its sender has proved the key.
         enter: called with an admitted caller's socket; cancelled when the acceptor closes.
         turned_away: called with the error of every caller that was not admitted, also if it closed or timed out.
         failed: called with each error that `enter` or `turned_away` raises, and with an error that ends the acceptor.
