@@ -33,7 +33,7 @@ class Walk:
     """One rank's part in one ring.
 
     Args:
-        group: the group whose ranks form the ring.
+        group: the ring consists of the ranks of this group.
         vector: the array; of the same length on every rank.
         reduction: how segments are reduced in the left half; None if only the right half runs.
         stride: distance to the next rank of the ring; has no common divisor with the size of the group.

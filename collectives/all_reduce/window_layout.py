@@ -21,7 +21,7 @@ class Places:
     """The windows of a group, for vectors of one dtype.
 
     Attributes:
-        most: the most elements of a chunk whose work is divided.
+        most: the most elements of a chunk with divided work.
         whole: the most elements of a chunk that is lent whole: it fills a place with two ranks; with more ranks only
             one slot, because other ranks may still read from other slots.
     """

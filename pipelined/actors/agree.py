@@ -62,7 +62,7 @@ async def gather(transport: Transport, what: str, thing: Any, target: int = 0) -
 
 
 async def first_of(transport: Transport, what: str, thing: Any) -> tuple[int, Any] | None:
-    """Return, on every rank, the lowest rank with an object other than None, and that object; None if there is none.
+    """Return, on every rank, the lowest rank with an object other than None, and that object; else None.
 
     Raises:
         WireError: the bytes of a neighbour in the tree do not unpack, or are not a rank with its object.

@@ -5,7 +5,7 @@ A rank that fails sends its peers the reason and its exit code; a peer that rece
 Some launchers end all ranks as soon as the first has exited. Under those the ranks of a node wait for one another
 (`wait_for_node`). At that time no transport is open, so a rank knows only its launcher's process (the parent of all
 ranks of the node) and its own number. From both it builds the abstract name of a Unix socket, which leaves no file
-behind. It sends a datagram to every rank whose socket exists already; a later rank sends one to it.
+behind. It sends a datagram to every rank that has a socket already; a later rank sends one to it.
 """
 
 import asyncio

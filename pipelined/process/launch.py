@@ -16,7 +16,7 @@ HYDRA = "MPI_LOCALRANKID"
 SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 AGENT = "TORCHELASTIC_RUN_ID"
-"""A variable that torchrun's agent sets. A user who sets the other four by hand has no agent that watches the ranks."""
+"""A variable that torchrun's agent sets. If a user sets the other four by hand, no agent watches the ranks."""
 LOCAL = (
     ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),

@@ -88,7 +88,7 @@ def holders_of_names(stages: Sequence[Survey], of: Callable[[Survey], Shapes]) -
 
 
 def check_built(index: int, module: nn.Module, expected: Survey) -> None:
-    """Refuse a stage whose tensors, or frozen tensors, differ from its survey, on which the other ranks rely.
+    """Refuse a stage with other tensors, or other frozen tensors, than its survey, on which the other ranks rely.
 
     Raises:
         ModelError: names the first tensor that differs.

@@ -159,7 +159,7 @@ def note_of(block: Block, place: int, header: Any) -> Any:
 
 
 def opened(note: Any) -> tuple[Block | None, Any]:
-    """Allocate the tensor whose first chunk this message is (None: the message is the whole); and the codec's header.
+    """Allocate the tensor that begins with this message (None: the message is the whole); and the codec's header.
 
     Raises:
         WireError: the layout is invalid, has more bytes than a packed message may have, or fits into one chunk.

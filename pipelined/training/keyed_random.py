@@ -11,7 +11,7 @@ import torch
 
 
 def keyed_generator(*key: int | str) -> torch.Generator:
-    """A fresh generator on the CPU whose stream is a function of the key alone."""
+    """A new generator on the CPU; its stream is a function of the key alone."""
     return torch.Generator().manual_seed(seed_of(*key))
 
 

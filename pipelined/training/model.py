@@ -14,7 +14,7 @@ from pipelined.training.keyed_random import KeyedRandom
 
 
 class Part(Protocol):
-    """A built range of layers, an `nn.Module` whose parameters and buffers have their global names.
+    """A built range of layers: an `nn.Module`; its parameters and buffers have their global names.
 
     It may have frozen parameters, or no parameters. Torch's own dropout works, but its masks depend on where the model
     is cut; the masks of `KeyedRandom.dropout` do not. Persistent buffers (a batch norm's running statistics) are saved

@@ -29,7 +29,7 @@ def read_orders(path: Path, plan: Plan) -> ReplayOrder:
     """The orders of a trace that was written under this plan.
 
     Raises:
-        TraceError: no trace, a trace without steps, or a step whose instructions do not match the plan.
+        TraceError: no trace, a trace without steps, or a step with instructions that do not match the plan.
     Cost: 20 µs per event.
     """
     found: dict[int, dict[int, list[Instruction]]] = defaultdict(lambda: defaultdict(list))

@@ -81,7 +81,7 @@ class StepReport:
 
 
 def check_finite(step: int, loss: float, norm: float) -> None:
-    """Refuse a step whose loss or norm is not finite: all later steps would be, too, and would be saved.
+    """Refuse a step if its loss or norm is not finite: later steps would not be finite either, and would be saved.
 
     Raises:
         AgreedError: on every rank, because all ranks have the same numbers.

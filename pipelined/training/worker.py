@@ -107,7 +107,7 @@ class TrainWorker(Worker):
             waits briefly for messages that are due; empty if they are not known beforehand.
 
     Attributes:
-        losses: mean loss by global microbatch, for microbatches whose last stage is here.
+        losses: mean loss by global microbatch, for microbatches that have their last stage here.
     """
 
     def __init__(self, context: RankContext, step: int, sync: GradientSync, program: Sequence[Instruction] = ()):
@@ -169,7 +169,7 @@ class TrainWorker(Worker):
             self._tell(at, Gradient(self.step, at.pipe, at.stage - 1, at.microbatch), back)
 
     def _count(self, stage: int) -> None:
-        """Count a microbatch whose gradient is accumulated; after the last one the stage's gradient sum may start."""
+        """Count a microbatch after its backward; after the last one the stage's gradient sum may start."""
         self._left[stage] -= 1
         if not self._left[stage]:
             self.sync.stage_done(stage)

@@ -33,7 +33,7 @@ OLDER = "version"
 
 
 class AsynchronousTrainer(Trainer):
-    """One rank of a training job whose schedule has no flush; constructed like a `Trainer`."""
+    """One rank of a training job with a schedule that has no flush; constructed like a `Trainer`."""
 
     @cached_property
     def _held(self) -> VersionedStage:

@@ -1,4 +1,4 @@
-"""A stage whose weights are updated while microbatches are under way: a backward uses the weights of its forward.
+"""A stage with weights that change while microbatches are under way: a backward uses the weights of its forward.
 
 The caller decides before the forward which versions a microbatch uses; this module sets them for each computation.
 """

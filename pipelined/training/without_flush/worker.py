@@ -66,7 +66,7 @@ class AsynchronousWorker(Worker):
         self._opened = self._admission.opened
 
     def close(self, step: int) -> dict[int, float]:
-        """Close a step; returns its losses by global microbatch, for microbatches whose last stage is here."""
+        """Close a step; returns its losses by global microbatch, for microbatches that have their last stage here."""
         return self._steps.pop(step).losses
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
