@@ -19,7 +19,7 @@ from transports.shm.doorbell import NAME_BYTES, Doorbell
 from transports.shm.memfd import ADDRESS_BYTES
 from transports.wire.arrays import Block
 
-CORE_BYTES = 1024  # 8,192 cores, the most that Linux knows
+CORE_BYTES = 1024  # 8,192 cores, the most that Linux supports
 
 
 class NodePeers:
