@@ -48,6 +48,8 @@ class Options(Reported):
     """How often each is launched, after the search."""
     cuts: int = 3
     """Cuts each contender may try."""
+    searches: int = 3
+    """How often each cut is tried."""
     seed: int = 0
     """Of the order in each round."""
     contest: Contest = field(default_factory=Contest)
@@ -55,7 +57,7 @@ class Options(Reported):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("rounds", "cuts"):
+        for name in ("rounds", "cuts", "searches"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name} must be at least 1 (it is {getattr(self, name)}); leave it out or raise it")
         unknown = [name for name in (*self.ours, *self.torch) if name not in STAGES_A_RANK]
@@ -68,12 +70,14 @@ class Options(Reported):
 
 
 def chosen(results: Sequence[Result]) -> list[Trial]:
-    """The fastest cut of each schedule."""
-    by_schedule = defaultdict[str, list[Result]](list)
+    """The cut of each schedule with the largest mean rate over the searches; one alone may mistake luck for a cut."""
+    rates = defaultdict[Trial, list[float]](list)
     for result in results:
-        by_schedule[result.schedule].append(result)
-    best = [max(several, key=lambda result: result.tokens_per_s) for several in by_schedule.values()]
-    return [Trial(result.schedule, result.ends) for result in best]
+        rates[Trial(result.schedule, result.ends)].append(result.tokens_per_s)
+    best = dict[str, Trial]()
+    for trial in sorted(rates, key=lambda trial: statistics.mean(rates[trial])):
+        best[trial.schedule] = trial
+    return list(best.values())
 
 
 def agreed(results: Sequence[Result]) -> None:
@@ -94,13 +98,14 @@ def agreed(results: Sequence[Result]) -> None:
 
 
 def search(options: Options, ranks: int, module: str) -> list[Trial]:
-    """A contender's best cut of each schedule, all tried in one launch."""
+    """A contender's best cut of each schedule; a launch tries them all."""
     trials = [
         Trial(schedule, ends)
         for schedule in options.schedules(module)
         for ends in options.contest.cuts(ranks * STAGES_A_RANK[schedule], options.cuts)
     ]
-    return chosen(launch(module, ranks, options.contest, trials)) if trials else []
+    launches = range(options.searches if trials else 0)
+    return chosen([result for _ in launches for result in launch(module, ranks, options.contest, trials)])
 
 
 def compete(options: Options) -> list[Entry]:
