@@ -21,6 +21,7 @@ import tyro
 
 from benchmarks._results import Reported, tell
 from collectives import Group, all_reduce
+from pipelined.actors.agree import agree
 from pipelined.programs.step_totals import StepTotals
 from transports import Transport
 from transports.local import world
@@ -66,7 +67,7 @@ async def _measure(ranks: int) -> Size:
     totals = StepTotals(NAMES, ranks // A_PIPE * MICROBATCHES)
     groups: dict[int, Group] = {}
 
-    async def agree(transport: Transport) -> None:
+    async def agree_once(transport: Transport) -> None:
         await agree(transport, "ready", asyncio.sleep(0))
 
     async def join(transport: Transport) -> None:
@@ -75,7 +76,7 @@ async def _measure(ranks: int) -> Size:
     async def add(transport: Transport) -> None:
         await all_reduce(groups[transport.rank], totals.entry({}, {}, 1.0, False))
 
-    phases: dict[str, Say] = {"together": agree, "group": join, "first sum": add, "sum": add}
+    phases: dict[str, Say] = {"together": agree_once, "group": join, "first sum": add, "sum": add}
     for name, say in phases.items():
         size.phases[name] = await _phase(transports, say)
     return size  # nothing is closed, for each would tell all others, and the process ends here
