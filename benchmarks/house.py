@@ -41,10 +41,14 @@ def type_errors(root: Path) -> Count:
     Raises:
         UsageError: mypy is not installed, or did not come to an end of its own.
     """
-    if importlib.util.find_spec("mypy") is None:
+    if not _has_mypy():
         raise UsageError("mypy is not installed; install it, or leave out --types")
     found = list(dict.fromkeys(error for packages in MYPY_RUNS for error in _mypy(root, packages)))
     return Count("type errors", len(found), 0, found)  # the second run finds what it imports of the first again
+
+
+def _has_mypy() -> bool:
+    return importlib.util.find_spec("mypy") is not None
 
 
 def _mypy(root: Path, packages: tuple[str, ...]) -> list[str]:

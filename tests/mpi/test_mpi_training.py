@@ -22,7 +22,7 @@ async def rank(case):
 
 
 RANKS = MPI.COMM_WORLD.size
-EVERY = 13 if RANKS < 8 else 27
+EVERY = 17 if RANKS < 8 else 41
 """Eight ranks take turns on a machine of two cores, so each case takes longest there; all of them run with --full."""
 
 
