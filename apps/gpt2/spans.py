@@ -22,7 +22,7 @@ async def advance(
     Returns: the last step's report.
     """
     if isinstance(trainer, AsynchronousTrainer):
-        return await trainer.stretch(range(done, next_drain(config, done)), stopping, report)
+        return await trainer.segment(range(done, next_drain(config, done)), stopping, report)
     return await trainer.step(done, stopping)
 
 

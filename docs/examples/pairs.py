@@ -7,14 +7,14 @@ from pipelined.schedules import Shape, StageMap, Updates, Worker
 
 
 def layout(shape: Shape) -> StageMap:
-    """Stage s on worker s; the microbatches of all steps of a stretch one after another."""
+    """Stage s on worker s; the microbatches of all steps of a segment one after another."""
     placement = {(0, stage): (stage,) for stage in range(shape.depth)}
     microbatches = tuple(range(shape.steps * shape.microbatches))
     return StageMap(shape.depth, shape.depth, placement, (microbatches,), updates=Updates(every=2))
 
 
 async def schedule(worker: Worker) -> None:
-    """One stretch of one worker."""
+    """One segment of one worker."""
     alive = 0
     while await worker.enters(0):
         await worker.forward(0)

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     add_shape(parser)
     parser.add_argument(
-        "--steps", type=int, default=1, metavar="T", help="steps of a stretch, where there is no flush between them"
+        "--steps", type=int, default=1, metavar="T", help="steps of a segment, where there is no flush between them"
     )
     parser.add_argument(
         "--costs",

@@ -1,6 +1,6 @@
 """Staleness: the age of the weights that a microbatch uses, and the versions held, derived from a program's order.
 
-Versions of a stage's weights are counted from 0 at the start of the stretch. Update u makes version u + 1; versions
+Versions of a stage's weights are counted from 0 at the start of the segment. Update u makes version u + 1; versions
 below 0 are from before the start. Only the order of instructions on a worker matters here, not the timing. No torch:
 the check, the pricing and training use the same functions.
 """
@@ -84,7 +84,7 @@ def most_alive(instructions: Iterable[Instruction]) -> int:
 
 
 def versions_held(updates: Updates, alive: int) -> int:
-    """The most versions of its weights that a stage holds with `alive` microbatches, for a stretch of any length.
+    """The most versions of its weights that a stage holds with `alive` microbatches, for a segment of any length.
 
     These are the newest one and the older ones that live and later microbatches use.
     """

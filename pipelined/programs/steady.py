@@ -1,6 +1,6 @@
 """The steady state of a schedule without a flush: the seconds of a step, and the delays, once the pipe is full.
 
-Two stretches are priced; their difference in time is the cost of their difference in steps.
+Two segments are priced; their difference in time is the cost of their difference in steps.
 """
 
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from pipelined.programs.staleness import staleness, steps_to_fill
 from pipelined.schedules import Schedule, Shape
 
 FURTHER = 2
-"""Steps by which the two stretches differ. Two, because over a slow link the pattern may repeat every second step."""
+"""Steps by which the two segments differ. Two, because over a slow link the pattern may repeat every second step."""
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,17 @@ weights of the forward, which are kept. A step is N updates. Source: Ravnest (20
 """
 
 from pipelined.schedules.layout import Shape, StageMap, Updates
-from pipelined.schedules.no_flush import stretch
+from pipelined.schedules.no_flush import segment
 from pipelined.schedules.worker import Worker
 
 
 def layout(shape: Shape) -> StageMap:
     """Stage s on worker s. Takes any depth, any number of microbatches, and any number of steps."""
-    return stretch("async_1f1b", shape, Updates(every=1))
+    return segment("async_1f1b", shape, Updates(every=1))
 
 
 async def schedule(worker: Worker) -> None:
-    """Run one stretch on one worker."""
+    """Run one segment on one worker."""
     alive, most = 0, worker.layout.depth - worker.index
     while True:
         entering = await worker.enters(0)

@@ -21,7 +21,7 @@ class Shape:
         pipes: model replicas inside a group (2f for Chimera); 0 lets the schedule choose.
         chunks: the stages that a worker holds in one pipe, V.
         scale: how to schedule more than D microbatches, one of `SCALES`.
-        steps: steps in a stretch; more than 1 only for asynchronous schedules, which do not flush between steps.
+        steps: steps in a segment; more than 1 only for asynchronous schedules, which do not flush between steps.
     """
 
     depth: int
@@ -36,7 +36,7 @@ class Shape:
 class Updates:
     """How an asynchronous schedule updates weights: stage by stage, while microbatches are in flight.
 
-    Versions of a stage's weights are counted from 0 at the start of a stretch. Update u makes version u + 1 from the
+    Versions of a stage's weights are counted from 0 at the start of a segment. Update u makes version u + 1 from the
     gradients of microbatches u·every … u·every + every - 1, as soon as the stage has the last of them. Stage s may have
     at most D - s microbatches alive.
 
@@ -62,7 +62,7 @@ class StageMap:
         microbatches: for each pipe its microbatches in the order in which they enter; each of 0 … N-1 is in one pipe.
         parts: the number of pieces into which each microbatch of the shape is cut; the pieces are the microbatches
             here (2 where backwards are halved). A piece has 1/parts of the sequences and of the cost.
-        updates: the update rule of an asynchronous schedule; its microbatches are those of a whole stretch. None: all
+        updates: the update rule of an asynchronous schedule; its microbatches are those of a whole segment. None: all
             weights are updated together, after the step.
     """
 

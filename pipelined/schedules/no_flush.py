@@ -1,7 +1,7 @@
-"""The layout and the order that asynchronous schedules share: one pipe, filled once per stretch, not once per step.
+"""The layout and the order that asynchronous schedules share: one pipe, filled once per segment, not once per step.
 
 Stage s must have at most D - s microbatches alive. Otherwise the age of the weights that a microbatch uses would
-depend on the length of the stretch.
+depend on the length of the segment.
 """
 
 from dataclasses import replace
@@ -11,8 +11,8 @@ from pipelined.schedules.shapes import one_pipe
 from pipelined.schedules.worker import Worker
 
 
-def stretch(name: str, shape: Shape, updates: Updates) -> StageMap:
-    """A single pipe that takes the microbatches of all steps of a stretch one after another.
+def segment(name: str, shape: Shape, updates: Updates) -> StageMap:
+    """A single pipe that takes the microbatches of all steps of a segment one after another.
 
     Raises:
         ScheduleError: the shape has more pipes or chunks, or a scale.
@@ -22,7 +22,7 @@ def stretch(name: str, shape: Shape, updates: Updates) -> StageMap:
 
 
 async def one_f_one_b(worker: Worker) -> None:
-    """Run one stretch on one worker: warm-up, then a forward and a backward in turn, and one cool-down at the end."""
+    """Run one segment on one worker: warm-up, then a forward and a backward in turn, and one cool-down at the end."""
     alive, most = 0, worker.layout.depth - worker.index
     while await worker.enters(0):
         await worker.forward(0)

@@ -6,15 +6,15 @@ A step is N such updates. Source: Narayanan et al., PipeDream (2019), section 3.
 """
 
 from pipelined.schedules.layout import Shape, StageMap, Updates
-from pipelined.schedules.no_flush import one_f_one_b, stretch
+from pipelined.schedules.no_flush import one_f_one_b, segment
 from pipelined.schedules.worker import Worker
 
 
 def layout(shape: Shape) -> StageMap:
     """Stage s on worker s. Takes any depth, any number of microbatches, and any number of steps."""
-    return stretch("pipedream", shape, Updates(every=1))
+    return segment("pipedream", shape, Updates(every=1))
 
 
 async def schedule(worker: Worker) -> None:
-    """Run one stretch on one worker."""
+    """Run one segment on one worker."""
     await one_f_one_b(worker)

@@ -1,13 +1,13 @@
 """PipeDream-2BW: no flush; one update per N >= D microbatches, with two versions of the weights.
 
 w(t+1) = w(t) - lr g(w(t-1)), the same on every stage: the forward and the backward of microbatch m, counted over the
-whole run, use version max(m // N - 1, 0), so the length of a stretch does not change the result. Stage s has D-s
+whole run, use version max(m // N - 1, 0), so the length of a segment does not change the result. Stage s has D-s
 microbatches alive.
 Source: Narayanan et al., Memory-efficient pipeline-parallel DNN training (2021), section 3.1 (double-buffered weights).
 """
 
 from pipelined.schedules.layout import ScheduleError, Shape, StageMap, Updates
-from pipelined.schedules.no_flush import one_f_one_b, stretch
+from pipelined.schedules.no_flush import one_f_one_b, segment
 from pipelined.schedules.worker import Worker
 
 
@@ -17,7 +17,7 @@ def layout(shape: Shape) -> StageMap:
     Raises:
         ScheduleError: fewer microbatches than stages, which would need more than two versions.
     """
-    made = stretch("pipedream_2bw", shape, Updates(every=shape.microbatches, delay=1))
+    made = segment("pipedream_2bw", shape, Updates(every=shape.microbatches, delay=1))
     if shape.microbatches < shape.depth:
         fact = f"pipedream_2bw adds up at least D microbatches (microbatches: {shape.microbatches}, depth: "
         raise ScheduleError(f"{fact}{shape.depth}); use --microbatches {shape.depth} or more, or pipedream")
@@ -25,5 +25,5 @@ def layout(shape: Shape) -> StageMap:
 
 
 async def schedule(worker: Worker) -> None:
-    """Run one stretch on one worker."""
+    """Run one segment on one worker."""
     await one_f_one_b(worker)

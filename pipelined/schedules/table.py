@@ -7,9 +7,9 @@ This is the notation of torch.distributed.pipelining. Its compute-only tables ca
 - The two actions of `(0F1;1B0)OVERLAP_F_B` run one after the other.
 
 Two additions are our own; torch does not read them. With several pipes a cell ends in its pipe: `2F0p1`. A first row
-`updates every 4 delay 1` marks a table without a flush; its rows are a stretch, not a step.
+`updates every 4 delay 1` marks a table without a flush; its rows are a segment, not a step.
 
-A table is a schedule for one shape only; a table without a flush takes a stretch of any length.
+A table is a schedule for one shape only; a table without a flush takes a segment of any length.
 """
 
 import csv
@@ -80,14 +80,14 @@ class Table:
         placement = {place: (worker,) for place, worker in sorted(self._holders.items())}
         entering = tuple(tuple(sorted({c[3] for c in self._cells if c[1] == pipe})) for pipe in range(pipes))
         if self.updates is not None:
-            check_stretch(self.name, self.rows, entering, self.updates)
+            check_segment(self.name, self.rows, entering, self.updates)
             entering = (tuple(range(shape.steps * shape.microbatches)),)
         return StageMap(depth, len(self.rows), placement, entering, updates=self.updates)
 
     async def schedule(self, worker: Worker) -> None:
-        """Run the worker's row: one step, or one stretch where there is no flush."""
+        """Run the worker's row: one step, or one segment where there is no flush."""
         if self.updates is not None:
-            return await follow_stretch(worker, self.rows[worker.index], self.shape.microbatches)
+            return await follow_segment(worker, self.rows[worker.index], self.shape.microbatches)
         verbs = {"F": worker.forward, "B": worker.backward, "I": worker.backward_input, "W": worker.backward_weight}
         for op, pipe, stage, microbatch in self.rows[worker.index]:
             await verbs[op](pipe, stage, microbatch)
@@ -187,7 +187,7 @@ def _row(path: Path, number: int, line: Iterable[str], left_out: Counter[str]) -
                 raise ScheduleError(f"{path}, row {number}, column {column}: cannot read {action!r}; {NOTATION}")
 
 
-def check_stretch(
+def check_segment(
     name: str, rows: Sequence[Sequence[Cell]], entering: Sequence[Sequence[int]], updates: Updates
 ) -> None:
     """Refuse a table without a flush if its rows cannot be repeated.
@@ -215,7 +215,7 @@ def check_stretch(
             raise ScheduleError(f"{fact}; without a flush they enter one after another")
 
 
-async def follow_stretch(worker: Worker, row: Sequence[Cell], microbatches: int) -> None:
+async def follow_segment(worker: Worker, row: Sequence[Cell], microbatches: int) -> None:
     """Run a row, and repeat it while further microbatches enter.
 
     Args:

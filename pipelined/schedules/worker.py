@@ -65,7 +65,7 @@ class Worker(ABC):
         return able[0]
 
     async def enters(self, pipe: int) -> bool:
-        """Whether another microbatch of a pipe enters this worker; training may end a stretch early."""
+        """Whether another microbatch of a pipe enters this worker; training may end a segment early."""
         stage = self._stage(pipe)
         return self._taken["F", pipe, stage] < len(self.layout.microbatches[pipe])
 

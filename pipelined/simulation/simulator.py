@@ -22,7 +22,7 @@ from pipelined.simulation.links import VirtualLinks
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.memory import RankMemory, rank_memory, without_flush
 from pipelined.simulation.rank import GroupBench, Hardware, Rank
-from pipelined.simulation.stretch import simulate_stretches
+from pipelined.simulation.segment import simulate_segments
 from pipelined.simulation.sums import Sum, VirtualSums
 from pipelined.simulation.traffic import Link, link_bytes
 from pipelined.simulation.workload import Workload
@@ -34,7 +34,7 @@ class Simulated:
 
     Args:
         plan: the simulated arrangement.
-        groups: the timeline of each pipeline group; without a flush that of a whole stretch.
+        groups: the timeline of each pipeline group; without a flush that of a whole segment.
         sums: the gradient sums of the step, in the order in which all their ranks had joined; empty without a flush.
         step_seconds: the time at which the last rank has updated its parameters; without a flush the seconds that one
             more step adds.
@@ -106,8 +106,8 @@ def simulate(
         groups, sums, seconds = run_virtual(_step(job, _synced(job, prepared)))
         steps = 1
     else:
-        stretch, seconds = simulate_stretches(job)
-        groups, steps = stretch.groups, stretch.steps
+        segment, seconds = simulate_segments(job)
+        groups, steps = segment.groups, segment.steps
     memory = tuple(_memory(job, groups[0]) * plan.width)
     return Simulated(plan, groups, sums, seconds, memory, link_bytes(plan, workload, all_reduce), steps)
 

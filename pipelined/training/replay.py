@@ -15,7 +15,7 @@ from pipelined.programs.check import check
 from pipelined.programs.instructions import OPS, Instruction, Program
 from pipelined.programs.plan import Plan
 from pipelined.schedules import ScheduleError, Worker, find
-from pipelined.schedules.table import follow_stretch
+from pipelined.schedules.table import follow_segment
 from pipelined.traces.file import Span, TraceError, read
 
 Order = tuple[Instruction, ...]
@@ -92,7 +92,7 @@ async def follow_steps(worker: Worker, orders: Mapping[int, Order], steps: range
     begin = (steps.start - first) * microbatches
     row = [(i.op, i.pipe, i.stage, i.microbatch - begin) for i in order]
     many = len(steps) * microbatches
-    await follow_stretch(worker, [cell for cell in row if 0 <= cell[-1] < many], many)
+    await follow_segment(worker, [cell for cell in row if 0 <= cell[-1] < many], many)
 
 
 def _instructions(spans: Iterable[Span]) -> Iterable[tuple[int, int, Instruction]]:

@@ -19,7 +19,7 @@ from transports.local import world
 
 DOCUMENT = ROOT / "docs" / "schedules.md"
 EXAMPLE = ROOT / "docs" / "examples" / "gems.py"
-TABLES = [ROOT / "docs" / "examples" / name for name in ("late.csv", "stretch.csv")]
+TABLES = [ROOT / "docs" / "examples" / name for name in ("late.csv", "segment.csv")]
 
 
 def shown(language):
@@ -96,7 +96,7 @@ def test_tables_are_shown_and_written(in_root, tmp_path, capsys):
     assert main(shlex.split(show)[3:]) == 0
     assert main([*shlex.split(write)[3:-1], str(tmp_path / "written.csv")]) == 0
     assert main(["schedule", str(tmp_path / "written.csv")]) == 0
-    assert main(shlex.split(block_with("stretch.csv").splitlines()[0])[3:]) == 0
+    assert main(shlex.split(block_with("segment.csv").splitlines()[0])[3:]) == 0
     assert capsys.readouterr().err == ""
 
 

@@ -13,7 +13,7 @@ from pipelined.training.replay import of_rank, packed, read_orders
 from tests.mpi.every_rank import from_rank_0
 from tests.numerics.delayed import delayed, double_buffered, pipedream
 from tests.numerics.plain import Case
-from tests.numerics.stretched import assert_same, rank, stretches
+from tests.numerics.segments import assert_same, rank, segments
 from transports import new_event_loop, open_transport
 
 RANKS = MPI.COMM_WORLD.size
@@ -46,17 +46,17 @@ def order_of(case, outcome, path):
 @pytest.mark.mpi
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("schedule", ["pipedream", "pipedream_2bw"])
-def test_a_stretch_gives_the_numbers_of_the_delayed_recurrence_over_mpi(schedule, width):
+def test_a_segment_gives_the_numbers_of_the_delayed_recurrence_over_mpi(schedule, width):
     depth = RANKS // width
     case = Case(schedule, depth, width, max(2, depth))
     version = pipedream(depth) if schedule == "pipedream" else double_buffered(case.microbatches)
-    assert_same(*run(case, stretches(range(4)), compute=lambda: delayed(case, 4, version)))
+    assert_same(*run(case, segments(range(4)), compute=lambda: delayed(case, 4, version)))
 
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("width", WIDTHS)
 def test_an_order_that_timing_decided_is_replayed_over_mpi_to_the_last_bit(width, tmp_path):
-    case, story = Case("async_1f1b", RANKS // width, width, 3, dropout=0.2), stretches(range(3), range(3, 5))
+    case, story = Case("async_1f1b", RANKS // width, width, 3, dropout=0.2), segments(range(3), range(3, 5))
     _, first = run(case, story)
     orders = order_of(case, first, tmp_path / "first.json")
     _, again = run(case, story, of_rank(orders, MPI.COMM_WORLD.rank))

@@ -25,7 +25,7 @@ def pipedream(depth: int, drains: list[int] | None = None) -> Version:
     """w(t+1) = w(t) - lr g(w_0(t-D+1), …, w_{D-1}(t)), where nothing is older than the last drain.
 
     Args:
-        drains: the first microbatch of each stretch.
+        drains: the first microbatch of each segment.
     """
 
     def version(stages: Stages, group: int, microbatch: int) -> int:

@@ -10,7 +10,7 @@ from pipelined.programs.record import record
 from pipelined.schedules import find
 from tests.numerics.delayed import delayed
 from tests.numerics.plain import Case
-from tests.numerics.stretched import assert_same, stretches
+from tests.numerics.segments import assert_same, segments
 from tests.numerics.test_delays import together
 
 STEPS = 3
@@ -78,7 +78,7 @@ def trains(text, path):
 
     case = Case(str(path), depth, 1, each, tied=False, layers=2)
     expected = delayed(case, STEPS, version)
-    for outcome in together(case, stretches(range(STEPS))):
+    for outcome in together(case, segments(range(STEPS))):
         assert_same(expected, outcome)
 
 

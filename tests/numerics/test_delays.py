@@ -15,7 +15,7 @@ from pipelined.schedules.table import write_table
 from tests.launching import ROOT
 from tests.numerics.delayed import OPTIMIZER, delayed, double_buffered, pipedream
 from tests.numerics.plain import Case, Feed
-from tests.numerics.stretched import assert_same, rank, stretches
+from tests.numerics.segments import assert_same, rank, segments
 from transports import new_event_loop
 from transports.local import world
 
@@ -54,10 +54,10 @@ def name(case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=name)
-def test_a_stretch_gives_the_numbers_of_the_delayed_recurrence(case):
+def test_a_segment_gives_the_numbers_of_the_delayed_recurrence(case):
     version = double_buffered(case.microbatches) if "2bw" in case.schedule else pipedream(case.depth)
     expected = delayed(case, STEPS, version)
-    for outcome in together(case, stretches(range(STEPS))):
+    for outcome in together(case, segments(range(STEPS))):
         assert [report.step for report in outcome.reports] == list(range(STEPS))
         assert_same(expected, outcome)
 
@@ -67,7 +67,7 @@ def test_the_comparison_can_fail():
     case = Case("pipedream", 2, 1, 2)
     expected = delayed(case, STEPS, lambda stages, group, microbatch: microbatch)
     with pytest.raises(AssertionError):
-        assert_same(expected, together(case, stretches(range(STEPS)))[0])
+        assert_same(expected, together(case, segments(range(STEPS)))[0])
 
 
 @pytest.mark.parametrize("schedule", ["pipedream", "pipedream_2bw"])
@@ -76,7 +76,7 @@ def test_a_drain_between_steps_is_as_the_recurrence_has_it(schedule):
     case = Case(schedule, 3, 1, 3)
     version = pipedream(3, drains=[0, 6, 9]) if schedule == "pipedream" else double_buffered(3)
     expected = delayed(case, STEPS, version)
-    for outcome in together(case, stretches(range(2), range(2, 3), range(3, STEPS))):
+    for outcome in together(case, segments(range(2), range(2, 3), range(3, STEPS))):
         assert_same(expected, outcome)
 
 
@@ -96,7 +96,7 @@ def versions_met(case, events):
 def test_async_1f1b_applies_the_very_delays_that_it_measures(width):
     """But for the tied embedding, whose delay depends on the microbatch's number alone."""
     case = Case("async_1f1b", 3, width, 3, dropout=0.1)
-    outcomes = together(case, stretches(range(STEPS)))
+    outcomes = together(case, segments(range(STEPS)))
     met = [versions_met(case, outcome.events) for outcome in outcomes]
     for stage in range(3):
         delays = [sum(m - met[group * 3 + stage][m] for group in range(width)) for m in range(3 * STEPS)]
@@ -115,7 +115,7 @@ def test_async_1f1b_applies_the_very_delays_that_it_measures(width):
 @pytest.mark.parametrize("schedule", ["pipedream", "pipedream_2bw", "async_1f1b"])
 def test_holders_of_a_tied_embedding_stay_equal_to_the_bit(schedule):
     case = Case(schedule, 3, 2, 3)
-    first, *others = [o for o in together(case, stretches(range(4))) if "transformer.wte.weight" in o.weights]
+    first, *others = [o for o in together(case, segments(range(4))) if "transformer.wte.weight" in o.weights]
     assert len(others) == 3
     for other in others:
         assert torch.equal(first.weights["transformer.wte.weight"], other.weights["transformer.wte.weight"])
@@ -126,13 +126,13 @@ def test_going_on_from_a_checkpoint_is_bit_for_bit(schedule, tmp_path):
     case = Case(schedule, 3, 1, 3, dropout=0.2)
 
     async def at_once(trainer):
-        await trainer.stretch(range(3), lambda: False)
+        await trainer.segment(range(3), lambda: False)
         await save(trainer, tmp_path, 3, {}, keep=1)
-        return await stretches(range(3, STEPS))(trainer)
+        return await segments(range(3, STEPS))(trainer)
 
     async def resumed(trainer):
         assert await load(trainer, tmp_path) == 3
-        return await stretches(range(3, STEPS))(trainer)
+        return await segments(range(3, STEPS))(trainer)
 
     for one, other in zip(together(case, at_once), together(case, resumed), strict=True):
         assert [r.loss for r in one.reports] == [r.loss for r in other.reports]
@@ -142,7 +142,7 @@ def test_going_on_from_a_checkpoint_is_bit_for_bit(schedule, tmp_path):
 
 
 @pytest.mark.parametrize("schedule", ["pipedream", "async_1f1b", "table"])
-def test_all_ranks_end_a_stretch_at_the_same_step_when_one_is_asked_to_stop(schedule, tmp_path):
+def test_all_ranks_end_a_segment_at_the_same_step_when_one_is_asked_to_stop(schedule, tmp_path):
     if schedule == "table":
         schedule = str(tmp_path / "table.csv")
         Path(schedule).write_text(write_table(record(find("pipedream"), Shape(3, 2, steps=3))))
@@ -154,7 +154,7 @@ def test_all_ranks_end_a_stretch_at_the_same_step_when_one_is_asked_to_stop(sche
         def asked():
             return trainer.context.actor.rank == 4 and len(reports) > 2
 
-        last = await trainer.stretch(range(40), asked, reports.append)
+        last = await trainer.segment(range(40), asked, reports.append)
         return [*reports, last]
 
     outcomes = together(case, story)
@@ -171,7 +171,7 @@ def test_clipping_by_the_global_norm_is_refused():
     async def alone():
         (transport,) = world(1)
         await rank(
-            Case("pipedream", 1, 1, 1), transport, stretches(range(1)), optimizer_config=replace(OPTIMIZER, clip=1.0)
+            Case("pipedream", 1, 1, 1), transport, segments(range(1)), optimizer_config=replace(OPTIMIZER, clip=1.0)
         )
 
     with pytest.raises(PlanError, match=r"before the others' gradients are known \(clip: 1\)"):
@@ -188,7 +188,7 @@ def test_a_schedule_of_one_s_own_adds_up_as_many_gradients_as_it_says(tmp_path, 
     (tmp_path / "mine.py").write_text(PAIRS.read_text().replace(whole, split if halves else whole))
     case = Case(str(tmp_path / "mine.py"), 3, 1, 4)
     expected = delayed(case, STEPS, lambda stages, group, m: max(0, m - (2 - stages[0])) // 2)
-    for outcome in together(case, stretches(range(STEPS))):
+    for outcome in together(case, segments(range(STEPS))):
         assert_same(expected, outcome)
 
 
@@ -197,7 +197,7 @@ def test_a_table_is_walked_again_from_a_drain_of_each_stage(tmp_path):
     (tmp_path / "two.csv").write_text(write_table(record(find("pipedream"), Shape(3, 2, steps=2))))
     case = Case(str(tmp_path / "two.csv"), 3, 1, 2, tied=False)
     expected = delayed(case, STEPS, pipedream(3, drains=[0, 4, 8]))
-    for outcome in together(case, stretches(range(STEPS))):
+    for outcome in together(case, segments(range(STEPS))):
         assert_same(expected, outcome)
 
 
@@ -216,6 +216,6 @@ def test_what_fails_under_way_is_named(monkeypatch):
 
     monkeypatch.setattr(Feed, "inputs", inputs)
     with pytest.raises(ExceptionGroup) as failed:
-        together(Case("pipedream", 3, 1, 2), stretches(range(STEPS)))
+        together(Case("pipedream", 3, 1, 2), segments(range(STEPS)))
     story = str(failed.value.exceptions[0])
     assert story.startswith("rank 0, step 2: forward of microbatch 1 through stage 0") and "the disk is gone" in story

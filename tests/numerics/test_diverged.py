@@ -10,7 +10,7 @@ import torch
 
 from pipelined.actors.agree import AgreedError
 from tests.numerics.plain import Case
-from tests.numerics.stretched import stretches
+from tests.numerics.segments import segments
 from tests.numerics.test_delays import together
 from tests.numerics.trained import on_every_rank
 
@@ -45,10 +45,10 @@ def test_without_a_flush_all_ranks_end_behind_the_same_step(schedule, step):
     told = []
 
     async def until_it_diverges(trainer):
-        await stretches(range(1))(trainer)
+        await segments(range(1))(trainer)
         spoil(trainer)
         with pytest.raises(AgreedError, match=TOLD.format(step)):
-            await trainer.stretch(range(1, 9), lambda: False, told.append)
+            await trainer.segment(range(1, 9), lambda: False, told.append)
         return []
 
     together(Case(schedule, 2, 1, 2), until_it_diverges)

@@ -10,7 +10,7 @@ from pipelined.traces.file import write
 from pipelined.training.replay import of_rank, packed, read_orders
 from pipelined.training.without_flush.worker import Mail
 from tests.numerics.plain import Case
-from tests.numerics.stretched import rank, stretches
+from tests.numerics.segments import rank, segments
 from transports import new_event_loop
 from transports.local import world
 
@@ -25,7 +25,7 @@ def train(case, path, orders=None, several=DRAINS):
         transports, mine = world(case.plan.world_size), packed(orders) if orders else {}
         async with asyncio.TaskGroup() as ranks:
             tasks = [
-                ranks.create_task(rank(case, t, stretches(*several), orders=of_rank(mine, t.rank))) for t in transports
+                ranks.create_task(rank(case, t, segments(*several), orders=of_rank(mine, t.rank))) for t in transports
             ]
         for transport in transports:
             await transport.close()
@@ -74,7 +74,7 @@ def test_an_order_is_replayed_to_the_last_bit_with_its_delays(unsteady, tmp_path
 
 
 def test_a_run_may_go_on_within_the_steps_of_an_order(unsteady, tmp_path):
-    """Of the whole run's order the last stretch alone is followed, as behind a checkpoint."""
+    """Of the whole run's order the last segment alone is followed, as behind a checkpoint."""
     case = Case("async_1f1b", 3, 1, 2)
     unsteady(1)
     _, orders = train(case, tmp_path / "trace.json")

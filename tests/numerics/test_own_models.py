@@ -40,7 +40,7 @@ def test_a_stage_with_nothing_to_train_has_no_delay_without_a_flush(schedule, tm
     arranged = plan(schedule, 6, microbatches=6)
 
     async def work(trainer):
-        report = await trainer.stretch(range(STEPS), lambda: False)
+        report = await trainer.segment(range(STEPS), lambda: False)
         await save(trainer, tmp_path, STEPS, {}, keep=1)
         await load(trainer, tmp_path)
         return report.staleness, trainer.local.parameters

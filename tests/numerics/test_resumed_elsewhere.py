@@ -43,7 +43,7 @@ def leg(case, optimizer_config, steps, place):
                 if kind is Trainer:
                     reports = [await trainer.step(step) for step in steps]
                 else:
-                    reports.append(await trainer.stretch(steps, lambda: False, reports.append))
+                    reports.append(await trainer.segment(steps, lambda: False, reports.append))
                 await save(trainer, place, steps.stop, {}, keep=1)
                 parameters = {name: p.detach() for name, p in trainer.local.parameters.items()}
                 return [r.loss for r in reports], [r.grad_norm for r in reports], parameters

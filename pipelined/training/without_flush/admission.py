@@ -1,4 +1,4 @@
-"""Admission of steps in a stretch without a flush: a step enters the pipe only after an earlier step is settled.
+"""Admission of steps in a segment without a flush: a step enters the pipe only after an earlier step is settled.
 
 A step is settled when all ranks have agreed on its sums. Admission depends only on these sums, which are equal on all
 ranks. So all ranks end at the same step after a stop request, although no rank ever waits for all others.
@@ -8,10 +8,10 @@ import asyncio
 
 
 class Admission:
-    """The steps of one stretch, counted from 0.
+    """The steps of one segment, counted from 0.
 
     Args:
-        steps: the most steps of the stretch.
+        steps: the most steps of the segment.
         ahead: steps that may be under way beyond the settled ones.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The updates of one stage in a stretch without a flush: when each bucket's gradient is summed, and when it is applied.
+"""The updates of one stage in a segment without a flush: when each bucket's gradient is summed, and when it is applied.
 
 Weights of one stage only are updated before the stage does anything else. Weights that several stages share (a tied
 embedding) must be the same on all of them, whatever the timing: for these a microbatch uses a version that depends only
@@ -43,12 +43,12 @@ class StepAccount:
 
 
 class StageUpdates:
-    """One stage's updates in one stretch.
+    """One stage's updates in one segment.
 
     Args:
         context: the context of the rank.
         held: the stage.
-        layout: the layout of the stretch.
+        layout: the layout of the segment.
         rate: the learning rate of an update, by its number.
         sums: sums a bucket's gradient over its holders.
         account: returns the account of a microbatch's step.

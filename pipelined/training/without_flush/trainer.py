@@ -1,8 +1,8 @@
-"""The trainer of one rank without a flush: one coroutine runs a stretch of steps, from one drain to the next.
+"""The trainer of one rank without a flush: one coroutine runs a segment of steps, from one drain to the next.
 
 Stages are updated while microbatches are under way, so an update cannot wait for a whole step. The numbers on which all
 ranks agree, such as the global gradient norm, are known only some steps later, so gradients cannot be clipped by it.
-Every rank ends a stretch at the same step with nothing under way; there the model can be evaluated and saved, and a
+Every rank ends a segment at the same step with nothing under way; there the model can be evaluated and saved, and a
 resumed run continues bit for bit.
 """
 
@@ -49,9 +49,9 @@ class AsynchronousTrainer(Trainer):
 
     async def step(self, step: int, stopping: Callable[[], bool] = lambda: False) -> StepReport:
         """Train one step, and drain."""
-        return await self.stretch(range(step, step + 1), stopping)
+        return await self.segment(range(step, step + 1), stopping)
 
-    async def stretch(
+    async def segment(
         self,
         steps: range,
         stopping: Callable[[], bool],
@@ -118,7 +118,7 @@ class AsynchronousTrainer(Trainer):
             versions.restore(older)
 
     async def _prepare(self) -> Prepared:
-        """Before the first stretch: prove the schedule for as many steps as fill the pipe."""
+        """Before the first segment: prove the schedule for as many steps as fill the pipe."""
         if self.optimizer_config.clip:
             fact = f"{self.plan.schedule} updates a stage before the others' gradients are known (clip: "
             raise PlanError(f"{fact}{self.optimizer_config.clip:g}); do not clip by the global norm")

@@ -78,7 +78,7 @@ class StepStage:
 
     Args:
         held: the stage.
-        first: the step's first microbatch in the stretch.
+        first: the step's first microbatch in the segment.
     """
 
     held: VersionedStage
@@ -102,7 +102,7 @@ class StepStage:
 
     @contextmanager
     def _lent(self, which: Alive) -> Iterator[Alive]:
-        """The name of a microbatch in the stretch; its weights are in use inside the block."""
+        """The name of a microbatch in the segment; its weights are in use inside the block."""
         pipe, microbatch = which[0], self.first + which[1]
         with self.held.using(microbatch):
             yield pipe, microbatch

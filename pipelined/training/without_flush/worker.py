@@ -1,4 +1,4 @@
-"""The worker that trains without a flush: one coroutine runs a whole stretch of steps, several of them at a time.
+"""The worker that trains without a flush: one coroutine runs a whole segment of steps, several of them at a time.
 
 A `TrainWorker` does the work of each step. This worker finds the step of a microbatch, makes the right weights
 available, and admits a step only when it is open.
@@ -21,18 +21,18 @@ from transports import Message
 
 
 class AsynchronousWorker(Worker):
-    """One worker of one group in one stretch.
+    """One worker of one group in one segment.
 
     Args:
         context: the context of the rank.
-        layout: the layout of the stretch, with microbatches numbered through all steps.
-        start: the first step of the stretch.
+        layout: the layout of the segment, with microbatches numbered through all steps.
+        start: the first step of the segment.
         held: the one stage of this worker.
         admission: decides which steps are open.
         updates: builds the stage's `StageUpdates` from a function that returns the account of a microbatch's step.
 
     Attributes:
-        accounts: the account of each step on this rank, counted from the first step of the stretch.
+        accounts: the account of each step on this rank, counted from the first step of the segment.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class AsynchronousWorker(Worker):
 
 
 class Mail:
-    """The messages of a stretch: activations in their order and gradients in theirs, with no order between the two.
+    """The messages of a segment: activations in their order and gradients in theirs, with no order between the two.
 
     Args:
         activations, gradients: the prefetchers of the two kinds.
@@ -128,7 +128,7 @@ class Mail:
 
 
 class StepWorker(TrainWorker):
-    """The worker of one step; it takes its messages from the stretch's mail."""
+    """The worker of one step; it takes its messages from the segment's mail."""
 
     def __init__(self, context: RankContext, step: int, mail: Mail):
         super().__init__(context, step, GradientSync(context.actor, (), _no_sum, (), ()))

@@ -194,8 +194,8 @@ def test_for_programs_a_comparison_has_every_pass(capsys, trace, expected):
 
 @pytest.mark.parametrize("name", ["pipedream", "pipedream_2bw", "async_1f1b"])
 @pytest.mark.parametrize("command", [["schedule", "--steps=3"], ["simulate"]])
-def test_a_stretch_without_a_flush_is_drawn_as_well(capsys, tmp_path, name, command):
-    path, shape = str(tmp_path / "stretch.json"), [name, "--depth=2", "--microbatches=2"]
+def test_a_segment_without_a_flush_is_drawn_as_well(capsys, tmp_path, name, command):
+    path, shape = str(tmp_path / "segment.json"), [name, "--depth=2", "--microbatches=2"]
     assert main([command[0], *shape, *command[1:], f"--trace={path}"]) == 0
     assert main(["trace", path, "--png", str(tmp_path / "p.png")]) == 0
     assert (tmp_path / "p.png").exists() and "on 2 ranks" in capsys.readouterr().out

@@ -80,14 +80,14 @@ def test_the_first_row_says_how_weights_are_updated_without_a_flush():
 
 @pytest.mark.parametrize("name", WITHOUT_FLUSH)
 @pytest.mark.parametrize("steps", [1, 3])
-def test_a_stretch_is_read_back_and_its_steps_are_what_one_likes(table, name, steps):
+def test_a_segment_is_read_back_and_its_steps_are_what_one_likes(table, name, steps):
     program = record(find(name), Shape(3, 4, steps=steps), Costs(1, 3))
     schedule = find(table(write_table(program)))
     assert record(schedule, Shape(3, 4, steps=steps)) == record(schedule, schedule.shape) == program
 
 
 @pytest.mark.parametrize("name", WITHOUT_FLUSH)
-def test_a_longer_stretch_walks_the_table_again_and_a_shorter_one_leaves_out_the_end(table, name):
+def test_a_longer_segment_walks_the_table_again_and_a_shorter_one_leaves_out_the_end(table, name):
     written = record(find(name), Shape(3, 4, steps=2))
     schedule = find(table(write_table(written)))
     for steps in (1, 3, 5):

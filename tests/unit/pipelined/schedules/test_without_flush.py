@@ -39,7 +39,7 @@ def alive(program, worker):
 
 @every_asynchronous
 @depths
-def test_a_stretch_has_the_microbatches_of_all_its_steps(name, depth):
+def test_a_segment_has_the_microbatches_of_all_its_steps(name, depth):
     program = recorded(name, depth, 8, 3)
     assert [sorted(i.microbatch for i in w if i.op == "F") for w in program.workers] == [list(range(24))] * depth
 
@@ -89,7 +89,7 @@ def versions_at_once(program, worker, updates):
 @every_asynchronous
 @depths
 @pytest.mark.parametrize("times", [1, 2])
-def test_the_versions_held_are_those_counted_in_a_long_stretch(name, depth, times):
+def test_the_versions_held_are_those_counted_in_a_long_segment(name, depth, times):
     program = recorded(name, depth, times * depth, 6)
     updates = program.layout.updates
     for worker in range(depth):
@@ -187,14 +187,14 @@ def test_the_pipe_is_full_after_as_many_steps_as_it_takes():
 
 @every_asynchronous
 @pytest.mark.parametrize("depth, microbatches", [(4, 4), (8, 12)])
-def test_what_a_stretch_settles_at(name, depth, microbatches):
+def test_what_a_segment_settles_at(name, depth, microbatches):
     """A step of N(F+B) seconds, and PipeDream's delays, which are what `async_1f1b` has where no stage is slower."""
     settled = steady(find(name), Shape(depth, microbatches), Costs(1, 2))
     assert settled.step == pytest.approx(3 * microbatches)
     assert settled.staleness == ([1] * depth if name == "pipedream_2bw" else list(range(depth - 1, -1, -1)))
 
 
-def test_the_command_prices_a_stretch_and_says_what_it_settles_at(capsys):
+def test_the_command_prices_a_segment_and_says_what_it_settles_at(capsys):
     shape = ["--depth", "4", "--microbatches", "4"]
     assert main(["schedule", "pipedream_2bw", *shape, "--steps", "3", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

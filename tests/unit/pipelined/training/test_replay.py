@@ -70,52 +70,52 @@ def test_a_trace_that_lacks_an_instruction_is_refused_with_its_place(tmp_path):
         read_orders(path, PLAN)
 
 
-STRETCHED = Plan("async_1f1b", 3, 1, 1, 2)
-STRETCH = record(find(STRETCHED.schedule), replace(STRETCHED.shape, steps=4))
+ASYNCHRONOUS = Plan("async_1f1b", 3, 1, 1, 2)
+SEGMENT = record(find(ASYNCHRONOUS.schedule), replace(ASYNCHRONOUS.shape, steps=4))
 
 
-def traced_stretch(path, first=0):
-    """A trace of a stretch, in which every rank runs its own part of the program."""
-    tracers = [Tracer(float) for _ in STRETCH.workers]
-    for tracer, instructions in zip(tracers, STRETCH.workers, strict=True):
+def traced_segment(path, first=0):
+    """A trace of a segment, in which every rank runs its own part of the program."""
+    tracers = [Tracer(float) for _ in SEGMENT.workers]
+    for tracer, instructions in zip(tracers, SEGMENT.workers, strict=True):
         for now, i in enumerate(instructions):
-            step, inside = divmod(i.microbatch, STRETCHED.microbatches)
+            step, inside = divmod(i.microbatch, ASYNCHRONOUS.microbatches)
             tracer.record(OPS[i.op], OPS[i.op], now, now + 1, (first + step, i.stage, inside, i.pipe))
     write(path, [tracer.events() for tracer in tracers])
     return path
 
 
 def test_without_a_flush_the_order_is_that_of_all_steps_together(tmp_path):
-    orders = read_orders(traced_stretch(tmp_path / "trace.json", first=5), STRETCHED)
-    assert orders == {5: list(STRETCH.workers)}
+    orders = read_orders(traced_segment(tmp_path / "trace.json", first=5), ASYNCHRONOUS)
+    assert orders == {5: list(SEGMENT.workers)}
 
 
 @pytest.mark.parametrize("steps", [range(4), range(2, 4), range(3)])
 def test_without_a_flush_a_worker_is_told_what_belongs_to_its_steps(tmp_path, steps):
-    orders = packed(read_orders(traced_stretch(tmp_path / "trace.json"), STRETCHED))
-    layout = find(STRETCHED.schedule).layout(replace(STRETCHED.shape, steps=len(steps)))
+    orders = packed(read_orders(traced_segment(tmp_path / "trace.json"), ASYNCHRONOUS))
+    layout = find(ASYNCHRONOUS.schedule).layout(replace(ASYNCHRONOUS.shape, steps=len(steps)))
     worker = Followed(0, layout)
     asyncio.run(follow_steps(worker, of_rank(orders, 0), steps, 2))
     numbers = range(2 * steps.start, 2 * steps.stop)
-    mine = [(i.op, 0, 0, i.microbatch - numbers[0]) for i in STRETCH.workers[0] if i.microbatch in numbers]
+    mine = [(i.op, 0, 0, i.microbatch - numbers[0]) for i in SEGMENT.workers[0] if i.microbatch in numbers]
     assert worker.told == mine
 
 
 def test_without_a_flush_an_order_of_other_steps_is_refused(tmp_path):
-    orders = read_orders(traced_stretch(tmp_path / "trace.json", first=2), STRETCHED)
-    check_steps(orders, STRETCHED, range(2, 6))
-    check_steps(orders, STRETCHED, range(0))
+    orders = read_orders(traced_segment(tmp_path / "trace.json", first=2), ASYNCHRONOUS)
+    check_steps(orders, ASYNCHRONOUS, range(2, 6))
+    check_steps(orders, ASYNCHRONOUS, range(0))
     for steps in (range(1, 6), range(2, 7)):
         with pytest.raises(TraceError, match=rf"its own: 2 to 5, to be trained: {steps[0]} to {steps[-1]}\); without"):
-            check_steps(orders, STRETCHED, steps)
+            check_steps(orders, ASYNCHRONOUS, steps)
     check_steps({}, PLAN, range(100))
 
 
 def test_without_a_flush_a_trace_that_lacks_a_step_is_refused(tmp_path):
-    path = traced_stretch(tmp_path / "trace.json")
+    path = traced_segment(tmp_path / "trace.json")
     path.write_text(path.read_text().replace('"step":1', '"step":7'))
     with pytest.raises(TraceError, match=r"step 0 .* is not one of this plan"):
-        read_orders(path, STRETCHED)
+        read_orders(path, ASYNCHRONOUS)
 
 
 def test_a_trace_without_a_step_is_refused(tmp_path):

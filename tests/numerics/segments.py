@@ -28,13 +28,13 @@ class Outcome:
     state: dict[str, dict[str, torch.Tensor]]
 
 
-def stretches(*several):
-    """Train these stretches one after another."""
+def segments(*several):
+    """Train these segments one after another."""
 
     async def story(trainer):
         reports = []
         for steps in several:
-            reports.append(await trainer.stretch(steps, lambda: False, reports.append))
+            reports.append(await trainer.segment(steps, lambda: False, reports.append))
         return reports
 
     return story

@@ -1,4 +1,4 @@
-"""A schedule without a flush on a described machine: stretches of steps, and the time that one more step adds.
+"""A schedule without a flush on a described machine: segments of steps, and the time that one more step adds.
 
 Weights are updated at the same points as in training (`pipelined.training.without_flush.stage_updates`). A parameter
 that only this stage holds is updated right after the sum of its gradient, before the next instruction. Another one is
@@ -26,7 +26,7 @@ from pipelined.simulation.workload import Parameters
 
 
 @dataclass(frozen=True)
-class Stretch:
+class Segment:
     """The steps from one drain to the next.
 
     Args:
@@ -40,17 +40,17 @@ class Stretch:
     steps: int
 
 
-def simulate_stretches(job: Job) -> tuple[Stretch, float]:
-    """Run a short and a longer stretch on the virtual clock.
+def simulate_segments(job: Job) -> tuple[Segment, float]:
+    """Run a short and a longer segment on the virtual clock.
 
     Returns: the longer one, and the seconds of a step: the difference in time over the difference in steps.
     """
     full = steps_to_fill(job.plan.shape)
-    short, long = (run_virtual(_stretch(job, steps)) for steps in (full, full + FURTHER))
+    short, long = (run_virtual(_segment(job, steps)) for steps in (full, full + FURTHER))
     return long, (long.seconds - short.seconds) / FURTHER
 
 
-async def _stretch(job: Job, steps: int) -> Stretch:
+async def _segment(job: Job, steps: int) -> Segment:
     plan, machine, schedule = job.plan, job.machine, find(job.plan.schedule)
     layout = schedule.layout(replace(plan.shape, steps=steps))
     cores = VirtualCores(machine.cores if machine.shares(plan.world_size) else 0)
@@ -67,7 +67,7 @@ async def _stretch(job: Job, steps: int) -> Stretch:
             for worker in groups[-1]:
                 tasks.create_task(worker.run(schedule.schedule), name=f"group {group}, worker {worker.index}")
     timelines = tuple(Timeline(layout, tuple(tuple(worker.done) for worker in group)) for group in groups)
-    return Stretch(timelines, VirtualClock().now(), steps)
+    return Segment(timelines, VirtualClock().now(), steps)
 
 
 def _sums(job: Job, updates: int) -> dict[Hashable, tuple[tuple[int, ...], float]]:
@@ -140,14 +140,14 @@ class _Updates:
 
 
 class _Worker(VirtualWorker):
-    """A worker that updates its stage during a stretch."""
+    """A worker that updates its stage during a segment."""
 
     def __init__(self, index: int, layout: StageMap, post: Post, bench: GroupBench, updates: _Updates):
         super().__init__(index, layout, bench.hardware.demands, post, bench)
         self._updates = updates
 
     async def run(self, schedule: Callable[[VirtualWorker], Awaitable[None]]) -> None:
-        """Run the whole stretch, the last updates included."""
+        """Run the whole segment, the last updates included."""
         await schedule(self)
         await self._updates.drain()
 
