@@ -9,8 +9,9 @@ from itertools import count
 from benchmarks._growth_directory import DirectoryEnd, MemberEnd
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
+from pipelined.membership.records import CAME, LEADER, PEERS, TRAINERS, LeaderRecord, Peer, Phase, Trainer
 from pipelined.membership.view import MembershipView
-from pipelined.swarm.records import CAME, LEADER, PEERS, TRAINERS, Head, LeaderRecord, Peer, Phase, Trainer
+from pipelined.swarm.records import Head
 
 MODEL = "growth"
 

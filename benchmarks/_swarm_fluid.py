@@ -16,10 +16,10 @@ from benchmarks._swarm_trace import Trace
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
+from pipelined.membership.records import PEERS, Peer, Phase
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.leader.rebalance import RebalanceTimer, moves
 from pipelined.swarm.placement import Placing
-from pipelined.swarm.records import PEERS, Peer, Phase
 
 
 @dataclass(frozen=True)

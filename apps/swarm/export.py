@@ -26,9 +26,9 @@ from pipelined.actors.executor import TorchDevice
 from pipelined.aio.clock import RealClock
 from pipelined.directory import CutOff, Directory, LeaseLost
 from pipelined.errors import UsageError
-from pipelined.state.observer import SwarmObserver
 from pipelined.state.store import load_whole
 from pipelined.swarm.config import Rules
+from pipelined.swarm.observer import SwarmObserver
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
 from transports.rpc import Endpoint

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from apps.swarm.waiting import unreadable_head
+from pipelined.membership.records import Peer, Phase
 from pipelined.membership.view import MembershipView
-from pipelined.swarm.records import HEAD, Peer, Phase
+from pipelined.swarm.records import HEAD
 
 
 @dataclass(frozen=True)

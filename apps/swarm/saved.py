@@ -6,7 +6,7 @@ from typing import Any
 
 from pipelined.errors import UsageError
 from pipelined.state.store import saved_stages, text_of
-from pipelined.swarm.records import SavedStage, common_step
+from pipelined.state.versions import SavedStage, common_step
 
 
 def saved_of(directory: Path, identity: Mapping[str, Any]) -> list[SavedStage]:

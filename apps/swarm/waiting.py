@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from apps.common.progress import EVERY_S, MOMENT_S, Progress
 from pipelined.aio.nursery import Nursery
+from pipelined.state.versions import saved_steps
 from pipelined.swarm.processes import TrainerProcess
-from pipelined.swarm.records import HEAD, Head, saved_steps
+from pipelined.swarm.records import HEAD, Head
 
 
 def waits_for(

@@ -12,7 +12,7 @@ from apps.lm.huggingface.read import EMBEDDING, HEAD, digest_of_weights, read_co
 from pipelined.errors import UsageError
 from pipelined.state.manifest import Layout
 from pipelined.state.store import CheckpointStore, StoreError
-from pipelined.swarm.records import SavedStage
+from pipelined.state.versions import SavedStage
 from transports import Block
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import Nursery
 from pipelined.aio.timeouts import with_timeout
 from pipelined.directory import Conflict, CutOff, Directory, Entry, Lease, LeaseLost
+from pipelined.directory.record import Record, address_in
 from pipelined.errors import UsageError
-from pipelined.swarm.records import Record, address_in
 from transports import TransportError
 
 NAME_LEASES = 2.0

@@ -9,9 +9,8 @@ stored or waited for. The directory's change for a new process may still be on i
 import asyncio
 from collections.abc import Callable, Iterable
 
+from pipelined.membership.records import Observer, Peer, Trainer
 from pipelined.membership.view import RETRY_S, MembershipView
-from pipelined.swarm.protocol import field, read_round
-from pipelined.swarm.records import Observer, Peer, Trainer
 from transports.rpc import Rejected, Request
 
 
@@ -38,9 +37,9 @@ class Admission:
         observers = self._view.observers
         await self._known(request, lambda: _among(request, [*self._peers(stage), *observers.values()]))
 
-    async def leader(self, request: Request, stage: int) -> None:
-        """Raises Rejected: "stranger": the sender is not the leader of the term in the request."""
-        (term, _), view = read_round(field(request.note, "round")), self._view
+    async def leader(self, request: Request, term: int) -> None:
+        """Raises Rejected: "stranger": the sender is not the leader of this term, which its request names."""
+        view = self._view
 
         def leads() -> bool:
             leader = view.leader

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from pipelined.swarm.records import Peer, Phase
+from pipelined.membership.records import Peer, Phase
 
 STAY = Phase.JOINING, Phase.SERVING
 """Phases of a peer that stays at its stage."""

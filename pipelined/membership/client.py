@@ -7,8 +7,8 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
+from pipelined.membership.records import Peer
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
-from pipelined.swarm.records import Peer
 from transports.rpc import Endpoint, Response, Unreachable
 
 

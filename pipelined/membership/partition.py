@@ -7,8 +7,8 @@ goal is to evict few peers such that the remaining ones all reach each other; a 
 
 from collections.abc import Mapping, Sequence, Set
 
+from pipelined.membership.records import Peer
 from pipelined.membership.view import WORKING
-from pipelined.swarm.records import Peer
 
 
 def who_goes(peers: Sequence[Peer], said: Mapping[str, Set[str]], before: Mapping[str, int]) -> list[Peer]:

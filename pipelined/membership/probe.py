@@ -13,8 +13,8 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import Nursery, beside
 from pipelined.aio.timeouts import with_timeout
 from pipelined.membership.client import Asking
+from pipelined.membership.records import Peer
 from pipelined.membership.view import NoLongerValid
-from pipelined.swarm.records import Peer
 from transports.rpc import Rejected
 
 T = TypeVar("T")

@@ -15,35 +15,26 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.events import warn
 from pipelined.aio.notifier import Notifier
 from pipelined.directory import Change, CutOff, Directory, Entry, FellBehind, Prefixes, View
+from pipelined.directory.record import Record
 from pipelined.membership.census import Census
-from pipelined.swarm.records import (
+from pipelined.membership.records import (
     CAME,
-    EVALUATED,
     EVICTED,
-    HEAD,
     LEADER,
-    LOST,
     OBSERVERS,
     PEERS,
-    SAVED,
     STAGES,
-    TOOK,
     TRAINERS,
-    Evaluated,
     Evicted,
-    Head,
     LeaderRecord,
-    Lost,
     Observer,
     Peer,
     Phase,
-    Record,
-    Saved,
-    Took,
     Trainer,
     stage_folder,
-    took_key,
 )
+from pipelined.state.versions import SAVED, Saved
+from pipelined.swarm.records import EVALUATED, HEAD, LOST, TOOK, Evaluated, Head, Lost, Took, took_key
 
 
 class Came(NamedTuple):

@@ -16,12 +16,12 @@ import numpy as np
 
 from pipelined.actors.executor import Device
 from pipelined.state.manifest import Manifest, TransferError, cut, describe
+from pipelined.state.stage import StatefulStage
 from pipelined.state.steps import AppliedStep
-from pipelined.swarm.protocol import field, whole
-from pipelined.swarm.records import Version
-from pipelined.swarm.stages.stage import SwarmStage
+from pipelined.state.versions import Version
 from transports import Block
 from transports.rpc import Rejected, Request, Response
+from transports.rpc.fields import field, whole
 
 Beside = Callable[[Callable[[], Manifest]], Awaitable[Manifest]]
 MOST_TOTALS = 12
@@ -57,7 +57,7 @@ class Donor:
         beside: computes the manifest of a copy while training goes on; that takes longer than the copy.
     """
 
-    def __init__(self, stage: SwarmStage, device: Device, beside: Beside):
+    def __init__(self, stage: StatefulStage, device: Device, beside: Beside):
         self._stage, self._device, self._beside = stage, device, beside
         self._copy: Copy | None = None
         self._applied: deque[AppliedStep] = deque()

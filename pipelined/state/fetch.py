@@ -14,15 +14,16 @@ from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.membership.client import Asking
 from pipelined.membership.probe import Probe
+from pipelined.membership.records import Peer
 from pipelined.membership.view import MembershipView, NoLongerValid
 from pipelined.state.manifest import Download, Layout, TransferError, expect, layout_of
 from pipelined.state.rendezvous import by_preference
+from pipelined.state.stage import StatefulStage
 from pipelined.state.steps import AppliedStep, fetch_steps, lineage_of
-from pipelined.swarm.protocol import field, whole
-from pipelined.swarm.records import Peer, Version
-from pipelined.swarm.stages.stage import SwarmStage
+from pipelined.state.versions import Version
 from transports import Block
 from transports.rpc import Rejected, Response
+from transports.rpc.fields import field, whole
 
 Find = Callable[[Version, Layout], Awaitable[Mapping[str, Block] | None]]
 """Returns the tensors of a layout at a version; None if this peer finds no saved ones."""
@@ -47,7 +48,7 @@ class Joining:
     def __init__(
         self,
         name: str,
-        stage: SwarmStage,
+        stage: StatefulStage,
         index: int,
         version: Version | None,
         view: MembershipView,

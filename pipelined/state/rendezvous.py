@@ -6,7 +6,7 @@ Source: Thaler and Ravishankar, Using Name-Based Mappings to Increase Hit Rates 
 import hashlib
 from collections.abc import Iterable
 
-from pipelined.swarm.records import Peer
+from pipelined.membership.records import Peer
 
 
 def by_preference(asker: str, peers: Iterable[Peer]) -> list[Peer]:

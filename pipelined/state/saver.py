@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 from pipelined.aio.events import emit, warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
+from pipelined.membership.records import Peer
 from pipelined.state.manifest import Layout
 from pipelined.state.store import CheckpointStore, StoreError
-from pipelined.swarm.records import SAVED, Peer, Saved, SavedStage, Version
+from pipelined.state.versions import SAVED, Saved, SavedStage, Version
 from transports import Block
 
 T = TypeVar("T")

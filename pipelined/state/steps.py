@@ -9,17 +9,18 @@ from typing import NamedTuple
 import numpy as np
 
 from pipelined.membership.client import Asking
+from pipelined.membership.records import Peer
 from pipelined.state.manifest import TransferError
-from pipelined.swarm.protocol import field, number
-from pipelined.swarm.records import Peer, Version
+from pipelined.state.versions import Version
 from transports.rpc import Response
+from transports.rpc.fields import field, number
 
 
 class AppliedStep(NamedTuple):
     """One optimizer step that a stage's peers applied: between which versions, and with which total and scale.
 
     Args:
-        total, scale: see `SwarmStage.apply`.
+        total, scale: see `StatefulStage.apply`.
     """
 
     before: Version

@@ -22,7 +22,7 @@ from pipelined.checkpoints import checkpoint
 from pipelined.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta
 from pipelined.checkpoints.directory import found
 from pipelined.state.manifest import Layout, describe
-from pipelined.swarm.records import SavedStage, common_step, saved_steps
+from pipelined.state.versions import SavedStage, common_step, saved_steps
 from transports import Block
 
 if TYPE_CHECKING:

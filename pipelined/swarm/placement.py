@@ -12,10 +12,10 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
+from pipelined.membership.records import CAME
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
-from pipelined.swarm.protocol import field, whole
-from pipelined.swarm.records import CAME
 from transports.rpc import Endpoint, Rejected, Request, Response, Unreachable
+from transports.rpc.fields import field, whole
 
 PLACE = "place"
 

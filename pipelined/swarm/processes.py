@@ -10,9 +10,9 @@ from pipelined.aio.nursery import Nursery
 from pipelined.directory import CutOff, Directory, LeaseLost
 from pipelined.directory.registration import registered
 from pipelined.membership.client import Asking
+from pipelined.membership.records import TRAINERS, Trainer
 from pipelined.membership.view import RETRY_S, MembershipView
 from pipelined.state.store import CheckpointStore
-from pipelined.swarm import records
 from pipelined.swarm.config import OtherModel, Rules
 from pipelined.swarm.leader.evaluation import due
 from pipelined.swarm.leader.leader import Leader
@@ -22,6 +22,7 @@ from pipelined.swarm.peer.lifecycle import GRACE_S
 from pipelined.swarm.peer.peer import Build, StagePeer
 from pipelined.swarm.peer.service import events_asked_for
 from pipelined.swarm.placement import PLACE
+from pipelined.swarm.records import Head
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.trainer.routing import Wiring
 from pipelined.swarm.trainer.trainer import Data, SwarmTrainer
@@ -139,7 +140,7 @@ class TrainerProcess:
         head = self.view.head
         return head is not None and self._steps is not None and head.step >= self._steps and not self.is_to_evaluate()
 
-    def is_to_evaluate(self, head: records.Head | None = None) -> bool:
+    def is_to_evaluate(self, head: Head | None = None) -> bool:
         """Whether the parameters of a head must still be measured on validation data.
 
         Args:
@@ -162,12 +163,12 @@ class TrainerProcess:
         await view.wait_for(lambda: self.is_over)
 
     async def _live(self) -> None:
-        key, seconds = records.TRAINERS + self.name, self._rules.lease_s
+        key, seconds = TRAINERS + self.name, self._rules.lease_s
         address, digest = self._endpoint.address, self._rules.digest
         while True:
             try:
                 async with registered(self._directory, key, seconds, self._clock, address) as place:
-                    await place.put(records.Trainer(self.name, address, place.incarnation, digest))
+                    await place.put(Trainer(self.name, address, place.incarnation, digest))
                     async with Nursery() as tasks:
                         tasks.create_task(self.leader.run(place))
                         tasks.create_task(self.trainer.run(place.incarnation))

@@ -12,30 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipelined.swarm.records import Peer, Phase
+from pipelined.membership.records import Peer, Phase
 from pipelined.swarm.stages.stage import Microbatch
 from transports import Block
 from transports.rpc import Rejected, Request, Response
+from transports.rpc.fields import MOST, MOST_NUMBER, field, number, whole
 
 RoundName = tuple[int, int]
-MOST = 1 << 62
-MOST_NUMBER = 1e300
-"""Largest number accepted from the network, so that sums of such numbers are finite."""
-
-
-def field(note: Any, name: str) -> Any:
-    """A field of a note; None if it is missing. Raises Rejected: the value is not a note."""
-    if type(note) is not dict:
-        raise Rejected("malformed", why="no note")
-    return note.get(name)
-
-
-def whole(note: Any, name: str) -> int:
-    """Read a whole number from 0 up."""
-    value = field(note, name)
-    if type(value) is not int or not 0 <= value < MOST:
-        raise Rejected("malformed", why=f"{name} is not a number from 0 up (got: {value!r:.40})")
-    return value
 
 
 def read_round(value: Any) -> RoundName:
@@ -69,14 +52,6 @@ def read_members(value: Any) -> list[Peer]:
             raise Rejected("malformed", why=f"not a member (got: {entry!r:.80})")
         members.append(Peer(*entry, stage=0, phase=Phase.SERVING, model=""))
     return members
-
-
-def number(note: Any, name: str) -> float:
-    """Read a number of at most `MOST_NUMBER`."""
-    value = field(note, name)
-    if type(value) not in (int, float) or not abs(value) <= MOST_NUMBER:
-        raise Rejected("malformed", why=f"{name} is not a number up to {MOST_NUMBER:g} (got: {value!r:.40})")
-    return float(value)
 
 
 class Score(NamedTuple):

@@ -1,35 +1,23 @@
-"""The records that a swarm keeps in its directory: its members, its leader, and the committed step.
+"""The records that a swarm keeps in its directory, beside those of its members: its committed step.
 
-    head              Head             the committed step
-    took/N            Took             the peers that took part in it, of the stages N, N + 64, N + 128, ...;
-                                       a commit writes it only if they differ from those of the step before
-    conductor         LeaderRecord     the trainer that leads; expires with its lease
-    came/NAME         (an address)     a peer that waits for a stage from the leader; expires with its lease
-    lost              Lost             the stages that no peer holds, as the leader sees them
-    peers/NAME        Peer             a peer; expires with its lease
-    stage/N/NAME      Peer             the same record again, for processes that follow one stage
-    trainers/NAME     Trainer          a trainer; expires with its lease
-    observers/NAME    Observer         a process that reads states; expires with its lease
-    saved/NAME        Saved            what a peer has on disk; expires with its lease
-    evicted/NAME      Evicted          a peer that the leader evicted and that must stay away; expires with the pause
-    evaluated         Evaluated        the last loss on validation data, and the version at which it was measured
-
-Every field of a record is checked when it is read, because any process with the key can write records. An incarnation
-is the number of the lease that a record is bound to, so a newer one is always greater.
+head              Head             the committed step
+took/N            Took             the peers that took part in it, of the stages N, N + 64, N + 128, ...;
+                                   a commit writes it only if they differ from those of the step before
+lost              Lost             the stages that no peer holds, as the leader sees them
+evaluated         Evaluated        the last loss on validation data, and the version at which it was measured
 """
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from enum import StrEnum
-from functools import cache
-from typing import Any, NamedTuple, Self
+from dataclasses import asdict, dataclass, field, replace
 
 import msgpack
 
-HEAD, LEADER, CAME, PEERS, TRAINERS, SAVED = "head", "conductor", "came/", "peers/", "trainers/", "saved/"
-EVALUATED, OBSERVERS, STAGES, TOOK, LOST = "evaluated", "observers/", "stage/", "took/", "lost"
-EVICTED = "evicted/"
+from pipelined.directory.record import Record
+from pipelined.membership.records import MOST_STAGES
+from pipelined.state.versions import Version
+
+HEAD, EVALUATED, TOOK, LOST = "head", "evaluated", "took/", "lost"
 
 TOOK_KEYS = 64
 """Most keys that list the peers of a step: they and the head are written in one transaction."""
@@ -39,102 +27,6 @@ DIGEST_BYTES = 8
 
 Members = frozenset[bytes]
 """Peers by the digests of their names, so that the size of a record follows from their number alone."""
-
-MOST_STAGES = 4096
-"""Most stages of a model; a record with more is refused before any list of stages is made."""
-
-
-class Phase(StrEnum):
-    """What a peer is doing."""
-
-    JOINING = "joining"  # fetching its stage's state
-    SERVING = "serving"
-    DRAINING = "parting"  # serves, and leaves as soon as another peer of its stage stays; persisted as "parting"
-    LEAVING = "leaving"  # accepts no new work; its sum still counts
-
-
-PHASES = frozenset(Phase)
-
-
-class Version(NamedTuple):
-    """A version of the parameters: the number of steps, and a name for the totals of these steps.
-
-    Args:
-        step: number of steps taken.
-        lineage: names the run and, by a digest, the totals of all its steps: two states of one version are equal to the
-            bit. "" before the first step.
-    """
-
-    step: int
-    lineage: str
-
-    @property
-    def is_untrained(self) -> bool:
-        """Whether no step was taken and nothing was loaded: every peer builds this state itself."""
-        return self == (0, "")
-
-    @property
-    def run(self) -> str:
-        """The name of the run: equal for all versions that follow from the same first step."""
-        return self.lineage.partition("-")[0]
-
-
-class SavedStage(NamedTuple):
-    """A saved state of one stage.
-
-    Args:
-        step: number of steps taken.
-        stage: number of the stage.
-        stages: number of stages of the model.
-        lineage: as in `Version`; equal for all stages of a step.
-    """
-
-    step: int
-    stage: int
-    stages: int
-    lineage: str
-
-    @property
-    def version(self) -> Version:
-        return Version(self.step, self.lineage)
-
-
-def common_step(saved: Iterable[SavedStage]) -> SavedStage | None:
-    """The latest step at which every stage was saved in one lineage, as the entry of stage 0; None: no such step."""
-    stages: dict[tuple[int, str, int], set[int]] = {}
-    for entry in saved:
-        stages.setdefault((entry.step, entry.lineage, entry.stages), set()).add(entry.stage)
-    whole = [key for key, there in stages.items() if there >= set(range(key[2]))]
-    return max((SavedStage(step, 0, count, lineage) for step, lineage, count in whole), default=None)
-
-
-def saved_steps(saved: Iterable[SavedStage]) -> str:
-    """The saved steps of each stage, in words: "steps 10, 15: stage 0, 1; no step: stage 2"; "": nothing was saved.
-
-    If a step was saved in several lineages, the end of each lineage is shown, because their stages do not match.
-    """
-    stages_saved = sorted(set(saved))
-    lineages: dict[int, set[str]] = {}
-    counts = {entry.stages for entry in stages_saved}
-    steps: dict[tuple[int, int], list[str]] = {(n, at): [] for n in counts for at in range(n)}
-    for entry in stages_saved:
-        lineages.setdefault(entry.step, set()).add(entry.lineage)
-    for entry in stages_saved:
-        several = len(lineages[entry.step]) > 1
-        steps[entry.stages, entry.stage].append(f"{entry.step} ({entry.lineage[-4:]})" if several else f"{entry.step}")
-    alike: dict[tuple[int, str], list[str]] = {}
-    for (count, stage), told in sorted(steps.items()):
-        alike.setdefault((count, ", ".join(told)), []).append(str(stage))
-    several = len(counts) > 1
-    return "; ".join(
-        f"{f'steps {told}' if told else 'no step'}: stage {', '.join(stages)}{f' of {count}' if several else ''}"
-        for (count, told), stages in alike.items()
-    )
-
-
-def stage_folder(stage: int) -> str:
-    """The prefix of the keys of a stage's peers."""
-    return f"{STAGES}{stage}/"
 
 
 def took_key(stage: int) -> str:
@@ -165,136 +57,6 @@ def _read_members(field_name: str, value: object) -> Members:
     if type(value) is frozenset:
         return value
     raise ValueError(f"{field_name} has members that are neither digests nor names (got: {value!r:.80})")
-
-
-class Record:
-    """A record: packed to bytes, and unpacked with checks."""
-
-    @property
-    def index(self) -> str | None:
-        """A second key under which this record is stored; None: no second key."""
-        return None
-
-    def pack(self) -> bytes:
-        return msgpack.packb(asdict(self))
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Self:
-        """Read a record.
-
-        Raises:
-            ValueError: the bytes are not a record of this kind; the text names the field.
-        """
-        told, wanted = _mapping(cls, data), _kinds(cls)
-        if told.keys() != wanted.keys():
-            raise ValueError(f"not a {cls.__name__} (fields: {sorted(told)}, expected: {sorted(wanted)})")
-        for name, value in told.items():
-            if type(value) is not wanted[name]:
-                fact = f"{cls.__name__}.{name} is a {type(value).__name__}"
-                raise ValueError(f"{fact}, expected a {wanted[name].__name__}")
-        return cls(**told)
-
-
-@cache
-def _kinds(cls: type) -> Mapping[str, type]:
-    """The type of each field; cached, because in a large swarm every process reads every record."""
-    return {entry.name: entry.metadata.get("kind") or entry.type for entry in fields(cls)}
-
-
-def address_in(data: bytes) -> str:
-    """The address in a record of any kind; "" if it has no address, or cannot be read."""
-    try:
-        address = _mapping(Record, data).get("address")
-    except ValueError:
-        return ""
-    return address if type(address) is str else ""
-
-
-def _mapping(cls: type, data: bytes) -> dict[str, Any]:
-    try:
-        told = msgpack.unpackb(data, strict_map_key=False)
-    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:  # TypeError: a list as a key
-        raise ValueError(f"not a {cls.__name__}: {error}") from error
-    if type(told) is not dict or any(type(name) is not str for name in told):
-        raise ValueError(f"not a {cls.__name__} (got: {type(told).__name__})")
-    return told
-
-
-@dataclass(frozen=True, slots=True)
-class Peer(Record):
-    """A peer.
-
-    Args:
-        address: of its endpoint.
-        incarnation: number of the lease that this record is bound to.
-        stage: the stage that it holds, or fetches.
-        phase: see `Phase`.
-        model: digest of model, code and tokenizer.
-        heir: name of its successor, the peer that took over its sum before it left; "": no successor.
-        saves_every: steps from one save of its stage to the next; 0: it saves nothing, or its last save failed.
-    """
-
-    name: str
-    address: str
-    incarnation: int
-    stage: int
-    phase: str
-    model: str
-    heir: str = ""
-    saves_every: int = 0
-
-    @property
-    def index(self) -> str:
-        return stage_folder(self.stage) + self.name
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.stage < MOST_STAGES or self.phase not in PHASES:
-            raise ValueError(f"Peer of no stage or phase (stage: {self.stage}, phase: {self.phase!r:.40})")
-
-
-@dataclass(frozen=True, slots=True)
-class Trainer(Record):
-    """A trainer."""
-
-    name: str
-    address: str
-    incarnation: int
-    model: str
-
-
-@dataclass(frozen=True, slots=True)
-class Observer(Record):
-    """A process that reads the state of every stage and holds none. Peers send it states; no decision counts it."""
-
-    name: str
-    address: str
-    incarnation: int
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderRecord(Record):
-    """The trainer that leads."""
-
-    name: str
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class Saved(Record):
-    """What a peer has on disk: the fields of each `SavedStage`."""
-
-    marks: list[list[Any]] = field(metadata={"kind": list})
-
-    def __post_init__(self) -> None:
-        for mark in self.marks:
-            if type(mark) is not list or [type(part) for part in mark] != [int, int, int, str]:
-                raise ValueError(f"Saved.marks has no mark (got: {mark!r:.80})")
-            step, stage, stages, _ = mark
-            if not (step >= 0 and 0 <= stage < stages <= MOST_STAGES):
-                raise ValueError(f"Saved.marks has a mark of no stage (step: {step}, stage: {stage} of {stages})")
-
-    def all(self) -> list[SavedStage]:
-        return [SavedStage(*mark) for mark in self.marks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,21 +165,6 @@ class Head(Record):
             raise ValueError(f"Head.moves is not a stage by name (got: {self.moves!r:.80})")
         if not 1 <= self.stages <= MOST_STAGES or self.step < 0:
             raise ValueError(f"Head of no model (stages: {self.stages}, step: {self.step})")
-
-
-@dataclass(frozen=True, slots=True)
-class Evicted(Record):
-    """A peer that the leader evicted. The key is bound to a lease that is never renewed: its expiry ends the pause.
-
-    Args:
-        times: evictions in a row, including this one.
-    """
-
-    times: int
-
-    def __post_init__(self) -> None:
-        if self.times < 1:
-            raise ValueError(f"Evicted.times is no count of evictions (got: {self.times})")
 
 
 @dataclass(frozen=True, slots=True)

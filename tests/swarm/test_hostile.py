@@ -18,7 +18,7 @@ from pipelined.aio.clock import RealClock, run_virtual
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.registration import registered
-from pipelined.swarm import records
+from pipelined.membership import records
 from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.swarm.records import LOST, Lost, common_step
+from pipelined.state.versions import common_step
+from pipelined.swarm.records import LOST, Lost
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import run_virtual
-from pipelined.state.observer import SwarmObserver
+from pipelined.swarm.observer import SwarmObserver
 from tests.swarm.exact import ExactStage
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 

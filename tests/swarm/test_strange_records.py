@@ -5,7 +5,9 @@ import asyncio
 import msgpack
 import pytest
 
-from pipelined.swarm.records import EVALUATED, HEAD, LEADER, PEERS, SAVED, TRAINERS
+from pipelined.membership.records import LEADER, PEERS, TRAINERS
+from pipelined.state.versions import SAVED
+from pipelined.swarm.records import EVALUATED, HEAD
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 
 pytestmark = pytest.mark.virtual

@@ -18,7 +18,7 @@ from pipelined.checkpoints import checkpoint
 from pipelined.planner import PlanFile, write_plan
 from pipelined.programs.plan import Plan
 from pipelined.state import store
-from pipelined.swarm.records import SavedStage
+from pipelined.state.versions import SavedStage
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
 from pipelined.training.optimizer import OptimizerConfig

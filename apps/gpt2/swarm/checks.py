@@ -10,7 +10,7 @@ from apps.swarm.data import feed_of
 from apps.swarm.saved import other_text, saved_of
 from pipelined.checkpoints import checkpoint
 from pipelined.errors import UsageError
-from pipelined.swarm.records import common_step, saved_steps
+from pipelined.state.versions import common_step, saved_steps
 
 
 def check_swarm_job(job: SwarmJob) -> None:

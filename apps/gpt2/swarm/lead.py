@@ -27,7 +27,7 @@ from pipelined.directory import Directory
 from pipelined.membership.view import MembershipView
 from pipelined.process.stop_request import StopRequest
 from pipelined.state import store
-from pipelined.state.observer import Snapshot
+from pipelined.swarm.observer import Snapshot
 from pipelined.swarm.processes import TrainerProcess
 from transports.rpc import Endpoint
 

@@ -15,11 +15,12 @@ from pipelined.actors.executor import TorchDevice
 from pipelined.aio.clock import RealClock
 from pipelined.directory import Directory
 from pipelined.process.launch import Launch
-from pipelined.state.observer import SwarmObserver
 from pipelined.state.store import CheckpointStore, DiskStore
+from pipelined.state.versions import SavedStage, common_step
 from pipelined.swarm.config import Rules
+from pipelined.swarm.observer import SwarmObserver
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
-from pipelined.swarm.records import HEAD, Head, SavedStage, common_step
+from pipelined.swarm.records import HEAD, Head
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
 from transports import Transport

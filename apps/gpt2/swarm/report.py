@@ -11,8 +11,9 @@ from pipelined.actors.executor import Device
 from pipelined.aio.clock import Clock
 from pipelined.directory import CutOff, Directory, FellBehind
 from pipelined.membership.view import RETRY_S, MembershipView
+from pipelined.state.versions import Version
 from pipelined.swarm.config import Rules
-from pipelined.swarm.records import EVALUATED, HEAD, Evaluated, Head, Version
+from pipelined.swarm.records import EVALUATED, HEAD, Evaluated, Head
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.trainer import StepReport
 from transports import Transport

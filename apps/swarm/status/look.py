@@ -17,27 +17,21 @@ from apps.swarm.waiting import MOMENT_S, waits_for
 from pipelined.aio import events
 from pipelined.directory import CutOff, Directory, Entry, View
 from pipelined.errors import UsageError
-from pipelined.membership.view import WORKING
-from pipelined.state.saver import choose_saver
-from pipelined.swarm.records import (
-    EVALUATED,
-    HEAD,
+from pipelined.membership.records import (
     LEADER,
     OBSERVERS,
     PEERS,
-    SAVED,
     TRAINERS,
-    Evaluated,
-    Head,
     LeaderRecord,
     Observer,
     Peer,
     Phase,
-    Saved,
-    SavedStage,
     Trainer,
-    saved_steps,
 )
+from pipelined.membership.view import WORKING
+from pipelined.state.saver import choose_saver
+from pipelined.state.versions import SAVED, Saved, SavedStage, saved_steps
+from pipelined.swarm.records import EVALUATED, HEAD, Evaluated, Head
 from transports.rpc import Endpoint, Rejected, Unreachable
 
 SILENT_S = 1.0

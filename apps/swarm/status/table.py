@@ -11,7 +11,8 @@ from rich.text import Text
 from apps.swarm.status.look import Look
 from apps.swarm.waiting import MOMENT_S
 from pipelined.aio.events import line, printable, read
-from pipelined.swarm.records import HEAD, Phase
+from pipelined.membership.records import Phase
+from pipelined.swarm.records import HEAD
 
 COLUMNS = ("stage", "peer", "phase", "step", "sum", "queue", "fwd", "bwd", "share", "MiB out")
 """`sum`: microbatches of the step that the peer's sum holds; `fwd`, `bwd`: passes done."""

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.membership.client import Asking
+from pipelined.membership.records import Peer
 from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.protocol import (
     BEYOND_CODEC,
@@ -29,7 +30,7 @@ from pipelined.swarm.protocol import (
     read_square,
     tell_members,
 )
-from pipelined.swarm.records import Members, Peer, members_of
+from pipelined.swarm.records import Members, members_of
 from transports.rpc import Rejected, Response
 
 

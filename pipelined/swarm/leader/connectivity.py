@@ -20,13 +20,13 @@ from pipelined.directory import Conflict, CutOff
 from pipelined.membership.client import Asking
 from pipelined.membership.partition import who_goes
 from pipelined.membership.probe import Probe
+from pipelined.membership.records import EVICTED, LEADER, PEERS, Evicted, Peer
 from pipelined.membership.view import MembershipView, NoLongerValid
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.commit_round import Failure
 from pipelined.swarm.leader.history import MOST_DOUBLINGS, History
 from pipelined.swarm.leader.overdue import Said, overdue, read_said
 from pipelined.swarm.protocol import RoundName, round_text
-from pipelined.swarm.records import EVICTED, LEADER, PEERS, Evicted, Peer
 from transports.rpc import Rejected
 
 T = TypeVar("T")

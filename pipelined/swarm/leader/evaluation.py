@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.notifier import Notifier
+from pipelined.directory.record import Record
 from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.work_queue import SlotLatency, WorkQueue
-from pipelined.swarm.records import EVALUATED, Evaluated, Head, Record
+from pipelined.swarm.records import EVALUATED, Evaluated, Head
 
 Write = Callable[[str, Record, int], Awaitable[None]]
 """Write a record under a key that is at this revision. Only the leader can."""

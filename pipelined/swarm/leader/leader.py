@@ -19,9 +19,12 @@ from pipelined.aio.events import emit, warn
 from pipelined.aio.notifier import Notifier
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import Conflict, CutOff
+from pipelined.directory.record import Record
 from pipelined.directory.registration import Registration
 from pipelined.membership.client import Asking
+from pipelined.membership.records import LEADER, LeaderRecord
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
+from pipelined.state.versions import SavedStage
 from pipelined.swarm.config import OtherModel, Rules
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.commit import CommitLoop
@@ -31,9 +34,10 @@ from pipelined.swarm.leader.rebalance import Moves, RebalanceTimer
 from pipelined.swarm.leader.recovery import EmergencyReassignment, Rollback
 from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.placement import Placing
-from pipelined.swarm.protocol import RoundName, field, round_text, whole
-from pipelined.swarm.records import HEAD, LEADER, LOST, Head, LeaderRecord, Lost, Record, SavedStage
+from pipelined.swarm.protocol import RoundName, round_text
+from pipelined.swarm.records import HEAD, LOST, Head, Lost
 from transports.rpc import Rejected, Request, Response
+from transports.rpc.fields import field, whole
 
 
 class LeadershipLost(Exception):

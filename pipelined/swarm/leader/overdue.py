@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipelined.swarm.protocol import field
 from transports.rpc import Rejected
+from transports.rpc.fields import field
 
 MOST_AWAITED = 4096
 """Largest number of members in one reply that its sender waits for."""

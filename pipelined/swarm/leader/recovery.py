@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 from pipelined.aio.clock import Clock
 from pipelined.membership.census import STAY
+from pipelined.membership.records import Phase
 from pipelined.membership.view import MembershipView, NoLongerValid
+from pipelined.state.versions import SavedStage, common_step
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.rebalance import Stage, moves
-from pipelined.swarm.records import Phase, SavedStage, common_step
 
 PATIENCE_LEASES = 2
 """Leases for which a stage must be lost: a peer that was cut off may return with its state."""

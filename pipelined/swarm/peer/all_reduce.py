@@ -18,12 +18,12 @@ import numpy as np
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import Nursery
+from pipelined.membership.records import Peer
 from pipelined.swarm.protocol import BEYOND_CODEC, NOT_FINITE, PART_NOT_FINITE, RoundName, parties_of
-from pipelined.swarm.protocol import field as field_of
-from pipelined.swarm.records import Peer
 from pipelined.swarm.stages.codec import Coded, Coding
 from transports import Block, WireError
 from transports.rpc import Endpoint, Rejected, Request, Response, Unreachable
+from transports.rpc.fields import field as field_of
 
 UNDER_WAY = 4  # chunks requested at once from one owner
 GATHERED = 256 << 20

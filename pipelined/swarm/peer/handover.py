@@ -9,11 +9,12 @@ from contextlib import suppress
 import numpy as np
 
 from pipelined.membership.client import Asking
+from pipelined.membership.records import Peer
 from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.peer.stage_state import StageState
-from pipelined.swarm.protocol import MOST, inherited
-from pipelined.swarm.records import Peer
+from pipelined.swarm.protocol import inherited
 from transports.rpc import Rejected, Request, Response
+from transports.rpc.fields import MOST
 
 
 class Succession:

@@ -19,10 +19,10 @@ from pipelined.aio.events import warn
 from pipelined.directory import Conflict
 from pipelined.directory.registration import Registration
 from pipelined.membership.client import Asking
+from pipelined.membership.records import EVICTED, Peer, Phase
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
 from pipelined.state.saver import Saver
 from pipelined.swarm.peer.replica import Replica
-from pipelined.swarm.records import EVICTED, Peer, Phase
 
 NEWS_S = 1.0
 """A peer repeats its announcement at most this often, however many trainers request it."""

@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 from pipelined.aio.events import warn
 from pipelined.swarm.peer.load import Load
 from pipelined.swarm.peer.stage_state import StageState
-from pipelined.swarm.protocol import check_layouts, grouped, whole
+from pipelined.swarm.protocol import check_layouts, grouped
 from pipelined.swarm.stages.codec import Coded, Coding
 from pipelined.swarm.stages.stage import Microbatch, NotFinite
 from transports import Block, WireError
 from transports.rpc import Rejected, Request, Response
+from transports.rpc.fields import whole
 from transports.wire.arrays import SIZES
 
 T = TypeVar("T")

@@ -17,24 +17,26 @@ from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.registration import Registration, registered
 from pipelined.membership.client import Asking
 from pipelined.membership.probe import Probe
+from pipelined.membership.records import PEERS, Phase
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
 from pipelined.state.fetch import Joining
 from pipelined.state.manifest import Layout
 from pipelined.state.saver import Saver, choose_saver
 from pipelined.state.store import CheckpointStore
+from pipelined.state.versions import Version
 from pipelined.swarm.config import OtherModel, Rules
 from pipelined.swarm.peer.catch_up import catch_up, late_and_on_time
 from pipelined.swarm.peer.lifecycle import GRACE_S, Drain, PeerEvicted, Presence, Readmission
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.service import PeerService
 from pipelined.swarm.placement import Choosing
-from pipelined.swarm.protocol import field
-from pipelined.swarm.records import PEERS, Head, Phase, Version
+from pipelined.swarm.records import Head
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.delayed import late
 from pipelined.swarm.stages.stage import SwarmStage
 from transports import Block
 from transports.rpc import Endpoint, Rejected
+from transports.rpc.fields import field
 
 Build = Callable[[int], SwarmStage]
 """Build a stage as it is before the first step, the same on all peers."""

@@ -9,17 +9,18 @@ from collections.abc import Mapping, Sequence, Set
 from pipelined.actors.executor import Device
 from pipelined.state.donor import Donor, copied
 from pipelined.state.steps import AppliedStep
+from pipelined.state.versions import SavedStage, Version
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.handover import Succession
 from pipelined.swarm.peer.passes import Passes
 from pipelined.swarm.peer.rounds import RoundService
 from pipelined.swarm.peer.stage_state import StageState
-from pipelined.swarm.protocol import MOST
-from pipelined.swarm.records import Head, SavedStage, Version
+from pipelined.swarm.records import Head
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.stage import SwarmStage
 from transports import Block
 from transports.rpc import Endpoint, Request, Response
+from transports.rpc.fields import MOST
 
 
 class Replica:

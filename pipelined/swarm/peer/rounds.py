@@ -12,18 +12,10 @@ import numpy as np
 from pipelined.swarm.peer.all_reduce import AllReduce, Spread
 from pipelined.swarm.peer.load import Load
 from pipelined.swarm.peer.stage_state import StageState
-from pipelined.swarm.protocol import (
-    NOT_FINITE,
-    RoundName,
-    digest_of,
-    number,
-    read_members,
-    read_round,
-    round_text,
-    whole,
-)
+from pipelined.swarm.protocol import NOT_FINITE, RoundName, digest_of, read_members, read_round, round_text
 from pipelined.swarm.stages.codec import Coding
 from transports.rpc import Endpoint, Rejected, Request, Response
+from transports.rpc.fields import number, whole
 
 
 class RoundService:

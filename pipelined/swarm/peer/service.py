@@ -17,8 +17,9 @@ from pipelined.state.saver import Saver
 from pipelined.swarm.peer.all_reduce import UNDER_WAY
 from pipelined.swarm.peer.lifecycle import Presence
 from pipelined.swarm.peer.replica import Replica
-from pipelined.swarm.protocol import field, read_round
+from pipelined.swarm.protocol import read_round
 from transports.rpc import Endpoint, Handler, Rejected, Request, Response
+from transports.rpc.fields import field
 
 MOST_PASSES, MOST_ROUNDS = 256, 16
 """Requests of one sender that may wait here at once: their arrays take memory meanwhile."""
@@ -91,7 +92,7 @@ class PeerService:
         sums = self.replica.stage.sums.nbytes if self.replica else 0
         chunk = self.replica.rounds.chunk_bytes if self.replica else 0
         doors = self._admission
-        trainer, leader, peer, reader = doors.trainer, doors.leader, doors.peer, doors.reader
+        trainer, leader, peer, reader = doors.trainer, self._from_leader, doors.peer, doors.reader
         return {
             "forward": Topic(lambda replica: replica.passes.forward, trainer, arrays, MOST_PASSES),
             "backward": Topic(lambda replica: replica.passes.backward, trainer, 2 * arrays, MOST_PASSES),
@@ -106,6 +107,10 @@ class PeerService:
             "chunk": Topic(lambda replica: replica.donor.chunk, reader, 0, 2 * UNDER_WAY),
             "totals": Topic(lambda replica: replica.donor.totals, reader, 0, MOST_ROUNDS),
         }
+
+    async def _from_leader(self, request: Request, stage: int) -> None:
+        term, _ = read_round(field(request.note, "round"))
+        await self._admission.leader(request, term)
 
     def _for_us(self, topic: Topic) -> Handler:
         async def respond(request: Request) -> Response:

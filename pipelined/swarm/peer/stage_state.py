@@ -10,11 +10,12 @@ import numpy as np
 
 from pipelined.actors.executor import Device
 from pipelined.aio.notifier import Notifier
+from pipelined.state.versions import Version
 from pipelined.swarm.config import Rules
-from pipelined.swarm.protocol import RoundName, whole
-from pipelined.swarm.records import Version
+from pipelined.swarm.protocol import RoundName
 from pipelined.swarm.stages.stage import SwarmStage
 from transports.rpc import Rejected, Request
+from transports.rpc.fields import whole
 
 
 @dataclass

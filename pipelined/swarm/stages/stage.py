@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from pipelined.state.stage import StatefulStage
 from transports import Block
 
 
@@ -35,15 +36,13 @@ class NotFinite(ValueError):
     """A result is infinite or not a number; nothing of it was counted."""
 
 
-class SwarmStage(Protocol):
+class SwarmStage(StatefulStage, Protocol):
     """One stage.
 
     Attributes:
-        sums: the gradients of all parameters, flat, summed over what was counted since `clear`; float32 or float64.
         model: a digest of the stage and of the code that computes it, the same on all peers of one swarm.
     """
 
-    sums: np.ndarray
     model: str
 
     def expects(self) -> Sequence[tuple[str, tuple[int, ...]]]:
@@ -80,24 +79,8 @@ class SwarmStage(Protocol):
             NotFinite: as `forward` and `backward`.
         """
 
-    def clear(self) -> None:
-        """Set `sums` to zero."""
-
     def square(self, total: np.ndarray) -> float:
         """The sum of the squares of a gradient, in float64: this stage's part of the global norm."""
 
-    def apply(self, step: int, total: np.ndarray, scale: float) -> None:
-        """Apply one optimizer step with `total * scale` as the gradient; the same bits on every peer."""
-
     def parts(self, flat: np.ndarray) -> Mapping[str, Any]:
         """Views of an array with the layout of `sums`, each parameter's by its name."""
-
-    def state(self) -> Mapping[str, Any]:
-        """Every tensor that the next step depends on, parameters and optimizer, by name; views, not copies."""
-
-    def load(self, state: Mapping[str, Block]) -> None:
-        """Load all of `state`, losslessly.
-
-        Raises:
-            ValueError: names, dtypes or shapes differ; nothing is changed.
-        """

@@ -21,13 +21,14 @@ from pipelined.aio.latency import TimeoutEstimator
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.membership.client import Asking
+from pipelined.membership.records import Peer
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
-from pipelined.swarm.protocol import NonFinite, StepPassed, WorkItem, field, read_losses, read_work_item
-from pipelined.swarm.records import Peer
+from pipelined.swarm.protocol import NonFinite, StepPassed, WorkItem, read_losses, read_work_item
 from pipelined.swarm.stages.codec import Coded
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.swarm.trainer.routing import Pass, Wiring
 from transports.rpc import Endpoint, Party, Rejected, Response, Unreachable
+from transports.rpc.fields import field
 
 MOST_NON_FINITE = 16
 """Non-finite microbatches in a row after which the trainer ends: fewer may be due to one broken peer."""

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from apps.swarm.peer_log import PeerLog
 from pipelined.directory import Change, Entry
+from pipelined.membership.records import PEERS, Peer, Phase
 from pipelined.membership.view import MembershipView
-from pipelined.swarm.records import PEERS, Head, Peer, Phase
+from pipelined.swarm.records import Head
 
 HEAD = Head(2, "m", 3)
 

@@ -5,7 +5,7 @@ import pytest
 from apps.swarm import saved as _swarm_saved
 from apps.swarm.saved import saved_of
 from pipelined.errors import UsageError
-from pipelined.swarm.records import SavedStage
+from pipelined.state.versions import SavedStage
 
 OURS, THEIRS = [[SavedStage(step, 0, 1, lineage) for step in (5, 10, 15)] for lineage in ("ours", "theirs")]
 

@@ -9,8 +9,9 @@ from apps.swarm.config import Place
 from apps.swarm.waiting import MOMENT_S, WaitLog, telling, waits_for
 from pipelined.aio.clock import run_virtual
 from pipelined.directory import Change, Entry
+from pipelined.membership.records import PEERS, LeaderRecord, Peer, Phase, Trainer
 from pipelined.membership.view import MembershipView
-from pipelined.swarm.records import PEERS, Head, LeaderRecord, Peer, Phase, Trainer
+from pipelined.swarm.records import Head
 
 HEAD, LEADER = Head(2, "m"), LeaderRecord("t", "at t")
 

@@ -11,7 +11,7 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from apps.swarm.weights_store import WeightsStore
 from pipelined.state.manifest import layout_of
 from pipelined.state.store import DiskStore, StoreError
-from pipelined.swarm.records import SavedStage, common_step
+from pipelined.state.versions import SavedStage, common_step
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
 from pipelined.training.optimizer import OptimizerConfig

@@ -1,12 +1,12 @@
-"""Who may ask a peer what: members alone, and whose news is under way is waited for."""
+"""Admission: only members may send requests; the check waits for a member's record that is on its way."""
 
 import asyncio
 
 import pytest
 
 from pipelined.membership.access import Admission
+from pipelined.membership.records import LeaderRecord, Observer, Peer, Phase, Trainer
 from pipelined.membership.view import MembershipView
-from pipelined.swarm.records import LeaderRecord, Observer, Peer, Phase, Trainer
 from transports.rpc import Party, Rejected, Request
 
 pytestmark = pytest.mark.virtual
@@ -23,56 +23,56 @@ def view():
     return known
 
 
-def asked_by(address, term=5):
-    return Request(Party(address, 1), "topic", {"round": [term, 1]})
+def request_from(address):
+    return Request(Party(address, 1), "topic", {})
 
 
 @pytest.mark.parametrize(
-    "topic, address, stage, term",
+    "topic, address, stage_or_term",
     [
-        ("trainer", PEER.address, 1, 5),
-        ("peer", TRAINER.address, 1, 5),
-        ("peer", PEER.address, 0, 5),
-        ("peer", OBSERVER.address, 1, 5),
-        ("trainer", OBSERVER.address, 1, 5),
-        ("reader", TRAINER.address, 1, 5),
-        ("reader", PEER.address, 0, 5),
-        ("leader", PEER.address, 1, 5),
-        ("leader", TRAINER.address, 1, 4),
-        ("leader", TRAINER.address, 1, 6),
+        ("trainer", PEER.address, 1),
+        ("peer", TRAINER.address, 1),
+        ("peer", PEER.address, 0),
+        ("peer", OBSERVER.address, 1),
+        ("trainer", OBSERVER.address, 1),
+        ("reader", TRAINER.address, 1),
+        ("reader", PEER.address, 0),
+        ("leader", PEER.address, 5),
+        ("leader", TRAINER.address, 4),
+        ("leader", TRAINER.address, 6),
     ],
 )
-async def test_strangers_are_refused(topic, address, stage, term):
+async def test_strangers_are_refused(topic, address, stage_or_term):
     with pytest.raises(Rejected, match="stranger"):
-        await getattr(Admission(view()), topic)(asked_by(address, term), stage)
+        await getattr(Admission(view()), topic)(request_from(address), stage_or_term)
 
 
-async def test_while_nobody_leads_everybody_is_a_stranger_to_rounds():
-    """Whatever term it names: that of nobody is 0."""
+async def test_without_a_leader_every_sender_of_a_round_is_a_stranger():
+    """In every term: without a leader the term is 0."""
 
     known = view()
     known.leader, known.leader_revision = None, 0
     with pytest.raises(Rejected, match="stranger"):
-        await Admission(known).leader(asked_by(TRAINER.address, term=0), 1)
+        await Admission(known).leader(request_from(TRAINER.address), 0)
 
 
 @pytest.mark.parametrize(
-    "topic, address",
+    "topic, address, stage_or_term",
     [
-        ("trainer", TRAINER.address),
-        ("peer", PEER.address),
-        ("leader", TRAINER.address),
-        ("reader", PEER.address),
-        ("reader", OBSERVER.address),
+        ("trainer", TRAINER.address, 1),
+        ("peer", PEER.address, 1),
+        ("leader", TRAINER.address, 5),
+        ("reader", PEER.address, 1),
+        ("reader", OBSERVER.address, 1),
     ],
 )
-async def test_members_are_let_in(topic, address):
-    await getattr(Admission(view()), topic)(asked_by(address), 1)
+async def test_members_are_admitted(topic, address, stage_or_term):
+    await getattr(Admission(view()), topic)(request_from(address), stage_or_term)
 
 
-async def test_a_newcomer_whose_news_is_under_way_is_let_in():
+async def test_a_newcomer_is_admitted_when_its_record_arrives():
     known = view()
-    late = asyncio.ensure_future(Admission(known).trainer(asked_by("virtual://t1"), 0))
+    late = asyncio.ensure_future(Admission(known).trainer(request_from("virtual://t1"), 0))
     await asyncio.sleep(0.1)
     known.trainers["t1"] = Trainer("t1", "virtual://t1", 9, "model")
     known.look_again()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelined.membership.partition import who_goes
-from pipelined.swarm.records import Peer, Phase
+from pipelined.membership.records import Peer, Phase
 
 
 def peer(name, incarnation=None, phase=Phase.SERVING):

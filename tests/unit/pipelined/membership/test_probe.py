@@ -7,8 +7,8 @@ import pytest
 from pipelined.aio.clock import run_virtual
 from pipelined.membership.client import Asking
 from pipelined.membership.probe import SILENCE_LEASES, SLICES, Probe
+from pipelined.membership.records import Peer, Phase
 from pipelined.membership.view import MembershipView, NoLongerValid
-from pipelined.swarm.records import Peer, Phase
 from transports.rpc import Response
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 

@@ -8,8 +8,10 @@ import pytest
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.registration import Registration
+from pipelined.membership.records import PEERS, TRAINERS, Peer, Phase, Trainer
 from pipelined.membership.view import MembershipView
-from pipelined.swarm.records import HEAD, PEERS, TOOK_KEYS, TRAINERS, Head, Lost, Peer, Phase, Saved, Trainer, took_key
+from pipelined.state.versions import Saved
+from pipelined.swarm.records import HEAD, TOOK_KEYS, Head, Lost, took_key
 from transports.rpc.virtual.network import VirtualNetwork
 
 

@@ -8,7 +8,7 @@ import pytest
 from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import VirtualClock
 from pipelined.state.donor import AT_ONCE, MOST_TOTALS, Donor
-from pipelined.swarm.records import Version
+from pipelined.state.versions import Version
 from tests.swarm.exact import ExactStage
 from transports.rpc import Party, Rejected, Request
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipelined.checkpoints.checkpoint import CheckpointError
 from pipelined.state.manifest import describe, layout_of
 from pipelined.state.store import DiskStore, StoreError, load, load_whole, save, saved_stages
-from pipelined.swarm.records import Saved, SavedStage, Version, common_step, saved_steps
+from pipelined.state.versions import Saved, SavedStage, Version, common_step, saved_steps
 from transports import Block
 
 MODEL = {"model": "toy", "layers": 4}

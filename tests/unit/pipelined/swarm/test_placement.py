@@ -14,12 +14,14 @@ from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.notifier import Notifier
 from pipelined.directory import EmbeddedDirectory, Entry, serve_directory
 from pipelined.directory.registration import registered
+from pipelined.membership.records import CAME, LEADER, PEERS, LeaderRecord, Peer, Phase
 from pipelined.membership.view import MembershipView
+from pipelined.state.versions import SAVED, Saved, SavedStage
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.recovery import EmergencyReassignment, Rollback
 from pipelined.swarm.placement import Choosing, Placing, fewest
-from pipelined.swarm.records import CAME, LEADER, PEERS, SAVED, Head, LeaderRecord, Peer, Phase, Saved, SavedStage
+from pipelined.swarm.records import Head
 from transports.rpc import Rejected, Response
 from transports.rpc.virtual.network import VirtualNetwork
 

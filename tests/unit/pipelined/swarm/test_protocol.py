@@ -3,21 +3,20 @@
 import numpy as np
 import pytest
 
+from pipelined.membership.records import Peer, Phase
 from pipelined.swarm.protocol import (
     Score,
     WorkReport,
     check_layouts,
     digest_of,
-    field,
     read_members,
     read_round,
     read_work_report,
     tell_members,
-    whole,
 )
-from pipelined.swarm.records import Peer, Phase
 from transports import Block
 from transports.rpc import Rejected
+from transports.rpc.fields import field, whole
 
 STRANGE = [None, True, -1, 1.0, "1", [1], {"a": 1}, 1 << 62]
 

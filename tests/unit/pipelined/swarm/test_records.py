@@ -6,7 +6,8 @@ import msgpack
 import pytest
 
 from pipelined.directory.limits import DirectoryLimits
-from pipelined.swarm.records import HEAD, MOST_STAGES, Head, LeaderRecord, Peer, Phase, Took, Trainer, took_key
+from pipelined.membership.records import MOST_STAGES, LeaderRecord, Peer, Phase, Trainer
+from pipelined.swarm.records import HEAD, Head, Took, took_key
 
 RECORDS = [
     Peer("p0", "tcp://a:1", 7, 2, Phase.SERVING, "m", heir="p1"),

@@ -9,7 +9,7 @@ from apps.gpt2.swarm.job import resolve_swarm
 from apps.swarm.saved import other_text
 from pipelined.errors import UsageError
 from pipelined.state.store import save, saved_stages
-from pipelined.swarm.records import SavedStage
+from pipelined.state.versions import SavedStage
 from tests.launching import ROOT
 
 

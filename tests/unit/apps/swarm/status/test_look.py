@@ -14,23 +14,19 @@ from apps.swarm.status.web import as_json, page
 from apps.swarm.waiting import MOMENT_S
 from pipelined.aio.clock import run_virtual
 from pipelined.directory import CutOff, Entry, View
-from pipelined.swarm.records import (
-    EVALUATED,
-    HEAD,
+from pipelined.membership.records import (
     LEADER,
     OBSERVERS,
     PEERS,
-    SAVED,
     TRAINERS,
-    Evaluated,
-    Head,
     LeaderRecord,
     Observer,
     Peer,
     Phase,
-    Saved,
     Trainer,
 )
+from pipelined.state.versions import SAVED, Saved
+from pipelined.swarm.records import EVALUATED, HEAD, Evaluated, Head
 from transports.rpc import Response, Unreachable
 
 TOLD = Told(Subject(stages=2, microbatch=4, batch=8, seq=16, steps=5), 256, "text", 7)

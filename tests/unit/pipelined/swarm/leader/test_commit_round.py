@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelined.aio.clock import run_virtual
+from pipelined.membership.records import Peer, Phase
 from pipelined.swarm.leader.commit_round import CommitRound, Failed, cover
-from pipelined.swarm.records import Peer, Phase
 from transports import Block
 from transports.rpc import Rejected, Response
 

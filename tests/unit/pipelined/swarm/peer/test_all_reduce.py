@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
+from pipelined.membership.records import Peer, Phase
 from pipelined.swarm.peer import all_reduce
 from pipelined.swarm.peer.all_reduce import TOPIC, AllReduce, Spread
-from pipelined.swarm.records import Peer, Phase
 from pipelined.swarm.stages.codec import Coding
 from transports.rpc import Rejected, Response
 from transports.rpc.virtual.network import VirtualNetwork, address_of

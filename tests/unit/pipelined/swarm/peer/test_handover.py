@@ -7,9 +7,11 @@ import pytest
 
 from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import VirtualClock
+from pipelined.membership.records import Peer, Phase
+from pipelined.state.versions import Version
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.replica import Replica
-from pipelined.swarm.records import Head, Peer, Phase, Version
+from pipelined.swarm.records import Head
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.delayed import late
 from tests.swarm.exact import WIDTH, ExactStage

@@ -8,9 +8,10 @@ import pytest
 from pipelined.actors.executor import TimedDevice
 from pipelined.aio import events
 from pipelined.aio.clock import VirtualClock
+from pipelined.state.versions import Version
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.replica import Replica
-from pipelined.swarm.records import Head, Version
+from pipelined.swarm.records import Head
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.stage import Microbatch
 from tests.swarm.exact import WIDTH, ExactStage

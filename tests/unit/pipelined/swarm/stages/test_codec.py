@@ -7,9 +7,9 @@ import pytest
 
 from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import VirtualClock
+from pipelined.state.versions import Version
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.replica import Replica
-from pipelined.swarm.records import Version
 from pipelined.swarm.stages.codec import Coding
 from tests.swarm.exact import WIDTH, ExactStage
 from transports import pack

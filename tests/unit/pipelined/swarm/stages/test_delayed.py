@@ -11,7 +11,7 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.state.donor import copied
 from pipelined.state.manifest import layout_of
 from pipelined.state.store import load, save
-from pipelined.swarm.records import SavedStage
+from pipelined.state.versions import SavedStage
 from pipelined.swarm.stages.delayed import PENDING, DelayedStage
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.swarm.stages.torch_stage import TorchStage

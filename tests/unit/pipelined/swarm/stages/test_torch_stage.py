@@ -15,7 +15,7 @@ from apps.lm.models.rotary_presets import RotaryConfig, cut_for
 from pipelined.errors import UsageError
 from pipelined.state.manifest import layout_of
 from pipelined.state.store import load, save, saved_stages
-from pipelined.swarm.records import SavedStage, common_step
+from pipelined.state.versions import SavedStage, common_step
 from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.stage import Microbatch, NotFinite
 from pipelined.swarm.stages.torch_stage import TorchStage

@@ -14,12 +14,13 @@ from pipelined.directory import Directory
 from pipelined.directory.registration import registered
 from pipelined.membership.client import Asking
 from pipelined.membership.probe import Probe
+from pipelined.membership.records import OBSERVERS, Observer
 from pipelined.membership.view import MembershipView
 from pipelined.state.fetch import Joining
 from pipelined.state.manifest import Layout
+from pipelined.state.versions import SavedStage, Version
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.peer import Build
-from pipelined.swarm.records import OBSERVERS, Observer, SavedStage, Version
 from pipelined.swarm.stages.delayed import late, settled
 from transports.rpc import Endpoint
 

@@ -1,0 +1,114 @@
+"""The records of the members of a system that trains: its peers, trainers and observers, and the leader among them.
+
+    conductor         LeaderRecord     the trainer that leads; expires with its lease
+    came/NAME         (an address)     a peer that waits for a stage from the leader; expires with its lease
+    peers/NAME        Peer             a peer; expires with its lease
+    stage/N/NAME      Peer             the same record again, for processes that follow one stage
+    trainers/NAME     Trainer          a trainer; expires with its lease
+    observers/NAME    Observer         a process that reads states; expires with its lease
+    evicted/NAME      Evicted          a peer that the leader evicted and that must stay away; expires with the pause
+
+An incarnation is the number of the lease that a record is bound to, so a newer one is always greater.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pipelined.directory.record import Record
+
+LEADER, CAME, PEERS, STAGES = "conductor", "came/", "peers/", "stage/"
+TRAINERS, OBSERVERS, EVICTED = "trainers/", "observers/", "evicted/"
+
+MOST_STAGES = 4096
+"""Most stages of a model; a record with more is refused before any list of stages is made."""
+
+
+class Phase(StrEnum):
+    """What a peer is doing."""
+
+    JOINING = "joining"  # fetching its stage's state
+    SERVING = "serving"
+    DRAINING = "parting"  # serves, and leaves as soon as another peer of its stage stays; persisted as "parting"
+    LEAVING = "leaving"  # accepts no new work; its sum still counts
+
+
+PHASES = frozenset(Phase)
+
+
+def stage_folder(stage: int) -> str:
+    """The prefix of the keys of a stage's peers."""
+    return f"{STAGES}{stage}/"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer(Record):
+    """A peer.
+
+    Args:
+        address: of its endpoint.
+        incarnation: number of the lease that this record is bound to.
+        stage: the stage that it holds, or fetches.
+        phase: see `Phase`.
+        model: digest of model, code and tokenizer.
+        heir: name of its successor, the peer that took over its sum before it left; "": no successor.
+        saves_every: steps from one save of its stage to the next; 0: it saves nothing, or its last save failed.
+    """
+
+    name: str
+    address: str
+    incarnation: int
+    stage: int
+    phase: str
+    model: str
+    heir: str = ""
+    saves_every: int = 0
+
+    @property
+    def index(self) -> str:
+        return stage_folder(self.stage) + self.name
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.stage < MOST_STAGES or self.phase not in PHASES:
+            raise ValueError(f"Peer of no stage or phase (stage: {self.stage}, phase: {self.phase!r:.40})")
+
+
+@dataclass(frozen=True, slots=True)
+class Trainer(Record):
+    """A trainer."""
+
+    name: str
+    address: str
+    incarnation: int
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observer(Record):
+    """A process that reads the state of every stage and holds none. Peers send it states; no decision counts it."""
+
+    name: str
+    address: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderRecord(Record):
+    """The trainer that leads."""
+
+    name: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted(Record):
+    """A peer that the leader evicted. The key is bound to a lease that is never renewed: its expiry ends the pause.
+
+    Args:
+        times: evictions in a row, including this one.
+    """
+
+    times: int
+
+    def __post_init__(self) -> None:
+        if self.times < 1:
+            raise ValueError(f"Evicted.times is no count of evictions (got: {self.times})")

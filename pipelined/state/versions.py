@@ -1,0 +1,107 @@
+"""The versions of a model's parameters, and the record of what a peer has saved.
+
+saved/NAME        Saved            what a peer has on disk; expires with its lease
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pipelined.directory.record import Record
+from pipelined.membership.records import MOST_STAGES
+
+SAVED = "saved/"
+
+
+class Version(NamedTuple):
+    """A version of the parameters: the number of steps, and a name for the totals of these steps.
+
+    Args:
+        step: number of steps taken.
+        lineage: names the run and, by a digest, the totals of all its steps: two states of one version are equal to the
+            bit. "" before the first step.
+    """
+
+    step: int
+    lineage: str
+
+    @property
+    def is_untrained(self) -> bool:
+        """Whether no step was taken and nothing was loaded: every peer builds this state itself."""
+        return self == (0, "")
+
+    @property
+    def run(self) -> str:
+        """The name of the run: equal for all versions that follow from the same first step."""
+        return self.lineage.partition("-")[0]
+
+
+class SavedStage(NamedTuple):
+    """A saved state of one stage.
+
+    Args:
+        step: number of steps taken.
+        stage: number of the stage.
+        stages: number of stages of the model.
+        lineage: as in `Version`; equal for all stages of a step.
+    """
+
+    step: int
+    stage: int
+    stages: int
+    lineage: str
+
+    @property
+    def version(self) -> Version:
+        return Version(self.step, self.lineage)
+
+
+@dataclass(frozen=True, slots=True)
+class Saved(Record):
+    """What a peer has on disk: the fields of each `SavedStage`."""
+
+    marks: list[list[Any]] = field(metadata={"kind": list})
+
+    def __post_init__(self) -> None:
+        for mark in self.marks:
+            if type(mark) is not list or [type(part) for part in mark] != [int, int, int, str]:
+                raise ValueError(f"Saved.marks has no mark (got: {mark!r:.80})")
+            step, stage, stages, _ = mark
+            if not (step >= 0 and 0 <= stage < stages <= MOST_STAGES):
+                raise ValueError(f"Saved.marks has a mark of no stage (step: {step}, stage: {stage} of {stages})")
+
+    def all(self) -> list[SavedStage]:
+        return [SavedStage(*mark) for mark in self.marks]
+
+
+def common_step(saved: Iterable[SavedStage]) -> SavedStage | None:
+    """The latest step at which every stage was saved in one lineage, as the entry of stage 0; None: no such step."""
+    stages: dict[tuple[int, str, int], set[int]] = {}
+    for entry in saved:
+        stages.setdefault((entry.step, entry.lineage, entry.stages), set()).add(entry.stage)
+    whole = [key for key, there in stages.items() if there >= set(range(key[2]))]
+    return max((SavedStage(step, 0, count, lineage) for step, lineage, count in whole), default=None)
+
+
+def saved_steps(saved: Iterable[SavedStage]) -> str:
+    """The saved steps of each stage, in words: "steps 10, 15: stage 0, 1; no step: stage 2"; "": nothing was saved.
+
+    If a step was saved in several lineages, the end of each lineage is shown, because their stages do not match.
+    """
+    stages_saved = sorted(set(saved))
+    lineages: dict[int, set[str]] = {}
+    counts = {entry.stages for entry in stages_saved}
+    steps: dict[tuple[int, int], list[str]] = {(n, at): [] for n in counts for at in range(n)}
+    for entry in stages_saved:
+        lineages.setdefault(entry.step, set()).add(entry.lineage)
+    for entry in stages_saved:
+        several = len(lineages[entry.step]) > 1
+        steps[entry.stages, entry.stage].append(f"{entry.step} ({entry.lineage[-4:]})" if several else f"{entry.step}")
+    alike: dict[tuple[int, str], list[str]] = {}
+    for (count, stage), told in sorted(steps.items()):
+        alike.setdefault((count, ", ".join(told)), []).append(str(stage))
+    several = len(counts) > 1
+    return "; ".join(
+        f"{f'steps {told}' if told else 'no step'}: stage {', '.join(stages)}{f' of {count}' if several else ''}"
+        for (count, told), stages in alike.items()
+    )
