@@ -10,8 +10,8 @@ from benchmarks._growth_directory import DirectoryEnd, MemberEnd
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
 from pipelined.membership.records import CAME, LEADER, PEERS, TRAINERS, LeaderRecord, Peer, Phase, Trainer
-from pipelined.membership.view import MembershipView
 from pipelined.swarm.records import Head
+from pipelined.swarm.view import SwarmView
 
 MODEL = "growth"
 
@@ -119,7 +119,7 @@ class LightMember:
         self.name, self._lease_s, self.stage = name, lease_s, -1
         self.end = MemberEnd(end, name, number + 2)
         self.client, self._clock = self.end.client(lease_s), end.clock
-        self.view = MembershipView(self.client, self._clock, stages)
+        self.view = SwarmView(self.client, self._clock, stages)
         self.task: asyncio.Task[None] | None = None
 
     async def live(self, life) -> None:

@@ -18,10 +18,10 @@ from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import Directory, open_directory, serve_directory
 from pipelined.directory.limits import DirectoryLimits
-from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.stages.stage import Microbatch
+from pipelined.swarm.view import SwarmView
 from transports import new_event_loop
 from transports.rpc import Endpoint, open_endpoint
 
@@ -60,7 +60,7 @@ async def soak(steps: int, settled: int, looks: int) -> list[dict[str, int]]:
     return [asdict(before), asdict(after)]
 
 
-async def _levels(view: MembershipView, step: int, looks: int) -> Levels:
+async def _levels(view: SwarmView, step: int, looks: int) -> Levels:
     """The least levels behind this step and the next ones."""
     found = []
     for each in range(looks):

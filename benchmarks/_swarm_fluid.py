@@ -17,9 +17,9 @@ from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
 from pipelined.membership.records import PEERS, Peer, Phase
-from pipelined.membership.view import MembershipView
 from pipelined.swarm.leader.rebalance import RebalanceTimer, moves
 from pipelined.swarm.placement import Placing
+from pipelined.swarm.view import SwarmView
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class _Swarm:
         self._trace, self._policy, self._seed = trace, policy, seed
         self._draw, self._clock = random.Random(f"stages {seed}"), VirtualClock()
         self._directory = DirectDirectory(self._clock)
-        self._view = MembershipView(self._directory, self._clock)
+        self._view = SwarmView(self._directory, self._clock)
         self._alive: list[dict[str, Registration]] = [{} for _ in range(stages)]
         self._serving: list[dict[str, None]] = [{} for _ in range(stages)]
         self._fetching: dict[str, asyncio.Task[None]] = {}

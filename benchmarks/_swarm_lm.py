@@ -19,12 +19,12 @@ from apps.swarm.config import Subject, Told
 from apps.swarm.data import MicrobatchFeed, feed_of
 from apps.swarm.training import rules_of, training_of
 from pipelined.aio.clock import run_virtual
-from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.simulated import VirtualParties
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
+from pipelined.swarm.view import SwarmView
 from transports import Block
 from transports.rpc.virtual.network import VirtualNetwork
 
@@ -166,7 +166,7 @@ async def _train(lesson: Lesson, tell: Tell, replicas: int, every_s: float) -> T
     return Trained([losses[step] for step in range(1, steps + 1)], score, churn.died, churn.came)
 
 
-async def _note(view: MembershipView, losses: dict[int, float], tell: Tell) -> None:
+async def _note(view: SwarmView, losses: dict[int, float], tell: Tell) -> None:
     """Take down the loss of every step as it is decided."""
     while True:
         await view.wait_for(lambda: view.head is not None and view.head.step > len(losses))

@@ -17,10 +17,10 @@ from benchmarks._swarm_devices import Counted, Relay, device_seconds, hold_back,
 from benchmarks._swarm_setting import Actors, Step
 from pipelined.aio.clock import Clock
 from pipelined.directory.retry import PATIENCE_S
-from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.simulated import VirtualParties
 from pipelined.swarm.stages.stage import Microbatch
+from pipelined.swarm.view import SwarmView
 from transports.rpc.virtual.network import VirtualNetwork
 
 LEAST_PIECE = 8
@@ -93,7 +93,7 @@ class Training(VirtualParties):
         view = self.start_trainer(name, self._data, self._actors.slots).view
         hold_back(self.endpoints[name], "work", lambda: view.wait_for(lambda: self._all_serve(view)))
 
-    def _all_serve(self, view: MembershipView) -> bool:
+    def _all_serve(self, view: SwarmView) -> bool:
         return all(len(view.serving(at)) == len(speeds) for at, speeds in enumerate(self._actors.stages))
 
     def _data(self, microbatch: Microbatch) -> tuple[Sequence[Any], Sequence[Any]]:

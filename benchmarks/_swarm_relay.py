@@ -16,9 +16,9 @@ from benchmarks._swarm_devices import Relay, Work, device_seconds
 from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.view import SwarmView
 from transports import new_event_loop
 from transports.rpc import open_endpoint
 
@@ -72,7 +72,7 @@ async def train(address: str, name: str, task: dict[str, Any]) -> None:
         telling.cancel()
 
 
-async def _tell_steps(view: MembershipView) -> None:
+async def _tell_steps(view: SwarmView) -> None:
     seen = 0
     while True:
         await view.wait_for(lambda seen=seen: view.head is not None and view.head.step > seen)

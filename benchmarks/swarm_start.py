@@ -18,10 +18,10 @@ import tyro
 from benchmarks._swarm_devices import Relay
 from pipelined.aio.clock import run_virtual
 from pipelined.directory import MemoryDisk
-from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.simulated import DIRECTORY, VirtualParties
 from pipelined.swarm.stages.stage import Microbatch
+from pipelined.swarm.view import SwarmView
 from transports.rpc.virtual.network import VirtualNetwork
 
 DELAY_S, JITTER_S, WRITE_S = 1e-3, 5e-4, 2e-3
@@ -86,7 +86,7 @@ async def _play(peers: int, stages: int) -> tuple[float, list[int]]:
     return now, sizes
 
 
-async def _sees(view: MembershipView, peers: int, stages: int) -> None:
+async def _sees(view: SwarmView, peers: int, stages: int) -> None:
     """Wait until a trainer sees all peers serve, or a peer all of its stage: an even part of them."""
     if view.stages is None:
         await view.wait_for(lambda: sum(len(view.serving(stage)) for stage in range(stages)) == peers)

@@ -7,9 +7,9 @@ from time import monotonic
 from typing import Any
 
 from apps.common.json_lines import append
-from pipelined.membership.view import MembershipView
 from pipelined.swarm.processes import TrainerProcess
 from pipelined.swarm.records import Head
+from pipelined.swarm.view import SwarmView
 from pipelined.training.optimizer import OptimizerConfig
 
 STEP = "step "
@@ -33,7 +33,7 @@ class StepLog:
     say: Callable[[str], None]
 
     @property
-    def view(self) -> MembershipView:
+    def view(self) -> SwarmView:
         return self.trainer.view
 
     async def follow(self) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from apps.swarm.waiting import unreadable_head
 from pipelined.membership.records import Peer, Phase
-from pipelined.membership.view import MembershipView
 from pipelined.swarm.records import HEAD
+from pipelined.swarm.view import SwarmView
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class PeerLog:
 
     name: str
     address: str
-    view: MembershipView
+    view: SwarmView
     trouble: Callable[[], str]
     say: Callable[[str], None]
 

@@ -3,11 +3,25 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
+from pipelined.directory import Entry
 from pipelined.membership.records import Peer, Phase
 
 STAY = Phase.JOINING, Phase.SERVING
 """Phases of a peer that stays at its stage."""
+
+
+class Newcomer(NamedTuple):
+    """A new peer that waits for its assignment to a stage.
+
+    Args:
+        address: of its endpoint.
+        revision: of the record with which it announced itself.
+    """
+
+    address: str
+    revision: int
 
 
 class Census:
@@ -15,25 +29,67 @@ class Census:
 
     A new peer counts at the stage to which the leader sent it, until its own record names its stage.
 
+    Attributes:
+        peers, newcomers: by name.
+        announced: by name, the revision of a peer's last record, also of one that cannot be read.
+
     Cost: O(1) per change. `at` sorts the peers of a stage once after each change of one of them.
     """
 
     def __init__(self) -> None:
-        self._peers, self._stages = dict[str, Peer](), dict[int, dict[str, Peer]]()
+        self.peers, self.newcomers, self.announced = dict[str, Peer](), dict[str, Newcomer](), Counter[str]()
+        self._stages = dict[int, dict[str, Peer]]()
         self._ordered, self._held, self._changes = dict[int, list[Peer]](), Counter[int](), Counter[int]()
         self._sent, self._counted, self._there = dict[str, int](), dict[str, int](), Counter[int]()
         self._departures = dict[int, list[Peer]]()
 
+    def apply(self, name: str, entry: Entry | None, stage: str | None = None) -> None:
+        """Apply the entry of a peer's key; None: it was deleted.
+
+        Args:
+            stage: in the key; None: the key has no stage.
+        Raises:
+            ValueError: the record cannot be read, or names another peer or stage than its key, so the key's deletion
+                would not remove it.
+        """
+        self.announced.pop(name, None)
+        if entry is not None:
+            self.announced[name] = entry.revision
+        self._note_arrival(name)
+        peer = Peer.unpack(entry.value) if entry else None
+        if peer and (peer.name != name or stage not in (None, str(peer.stage))):
+            raise ValueError(f"a Peer under another key than its own (name: {peer.name!r:.80}, stage: {peer.stage})")
+        self.put(name, peer)
+
+    def apply_at_stage(self, key: str, entry: Entry | None) -> None:
+        """The same for the key that names the peer's stage too: STAGE/NAME."""
+        stage, _, name = key.partition("/")
+        if entry or (name in self.peers and str(self.peers[name].stage) == stage):  # otherwise it has moved
+            self.apply(name, entry, stage)
+
+    def apply_newcomer(self, name: str, entry: Entry | None) -> None:
+        """Apply the entry with which a new peer announces itself; None: it was deleted."""
+        self.newcomers.pop(name, None)
+        if entry is not None:
+            self.newcomers[name] = Newcomer(entry.value.decode(), entry.revision)
+        self._note_arrival(name)
+
+    def _note_arrival(self, name: str) -> None:
+        """Note that a new peer has left, or has written its own record after it announced itself."""
+        newcomer = self.newcomers.get(name)
+        if newcomer is None or self.announced[name] >= newcomer.revision:
+            self.arrived(name)
+
     def put(self, name: str, peer: Peer | None) -> None:
         """Set the record of the peer of this name; None: the record was deleted."""
-        before = self._peers.pop(name, None)
+        before = self.peers.pop(name, None)
         if before is not None:
             self._changed(before.stage)
             del self._stages[before.stage][name]
             self._held[before.stage] -= before.phase != Phase.JOINING
         if peer is not None:
             self._changed(peer.stage)
-            self._peers[name] = self._stages.setdefault(peer.stage, {})[name] = peer
+            self.peers[name] = self._stages.setdefault(peer.stage, {})[name] = peer
             self._held[peer.stage] += peer.phase != Phase.JOINING
         if before is not None and (peer is None or peer.incarnation != before.incarnation):
             for gone in self._departures.values():
@@ -93,7 +149,7 @@ class Census:
         self._changes[stage] += 1
 
     def _count(self, name: str) -> None:
-        peer, before = self._peers.get(name), self._counted.pop(name, None)
+        peer, before = self.peers.get(name), self._counted.pop(name, None)
         now = self._sent.get(name, peer.stage if peer and peer.phase in STAY else None)
         if before is not None:
             self._there[before] -= 1

@@ -1,15 +1,14 @@
-"""The members of the swarm and its committed step, as this process last read them from the directory.
+"""The members of a system as this process last read them from the directory, which is their only source.
 
-The directory is the only source of both. `MembershipView` follows it; `Registration` is this process's own entry, bound
-to a lease. A process that is cut off from the directory (`cut_off`) goes on computing, and commits nothing.
+`MembershipView` follows the directory. A process that is cut off from it (`cut_off`) continues to compute, and commits
+nothing. A subclass adds the records of its own system.
 """
 
 import asyncio
 import math
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence, Set
 from contextlib import asynccontextmanager, suppress
-from typing import NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.events import warn
@@ -33,23 +32,13 @@ from pipelined.membership.records import (
     Trainer,
     stage_folder,
 )
-from pipelined.state.versions import SAVED, Saved
-from pipelined.swarm.records import EVALUATED, HEAD, LOST, TOOK, Evaluated, Head, Lost, Took, took_key
 
+R = TypeVar("R", bound=Record)
+Apply = Callable[[str, Entry | None], None]
+"""Applies the entry of a key, given the rest of the key after its prefix; None: the key was deleted.
 
-class Came(NamedTuple):
-    """A new peer that waits for its assignment to a stage.
-
-    Args:
-        address: of its endpoint.
-        revision: of the record with which it announced itself.
-    """
-
-    address: str
-    revision: int
-
-
-Named = TypeVar("Named", Peer, Trainer, Observer, Saved, Came, Took, int)
+Raises ValueError: the record cannot be read.
+"""
 MOST_NAMES = 4096
 """Evicted names that a view keeps."""
 WORKING = (Phase.SERVING, Phase.DRAINING)
@@ -61,55 +50,110 @@ class NoLongerValid(Exception):
     """A condition that work depended on no longer holds: the member is gone, or the step is past."""
 
 
-class MembershipView:
-    """The members and the head as last read from the directory.
+class Table(dict[str, R]):
+    """The records under one prefix, by name.
 
-    Attributes:
-        head: the committed step; None before the first one. If its record is deleted or cannot be read, the previous
-            head stays, at the revision of the new record, so that a leader can write the next step over it.
-        evaluated: the last loss on validation data; None before the first one.
-        head_revision, leader_revision, evaluated_revision: of those keys, for transactions; 0: no such key.
-        came: by name, the new peers that wait for an assignment to a stage.
-        peers, trainers, observers: by name; only the peers that this process follows.
-        saved: by name, the steps that peers have on disk.
-        census: the peers by stage.
-        took: by key, the members of the last summed step.
-        lost: the stages of which no peer holds the state, as last written by the leader.
-        stages: the stages of which this process follows the peers; None: all of them, and all other keys.
-        announced: by name, the revision of a peer's last record; 0 for a peer that is gone.
-        cut_off: the directory does not reply.
-        evictions: by name, a peer's evictions in a row, by the last record; filled only if `stages` is None.
-        strange: by key, why a record could not be read.
+    Args:
+        keeps: whether a record that cannot be read leaves the former one in place.
     """
 
-    def __init__(self, directory: Directory, clock: Clock, stages: Set[int] | None = None):
+    def __init__(self, kind: type[R], keeps: bool = True):
+        super().__init__()
+        self._kind, self._keeps = kind, keeps
+
+    def apply(self, name: str, entry: Entry | None) -> None:
+        """See `Apply`."""
+        if not self._keeps:
+            self.pop(name, None)
+        record = self._kind.unpack(entry.value) if entry else None
+        self.pop(name, None)
+        if record is not None:
+            self[name] = record
+
+
+class Single(Generic[R]):
+    """The record under one key.
+
+    Attributes:
+        record: None: there is none, or it cannot be read.
+        revision: of the key, also of a record that cannot be read, so that it can be overwritten; 0: no such key.
+    """
+
+    def __init__(self, kind: type[R]):
+        self._kind = kind
+        self.record: R | None = None
+        self.revision = 0
+
+    def apply(self, name: str, entry: Entry | None) -> None:
+        """See `Apply`."""
+        self.record, self.revision = None, entry.revision if entry else 0
+        self.record = self._kind.unpack(entry.value) if entry else None
+
+
+class Evictions(dict[str, int]):
+    """Evictions in a row, by name; the last `MOST_NAMES` names are kept after their records are deleted."""
+
+    def apply(self, name: str, entry: Entry | None) -> None:
+        """See `Apply`."""
+        if entry is not None:
+            times = Evicted.unpack(entry.value).times
+            self.pop(name, None)
+            self[name] = times
+        if len(self) > MOST_NAMES:
+            del self[next(iter(self))]
+
+
+class MembershipView:
+    """The members as last read from the directory.
+
+    Attributes:
+        census: the peers by stage.
+        peers, trainers, observers: by name; only the peers that this process follows.
+        announced: by name, the revision of a peer's last record; 0 for a peer that is gone.
+        came: by name, the new peers that wait for an assignment to a stage.
+        evictions: by name; filled only if `stages` is None.
+        revision: of the directory when it was last read.
+        cut_off: whether the last attempt to read the directory failed.
+        strange: why a record cannot be read, by key.
+        stages: the stages of which the peers are followed; None: all, and all other keys.
+    """
+
+    def __init__(self, directory: Directory, clock: Clock, stages: frozenset[int] | None = None):
         self.directory, self._clock, self.stages = directory, clock, stages
         self._followed: Prefixes | None = None
-        self.head: Head | None = None
-        self.leader: LeaderRecord | None = None
-        self.evaluated: Evaluated | None = None
-        self.head_revision = self.leader_revision = self.evaluated_revision = 0
         self.revision = 0
-        self.came = dict[str, Came]()
-        self.lost, self.lost_revision = frozenset[int](), 0
-        self._bare: Head | None = None  # the last readable head, without its members
-        self.took = dict[str, Took]()
-        self.peers, self.trainers = dict[str, Peer](), dict[str, Trainer]()
-        self.observers = dict[str, Observer]()
         self.cut_off, self.strange = False, dict[str, str]()
-        self.announced = Counter[str]()
-        self.saved, self.evictions = dict[str, Saved](), dict[str, int]()
-        self._keys = set[str]()
         self.census = Census()
+        self.peers, self.announced, self.came = self.census.peers, self.census.announced, self.census.newcomers
+        self.trainers, self.observers = Table(Trainer), Table(Observer)
+        self.evictions, self._leader = Evictions(), Single(LeaderRecord)
+        self._tables: dict[str, Apply] = {
+            LEADER: self._leader.apply,
+            CAME: self.census.apply_newcomer,
+            TRAINERS: self.trainers.apply,
+            OBSERVERS: self.observers.apply,
+            EVICTED: self.evictions.apply,
+        } | ({PEERS: self.census.apply} if stages is None else {STAGES: self.census.apply_at_stage})
+        self._keys = set[str]()
         self._changed = Notifier()
         self._scopes: dict[asyncio.Timeout, Callable[[], bool]] = {}
+
+    @property
+    def leader(self) -> LeaderRecord | None:
+        """The trainer that leads; None: no trainer leads, or the record cannot be read."""
+        return self._leader.record
+
+    @property
+    def leader_revision(self) -> int:
+        """The revision of the leader's key: the leader's term. 0: no such key."""
+        return self._leader.revision
 
     async def follow(self) -> None:
         """Follow the directory until cancelled."""
         while True:
-            prefixes = _prefixes(self.stages)
+            prefixes = self._prefixes
             try:
-                async with self.while_holds(lambda prefixes=prefixes: _prefixes(self.stages) == prefixes):
+                async with self.while_holds(lambda prefixes=prefixes: self._prefixes == prefixes):
                     self._take_view(await self.directory.read(prefixes), prefixes)
                     async for changes in self.directory.watch(prefixes, self.revision):
                         self._take(changes)
@@ -132,7 +176,7 @@ class MembershipView:
             return
         self.stages = frozenset(stages)
         self._tell()
-        await self.wait_for(lambda: self._followed == _prefixes(self.stages))
+        await self.wait_for(lambda: self._followed == self._prefixes)
 
     def serving(self, stage: int) -> list[Peer]:
         """The peers of a stage that accept work, by name."""
@@ -146,10 +190,10 @@ class MembershipView:
         """The peers of a stage that have its state: the serving and the leaving ones."""
         return [peer for peer in self.census.at(stage) if peer.phase != Phase.JOINING]
 
-    def is_here(self, who: Peer | Trainer) -> bool:
+    def is_here(self, member: Peer | Trainer) -> bool:
         """Whether this member is still in the directory, in this incarnation."""
-        known = (self.peers if isinstance(who, Peer) else self.trainers).get(who.name)
-        return known is not None and known.incarnation == who.incarnation
+        known = (self.peers if isinstance(member, Peer) else self.trainers).get(member.name)
+        return known is not None and known.incarnation == member.incarnation
 
     def look_again(self) -> None:
         """Wake all tasks that wait for a change, after a change outside the directory."""
@@ -185,6 +229,24 @@ class MembershipView:
         except TimeoutError as error:
             raise NoLongerValid from error
 
+    def apply(self, key: str, entry: Entry | None) -> None:
+        """Apply the entry of a key; None: the key was deleted. Keys of other systems are ignored.
+
+        Raises:
+            ValueError: the record cannot be read.
+        """
+        folder, slash, name = key.partition("/")
+        if (apply := self._tables.get(folder + slash)) is not None:
+            apply(name, entry)
+
+    def _keys_of(self, stages: Iterable[int]) -> set[str]:
+        """The prefixes that a process follows of which only these stages concern it."""
+        return {LEADER, TRAINERS, OBSERVERS, *map(stage_folder, stages)}
+
+    @property
+    def _prefixes(self) -> Prefixes:
+        return "" if self.stages is None else tuple(sorted(self._keys_of(self.stages)))
+
     def _take_view(self, view: View, prefixes: Prefixes) -> None:
         gone = dict.fromkeys(self._keys - view.entries.keys())
         self._followed = prefixes
@@ -197,91 +259,12 @@ class MembershipView:
             (self._keys.discard if change.entry is None else self._keys.add)(change.key)
             self.strange.pop(change.key, None)
             try:
-                self.note(change.key, change.entry)
+                self.apply(change.key, change.entry)
             except ValueError as error:
                 self.strange[change.key] = str(error)
                 warn("record refused", key=change.key, why=error)
-        if self._bare and any(change.key == HEAD or change.key.startswith(TOOK) for change in changes):
-            self.head = self._bare.with_members(self.took.values())
         self.cut_off = False
         self._tell()
-
-    def note(self, key: str, entry: Entry | None) -> None:
-        """Apply the entry of a key; None: the key was deleted.
-
-        Raises:
-            ValueError: the record cannot be read.
-        """
-        revision = entry.revision if entry else 0
-        if key == HEAD:
-            self.head_revision = revision
-            if entry is not None:
-                self._bare = Head.unpack(entry.value)
-        elif key.startswith(TOOK):  # an unreadable record is dropped, so that the next commit writes it again
-            self._place(self.took, key, None)
-            self._place(self.took, key, _read(Took, entry))
-        elif key == LOST:
-            self.lost_revision = revision
-            self.lost = frozenset((entry and Lost.unpack(entry.value).stages) or ())
-        elif key == LEADER:  # an unreadable record is None, but its revision is kept, so that it can be overwritten
-            self.leader, self.leader_revision = None, revision
-            self.leader = _read(LeaderRecord, entry)
-        elif key == EVALUATED:
-            self.evaluated, self.evaluated_revision = None, revision
-            self.evaluated = _read(Evaluated, entry)
-        elif key.startswith(CAME):
-            self._place(self.came, key.removeprefix(CAME), entry and Came(entry.value.decode(), revision))
-            self._note_arrival(key.removeprefix(CAME))
-        elif key.startswith(PEERS) and self.stages is None:
-            self._note_peer(key.removeprefix(PEERS), entry)
-        elif key.startswith(STAGES) and self.stages is not None:
-            stage, _, name = key.removeprefix(STAGES).partition("/")
-            if entry or (name in self.peers and str(self.peers[name].stage) == stage):  # otherwise it has moved
-                self._note_peer(name, entry, stage)
-        elif key.startswith(EVICTED):
-            self._note_evicted(key.removeprefix(EVICTED), _read(Evicted, entry))
-        elif key.startswith(TRAINERS):
-            self._place(self.trainers, key.removeprefix(TRAINERS), _read(Trainer, entry))
-        elif key.startswith(OBSERVERS):
-            self._place(self.observers, key.removeprefix(OBSERVERS), _read(Observer, entry))
-        elif key.startswith(SAVED):
-            self._place(self.saved, key.removeprefix(SAVED), _read(Saved, entry))
-
-    def _note_peer(self, name: str, entry: Entry | None, stage: str | None = None) -> None:
-        """Apply a peer's record.
-
-        Args:
-            stage: in the key; None: the key has no stage.
-        Raises:
-            ValueError: the record names another peer or stage than its key, so the key's deletion would not remove it.
-        """
-        self.announced.pop(name, None)
-        if entry is not None:
-            self.announced[name] = entry.revision
-        self._note_arrival(name)
-        peer = _read(Peer, entry)
-        if peer and (peer.name != name or stage not in (None, str(peer.stage))):
-            raise ValueError(f"a Peer under another key than its own (name: {peer.name!r:.80}, stage: {peer.stage})")
-        self._place(self.peers, name, peer)
-        self.census.put(name, peer)
-
-    def _note_arrival(self, name: str) -> None:
-        """Note that a new peer has left, or has written its own record after it announced itself."""
-        came = self.came.get(name)
-        if came is None or self.announced[name] >= came.revision:
-            self.census.arrived(name)
-
-    def _note_evicted(self, name: str, evicted: Evicted | None) -> None:
-        """Keep the last count of evictions after its record is deleted, for the last `MOST_NAMES` names."""
-        if evicted is not None:
-            self._place(self.evictions, name, evicted.times)
-        if len(self.evictions) > MOST_NAMES:
-            del self.evictions[next(iter(self.evictions))]
-
-    def _place(self, known: dict[str, Named], name: str, now: Named | None) -> None:
-        known.pop(name, None)
-        if now is not None:
-            known[name] = now
 
     def _tell(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -289,15 +272,3 @@ class MembershipView:
             if not scope.expired() and not holds():
                 scope.reschedule(now)
         self._changed.notify_all()
-
-
-def _prefixes(stages: Set[int] | None) -> Prefixes:
-    """The prefixes that a process follows: everything, or the keys that all peers need and those of some stages."""
-    if stages is None:
-        return ""
-    keys = {key for stage in stages for key in (stage_folder(stage), took_key(stage))}
-    return (HEAD, LEADER, LOST, TRAINERS, OBSERVERS, *sorted(keys))
-
-
-def _read(kind: type[Record], entry: Entry | None) -> Record | None:
-    return kind.unpack(entry.value) if entry else None

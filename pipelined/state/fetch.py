@@ -31,6 +31,15 @@ UNDER_WAY = 4  # chunk requests in flight
 LEAST_PAUSE_S, MOST_PAUSE_S = 0.1, 10.0
 
 
+class VersionedView(MembershipView):
+    """A membership view that also knows the committed version."""
+
+    @property
+    def version(self) -> Version:
+        """The committed version."""
+        raise NotImplementedError
+
+
 class Joining:
     """One peer that fetches the state of a stage.
 
@@ -51,7 +60,7 @@ class Joining:
         stage: StatefulStage,
         index: int,
         version: Version | None,
-        view: MembershipView,
+        view: VersionedView,
         asking: Asking,
         probe: Probe,
         device: Device,
@@ -68,7 +77,7 @@ class Joining:
 
         Waits while no peer holds the stage and no saved state is found.
         """
-        while self.version != self._view.head.version:
+        while self.version != self._view.version:
             donor, seen = self._donor(), self._view.revision
             if donor is None:
                 found = not self._view.holding(self._index) and await self._found()
@@ -102,7 +111,7 @@ class Joining:
 
     async def _found(self) -> bool:
         """Load the saved state of the committed version, if there is one."""
-        version = self._view.head.version
+        version = self._view.version
         state = await self._find(version, await self._layout())
         if state is not None:
             await self._load(state, version)
@@ -123,13 +132,13 @@ class Joining:
     async def _caught_up(self, donor: Peer) -> bool:
         """Apply the missing steps, if the donor has their totals. Returns whether the stage is at the version now."""
         try:
-            while self.version is not None and self.version.step < self._view.head.step:
+            while self.version is not None and self.version.step < self._view.version.step:
                 for step in await fetch_steps(self._asking, donor, self.version, self._stage.sums):
                     await self._take(step)
         except Rejected as rejection:
             if rejection.reason != "not kept":
                 raise
-        return self.version == self._view.head.version
+        return self.version == self._view.version
 
     async def _take(self, step: AppliedStep) -> None:
         def take() -> None:

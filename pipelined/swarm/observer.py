@@ -15,13 +15,13 @@ from pipelined.directory.registration import registered
 from pipelined.membership.client import Asking
 from pipelined.membership.probe import Probe
 from pipelined.membership.records import OBSERVERS, Observer
-from pipelined.membership.view import MembershipView
 from pipelined.state.fetch import Joining
 from pipelined.state.manifest import Layout
 from pipelined.state.versions import SavedStage, Version
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.peer import Build
 from pipelined.swarm.stages.delayed import late, settled
+from pipelined.swarm.view import SwarmView
 from transports.rpc import Endpoint
 
 Snapshot = list[tuple[SavedStage, Mapping[str, Any]]]
@@ -47,7 +47,7 @@ class SwarmObserver:
         device: Device,
     ):
         self.name, self._build, self._rules, self._clock, self._device = name, build, rules, clock, device
-        self._endpoint, self._view = endpoint, MembershipView(directory, clock)
+        self._endpoint, self._view = endpoint, SwarmView(directory, clock)
         self._asking = Asking(endpoint, self._view)
         self._probe = Probe(self._asking, clock, rules.lease_s)
 

@@ -13,7 +13,8 @@ from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
 from pipelined.membership.records import CAME
-from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
+from pipelined.membership.view import RETRY_S, NoLongerValid
+from pipelined.swarm.view import SwarmView
 from transports.rpc import Endpoint, Rejected, Request, Response, Unreachable
 from transports.rpc.fields import field, whole
 
@@ -28,7 +29,7 @@ class Choosing:
         stages: of the model.
     """
 
-    def __init__(self, name: str, endpoint: Endpoint, view: MembershipView, clock: Clock, stages: int):
+    def __init__(self, name: str, endpoint: Endpoint, view: SwarmView, clock: Clock, stages: int):
         self._name, self._endpoint, self._view, self._clock, self._stages = name, endpoint, view, clock, stages
 
     async def choose(self, place: Registration) -> int:
@@ -73,7 +74,7 @@ class Placing:
         stages: of the model.
     """
 
-    def __init__(self, view: MembershipView, stages: int):
+    def __init__(self, view: SwarmView, stages: int):
         self._view, self._stages = view, stages
 
     async def place(self, request: Request) -> Response:

@@ -11,7 +11,7 @@ from pipelined.directory import CutOff, Directory, LeaseLost
 from pipelined.directory.registration import registered
 from pipelined.membership.client import Asking
 from pipelined.membership.records import TRAINERS, Trainer
-from pipelined.membership.view import RETRY_S, MembershipView
+from pipelined.membership.view import RETRY_S
 from pipelined.state.store import CheckpointStore
 from pipelined.swarm.config import OtherModel, Rules
 from pipelined.swarm.leader.evaluation import due
@@ -26,6 +26,7 @@ from pipelined.swarm.records import Head
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.trainer.routing import Wiring
 from pipelined.swarm.trainer.trainer import Data, SwarmTrainer
+from pipelined.swarm.view import SwarmView
 from transports.rpc import Endpoint, Request, Response
 
 
@@ -56,7 +57,7 @@ class PeerProcess:
         save_every: int = 0,
         grace_s: float = GRACE_S,
     ):
-        self.view = MembershipView(directory, clock, stages=frozenset())
+        self.view = SwarmView(directory, clock, stages=frozenset())
         coding = Coding(rules.codec, threads)
         self.peer = StagePeer(
             name, build, rules, endpoint, self.view, clock, device, coding, stage, store, save_every, grace_s
@@ -96,7 +97,7 @@ class TrainerProcess:
     ):
         self.name, self._rules, self._steps = name, rules, steps
         self._endpoint, self._directory, self._clock = endpoint, directory, clock
-        self.view = MembershipView(directory, clock)
+        self.view = SwarmView(directory, clock)
         asking = Asking(endpoint, self.view)
         rollback = Rollback(self.view, rules.stages, rules.lease_s, clock, resume)
         self.leader = Leader(

@@ -131,12 +131,14 @@ class Head(Record):
         written only if they differ from those known.
 
         Args:
-            known: the directory's records under the keys `took/N`.
+            known: the directory's records under the keys `took/N`, by N.
         """
         took: dict[str, dict[int, Members]] = {}
         for stage, members in enumerate(self.members):
             took.setdefault(took_key(stage), {})[stage] = members
-        changed = {key: now for key, members in took.items() if (now := Took(members)) != known.get(key)}
+        changed = {
+            key: now for key, members in took.items() if (now := Took(members)) != known.get(key.removeprefix(TOOK))
+        }
         return {HEAD: self.pack(), **{key: now.pack() for key, now in changed.items()}}
 
     def pack(self) -> bytes:

@@ -12,9 +12,9 @@ import pytest
 
 from pipelined.aio.clock import run_virtual
 from pipelined.aio.notifier import Notifier
-from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.simulated import VirtualParties
+from pipelined.swarm.view import SwarmView
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.story import Story
 from transports.rpc.virtual.network import VirtualNetwork
@@ -60,7 +60,7 @@ class Swarm:
             build = lambda index, at=at: self.stages.setdefault(at, HeavyStage(index, 1))  # noqa: E731
             self.parties.start_peer(f"p{at}", build, self._seconds, 0)
         _, directory, clock = self.parties.client("watcher")
-        self.parties.start("watcher", self._watch(MembershipView(directory, clock)))
+        self.parties.start("watcher", self._watch(SwarmView(directory, clock)))
         self.parties.start_trainer("t0", data, slots=4, steps=STEPS)
         await self.parties.tasks["t0"]
         held = [peer.peer.replica for peer in self.parties.peers.values()]

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.membership.view import MembershipView
+from pipelined.swarm.view import SwarmView
 from tests.swarm.story import Story
 from tests.swarm.virtual_swarm import VirtualSwarm
 
@@ -17,7 +17,7 @@ HELD_OUT = 5
 async def evaluations(swarm, found):
     """Note every evaluation that the directory is told of, by where it was made, and the head that is seen with it."""
     _, directory, clock = swarm.client("auditor")
-    view = MembershipView(directory, clock)
+    view = SwarmView(directory, clock)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(view.follow())
         while True:

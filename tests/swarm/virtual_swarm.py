@@ -11,12 +11,12 @@ import numpy as np
 
 from pipelined.aio.watchdog import DeviceStalled
 from pipelined.directory import MemoryDisk
-from pipelined.membership.view import MembershipView
 from pipelined.state.manifest import layout_of
 from pipelined.state.store import StoreError
 from pipelined.swarm.config import Rules
 from pipelined.swarm.records import name_digest
 from pipelined.swarm.simulated import DIRECTORY, VirtualParties
+from pipelined.swarm.view import SwarmView
 from tests.swarm.exact import ExactStage, Reference, data
 from transports import Block
 from transports.rpc.virtual.network import VirtualNetwork
@@ -85,7 +85,7 @@ class VirtualSwarm(VirtualParties):
         self._disk = MemoryDisk(lambda: self.network.clock(DIRECTORY).sleep(WRITE_S))
         self.start_directory()
         self.watcher, self.directory, clock = self.client("watcher")
-        self.start("watcher", self._watch(MembershipView(self.directory, clock)))
+        self.start("watcher", self._watch(SwarmView(self.directory, clock)))
 
     def start_directory(self):
         """Start it, or start it again from its journal."""

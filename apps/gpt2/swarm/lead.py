@@ -24,11 +24,11 @@ from apps.swarm.weights import Weights
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import Directory
-from pipelined.membership.view import MembershipView
 from pipelined.process.stop_request import StopRequest
 from pipelined.state import store
 from pipelined.swarm.observer import Snapshot
 from pipelined.swarm.processes import TrainerProcess
+from pipelined.swarm.view import SwarmView
 from transports.rpc import Endpoint
 
 HALT, HALTED, OVER = ("swarm", "halt"), ("swarm", "halted"), ("swarm", "over")
@@ -154,7 +154,7 @@ def joining(coordinator: str, config: Config) -> str:
     return shlex.join(words)
 
 
-async def stop_requested(stop: StopRequest, view: MembershipView) -> None:
+async def stop_requested(stop: StopRequest, view: SwarmView) -> None:
     """Wait until this process receives a stop request."""
     while not stop.requested:
         await view.next_change(LOOK_S)

@@ -10,10 +10,11 @@ from apps.gpt2.report import Report
 from pipelined.actors.executor import Device
 from pipelined.aio.clock import Clock
 from pipelined.directory import CutOff, Directory, FellBehind
-from pipelined.membership.view import RETRY_S, MembershipView
+from pipelined.membership.view import RETRY_S
 from pipelined.state.versions import Version
 from pipelined.swarm.config import Rules
 from pipelined.swarm.records import EVALUATED, HEAD, Evaluated, Head
+from pipelined.swarm.view import SwarmView
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.trainer import StepReport
 from transports import Transport
@@ -32,7 +33,7 @@ class Busy:
         self._transport, self._device = transport, device
         self._seconds, self._seen = [0.0] * transport.world_size, 0.0
 
-    async def send(self, view: MembershipView) -> None:
+    async def send(self, view: SwarmView) -> None:
         """On other ranks: send this rank's seconds to rank 0 after every step, until cancelled."""
         while True:
             head = view.head

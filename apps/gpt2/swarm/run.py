@@ -20,10 +20,10 @@ from apps.swarm.joining import entered
 from pipelined.actors.agree import agree, gather
 from pipelined.aio.nursery import Nursery
 from pipelined.checkpoints.claim import claim
-from pipelined.membership.view import MembershipView
 from pipelined.process.exit import tell
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
+from pipelined.swarm.view import SwarmView
 from transports import Transport
 
 
@@ -64,7 +64,7 @@ async def _take_part(rank: Rank, place: Place, stop: StopRequest) -> None:
 
 
 async def _follow(
-    rank: Rank, tasks: Nursery, training: asyncio.Task, busy: Busy, stop: StopRequest, *, view: MembershipView
+    rank: Rank, tasks: Nursery, training: asyncio.Task, busy: Busy, stop: StopRequest, *, view: SwarmView
 ) -> None:
     """On other ranks: train until rank 0 or a signal requests a stop; serve until rank 0 has fetched the model."""
     transport = rank.transport

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pipelined.aio.notifier import Notifier
-from pipelined.membership.view import MembershipView
 from pipelined.swarm.leader.evaluation import Evaluating
 from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.protocol import read_work_report
 from pipelined.swarm.records import Head
+from pipelined.swarm.view import SwarmView
 
 
 class Opened(NamedTuple):
@@ -39,7 +39,7 @@ class Assignments:
         changed: notified whenever a queue has changed.
     """
 
-    def __init__(self, view: MembershipView, evaluating: Evaluating, changed: Notifier):
+    def __init__(self, view: SwarmView, evaluating: Evaluating, changed: Notifier):
         self._view, self._evaluating, self._changed = view, evaluating, changed
         self._open: list[Opened] = []
 

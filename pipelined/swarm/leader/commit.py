@@ -14,7 +14,6 @@ from pipelined.aio.events import emit, warn
 from pipelined.aio.notifier import Notifier
 from pipelined.aio.nursery import Nursery
 from pipelined.membership.client import Asking
-from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.commit_round import CommitRound, Cover, Failed, Failure
 from pipelined.swarm.leader.connectivity import ConnectivityCheck
@@ -22,6 +21,7 @@ from pipelined.swarm.leader.rebalance import RebalanceTimer
 from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.protocol import RoundName, round_text
 from pipelined.swarm.records import Head
+from pipelined.swarm.view import SwarmView
 
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.01, 1.0
 SHARE = 0.8
@@ -45,7 +45,7 @@ class CommitLoop:
 
     def __init__(
         self,
-        view: MembershipView,
+        view: SwarmView,
         asking: Asking,
         rules: Rules,
         clock: Clock,

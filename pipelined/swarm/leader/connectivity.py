@@ -21,12 +21,13 @@ from pipelined.membership.client import Asking
 from pipelined.membership.partition import who_goes
 from pipelined.membership.probe import Probe
 from pipelined.membership.records import EVICTED, LEADER, PEERS, Evicted, Peer
-from pipelined.membership.view import MembershipView, NoLongerValid
+from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.commit_round import Failure
 from pipelined.swarm.leader.history import MOST_DOUBLINGS, History
 from pipelined.swarm.leader.overdue import Said, overdue, read_said
 from pipelined.swarm.protocol import RoundName, round_text
+from pipelined.swarm.view import SwarmView
 from transports.rpc import Rejected
 
 T = TypeVar("T")
@@ -41,7 +42,7 @@ MOST_LEASES = 16
 class ConnectivityCheck:
     """The checks of one trainer, over all its terms as leader."""
 
-    def __init__(self, view: MembershipView, asking: Asking, rules: Rules, clock: Clock):
+    def __init__(self, view: SwarmView, asking: Asking, rules: Rules, clock: Clock):
         self._view, self._asking, self._rules, self._clock = view, asking, rules, clock
         self._probe, self._resigned = Probe(asking, clock, rules.lease_s), False
         self._history, self._sums = History(), TimeoutEstimator(rules.lease_s)

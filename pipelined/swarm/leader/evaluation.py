@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from pipelined.aio.clock import Clock
 from pipelined.aio.notifier import Notifier
 from pipelined.directory.record import Record
-from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.work_queue import SlotLatency, WorkQueue
 from pipelined.swarm.records import EVALUATED, Evaluated, Head
+from pipelined.swarm.view import SwarmView
 
 Write = Callable[[str, Record, int], Awaitable[None]]
 """Write a record under a key that is at this revision. Only the leader can."""
@@ -30,7 +30,7 @@ class Evaluating:
         latency: of the slots, over all steps.
     """
 
-    def __init__(self, view: MembershipView, rules: Rules, clock: Clock, steps: int | None, changed: Notifier):
+    def __init__(self, view: SwarmView, rules: Rules, clock: Clock, steps: int | None, changed: Notifier):
         self._view, self._rules, self._steps, self._changed = view, rules, steps, changed
         self.latency = SlotLatency(clock.now, rules.lease_s)
 

@@ -23,7 +23,7 @@ from pipelined.directory.record import Record
 from pipelined.directory.registration import Registration
 from pipelined.membership.client import Asking
 from pipelined.membership.records import LEADER, LeaderRecord
-from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
+from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.state.versions import SavedStage
 from pipelined.swarm.config import OtherModel, Rules
 from pipelined.swarm.leader.assignments import Assignments
@@ -36,6 +36,7 @@ from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.placement import Placing
 from pipelined.swarm.protocol import RoundName, round_text
 from pipelined.swarm.records import HEAD, LOST, Head, Lost
+from pipelined.swarm.view import SwarmView
 from transports.rpc import Rejected, Request, Response
 from transports.rpc.fields import field, whole
 
@@ -58,7 +59,7 @@ class Leader:
         self,
         name: str,
         address: str,
-        view: MembershipView,
+        view: SwarmView,
         asking: Asking,
         *,
         rules: Rules,

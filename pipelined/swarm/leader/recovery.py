@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from pipelined.aio.clock import Clock
 from pipelined.membership.census import STAY
 from pipelined.membership.records import Phase
-from pipelined.membership.view import MembershipView, NoLongerValid
+from pipelined.membership.view import NoLongerValid
 from pipelined.state.versions import SavedStage, common_step
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.rebalance import Stage, moves
+from pipelined.swarm.view import SwarmView
 
 PATIENCE_LEASES = 2
 """Leases for which a stage must be lost: a peer that was cut off may return with its state."""
@@ -26,7 +27,7 @@ class Rollback:
         resume: return to a saved step of any run; else only to one of this run.
     """
 
-    def __init__(self, view: MembershipView, stages: int, lease_s: float, clock: Clock, resume: bool):
+    def __init__(self, view: SwarmView, stages: int, lease_s: float, clock: Clock, resume: bool):
         self._view, self._stages, self._clock, self.resume = view, stages, clock, resume
         self._patience_s = PATIENCE_LEASES * lease_s
 
@@ -63,7 +64,7 @@ class EmergencyReassignment:
     Where peers stay at their stages (`rules.rebalance_s` of 0) no peer is moved.
     """
 
-    def __init__(self, view: MembershipView, rules: Rules, clock: Clock):
+    def __init__(self, view: SwarmView, rules: Rules, clock: Clock):
         self._view, self._rules, self._clock = view, rules, clock
 
     async def needed(self) -> dict[str, int]:

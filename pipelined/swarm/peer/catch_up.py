@@ -4,16 +4,17 @@ It does not leave and join again for them: a peer with a slow link would be late
 """
 
 from pipelined.membership.client import Asking
-from pipelined.membership.view import MembershipView, NoLongerValid
+from pipelined.membership.view import NoLongerValid
 from pipelined.state.manifest import TransferError
 from pipelined.state.rendezvous import by_preference
 from pipelined.state.steps import fetch_steps
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.records import Head
+from pipelined.swarm.view import SwarmView
 from transports.rpc import Rejected
 
 
-async def catch_up(replica: Replica, head: Head, view: MembershipView, asking: Asking, limit: float) -> bool:
+async def catch_up(replica: Replica, head: Head, view: SwarmView, asking: Asking, limit: float) -> bool:
     """Fetch the steps up to this head from another peer of the stage, and apply them. Returns whether it caught up.
 
     Args:
@@ -29,7 +30,7 @@ async def catch_up(replica: Replica, head: Head, view: MembershipView, asking: A
     return await replica.follow(view.head)
 
 
-def late_and_on_time(replica: Replica, head: Head, view: MembershipView) -> tuple[set[str], set[str]]:
+def late_and_on_time(replica: Replica, head: Head, view: SwarmView) -> tuple[set[str], set[str]]:
     """Addresses of the other peers of a stage: those without a part in the last step, and those with one."""
     late, on_time = set[str](), set[str]()
     for peer in [*view.joining(replica.index), *view.holding(replica.index)]:

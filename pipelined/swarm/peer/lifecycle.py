@@ -20,9 +20,10 @@ from pipelined.directory import Conflict
 from pipelined.directory.registration import Registration
 from pipelined.membership.client import Asking
 from pipelined.membership.records import EVICTED, Peer, Phase
-from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
+from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.state.saver import Saver
 from pipelined.swarm.peer.replica import Replica
+from pipelined.swarm.view import SwarmView
 
 NEWS_S = 1.0
 """A peer repeats its announcement at most this often, however many trainers request it."""
@@ -92,7 +93,7 @@ class Drain:
         grace_s: longest time that the last peer of a stage continues to serve, in seconds.
     """
 
-    def __init__(self, name: str, view: MembershipView, clock: Clock, grace_s: float = GRACE_S):
+    def __init__(self, name: str, view: SwarmView, clock: Clock, grace_s: float = GRACE_S):
         self._name, self._view, self._clock, self._grace_s = name, view, clock, grace_s
         self._until = math.inf
 
@@ -161,7 +162,7 @@ class Readmission:
         lease_s: seconds of a lease.
     """
 
-    def __init__(self, name: str, view: MembershipView, clock: Clock, lease_s: float):
+    def __init__(self, name: str, view: SwarmView, clock: Clock, lease_s: float):
         self._name, self._view, self._clock, self._lease_s = name, view, clock, lease_s
 
     def is_member(self, place: Registration) -> bool:

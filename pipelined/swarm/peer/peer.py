@@ -18,7 +18,7 @@ from pipelined.directory.registration import Registration, registered
 from pipelined.membership.client import Asking
 from pipelined.membership.probe import Probe
 from pipelined.membership.records import PEERS, Phase
-from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
+from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.state.fetch import Joining
 from pipelined.state.manifest import Layout
 from pipelined.state.saver import Saver, choose_saver
@@ -34,6 +34,7 @@ from pipelined.swarm.records import Head
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.delayed import late
 from pipelined.swarm.stages.stage import SwarmStage
+from pipelined.swarm.view import SwarmView
 from transports import Block
 from transports.rpc import Endpoint, Rejected
 from transports.rpc.fields import field
@@ -60,7 +61,7 @@ class StagePeer:
         build: Build,
         rules: Rules,
         endpoint: Endpoint,
-        view: MembershipView,
+        view: SwarmView,
         clock: Clock,
         device: Device,
         coding: Coding,

@@ -11,13 +11,13 @@ from pipelined.aio.events import recent
 from pipelined.aio.watchdog import DeviceWatchdog
 from pipelined.membership.access import Admission
 from pipelined.membership.probe import Probe
-from pipelined.membership.view import MembershipView
 from pipelined.state.fetch import Joining
 from pipelined.state.saver import Saver
 from pipelined.swarm.peer.all_reduce import UNDER_WAY
 from pipelined.swarm.peer.lifecycle import Presence
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.protocol import read_round
+from pipelined.swarm.view import SwarmView
 from transports.rpc import Endpoint, Handler, Rejected, Request, Response
 from transports.rpc.fields import field
 
@@ -63,7 +63,7 @@ class PeerService:
     def __init__(
         self,
         endpoint: Endpoint,
-        view: MembershipView,
+        view: SwarmView,
         *,
         presence: Presence,
         saver: Saver,

@@ -22,11 +22,12 @@ from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.membership.client import Asking
 from pipelined.membership.records import Peer
-from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
+from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.swarm.protocol import NonFinite, StepPassed, WorkItem, read_losses, read_work_item
 from pipelined.swarm.stages.codec import Coded
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.swarm.trainer.routing import Pass, Wiring
+from pipelined.swarm.view import SwarmView
 from transports.rpc import Endpoint, Party, Rejected, Response, Unreachable
 from transports.rpc.fields import field
 
@@ -62,7 +63,7 @@ class SwarmTrainer:
         stages: int,
         data: Data,
         endpoint: Endpoint,
-        view: MembershipView,
+        view: SwarmView,
         *,
         clock: Clock,
         wiring: Wiring,

@@ -5,10 +5,10 @@ import json
 from types import SimpleNamespace
 
 from apps.swarm.metrics import StepLog
-from pipelined.membership.view import MembershipView
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.evaluation import due
 from pipelined.swarm.records import Evaluated, Head
+from pipelined.swarm.view import SwarmView
 from pipelined.training.optimizer import OptimizerConfig
 
 RULES = Rules(model="m", stages=1, batch=1, samples=1, eval_every=2, eval_batch=1)
@@ -20,9 +20,15 @@ def head(step, lineage=None, members=("p",)):
     )
 
 
+class SettableView(SwarmView):
+    """A view with plain attributes in place of what it reads from the directory."""
+
+    head = leader = evaluated = None
+
+
 async def told(path, *news):
     """What one process writes and says while it hears this, one thing after another."""
-    view, said = MembershipView(None, None), []
+    view, said = SettableView(None, None), []
     is_due = lambda each: due(each, view.evaluated, RULES, 5)  # noqa: E731
     trainer = SimpleNamespace(view=view, is_to_evaluate=is_due)
     log = StepLog(trainer, OptimizerConfig(0.1, 5), 7, path, said.append)

@@ -6,8 +6,8 @@ from dataclasses import replace
 from apps.swarm.peer_log import PeerLog
 from pipelined.directory import Change, Entry
 from pipelined.membership.records import PEERS, Peer, Phase
-from pipelined.membership.view import MembershipView
 from pipelined.swarm.records import Head
+from pipelined.swarm.view import SwarmView
 
 HEAD = Head(2, "m", 3)
 
@@ -16,9 +16,15 @@ def peer(phase, name="p", stage=1):
     return Peer(name, f"at {name}", 7, stage, phase, "m")
 
 
+class SettableView(SwarmView):
+    """A view with plain attributes in place of what it reads from the directory."""
+
+    head = leader = evaluated = None
+
+
 async def told(*news, revision):
     """What the peer "p" says while it hears this, one thing after another; a text is a try that failed."""
-    view, said, trouble = MembershipView(None, None), [], [""]
+    view, said, trouble = SettableView(None, None), [], [""]
     view.revision = revision
     following = asyncio.ensure_future(PeerLog("p", "at p", view, lambda: trouble[-1], said.append).follow())
     await asyncio.sleep(0)

@@ -10,8 +10,8 @@ from apps.swarm.waiting import MOMENT_S, WaitLog, telling, waits_for
 from pipelined.aio.clock import run_virtual
 from pipelined.directory import Change, Entry
 from pipelined.membership.records import PEERS, LeaderRecord, Peer, Phase, Trainer
-from pipelined.membership.view import MembershipView
 from pipelined.swarm.records import Head
+from pipelined.swarm.view import SwarmView
 
 HEAD, LEADER = Head(2, "m"), LeaderRecord("t", "at t")
 
@@ -37,9 +37,15 @@ def serving(stage, phase=Phase.SERVING):
     return {PEERS + name: entry}
 
 
+class SettableView(SwarmView):
+    """A view with plain attributes in place of what it reads from the directory."""
+
+    head = leader = evaluated = None
+
+
 async def told(*news):
     """What a trainer says while this changes in its view, or in the directory, each for so long."""
-    view, said = MembershipView(None, None), []
+    view, said = SettableView(None, None), []
     view.unscored = None
     due = lambda: view.evaluated is not None  # noqa: E731
     trainer = SimpleNamespace(name="t", view=view, is_to_evaluate=due, leader=view)

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
+from pipelined.directory import Entry
 from pipelined.membership.access import Admission
-from pipelined.membership.records import LeaderRecord, Observer, Peer, Phase, Trainer
+from pipelined.membership.records import LEADER, LeaderRecord, Observer, Peer, Phase, Trainer
 from pipelined.membership.view import MembershipView
 from transports.rpc import Party, Rejected, Request
 
@@ -19,7 +20,7 @@ OBSERVER = Observer("o0", "virtual://o0", 9)
 def view():
     known = MembershipView(None, None)
     known.trainers["t0"], known.peers["p0"], known.observers["o0"] = TRAINER, PEER, OBSERVER
-    known.leader, known.leader_revision = LeaderRecord("t0", TRAINER.address), 5
+    known.apply(LEADER, Entry(LeaderRecord("t0", TRAINER.address).pack(), 5))
     return known
 
 
@@ -51,7 +52,7 @@ async def test_without_a_leader_every_sender_of_a_round_is_a_stranger():
     """In every term: without a leader the term is 0."""
 
     known = view()
-    known.leader, known.leader_revision = None, 0
+    known.apply(LEADER, None)
     with pytest.raises(Rejected, match="stranger"):
         await Admission(known).leader(request_from(TRAINER.address), 0)
 

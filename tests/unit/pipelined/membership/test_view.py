@@ -1,17 +1,14 @@
 """A membership view is what the directory has, and nothing of what it had."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.registration import Registration
-from pipelined.membership.records import PEERS, TRAINERS, Peer, Phase, Trainer
+from pipelined.membership.records import PEERS, Peer, Phase
 from pipelined.membership.view import MembershipView
-from pipelined.state.versions import Saved
-from pipelined.swarm.records import HEAD, TOOK_KEYS, Head, Lost, took_key
 from transports.rpc.virtual.network import VirtualNetwork
 
 
@@ -86,27 +83,6 @@ async def put(directory, lease, name, stage):
     return place
 
 
-def test_who_follows_one_stage_knows_its_peers_and_what_concerns_all_and_nothing_else():
-    async def story(view, directory):
-        lease = await directory.grant(60.0)
-        for number in range(6):
-            await put(directory, lease, f"p{number}", number % 3)
-        trainer = Trainer("t", "virtual://t", 1, "model").pack()
-        saved = Saved([]).pack()
-        await directory.transact({}, {f"{TRAINERS}t": trainer, "saved/p1": saved, "lost": Lost([2]).pack()})
-        await view.turn_to({1})
-        assert set(view.peers) == {"p1", "p4"} == {peer.name for peer in view.serving(1)}
-        assert (set(view.trainers), view.saved, view.lost) == ({"t"}, {}, {2})
-        before = view.revision
-        await put(directory, lease, "elsewhere", 2)
-        revision = (await put(directory, lease, "p7", 1)).revision
-        await view.wait_for(lambda: view.revision > before)
-        assert view.revision == revision and "elsewhere" not in view.peers, "it was told of another stage"
-        assert view.announced["p7"] == revision
-
-    run_virtual(followed(story, frozenset()))
-
-
 def test_a_peer_that_moves_is_at_one_stage_for_all_that_follow_either():
     async def story(view, directory):
         lease = await directory.grant(60.0)
@@ -123,47 +99,3 @@ def test_a_peer_that_moves_is_at_one_stage_for_all_that_follow_either():
         await view.wait_for(lambda: not view.peers)
 
     run_virtual(followed(story, frozenset()))
-
-
-def test_a_head_has_the_members_of_the_stages_that_are_followed():
-    members = [[f"p{stage}"] for stage in range(TOOK_KEYS + 2)]
-    head = Head(len(members), "model", step=1, members=members)
-
-    async def story(view, directory):
-        every = MembershipView(directory, VirtualClock())
-        following = asyncio.ensure_future(every.follow())
-        assert len(Head.unpack(head.entries({})[HEAD]).pack()) < 200, "all processes are sent it"
-        await directory.transact({}, head.entries({}))
-        await view.turn_to({1})
-        await every.wait_for(lambda: every.head is not None)
-        assert every.head == head
-        assert view.head.was_taken_by("p1", 1) and not view.head.was_taken_by("p2", 2)
-        assert view.head.was_summed
-        back = Head(len(members), "model", step=0)
-        revision = await directory.transact({}, back.entries({}))
-        await view.wait_for(lambda: view.revision >= revision)
-        assert view.head == back and not view.head.was_summed, "members of another step were taken for its own"
-        following.cancel()
-
-    run_virtual(followed(story, frozenset()))
-
-
-def test_members_are_those_of_the_last_step_that_told_them_and_what_cannot_be_read_is_told_again():
-    head = Head(2, "model", step=1, members=[["a"], ["b"]])
-
-    async def story(view, directory):
-        async def put(entries):
-            revision = await directory.transact({}, entries)
-            await view.wait_for(lambda: view.revision >= revision)
-
-        await put(head.entries({}))
-        after = replace(head, step=2)
-        await put(after.entries(view.took))
-        assert view.head == after
-        await put({took_key(1): b"no record"})
-        assert took_key(1) in view.strange and view.head.was_taken_by("a", 0)
-        assert not view.head.was_taken_by("b", 1)
-        await put(replace(after, step=3).entries(view.took))
-        assert view.head == replace(head, step=3) and not view.strange
-
-    run_virtual(followed(story))

@@ -15,13 +15,13 @@ from pipelined.aio.notifier import Notifier
 from pipelined.directory import EmbeddedDirectory, Entry, serve_directory
 from pipelined.directory.registration import registered
 from pipelined.membership.records import CAME, LEADER, PEERS, LeaderRecord, Peer, Phase
-from pipelined.membership.view import MembershipView
 from pipelined.state.versions import SAVED, Saved, SavedStage
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.recovery import EmergencyReassignment, Rollback
 from pipelined.swarm.placement import Choosing, Placing, fewest
-from pipelined.swarm.records import Head
+from pipelined.swarm.records import HEAD, Head
+from pipelined.swarm.view import SwarmView
 from transports.rpc import Rejected, Response
 from transports.rpc.virtual.network import VirtualNetwork
 
@@ -34,20 +34,20 @@ def record(name, stage, phase, incarnation=1):
 
 def seen(*peers, saved=(), came=()):
     """A view of peers p0, p1, … that said in this order where they are; and when newcomers announced themselves."""
-    view = MembershipView(None, None)
-    view.head = Head(3, "m", step=5, lineage="run-5")
+    view = SwarmView(None, None)
+    view.apply(HEAD, Entry(Head(3, "m", step=5, lineage="run-5").pack(), 1))
     for name, at in dict(came).items():
-        view.note(CAME + name, Entry(f"virtual://{name}".encode(), at))
+        view.apply(CAME + name, Entry(f"virtual://{name}".encode(), at))
     for at, (stage, phase) in enumerate(peers):
         say(view, f"p{at}", stage, phase, at + 1)
     for name, stages in dict(saved).items():
-        view.note(SAVED + name, Entry(Saved([[5, stage, 3, "run-5"] for stage in stages]).pack(), 1000))
+        view.apply(SAVED + name, Entry(Saved([[5, stage, 3, "run-5"] for stage in stages]).pack(), 1000))
     return view
 
 
 def say(view, name, stage, phase, revision):
     """A peer says where it is."""
-    view.note(PEERS + name, Entry(record(name, stage, phase).pack(), revision))
+    view.apply(PEERS + name, Entry(record(name, stage, phase).pack(), revision))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_it_takes_what_is_lost_and_saved_here_or_else_where_the_fewest_are(peers
 
 def test_what_was_saved_of_another_point_is_of_no_use():
     view = seen((0, SERVING))
-    view.note(SAVED + "new", Entry(Saved([list(SavedStage(4, 2, 3, "run-4"))]).pack(), 1000))
+    view.apply(SAVED + "new", Entry(Saved([list(SavedStage(4, 2, 3, "run-4"))]).pack(), 1000))
     assert Placing(view, 3).stage_for("new") == 1
 
 
@@ -97,7 +97,7 @@ def test_a_newcomer_that_is_gone_counts_no_longer():
     view = seen((0, SERVING), came={"first": 10})
     placing = Placing(view, 3)
     placing.stage_for("first")
-    view.note(CAME + "first", None)
+    view.apply(CAME + "first", None)
     assert placing.stage_for("new") == 1
 
 
@@ -113,7 +113,7 @@ def test_a_peer_counts_at_no_stage_when_it_is_gone_or_about_to_leave():
     view = seen((0, SERVING), (1, SERVING), (2, SERVING))
     say(view, "p1", 1, LEAVING, 11)
     assert view.census.staying(3, without="") == [1, 0, 1] and view.census.holding(1) == 1
-    view.note(PEERS + "p2", None)
+    view.apply(PEERS + "p2", None)
     assert view.census.staying(3, without="") == [1, 0, 0] and view.census.holding(2) == 0
     assert [peer.name for stage in range(3) for peer in view.holding(stage)] == ["p0", "p1"]
 
@@ -130,10 +130,10 @@ def test_a_census_kept_up_is_that_of_the_records():
         name = f"p{draw.randrange(20)}"
         match draw.randrange(4):
             case 0:
-                view.note(PEERS + name, None)
-                view.note(CAME + name, None)
+                view.apply(PEERS + name, None)
+                view.apply(CAME + name, None)
             case 1:
-                view.note(CAME + name, Entry(b"virtual://x", revision))
+                view.apply(CAME + name, Entry(b"virtual://x", revision))
                 sent[name] = placing.stage_for(name)
             case _:
                 say(view, name, draw.randrange(3), draw.choice([*Phase]), revision)
@@ -178,7 +178,7 @@ def test_a_join_costs_the_leader_the_same_however_many_peers_there_are():
         with counted() as count:
             for number in range(10):
                 name, revision = f"new{number}", 10_000 + 3 * number
-                view.note(CAME + name, Entry(f"virtual://{name}".encode(), revision))
+                view.apply(CAME + name, Entry(f"virtual://{name}".encode(), revision))
                 stage = placing.stage_for(name)
                 say(view, name, stage, JOINING, revision + 1)
                 say(view, name, stage, SERVING, revision + 2)
@@ -205,7 +205,7 @@ def test_what_the_leader_does_about_a_change_costs_the_same_however_many_peers_t
                 say(view, "new", 1, SERVING, 10_000 + number)
                 view.look_again()
                 await clock.sleep(1.0)
-                view.note(PEERS + "new", None)
+                view.apply(PEERS + "new", None)
                 view.look_again()
                 await clock.sleep(1.0)
         for task in tasks:
@@ -221,12 +221,12 @@ def test_peers_that_are_gone_or_came_anew_are_told_as_they_were_last():
     with view.census.departures() as gone, view.census.departures() as others:
         say(view, "p0", 1, LEAVING, 10)
         assert not gone
-        view.note(PEERS + "p0", None)
-        view.note(PEERS + "p1", Entry(record("p1", 1, JOINING, incarnation=2).pack(), 11))
+        view.apply(PEERS + "p0", None)
+        view.apply(PEERS + "p1", Entry(record("p1", 1, JOINING, incarnation=2).pack(), 11))
         assert [(peer.name, peer.phase, peer.incarnation) for peer in gone] == [("p0", LEAVING, 1), ("p1", SERVING, 1)]
         gone.clear()
         assert len(others) == 2
-    view.note(PEERS + "p2", None)
+    view.apply(PEERS + "p2", None)
     assert not gone
 
 
@@ -240,7 +240,7 @@ class Came3:
     def party(self, name):
         endpoint = self.network.endpoint(name)
         directory = EmbeddedDirectory(endpoint, "virtual://directory", self.clock)
-        view = MembershipView(directory, self.clock)
+        view = SwarmView(directory, self.clock)
         self.beside.append(self.tasks.create_task(view.follow()))
         return endpoint, view
 

@@ -1,0 +1,98 @@
+"""A swarm's view has the committed step with its members, as far as this process follows them."""
+
+import asyncio
+from dataclasses import replace
+
+from pipelined.aio.clock import VirtualClock, run_virtual
+from pipelined.directory import EmbeddedDirectory, serve_directory
+from pipelined.directory.registration import Registration
+from pipelined.membership.records import PEERS, TRAINERS, Peer, Phase, Trainer
+from pipelined.state.versions import Saved
+from pipelined.swarm.records import HEAD, TOOK_KEYS, Head, Lost, took_key
+from pipelined.swarm.view import SwarmView
+from transports.rpc.virtual.network import VirtualNetwork
+
+
+async def followed(story, stages=None):
+    """Let a view follow while the story changes the directory."""
+    network, clock = VirtualNetwork(), VirtualClock()
+    async with asyncio.TaskGroup() as tasks, network.endpoint("directory") as end, network.endpoint("one") as one:
+        serving = tasks.create_task(serve_directory(end, clock))
+        directory = EmbeddedDirectory(one, end.address, clock)
+        view = SwarmView(directory, clock, stages)
+        following = tasks.create_task(view.follow())
+        await story(view, directory)
+        following.cancel()
+        serving.cancel()
+
+
+async def put(directory, lease, name, stage):
+    """A peer's record under its name, as a process of that name puts it; returns where it can move it from."""
+    place = Registration(directory, PEERS + name, lease, None)
+    await place.put(Peer(name, f"virtual://{name}", lease.number, stage, Phase.SERVING, "model"))
+    return place
+
+
+def test_a_view_of_one_stage_has_its_peers_and_the_records_for_all_and_no_others():
+    async def story(view, directory):
+        lease = await directory.grant(60.0)
+        for number in range(6):
+            await put(directory, lease, f"p{number}", number % 3)
+        trainer = Trainer("t", "virtual://t", 1, "model").pack()
+        saved = Saved([]).pack()
+        await directory.transact({}, {f"{TRAINERS}t": trainer, "saved/p1": saved, "lost": Lost([2]).pack()})
+        await view.turn_to({1})
+        assert set(view.peers) == {"p1", "p4"} == {peer.name for peer in view.serving(1)}
+        assert (set(view.trainers), view.saved, view.lost) == ({"t"}, {}, {2})
+        before = view.revision
+        await put(directory, lease, "elsewhere", 2)
+        revision = (await put(directory, lease, "p7", 1)).revision
+        await view.wait_for(lambda: view.revision > before)
+        assert view.revision == revision and "elsewhere" not in view.peers, "a record of another stage was sent"
+        assert view.announced["p7"] == revision
+
+    run_virtual(followed(story, frozenset()))
+
+
+def test_a_head_has_the_members_of_the_stages_that_are_followed():
+    members = [[f"p{stage}"] for stage in range(TOOK_KEYS + 2)]
+    head = Head(len(members), "model", step=1, members=members)
+
+    async def story(view, directory):
+        every = SwarmView(directory, VirtualClock())
+        following = asyncio.ensure_future(every.follow())
+        assert len(Head.unpack(head.entries({})[HEAD]).pack()) < 200, "every process reads it"
+        await directory.transact({}, head.entries({}))
+        await view.turn_to({1})
+        await every.wait_for(lambda: every.head is not None)
+        assert every.head == head
+        assert view.head.was_taken_by("p1", 1) and not view.head.was_taken_by("p2", 2)
+        assert view.head.was_summed
+        back = Head(len(members), "model", step=0)
+        revision = await directory.transact({}, back.entries({}))
+        await view.wait_for(lambda: view.revision >= revision)
+        assert view.head == back and not view.head.was_summed, "members of another step were taken for its own"
+        following.cancel()
+
+    run_virtual(followed(story, frozenset()))
+
+
+def test_members_are_of_the_last_step_that_listed_them_and_an_unreadable_list_is_written_again():
+    head = Head(2, "model", step=1, members=[["a"], ["b"]])
+
+    async def story(view, directory):
+        async def put(entries):
+            revision = await directory.transact({}, entries)
+            await view.wait_for(lambda: view.revision >= revision)
+
+        await put(head.entries({}))
+        after = replace(head, step=2)
+        await put(after.entries(view.took))
+        assert view.head == after
+        await put({took_key(1): b"no record"})
+        assert took_key(1) in view.strange and view.head.was_taken_by("a", 0)
+        assert not view.head.was_taken_by("b", 1)
+        await put(replace(after, step=3).entries(view.took))
+        assert view.head == replace(head, step=3) and not view.strange
+
+    run_virtual(followed(story))
