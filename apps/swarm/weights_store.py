@@ -41,10 +41,9 @@ class WeightsStore:
         begun = [SavedStage(0, stage, self._stages, self._lineage) for stage in range(self._stages)]
         return [*begun, *(self._beside.saved_stages() if self._beside else ())]
 
-    def save(self, saved: SavedStage, state: Mapping[str, Any]) -> None:
+    def save(self, saved: SavedStage, state: Mapping[str, Any]) -> bool:
         """See `CheckpointStore`."""
-        if self._beside:
-            self._beside.save(saved, state)
+        return self._beside is not None and self._beside.save(saved, state)
 
     def load(self, at: SavedStage, layout: Layout) -> Mapping[str, Block]:
         """See `CheckpointStore`; of the first step the weights, and an optimizer that has seen nothing."""

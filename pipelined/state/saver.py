@@ -130,9 +130,11 @@ class Saver:
 
     async def _write(self, saved: SavedStage, state: Mapping[str, Any]) -> None:
         try:
-            await self._apart(lambda: self._store.save(saved, state))
-            self._unwritten = ""
-            emit("stage saved", stage=saved.stage, step=saved.step)
+            if await self._apart(lambda: self._store.save(saved, state)):
+                self._unwritten = ""
+                emit("stage saved", stage=saved.stage, step=saved.step)
+            else:
+                emit("save skipped", stage=saved.stage, step=saved.step, why="another process is saving this stage")
         except StoreError as error:
             self._unwritten = str(error)
             warn("save failed", stage=saved.stage, step=saved.step, why=error)

@@ -39,9 +39,10 @@ class CheckpointStore(Protocol):
             OSError: they cannot be listed.
         """
 
-    def save(self, saved: SavedStage, state: Mapping[str, Any]) -> None:
+    def save(self, saved: SavedStage, state: Mapping[str, Any]) -> bool:
         """Save a state, which the caller must not change meanwhile.
 
+        Returns: whether the state is saved now; False: nothing was written, another process is saving this stage.
         Raises:
             StoreError: the state was not saved; earlier saves are unchanged.
         """
@@ -77,12 +78,13 @@ class DiskStore:
         """See `CheckpointStore`."""
         return saved_stages(self.directory, self.identity)
 
-    def save(self, saved: SavedStage, state: Mapping[str, Any]) -> None:
-        """See `CheckpointStore`; does nothing while another peer saves this stage."""
+    def save(self, saved: SavedStage, state: Mapping[str, Any]) -> bool:
+        """See `CheckpointStore`."""
         try:
-            save(self.directory, saved, state, self.identity, keep=self.keep, text=self.text)
+            path = save(self.directory, saved, state, self.identity, keep=self.keep, text=self.text)
         except (CheckpointError, OSError) as error:
             raise StoreError(str(error)) from error
+        return path is not None
 
     def load(self, at: SavedStage, layout: Layout) -> Mapping[str, Block]:
         """See `CheckpointStore`."""

@@ -26,7 +26,7 @@ class FailingStore(MemoryStore):
     def save(self, saved, state):
         if "save" in self.failing:
             raise StoreError("the disk is full")
-        super().save(saved, state)
+        return super().save(saved, state)
 
 
 def steps(store):

@@ -40,6 +40,7 @@ class MemoryStore:
 
     def save(self, saved, state):
         self._saved[saved] = state
+        return True
 
     def load(self, at, layout):
         states = [state for saved, state in self._saved.items() if saved.version == at.version]

@@ -1,0 +1,36 @@
+"""A saver reports what it wrote, and only that."""
+
+import asyncio
+
+import numpy as np
+
+from pipelined.aio import events
+from pipelined.aio.nursery import Nursery
+from pipelined.state import store
+from pipelined.state.saver import Saver
+from pipelined.state.store import DiskStore
+from pipelined.state.versions import SavedStage
+
+AT = SavedStage(5, 0, 1, "r-1")
+
+
+async def saved_by(saver):
+    """Save one stage; returns the kinds of the events."""
+
+    async def copy():
+        return {"weight/value": np.zeros(3, np.float32)}
+
+    events.forget()
+    async with Nursery() as tasks:
+        await saver.save(tasks, AT, copy)
+    return [event.kind for event in events.recent()]
+
+
+def test_a_save_that_another_process_is_writing_is_reported_as_skipped(tmp_path):
+    disk = DiskStore(tmp_path, {"model": "toy"})
+    saver = Saver(disk, 1, False, lambda: None)
+    with store._alone(store._place(tmp_path, AT.stage)):
+        assert asyncio.run(saved_by(saver)) == ["save skipped"]
+    assert list(disk.saved_stages()) == [] and saver.failed == ""
+    assert asyncio.run(saved_by(saver)) == ["stage saved"]
+    assert list(saver.saved_stages) == [AT]
