@@ -224,7 +224,7 @@ def _position(
     for peer in peers:
         mine = of_stage[peer["stage"]]
         peer["share"] = answers[peer["name"]] / mine if mine else math.nan
-    serving = Counter(peer.stage for peer in every_peer if peer.phase == Phase.SERVING)
+    serving = Counter(peer.stage for peer in every_peer if peer.phase in WORKING)
     empty = [stage for stage in range(stages) if not serving[stage]]
     last = head is not None and told is not None and head.step >= told.subject.steps
     rate = sum(trainer.get("rate", 0.0) for trainer in trainers)

@@ -84,6 +84,14 @@ def test_the_last_step_is_evaluated_and_then_nothing_is_waited_for():
     assert seen(at(5, evaluated=5))["waits_for"] == ""
 
 
+def test_a_stage_whose_last_peer_drains_is_served():
+    peers = {
+        PEERS + "a": Peer("a", "nowhere", 1, 0, Phase.SERVING, "m"),
+        PEERS + "b": Peer("b", "nowhere", 2, 1, Phase.DRAINING, "m"),
+    }
+    assert seen(at(3) | peers)["waits_for"] == ""
+
+
 def test_how_far_the_last_evaluation_is_is_told_where_the_leader_says_it():
     peers = {f"{PEERS}{stage}": Peer(f"p{stage}", "nowhere", 1, stage, Phase.SERVING, "m") for stage in range(2)}
     for unscored, told in [(None, "7"), (3, "4 of 7")]:
