@@ -43,12 +43,12 @@ async def coordinate(flags: Coordinator, say: Callable[[str], None]) -> None:
 async def serve(flags: Serve, say: Callable[[str], None]) -> None:
     """Serve as a peer until a request to leave."""
     async with AsyncExitStack() as stack:
-        endpoint, directory = await stack.enter_async_context(entered(flags.place))
+        endpoint, directory = await stack.enter_async_context(entered(flags.address))
         from apps.swarm.training import check_device, rules_of, training_of
         from pipelined.swarm.stages.torch_stage import TorchStage
 
         await asyncio.to_thread(check_device, flags.device)
-        trained = await what_is_trained(directory, flags.place, say)
+        trained = await what_is_trained(directory, flags.address, say)
         trained.subject.check_stage(flags.stage)
         training = await asyncio.to_thread(training_of, trained)
         if flags.checkpoint:
@@ -59,9 +59,9 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
             if claimed.warning:
                 say(f"warning: {claimed.warning}")
         rules, clock = rules_of(trained, training), RealClock()
-        directory = await stack.enter_async_context(as_member(flags.place, endpoint, rules.lease_s))
+        directory = await stack.enter_async_context(as_member(flags.address, endpoint, rules.lease_s))
         device = TorchDevice(flags.device, clock)
-        name = flags.place.name or _own_name()
+        name = flags.address.name or _own_name()
 
         store = DiskStore(flags.checkpoint, training.model.identity(), text=trained.text) if flags.checkpoint else None
         saving = store, flags.save_every
@@ -88,17 +88,17 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
     mine = Told(subject, text.tokenizer.vocab_size, text.digest, feed.held_out)
     cut_of(subject, mine.vocabulary)  # before torch is imported
     async with AsyncExitStack() as stack:
-        endpoint, directory = await stack.enter_async_context(entered(flags.place))
+        endpoint, directory = await stack.enter_async_context(entered(flags.address))
         from apps.swarm.export import Wish, fetch
         from apps.swarm.training import rules_of, training_of
 
         training = await asyncio.to_thread(training_of, mine)
         wish = Wish(flags.export, flags.sample, flags.prompt, subject.seq, subject.seed)
         wish.check(training.model)
-        rules, name = rules_of(mine, training), flags.place.name or _own_name()
-        async with telling(flags.place.where, say):
+        rules, name = rules_of(mine, training), flags.address.name or _own_name()
+        async with telling(flags.address.description, say):
             await agree(directory, mine)
-        directory = await stack.enter_async_context(as_member(flags.place, endpoint, rules.lease_s))
+        directory = await stack.enter_async_context(as_member(flags.address, endpoint, rules.lease_s))
         process = TrainerProcess(
             name,
             feed,

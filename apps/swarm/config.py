@@ -1,4 +1,4 @@
-"""What a swarm trains, and where its processes find the directory: dataclasses that make the command line. No torch.
+"""What a swarm trains: a dataclass that makes part of the command line. No torch.
 
 The first trainer writes what is trained to the directory. Every later process reads it there, so a peer needs no flag
 but the directory's address.
@@ -6,7 +6,6 @@ but the directory's address.
 
 import json
 import math
-import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -180,37 +179,3 @@ def differences(mine: Told, theirs: Told) -> str:
     pairs = [(name, value, getattr(theirs.subject, name)) for name, value in asdict(mine.subject).items()]
     pairs += [("vocabulary", mine.vocabulary, theirs.vocabulary), ("text", mine.text[:16], theirs.text[:16])]
     return ", ".join(f"{name}: {here} here, {there} there" for name, here, there in pairs if here != there)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a process finds its swarm, and where it listens."""
-
-    coordinator: str = ""
-    """Address of the directory: tcp://HOST:PORT of a coordinator."""
-    directory: str = ""
-    """Instead of a coordinator: etcd://HOST:PORT,HOST:PORT,…"""
-    listen: str = "tcp://127.0.0.1:0"
-    """Where this process listens; ?delay=50ms&rate=500mbit makes its links slow. Other machines need PIPELINED_KEY."""
-    name: str = ""
-    """Unique name of this process; the name of another running process is refused. Default: HOST-PID."""
-
-    @property
-    def url(self) -> str:
-        """The URL of the directory."""
-        return self.directory or self.coordinator
-
-    @property
-    def where(self) -> str:
-        """The directory, for messages, without a password."""
-        return "the directory at " + re.sub("//[^/]*@", "//", self.url)
-
-    def check(self) -> None:
-        """Raises UsageError: no address, or two. The owner calls this, so that the error names its command."""
-        if self.coordinator and self.directory:
-            fact = f"a swarm has one directory (--coordinator {self.coordinator}, --directory {self.directory})"
-            raise UsageError(f"{fact}; leave one of the two out")
-        if not (self.coordinator or self.directory):
-            raise UsageError("say where the swarm is: --coordinator tcp://HOST:PORT, or --directory etcd://…")
-        if self.coordinator.startswith("tcp:") and not re.fullmatch(r"tcp://[^/?@]+:[0-9]+", self.coordinator):
-            raise UsageError(f"--coordinator {self.coordinator} is no address; write tcp://HOST:PORT")

@@ -16,7 +16,7 @@ from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.models.rotary import RotaryLM
 from apps.lm.models.rotary_presets import RotaryConfig
-from apps.swarm.config import Place
+from apps.swarm.address import SwarmAddress
 from apps.swarm.flags import Export
 from apps.swarm.joining import entered, what_is_trained
 from apps.swarm.training import rules_of, training_of
@@ -96,9 +96,9 @@ async def export(flags: Export, say: Say) -> None:
 
 async def _fetch_running(flags: Export, text: Text, say: Say) -> Weights:
     """Fetch the model of a running swarm. Raises UsageError: its text or tokenizer differs."""
-    place = Place(flags.coordinator, flags.directory, flags.listen)
-    async with entered(place) as (endpoint, directory):
-        trained = await what_is_trained(directory, place, say)
+    address = SwarmAddress(flags.coordinator, flags.directory, flags.listen)
+    async with entered(address) as (endpoint, directory):
+        trained = await what_is_trained(directory, address, say)
         if trained.text != text.digest:
             fact = f"this swarm learns from another text (here: {text.digest[:16]}, there: {trained.text[:16]})"
             raise UsageError(f"{fact}; give the --data and --tokenizer that its trainers were given")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from apps.common.numbers import refuse_below
 from apps.common.paths import check_directory, check_file
-from apps.swarm.config import Place, Subject
+from apps.swarm.address import SwarmAddress
+from apps.swarm.config import Subject
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError
 
@@ -32,7 +33,7 @@ class Coordinator:
 class Serve:
     """Join as a peer: find the stage that needs one most, download its state, serve."""
 
-    place: Place
+    address: SwarmAddress
     stage: int | None = None
     """Which stage to serve. Open: where it helps most."""
     device: str = "cpu"
@@ -47,7 +48,7 @@ class Serve:
     """Events from this level up go to stderr, a line each: debug, info, warning or error."""
 
     def __post_init__(self) -> None:
-        self.place.check()
+        self.address.check()
         refuse_below(0, "--save-every", self.save_every)
         refuse_below(0, "--grace", self.grace)
         _check_directories(checkpoint=self.checkpoint)
@@ -57,7 +58,7 @@ class Serve:
 class Train:
     """Run a trainer: it holds no parameters, and sends microbatches through the peers."""
 
-    place: Place
+    address: SwarmAddress
     subject: Subject = field(default_factory=Subject)
     data: tuple[Path, ...] = ()
     """Text files or directories. Open: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
@@ -79,7 +80,7 @@ class Train:
     """Events from this level up go to stderr, a line each: debug, info, warning or error."""
 
     def __post_init__(self) -> None:
-        self.place.check()
+        self.address.check()
         self.subject.check()
         refuse_below(1, "--slots", self.slots)
         _check_sample(self.sample, self.prompt)
@@ -172,7 +173,7 @@ class Export:
         if self.to is None and not self.sample:
             raise UsageError("there is nothing to do; add --to DIR, or --sample N")
         if not self.checkpoint:
-            Place(self.coordinator, self.directory).check()
+            SwarmAddress(self.coordinator, self.directory).check()
         _check_directories(to=self.to)
         if self.context is not None:
             refuse_below(1, "--context", self.context)
@@ -182,7 +183,7 @@ class Export:
 class Status:
     """Show a swarm: stages, peers, throughput, queues, shares, bans, step and loss."""
 
-    place: Place
+    address: SwarmAddress
     json: bool = False
     """Print one JSON object instead."""
     watch: bool = False
@@ -195,7 +196,7 @@ class Status:
     """Show only the peers of this stage. Open: all stages, from the first on."""
 
     def __post_init__(self) -> None:
-        self.place.check()
+        self.address.check()
         refuse_below(1, "--members", self.members)
         refuse_below(0, "--stage", 0 if self.stage is None else self.stage)
 

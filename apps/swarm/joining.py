@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from apps.swarm.config import SUBJECT, SWARM, Place, Told, differences
+from apps.swarm.address import SwarmAddress
+from apps.swarm.config import SUBJECT, SWARM, Told, differences
 from apps.swarm.waiting import MOMENT_S, telling
 from pipelined.aio.clock import RealClock
 from pipelined.checkpoints.claim import Claim, claim
@@ -21,16 +22,16 @@ from transports.rpc import Endpoint, open_endpoint
 
 
 @asynccontextmanager
-async def entered(place: Place) -> AsyncIterator[tuple[Endpoint, Directory]]:
+async def entered(address: SwarmAddress) -> AsyncIterator[tuple[Endpoint, Directory]]:
     """An endpoint and the swarm's directory. Its requests are retried without limit: it may start later."""
-    async with await endpoint_at(place.listen) as endpoint:
-        async with open_directory(place.url, endpoint, RealClock()) as directory:
+    async with await endpoint_at(address.listen) as endpoint:
+        async with open_directory(address.url, endpoint, RealClock()) as directory:
             yield endpoint, directory
 
 
-def as_member(place: Place, endpoint: Endpoint, lease_s: float) -> Directory:
+def as_member(address: SwarmAddress, endpoint: Endpoint, lease_s: float) -> Directory:
     """The directory for a member: a request without a reply for a lease's length raises CutOff."""
-    return open_directory(place.url, endpoint, RealClock(), max(MOMENT_S, lease_s))
+    return open_directory(address.url, endpoint, RealClock(), max(MOMENT_S, lease_s))
 
 
 async def endpoint_at(url: str) -> Endpoint:
@@ -59,19 +60,19 @@ async def agree(directory: Directory, mine: Told, swarm: str = "") -> None:
             raise UsageError(f"{fact}; give the same flags, or another coordinator") from error
 
 
-async def claim_for(directory: Directory, place: Path) -> Claim:
+async def claim_for(directory: Directory, path: Path) -> Claim:
     """Claim a directory of checkpoints for this swarm.
 
     Raises:
         UsageError: another swarm, or a pipeline, saves there.
     """
     entry = (await directory.read(SWARM)).entries.get(SWARM)
-    return await asyncio.to_thread(claim, place, entry.value.decode(errors="replace") if entry else "")
+    return await asyncio.to_thread(claim, path, entry.value.decode(errors="replace") if entry else "")
 
 
-async def what_is_trained(directory: Directory, place: Place, say: Callable[[str], None]) -> Told:
+async def what_is_trained(directory: Directory, address: SwarmAddress, say: Callable[[str], None]) -> Told:
     """Read what is trained from the directory; waits until the first trainer has written it."""
-    async with telling(place.where, say):
+    async with telling(address.description, say):
         view = await directory.read(SUBJECT)
     if SUBJECT in view.entries:
         return Told.unpack(view.entries[SUBJECT].value)

@@ -18,8 +18,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
+from apps.swarm.address import SwarmAddress
 from apps.swarm.commands import until_stop_request
-from apps.swarm.config import ChildFailed, Place
+from apps.swarm.config import ChildFailed
 from apps.swarm.families import cut_of
 from apps.swarm.flags import Local
 from apps.swarm.joining import endpoint_at, entered
@@ -202,7 +203,7 @@ async def _watch(address: str, everyone: Sequence[Child], peers: int, say: Say) 
             tasks.create_task(_report_end(child, f"peer{at}", last, everyone[:peers], say))
         if live is not None:
             with live:
-                async with entered(Place(coordinator=address)) as (endpoint, directory):
+                async with entered(SwarmAddress(coordinator=address)) as (endpoint, directory):
                     async for seen in looks(endpoint, directory, EVERY_S):
                         live.update(table(seen))
 

@@ -7,7 +7,8 @@ from dataclasses import fields
 import pytest
 
 from apps.swarm.__main__ import parse
-from apps.swarm.config import Place, Subject
+from apps.swarm.address import SwarmAddress
+from apps.swarm.config import Subject
 from apps.swarm.flags import Coordinator, Export, Local, Serve, Status, Train
 from apps.swarm.status.look import look
 from apps.swarm.status.prometheus import metrics
@@ -18,7 +19,7 @@ from tests.docs.test_documents import commands_with
 from tests.launching import ROOT
 from tests.unit.apps.swarm.status.test_prometheus import WHOLE
 
-INNER = ("place", "subject")
+INNER = ("address", "subject")
 
 
 def flags_of(kind):
@@ -27,7 +28,7 @@ def flags_of(kind):
 
 
 @pytest.mark.parametrize(
-    "heading, kind", [("### What is trained", Subject), ("### Where a process finds its swarm", Place)]
+    "heading, kind", [("### What is trained", Subject), ("### Where a process finds its swarm", SwarmAddress)]
 )
 def test_every_flag_that_commands_share_is_there(heading, kind):
     assert dict(rows(part(heading))[0:]) == flags_of(kind)

@@ -16,7 +16,7 @@ from apps.gpt2.train import compare
 from apps.lm.data.ngram import score_ngrams
 from apps.lm.data.text import Text
 from apps.lm.models.gpt2 import GPT2
-from apps.swarm.config import Place
+from apps.swarm.address import SwarmAddress
 from apps.swarm.export import Say, Wish
 from apps.swarm.joining import entered
 from apps.swarm.waiting import WaitLog
@@ -42,13 +42,13 @@ class Lead:
     """Rank 0's part.
 
     Args:
-        place: the address of the directory, and where the endpoint of this part listens.
+        address: of the directory, and where the endpoint of this part listens.
     """
 
     rank: Rank
     trainer: TrainerProcess
     busy: Busy
-    place: Place
+    address: SwarmAddress
     stop: StopRequest
 
     async def run(self, training: "asyncio.Task[None]") -> None:
@@ -62,8 +62,8 @@ class Lead:
         begun = self.rank.begun
         first, steps = begun.step if begun else 0, job.subject.steps
         with reporting(True, first=first, steps=steps, tokens=job.tokens, metrics=job.config.metrics) as report:
-            async with entered(self.place) as (endpoint, directory), Nursery() as tasks:
-                report.say(f"others join by: {joining(self.place.coordinator, self.rank.job.config)}")
+            async with entered(self.address) as (endpoint, directory), Nursery() as tasks:
+                report.say(f"others join by: {joining(self.address.coordinator, self.rank.job.config)}")
                 if begun and begun.step:
                     report.say(f"goes on from step {begun.step}, which all stages had saved")
                 halted = [tasks.create_task(transport.receive(rank, HALTED)) for rank in others]

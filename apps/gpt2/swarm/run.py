@@ -15,7 +15,7 @@ from apps.gpt2.swarm.rank import Rank, prepare
 from apps.gpt2.swarm.rendezvous import beside, meeting_point
 from apps.gpt2.swarm.report import Busy
 from apps.lm.data.text import Text
-from apps.swarm.config import Place
+from apps.swarm.address import SwarmAddress
 from apps.swarm.joining import entered
 from pipelined.actors.agree import agree, gather
 from pipelined.aio.nursery import Nursery
@@ -40,18 +40,18 @@ async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text:
     try:
         with claimed or nullcontext():
             async with meeting_point(transport, job.config.listen, partial(rank.begin, swarm=swarm)) as address:
-                await _take_part(rank, Place(coordinator=address, listen=beside(address)), stop)
+                await _take_part(rank, SwarmAddress(coordinator=address, listen=beside(address)), stop)
                 await gather(transport, "gone", True)
     finally:
         rank.device.close()
     return 0
 
 
-async def _take_part(rank: Rank, place: Place, stop: StopRequest) -> None:
+async def _take_part(rank: Rank, address: SwarmAddress, stop: StopRequest) -> None:
     """Run this rank's peer and, where it has one, its trainer, until rank 0 ends the training."""
     async with AsyncExitStack() as stack:
-        peer = rank.peer(*await stack.enter_async_context(entered(place)))
-        trainer = rank.trainer(*await stack.enter_async_context(entered(place))) if rank.trains else None
+        peer = rank.peer(*await stack.enter_async_context(entered(address)))
+        trainer = rank.trainer(*await stack.enter_async_context(entered(address))) if rank.trains else None
         busy = Busy(rank.transport, rank.device)
         async with Nursery() as tasks:
             serving = tasks.create_task(peer.run())
@@ -59,7 +59,7 @@ async def _take_part(rank: Rank, place: Place, stop: StopRequest) -> None:
             if rank.transport.rank:
                 await _follow(rank, tasks, training, busy, stop, view=peer.view)
             else:
-                await Lead(rank, trainer, busy, place, stop).run(training)
+                await Lead(rank, trainer, busy, address, stop).run(training)
             serving.cancel()
 
 

@@ -17,7 +17,7 @@ EVERY_S = 1.0
 async def show(flags: Status) -> None:
     """Print the state of a swarm; with --watch or --web until it is interrupted."""
     shown = Shown(flags.members, flags.stage)
-    async with entered(flags.place) as (endpoint, directory):
+    async with entered(flags.address) as (endpoint, directory):
         with ExitStack() as stack:
             web = stack.enter_context(Web(flags.web)) if flags.web is not None else None
             if web is not None:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from apps.swarm.config import Place
+from apps.swarm.address import SwarmAddress
 from apps.swarm.waiting import MOMENT_S, WaitLog, telling, waits_for
 from pipelined.aio.clock import run_virtual
 from pipelined.directory import Change, Entry
@@ -131,4 +131,4 @@ def test_a_block_that_lasts_tells_what_it_waits_for():
 
 
 def test_where_a_directory_is_has_no_password():
-    assert Place(directory="etcd://me:secret@a:1,b:2/x").where == "the directory at etcd://a:1,b:2/x"
+    assert SwarmAddress(directory="etcd://me:secret@a:1,b:2/x").description == "the directory at etcd://a:1,b:2/x"

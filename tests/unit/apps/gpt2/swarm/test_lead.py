@@ -22,5 +22,5 @@ COORDINATOR = "tcp://10.0.0.1:4700"
 )
 def test_a_peer_that_joins_by_the_command_that_is_told_saves_as_the_ranks_do(config, saves):
     flags = parse(shlex.split(joining(COORDINATOR, config))[3:])
-    assert flags.place.coordinator == COORDINATOR
+    assert flags.address.coordinator == COORDINATOR
     assert (flags.checkpoint, flags.save_every) == saves

@@ -1,0 +1,40 @@
+"""Where a process finds its swarm, and where it listens: a dataclass that makes part of the command line. No torch."""
+
+import re
+from dataclasses import dataclass
+
+from pipelined.errors import UsageError
+
+
+@dataclass(frozen=True)
+class SwarmAddress:
+    """Where a process finds its swarm, and where it listens."""
+
+    coordinator: str = ""
+    """Address of the directory: tcp://HOST:PORT of a coordinator."""
+    directory: str = ""
+    """Instead of a coordinator: etcd://HOST:PORT,HOST:PORT,…"""
+    listen: str = "tcp://127.0.0.1:0"
+    """Where this process listens; ?delay=50ms&rate=500mbit makes its links slow. Other machines need PIPELINED_KEY."""
+    name: str = ""
+    """Unique name of this process; the name of another running process is refused. Default: HOST-PID."""
+
+    @property
+    def url(self) -> str:
+        """The URL of the directory."""
+        return self.directory or self.coordinator
+
+    @property
+    def description(self) -> str:
+        """The directory, for messages, without a password."""
+        return "the directory at " + re.sub("//[^/]*@", "//", self.url)
+
+    def check(self) -> None:
+        """Raises UsageError: no address, or two. The owner calls this, so that the error names its command."""
+        if self.coordinator and self.directory:
+            fact = f"a swarm has one directory (--coordinator {self.coordinator}, --directory {self.directory})"
+            raise UsageError(f"{fact}; leave one of the two out")
+        if not (self.coordinator or self.directory):
+            raise UsageError("say where the swarm is: --coordinator tcp://HOST:PORT, or --directory etcd://…")
+        if self.coordinator.startswith("tcp:") and not re.fullmatch(r"tcp://[^/?@]+:[0-9]+", self.coordinator):
+            raise UsageError(f"--coordinator {self.coordinator} is no address; write tcp://HOST:PORT")
