@@ -149,8 +149,8 @@ class Export:
     """Address of a running swarm's directory: tcp://HOST:PORT of a coordinator."""
     directory: str = ""
     """Instead of a coordinator: etcd://HOST:PORT,HOST:PORT,…"""
-    listen: str = "tcp://127.0.0.1:0"
-    """Where peers send the state."""
+    listen: str | None = None
+    """Address to which peers send the state. Open: the local address from which this machine reaches the directory."""
     to: Path | None = None
     """Directory to write."""
     data: tuple[Path, ...] = ()

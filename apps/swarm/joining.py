@@ -23,8 +23,12 @@ from transports.rpc import Endpoint, open_endpoint
 
 @asynccontextmanager
 async def entered(address: SwarmAddress) -> AsyncIterator[tuple[Endpoint, Directory]]:
-    """An endpoint and the swarm's directory. Its requests are retried without limit: it may start later."""
-    async with await endpoint_at(address.listen) as endpoint:
+    """An endpoint and the swarm's directory, which may start later: a request is repeated for 30 s, then raises CutOff.
+
+    Raises:
+        UsageError: the endpoint cannot listen there, or no other machine could connect to it.
+    """
+    async with await endpoint_at(address.listen_url) as endpoint:
         async with open_directory(address.url, endpoint, RealClock()) as directory:
             yield endpoint, directory
 

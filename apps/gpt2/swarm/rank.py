@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 
 from apps.gpt2.swarm.job import SwarmJob
-from apps.gpt2.swarm.rendezvous import beside
 from apps.gpt2.train import place_of
 from apps.lm.data.text import Text
 from apps.swarm.address import SwarmAddress
@@ -64,7 +63,7 @@ class Rank:
         head = Head(self.rules.stages, self.rules.digest)
         if self.begun is not None:
             head = replace(head, step=self.begun.step, lineage=self.begun.lineage)
-        async with entered(SwarmAddress(coordinator=address, listen=beside(address))) as (_, directory):
+        async with entered(SwarmAddress(coordinator=address)) as (_, directory):
             await agree(directory, self.told, swarm)
             await directory.transact({HEAD: 0}, {HEAD: head.pack()})
 

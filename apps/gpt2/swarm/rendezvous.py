@@ -3,11 +3,10 @@
 Ranks of one machine use the loopback interface, unless --listen gives rank 0 an address that others can reach.
 """
 
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
 
+from apps.swarm.address import LOOPBACK
 from apps.swarm.joining import endpoint_at
 from pipelined.actors.agree import agree, broadcast
 from pipelined.aio.clock import RealClock
@@ -16,10 +15,6 @@ from pipelined.directory import serve_directory
 from pipelined.errors import UsageError
 from transports import Transport
 from transports.rpc import Endpoint
-
-LOOPBACK = "tcp://127.0.0.1:0"
-ANY_PORT = 9
-"""The port of a datagram socket that sends nothing."""
 
 
 @asynccontextmanager
@@ -48,16 +43,6 @@ async def meeting_point(
 async def _opened(transport: Transport, listen: str | None) -> Endpoint | None:
     machines = len(set(transport.nodes))
     if machines > 1 and listen is None:
-        fact = f"the ranks do not know where rank 0 is asked (machines: {machines})"
+        fact = f"there are several machines, but rank 0 listens on loopback only (machines: {machines})"
         raise UsageError(f"{fact}; add --listen tcp://HOST:0 with an address of rank 0's machine")
     return None if transport.rank else await endpoint_at(listen or LOOPBACK)
-
-
-def beside(address: str) -> str:
-    """The URL on which a process listens: the local address from which it reaches this address."""
-    host = urlsplit(address).hostname
-    kind, _, _, _, place = socket.getaddrinfo(host, ANY_PORT, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(kind, socket.SOCK_DGRAM) as probe:
-        probe.connect(place)
-        own = probe.getsockname()[0]
-    return f"tcp://[{own}]:0" if ":" in own else f"tcp://{own}:0"

@@ -12,7 +12,7 @@ from functools import partial
 from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.swarm.lead import HALT, HALTED, OVER, Lead, cancelled, stop_requested
 from apps.gpt2.swarm.rank import Rank, prepare
-from apps.gpt2.swarm.rendezvous import beside, meeting_point
+from apps.gpt2.swarm.rendezvous import meeting_point
 from apps.gpt2.swarm.report import Busy
 from apps.lm.data.text import Text
 from apps.swarm.address import SwarmAddress
@@ -40,7 +40,7 @@ async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text:
     try:
         with claimed or nullcontext():
             async with meeting_point(transport, job.config.listen, partial(rank.begin, swarm=swarm)) as address:
-                await _take_part(rank, SwarmAddress(coordinator=address, listen=beside(address)), stop)
+                await _take_part(rank, SwarmAddress(coordinator=address), stop)
                 await gather(transport, "gone", True)
     finally:
         rank.device.close()

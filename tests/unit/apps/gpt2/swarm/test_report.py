@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from apps.gpt2.report import reporting
-from apps.gpt2.swarm.rendezvous import beside
 from apps.gpt2.swarm.report import Busy, Log
 from pipelined.aio.clock import RealClock
 from pipelined.directory import Change, CutOff, Entry, FellBehind, View
@@ -104,10 +103,3 @@ def test_trouble_with_the_directory_costs_no_row(tmp_path, trouble):
     records = head(1), trouble, head(2), Evaluated(2, "r", 0.5)
     _, rows = follow(tmp_path / "rows", Told(START, *records), steps=2)
     assert {row["step"] for row in rows} == {0, 1}
-
-
-@pytest.mark.parametrize(
-    "address, mine", [("tcp://127.0.0.1:4700", "tcp://127.0.0.1:0"), ("tcp://[::1]:1", "tcp://[::1]:0")]
-)
-def test_who_talks_to_this_machine_listens_on_it(address, mine):
-    assert beside(address) == mine
