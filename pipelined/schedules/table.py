@@ -30,10 +30,10 @@ from pipelined.schedules.worker import Worker
 Cell = tuple[str, int, int, int]
 """(op, pipe, stage, microbatch)."""
 
-COMPUTATION = re.compile(r"(\d+)([FBIW])(\d+)(?:p(\d+))?")
+COMPUTATION = re.compile(r"(\d{1,18})([FBIW])(\d{1,18})(?:p(\d{1,18}))?")
 LOOKED_AFTER = re.compile(r"\d+(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)\d*")
 OVERLAP = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
-UPDATES = re.compile(r"updates every ([1-9]\d*)(?: delay (\d+))?")
+UPDATES = re.compile(r"updates every ([1-9]\d{0,17})(?: delay (\d{1,18}))?")
 NOTATION = "write stage, action (F, B, I or W) and microbatch as in 2F0, and the pipe behind as in 2F0p1"
 
 
@@ -184,7 +184,7 @@ def _row(path: Path, number: int, line: Iterable[str], left_out: Counter[str]) -
             elif found := LOOKED_AFTER.fullmatch(action):
                 left_out[found[1]] += 1
             elif action:
-                raise ScheduleError(f"{path}, row {number}, column {column}: cannot read {action!r}; {NOTATION}")
+                raise ScheduleError(f"{path}, row {number}, column {column}: cannot read {action!r:.40}; {NOTATION}")
 
 
 def check_segment(

@@ -193,6 +193,8 @@ def test_its_shape_is_the_table_s(table):
         ("0F0,0B0\n2F0,2B0\n", r"does nothing in stage 1 of pipe 0 \(stages: 3, pipes: 1\)"),
         ("99999999999F0\n", "does nothing in stage 0 of pipe 0"),
         ("0F0p1,0B0p1\n", "does nothing in stage 0 of pipe 0"),
+        (f"0F{'9' * 5000}\n", "row 1, column 1: cannot read '0F999"),
+        (f"updates every {'9' * 5000}\n0F0,0B0\n", "row 1, column 1: cannot read 'updates every 999"),
     ],
 )
 def test_a_table_that_cannot_be_read_names_the_place(table, text, fact):
