@@ -12,7 +12,7 @@ from pipelined.commands.steps import is_pass
 from pipelined.errors import UsageError
 from pipelined.traces.file import Span
 
-Which = tuple[int, str, int | None, int | None, int | None]
+Which = tuple[int, str, int, int, int]
 """(rank, name, stage, microbatch, pipe)."""
 
 

@@ -55,7 +55,7 @@ def spans_of_ranks(simulated: Simulated) -> Iterator[Span]:
         yield from spans_of(timeline, simulated.plan.rank(number, 0))
     for done in simulated.sums:
         for rank in done.ranks:
-            yield Span(rank, "all_reduce", done.name, done.start, done.end, 0, -1, -1, -1)
+            yield Span(rank, "all_reduce", done.name, done.start, done.end, 0)
 
 
 def _ranks(simulated: Simulated) -> Iterator[str]:

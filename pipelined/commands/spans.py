@@ -17,12 +17,7 @@ def spans_of(timeline: Timeline, first: int = 0) -> list[Span]:
     Args:
         first: the rank of worker 0.
     """
-    return [
-        Span(first + worker, *_kind(timed), timed.start, timed.end, 0, i.stage, i.microbatch, i.pipe)
-        for worker, done in enumerate(timeline.workers)
-        for timed in done
-        for i in [timed.instruction]
-    ]
+    return [_span(first + worker, timed) for worker, done in enumerate(timeline.workers) for timed in done]
 
 
 def write_trace(path: Path, ranks: int, spans: Iterable[Span]) -> None:
@@ -34,7 +29,8 @@ def write_trace(path: Path, ranks: int, spans: Iterable[Span]) -> None:
     write(path, [tracer.events() for tracer in tracers])
 
 
-def _kind(timed: Timed) -> tuple[str, str]:
-    """(category, name) of an instruction in a trace; both halves of a backward are of category backward."""
-    name = OPS[timed.instruction.op]
-    return name.partition("_")[0], name
+def _span(rank: int, timed: Timed) -> Span:
+    """The span of an instruction; both halves of a backward are of category backward."""
+    i = timed.instruction
+    name = OPS[i.op]
+    return Span(rank, name.partition("_")[0], name, timed.start, timed.end, 0, i.stage, i.microbatch, i.pipe)

@@ -5,13 +5,14 @@ from pathlib import Path
 
 from pipelined.errors import UsageError
 from pipelined.traces.file import Span, TraceError, read
+from pipelined.traces.tracer import NOWHERE
 
 PASSES = ("forward", "backward")
 
 
 def is_pass(span: Span) -> bool:
     """Whether this is a forward or backward (half) of a known microbatch through a known stage."""
-    return span.category in PASSES and None not in (span.step, span.stage, span.microbatch, span.pipe)
+    return span.category in PASSES and NOWHERE not in (span.step, span.stage, span.microbatch, span.pipe)
 
 
 def read_step(path: Path, asked: int | None) -> tuple[int, list[str], list[Span]]:

@@ -32,17 +32,17 @@ class TraceError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One event of one rank; start and end in seconds since the trace began; fields that do not apply are None."""
+    """One event of one rank; start and end in seconds since the trace began; a field that does not apply is NOWHERE."""
 
     rank: int
     category: str
     name: str
     start: float
     end: float
-    step: int | None = None
-    stage: int | None = None
-    microbatch: int | None = None
-    pipe: int | None = None
+    step: int = NOWHERE
+    stage: int = NOWHERE
+    microbatch: int = NOWHERE
+    pipe: int = NOWHERE
 
 
 def write(path: str | Path, per_rank: Sequence[Events], offsets: Sequence[float] | None = None) -> None:
@@ -103,7 +103,8 @@ def _aligned(per_rank: Sequence[Events], offsets: Sequence[float]) -> list[list[
 def _spans(rank: int, events: Events, shift: float) -> Iterator[Span]:
     rows = zip(events.kind.tolist(), (events.times + shift).tolist(), events.places.tolist(), strict=True)
     for kind, (start, end), places in rows:
-        yield Span(rank, *events.kinds[kind], start, end, *(None if p == NOWHERE else p for p in places))
+        category, name = events.kinds[kind]
+        yield Span(rank, category, name, start, end, *places)
 
 
 def _idle(rank: int, mine: list[Span], everyone: list[list[Span]]) -> Iterator[Span]:
@@ -145,7 +146,7 @@ def _names(ranks: int, processes: int) -> Iterator[dict[str, Any]]:
 
 
 def _line(lane: int, span: Span) -> dict[str, Any]:
-    places = {place: getattr(span, place) for place in PLACES if getattr(span, place) is not None}
+    places = {place: getattr(span, place) for place in PLACES if getattr(span, place) != NOWHERE}
     ts, end = round(span.start * 1e6, 3), round(span.end * 1e6, 3)
     line = {"name": span.name, "cat": span.category, "ph": "X", "ts": ts, "dur": round(end - ts, 3)}
     return {**line, "pid": lane, "tid": span.rank + 1, "args": places}

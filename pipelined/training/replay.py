@@ -17,6 +17,7 @@ from pipelined.programs.plan import Plan
 from pipelined.schedules import ScheduleError, Worker, find
 from pipelined.schedules.table import follow_segment
 from pipelined.traces.file import Span, TraceError, read
+from pipelined.traces.tracer import NOWHERE
 
 Order = tuple[Instruction, ...]
 """The instructions of one rank in one step; without a flush, in all steps, with microbatches numbered throughout."""
@@ -99,9 +100,8 @@ def _instructions(spans: Iterable[Span]) -> Iterable[tuple[int, int, Instruction
     """(rank, step, instruction) of every forward, backward and half of a backward, in the order they ran."""
     ops = {name: op for op, name in OPS.items()}
     for span in spans:
-        places = span.pipe, span.stage, span.microbatch
-        if span.name in ops and span.step is not None and None not in places:
-            yield span.rank, span.step, Instruction(ops[span.name], *places)
+        if span.name in ops and NOWHERE not in (span.step, span.pipe, span.stage, span.microbatch):
+            yield span.rank, span.step, Instruction(ops[span.name], span.pipe, span.stage, span.microbatch)
 
 
 def _prove(path: Path, plan: Plan, first: int, steps: int, by_rank: Mapping[int, Sequence[Instruction]]) -> None:
