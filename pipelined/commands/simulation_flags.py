@@ -1,6 +1,7 @@
-"""From the flags of `simulate` to what is simulated. The rule: what cannot be read is refused with what can."""
+"""From the flags of `simulate` to what is simulated. An unreadable value is refused; the message names the readable."""
 
 import argparse
+from typing import Any
 
 from collectives import Links
 from pipelined.commands.flags import shape_of
@@ -19,7 +20,7 @@ LINK = ("alpha", "beta", "gamma")
 
 
 def plan_of(arguments: argparse.Namespace) -> Plan:
-    """The arrangement; the microbatch's size says nothing here, but it must be whole when it is halved."""
+    """The arrangement. The microbatch's size does not matter here; it is 2 so that it can be halved."""
     shape = shape_of(arguments, find(arguments.name))
     asked = (shape.microbatches, shape.pipes, shape.chunks, shape.scale)
     return Plan(arguments.name, shape.depth, arguments.width, 2, *asked)
@@ -31,10 +32,14 @@ def workload_of(arguments: argparse.Namespace, depth: int) -> Workload:
     sizes = spread("--memory", pairs("--memory", arguments.memory, SIZES, sizes=True), depth)
     stages, parameters = [], []
     for stage in range(depth):
-        weights = int(sizes[stage].pop("parameters", 0))
-        named = {f"{name}_bytes": int(size) for name, size in sizes[stage].items()}
-        stages.append(StageCosts(**{name.replace("-", "_"): s for name, s in seconds[stage].items()}, **named))
-        parameters += [Parameters((stage,), weights // FLOAT)] if weights else []
+        weights, rest = divmod(int(sizes[stage].pop("parameters", 0)), FLOAT)
+        if rest:
+            fact = f"--memory parameters={FLOAT * weights + rest} are no whole parameters (bytes of each: {FLOAT})"
+            raise UsageError(f"{fact}; give a multiple of {FLOAT}")
+        fields: dict[str, Any] = {name.replace("-", "_"): number for name, number in seconds[stage].items()}
+        fields |= {f"{name}_bytes": int(size) for name, size in sizes[stage].items()}
+        stages.append(StageCosts(**fields))
+        parameters += [Parameters((stage,), weights)] if weights else []
     return Workload(stages, parameters)
 
 
@@ -50,4 +55,5 @@ def _link(flag: str, text: str) -> Links:
     for name, cost in costs.items():
         if not 0 <= cost < float("inf"):
             raise UsageError(f"{flag} {name}={cost:g} is no cost; give finite seconds from 0 up")
-    return Links(**{name: costs.get(name, 0.0) for name in LINK})
+    alpha, beta, gamma = (costs.get(name, 0.0) for name in LINK)
+    return Links(alpha, beta, gamma)
