@@ -42,9 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns: the exit code: 0 done, 2 bad input (one message on stderr), 130 interrupted.
     """
     parser = _parser()
-    chosen, chosen.others = parser.parse_known_args(arguments)
-    if chosen.others and not chosen.passes_on:
-        parser.error(f"unrecognized arguments: {' '.join(chosen.others)}")
+    chosen, others = parser.parse_known_args(arguments)
+    if others and not chosen.passes_on:
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    chosen.others = others
     try:
         chosen.run(chosen)
         sys.stdout.flush()
@@ -69,8 +70,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"pipelined {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in COMMANDS.items():
-        summary = module.__doc__.partition("\n")[0]
-        about = module.__doc__
+        about = module.__doc__ or ""
+        summary = about.partition("\n")[0]
         command = commands.add_parser(name, help=summary, description=about, formatter_class=_Defaults)
         module.add_arguments(command)
         command.set_defaults(run=module.run, passes_on=hasattr(module, "PASSES_ON"))

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+KINDS = ACTIVATION, GRADIENT = ("activation", "gradient")
+
 
 class Address(NamedTuple):
     """The address of a tensor between two stages; a subclass is an activation or a gradient."""
@@ -10,7 +12,11 @@ class Address(NamedTuple):
     pipe: int
     stage: int
     microbatch: int
-    kind = ""
+
+    @property
+    def kind(self) -> str:
+        """One of `KINDS`."""
+        raise NotImplementedError
 
     @property
     def key(self) -> tuple[int | str, ...]:
@@ -21,17 +27,20 @@ class Activation(Address):
     """The input of `stage`, sent by the stage before it."""
 
     __slots__ = ()
-    kind = "activation"
+
+    @property
+    def kind(self) -> str:
+        return ACTIVATION
 
 
 class Gradient(Address):
     """The gradient of the output of `stage`, sent by the stage after it."""
 
     __slots__ = ()
-    kind = "gradient"
 
-
-KINDS = (Activation.kind, Gradient.kind)
+    @property
+    def kind(self) -> str:
+        return GRADIENT
 
 
 def describe(key: tuple[int | str, ...] | None) -> str:

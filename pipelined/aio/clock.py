@@ -86,6 +86,9 @@ class _Jump(selectors.SelectSelector):
 
 
 class _VirtualLoop(asyncio.SelectorEventLoop):
+    _scheduled: list[asyncio.TimerHandle]
+    """The heap of timers of asyncio's own loops."""
+
     def __init__(self) -> None:
         self._now, selector = 0.0, _Jump()
         selector.loop = self

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from pipelined.errors import UsageError
 
@@ -94,8 +94,8 @@ def log_to_stderr(level: Level) -> None:
     Raises:
         UsageError: an unknown level.
     """
-    if level not in Level.__args__:
-        raise UsageError(f"there is no log level {level!r}; use one of {', '.join(Level.__args__)}")
+    if level not in get_args(Level):
+        raise UsageError(f"there is no log level {level!r}; use one of {', '.join(get_args(Level))}")
     if not any(isinstance(handler, _ToStderr) for handler in _logger.handlers):
         _logger.addHandler(_ToStderr())
     _logger.setLevel(level.upper())
@@ -122,7 +122,9 @@ def read(told: object) -> Event | None:
     if type(told) is not dict:
         return None
     at, kind, facts = told.get("at"), told.get("kind"), told.get("facts")
-    if type(at) not in (int, float) or not 0 <= at < LATEST or type(kind) is not str or type(facts) is not dict:
+    if type(kind) is not str or type(facts) is not dict:
+        return None
+    if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < LATEST:
         return None
     level = logging.WARNING if told.get("level") == "warning" else logging.INFO
     plain = {shown(name): _plain(value) for name, value in list(facts.items())[:MOST_FACTS]}

@@ -256,5 +256,5 @@ def _solid(tensor: "torch.Tensor") -> "torch.Tensor":
 def _record(tensor: "torch.Tensor") -> TensorRecord:
     import torch
 
-    digest = hashlib.sha256(tensor.reshape(-1).view(torch.uint8).numpy()).hexdigest()
+    digest = hashlib.sha256(tensor.reshape(-1).view(torch.uint8).numpy().data).hexdigest()
     return TensorRecord(shape=list(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."), sha256=digest)

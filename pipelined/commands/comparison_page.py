@@ -5,6 +5,7 @@ In the third part a box is a pass and the space before it its rank's waiting; re
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
@@ -41,7 +42,9 @@ def _draw_differences(figure: Figure, axes: Axes, picture: Picture, passes: Sequ
     scale = largest * picture.per_second or 1.0
     colours = ScalarMappable(Normalize(-scale, scale), SHORTER_TO_LONGER)
     shapes, values = zip(*_shapes(picture, passes), strict=True)
-    axes.add_collection(PolyCollection(shapes, facecolor=colours.to_rgba(values), edgecolor="#d4d4d8", linewidth=0.4))
+    axes.add_collection(
+        PolyCollection(shapes, facecolor=colours.to_rgba(np.array(values)), edgecolor="#d4d4d8", linewidth=0.4)
+    )
     dress(axes, picture, "where they differ: boxes are passes, low boxes the waiting before them")
     bar = figure.colorbar(colours, ax=axes, location="right", fraction=0.012, pad=0.005)
     bar.ax.tick_params(labelsize=7)

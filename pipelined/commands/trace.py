@@ -99,11 +99,11 @@ def _page(
     from pipelined.commands.drawing import Picture
 
     until = max(span.end for span in (*measured, *expected))
-    pictures = [
+    above, below = (
         Picture(spans, rows, title, "time (ms)", 1e3, until)
         for spans, title in zip((measured, expected), titles, strict=True)
-    ]
-    return draw_comparison(*pictures, passes)
+    )
+    return draw_comparison(above, below, passes)
 
 
 def _save(arguments: argparse.Namespace, figure: Callable[[], "Figure"]) -> None:

@@ -11,7 +11,7 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.latency import RoundTrip
 from pipelined.aio.notifier import Notifier
 from pipelined.directory import messages
-from pipelined.directory.api import Change, Conflict, CutOff, Directory, Lease, Prefixes, View, WrongKey
+from pipelined.directory.api import Change, Conflict, CutOff, Directory, Entry, Lease, Prefixes, View, WrongKey
 from pipelined.directory.limits import DirectoryLimits
 from pipelined.directory.retry import PATIENCE_S, NoAnswer, Retry
 from transports.rpc import Endpoint, Party, Rejected, Request, Response, Unreachable
@@ -99,7 +99,7 @@ class EmbeddedDirectory(Directory):
     async def read(self, prefix: Prefixes = "") -> View:
         self._limits.check_prefixes(prefix)
         told = await self._ask(messages.READ, prefix=prefix)
-        return View(told["revision"], messages.read_entries(told["entries"]))
+        return View(told["revision"], {key: Entry(*entry) for key, entry in told["entries"]})
 
     async def transact(
         self,
@@ -174,11 +174,12 @@ class EmbeddedDirectory(Directory):
         if self._closed:
             raise CutOff(f"the directory at {self._caller.address} was closed here; open it again")
         known = self._entered
-        if known is None or known["client"] is None:
-            told = await self._caller.request(messages.ENTER, {}, 0.0)  # includes the time to connect
-            if self._entered is known:
-                self._entered = {**told, "name": known["name"]} if known else told
-        return self._entered
+        if known and known["client"] is not None:
+            return known
+        entered = await self._caller.request(messages.ENTER, {}, 0.0)  # includes the time to connect
+        if self._entered is known:  # no other request has entered meanwhile
+            self._entered = {**entered, "name": known["name"]} if known else entered
+        return self._entered or entered
 
     @contextmanager
     def _numbered(self) -> Iterator[int]:

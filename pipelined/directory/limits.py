@@ -6,6 +6,9 @@ A refusal names the number and the limit.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
+
+from pipelined.directory.api import Prefixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,8 @@ class DirectoryLimits:
     longest_wait: float = 3600.0
     prefixes: int = 16
 
-    def check_prefixes(self, prefixes: object) -> None:
-        """Raises ValueError: not text or a tuple of texts, one is too long, or there are too many or zero."""
+    def check_prefixes(self, prefixes: object) -> Prefixes:
+        """The prefixes. Raises ValueError: not text or a tuple of texts, one too long, or too many or zero."""
         several = (prefixes,) if isinstance(prefixes, str) else prefixes
         if not isinstance(several, tuple):
             raise ValueError(f"prefixes are text, or a tuple of such (type: {type(prefixes).__name__})")
@@ -54,6 +57,7 @@ class DirectoryLimits:
             raise ValueError(f"too few or too many prefixes (prefixes: {len(several)}, most: {self.prefixes})")
         for prefix in several:
             self.check_prefix(prefix)
+        return prefixes if isinstance(prefixes, str) else several
 
     def check_prefix(self, prefix: object) -> None:
         """Raises ValueError: not text, or too long."""
@@ -69,12 +73,13 @@ class DirectoryLimits:
         if not key:
             raise ValueError("a key has at least one character (characters: 0)")
 
-    def check_seconds(self, seconds: object) -> None:
-        """Raises ValueError: not a number, or not above 0 and at most `longest_lease`."""
-        if type(seconds) not in (int, float) or not 0 < seconds <= self.longest_lease:
+    def check_seconds(self, seconds: object) -> float:
+        """The length of a lease. Raises ValueError: not a number, or not above 0 and at most `longest_lease`."""
+        if not _is_number(seconds) or not 0 < seconds <= self.longest_lease:
             raise ValueError(
                 f"no such lease (seconds: {seconds!r}); it lives more than 0, at most {self.longest_lease}"
             )
+        return float(seconds)
 
     def check_transaction(self, expect: Mapping[str, int], put: Mapping[str, bytes], delete: Sequence[str]) -> None:
         """Raises ValueError: a part has the wrong type or is too large, or a key is both put and deleted."""
@@ -100,13 +105,19 @@ class DirectoryLimits:
             raise ValueError(f"the value of {key!r} is too large (bytes: {len(value)}, most: {self.value})")
 
 
-def check_whole(name: str, number: object) -> None:
-    """Raises ValueError: not a whole number from 0 to 2^63 - 1."""
+def check_whole(name: str, number: object) -> int:
+    """The number. Raises ValueError: not a whole number from 0 to 2^63 - 1."""
     if type(number) is not int or not 0 <= number < 1 << 63:
         raise ValueError(f"{name} is no whole number from 0 to 2^63 - 1 ({number!r:.40})")
+    return number
 
 
-def check_length_of_time(name: str, seconds: object) -> None:
-    """Raises ValueError: not a finite number of seconds from 0 up."""
-    if type(seconds) not in (int, float) or not 0 <= seconds < math.inf:
+def check_length_of_time(name: str, seconds: object) -> float:
+    """The duration. Raises ValueError: not a finite number of seconds from 0 up."""
+    if not _is_number(seconds) or not 0 <= seconds < math.inf:
         raise ValueError(f"{name} is no length of time ({seconds!r:.40})")
+    return seconds
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return type(value) in (int, float)  # a bool is none

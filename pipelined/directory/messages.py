@@ -103,25 +103,20 @@ class Asking:
 
     def whole(self, name: str) -> int:
         """A number from 0 up."""
-        check_whole(name, self._told.get(name))
-        return self._told[name]
+        return check_whole(name, self._told.get(name))
 
     def time(self, name: str) -> float:
         """A duration in seconds."""
-        check_length_of_time(name, self._told.get(name))
-        return self._told[name]
+        return check_length_of_time(name, self._told.get(name))
 
     def prefix(self) -> Prefixes:
         """The prefixes to read or watch."""
-        told = self._told.get("prefix")
-        prefixes = tuple(told) if isinstance(told, list) else told
-        self._limits.check_prefixes(prefixes)
-        return prefixes
+        prefixes = self._told.get("prefix")
+        return self._limits.check_prefixes(tuple(prefixes) if isinstance(prefixes, list) else prefixes)
 
     def seconds(self) -> float:
         """The length of a lease in seconds."""
-        self._limits.check_seconds(self._told.get("seconds"))
-        return float(self._told["seconds"])
+        return self._limits.check_seconds(self._told.get("seconds"))
 
     def request(self) -> DirectoryRequest:
         return DirectoryRequest(self.whole("client"), self.whole("number"), self.whole("settled"))

@@ -69,6 +69,8 @@ class Registration:
                 return 0
             except Conflict as error:
                 held = error.found[self._key]
+            if held is None:
+                continue
             if not self._is_foreign(held):
                 return held.revision
             if (passed := self._clock.now() - began) > NAME_LEASES * seconds:

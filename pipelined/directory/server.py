@@ -94,7 +94,7 @@ class _Server:
         raise AssertionError("leases never end ending")
 
     def _open(self) -> None:
-        answers = {
+        answers: dict[str, Decide] = {
             messages.ENTER: self._enter,
             messages.READ: self._read,
             messages.CHANGES: self._changes,

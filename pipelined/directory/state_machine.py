@@ -181,7 +181,7 @@ class StateMachine:
 
     def _compare(self, expect: Mapping[str, int]) -> None:
         found = {key: self._entries.get(key) for key in expect}
-        if any((found[key].revision if found[key] else 0) != revision for key, revision in expect.items()):
+        if any((entry.revision if entry else 0) != expect[key] for key, entry in found.items()):
             raise Conflict(found)
 
     def _check_room(self, put: Mapping[str, bytes], gone: Sequence[str]) -> None:

@@ -25,8 +25,9 @@ def watching(names: Sequence[str]) -> Iterator[None]:
         names: the name of each rank in the message.
     """
     command = [sys.executable, "-I", "-S", __file__, str(os.getppid()), str(os.getpid()), *names]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
-    with subprocess.Popen(command, **pipes, start_new_session=True) as watcher:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0, start_new_session=True) as watcher:
+        assert watcher.stdin and watcher.stdout  # as both are pipes
         watcher.stdout.read(len(READY))
         try:
             yield

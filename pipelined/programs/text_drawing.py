@@ -44,7 +44,7 @@ def fault_grid(program: Program, marks: Mapping[tuple[int, int], str]) -> str:
     Args:
         marks: (worker, position) to a note; a position just past the end points after the last instruction.
     """
-    rows = []
+    rows: list[str] = []
     for worker in sorted({worker for worker, _ in marks}):
         notes = {position: note for (marked, position), note in sorted(marks.items()) if marked == worker}
         rows += _pointed_at(f"worker {worker} | ", program.workers[worker], notes)

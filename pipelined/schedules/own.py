@@ -98,6 +98,7 @@ def _imported(name: str) -> ModuleType:
     if key in sys.modules:
         return sys.modules[key]
     spec = importlib.util.spec_from_file_location(key, path)
+    assert spec and spec.loader  # as the name ends in .py
     module = sys.modules[key] = importlib.util.module_from_spec(spec)  # @dataclass looks its module up in sys.modules
     try:
         spec.loader.exec_module(module)

@@ -45,7 +45,8 @@ ELSEWHERE = {
 class Schedule(Protocol):
     """The two functions that a schedule module defines."""
 
-    __name__: str
+    @property
+    def __name__(self) -> str: ...
 
     def layout(self, shape: Shape) -> StageMap:
         """Which worker holds which stage of which pipe; raises ScheduleError for a shape the schedule cannot take."""

@@ -4,7 +4,7 @@ etcd's own guarantees are used where they match the interface; `Marks` and `watc
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 
 from pipelined.aio.clock import Clock
@@ -14,6 +14,7 @@ from pipelined.directory.api import (
     Conflict,
     CutOff,
     Directory,
+    Entry,
     FellBehind,
     Lease,
     LeaseLost,
@@ -74,7 +75,7 @@ class EtcdDirectory(Directory):
             raise Conflict({key: entries.get(key) for key in expect})
         return revision
 
-    async def watch(self, prefix: Prefixes, after: int) -> AsyncIterator[Sequence[Change]]:
+    async def watch(self, prefix: Prefixes, after: int) -> AsyncGenerator[Sequence[Change]]:
         self._limits.check_prefixes(prefix)
         changes = self._watch_one(prefix, after) if isinstance(prefix, str) else self._watch_several(prefix, after)
         async with aclosing(changes):
@@ -86,12 +87,12 @@ class EtcdDirectory(Directory):
         prefixes = (prefix,) if isinstance(prefix, str) else prefix
         ranges = [{"request_range": {**self._keys.below(each), "revision": str(at)}} for each in prefixes]
         told = await self._gateway.call("kv/txn", {"success": ranges})
-        found = {}
+        found: dict[str, Entry] = {}
         for each in told["responses"]:
             found |= self._keys.entries(each["response_range"])
         return View(at or revision_of(told), found)
 
-    async def _watch_several(self, prefixes: tuple[str, ...], after: int) -> AsyncIterator[Sequence[Change]]:
+    async def _watch_several(self, prefixes: tuple[str, ...], after: int) -> AsyncGenerator[Sequence[Change]]:
         try:
             before = await self._read(prefixes, after) if after else View(0, {})
         except EtcdError as error:
@@ -102,7 +103,7 @@ class EtcdDirectory(Directory):
             async for each in changes:
                 yield each
 
-    async def _watch_one(self, prefix: str, after: int) -> AsyncIterator[Sequence[Change]]:
+    async def _watch_one(self, prefix: str, after: int) -> AsyncGenerator[Sequence[Change]]:
         while True:
             wanted = {**self._keys.below(prefix), "start_revision": str(after + 1)}
             stream, told = await self._gateway.stream("watch", {"create_request": wanted})
@@ -142,7 +143,7 @@ class EtcdDirectory(Directory):
 
 async def watch_several(
     directory: Directory, prefixes: tuple[str, ...], before: View
-) -> AsyncIterator[Sequence[Change]]:
+) -> AsyncGenerator[Sequence[Change]]:
     """Watch several prefixes as one; yield the changes after a view of them.
 
     etcd orders the changes of one watch, but not those of several watches. So each prefix has its own watch, used only

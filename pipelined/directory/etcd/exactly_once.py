@@ -48,11 +48,12 @@ class Marks:
         async with self._turn:
             self._number += 1
             while True:
-                marked = await self._marked(compare, success, failure)
+                lease = await self._living()
+                marked = self._marked(lease, compare, success, failure)
                 try:
                     told = await self._gateway.call("kv/txn", marked)
                 except EtcdError as error:
-                    if error.code != NOT_FOUND or await self._lease.lives():
+                    if error.code != NOT_FOUND or await lease.lives():
                         raise
                     self._lease = None
                     continue
@@ -77,9 +78,8 @@ class Marks:
     def _value(self) -> bytes:
         return b"%d" % self._number
 
-    async def _marked(self, *parts: Sequence[EtcdMessage]) -> EtcdMessage:
+    def _marked(self, lease: EtcdLease, *parts: Sequence[EtcdMessage]) -> EtcdMessage:
         compare, success, failure = parts
-        lease = await self._living()
         return {
             "compare": [self._keys.compare(self._name, self._revision), *compare],
             "success": [self._keys.put(self._name, self._value, lease.number), *success],

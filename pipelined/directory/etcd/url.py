@@ -37,7 +37,7 @@ class EtcdPlace:
     def parse(cls, url: str) -> "EtcdPlace":
         """Parse a URL. Raises UsageError: malformed, or with an unknown option."""
         scheme, _, rest = url.partition("://")
-        place = re.match(r"[^/?#]*", rest).group()  # not with `urlsplit`, which refuses brackets after a comma
+        place = re.split("[/?#]", rest, maxsplit=1)[0]  # not with `urlsplit`, which refuses brackets after a comma
         parts = urlsplit(rest[len(place) :])
         login, _, hosts = place.rpartition("@")
         user, _, password = login.partition(":")
