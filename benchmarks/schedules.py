@@ -120,7 +120,7 @@ def _plan(name: str, scale: str, depth: int, microbatches: int) -> Plan:
         plan = Plan(name, depth, 1, rows, microbatches, chunks=2, scale=scale)
     except ScheduleError:
         plan = Plan(name, depth, 1, rows, microbatches, scale=scale)
-    if plan.layout.updates is not None:
+    if not plan.flushes:
         raise ScheduleError("without a flush a step does not end where the next begins")
     return plan
 

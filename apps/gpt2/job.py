@@ -16,7 +16,7 @@ from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.programs.record import in_time, record
 from pipelined.schedules import find
-from pipelined.simulation.memory import rank_memory, without_flush
+from pipelined.simulation.memory import rank_memory
 
 BATCH = 32
 """Sequences a step, by default."""
@@ -50,7 +50,7 @@ class Job:
     @property
     def clip(self) -> float:
         """Largest global gradient norm; 0 does not clip."""
-        default = CLIP if self.plan.layout.updates is None else 0.0
+        default = CLIP if self.plan.flushes else 0.0
         return default if self.config.clip is None else self.config.clip
 
     def plain(self) -> dict[str, object]:
@@ -74,7 +74,7 @@ class Job:
             f"batch: {plan.batch} sequences of {self.sequence} tokens = {plan.microbatch} a microbatch x "
             f"{plan.total_microbatches} microbatches",
         ]
-        if plan.layout.updates is not None:
+        if not plan.flushes:
             every = plan.microbatches_an_update
             lines.append(f"updates: without a flush, by every {every} microbatches' gradients; {UNCLIPPED}")
         return "\n".join(lines)
@@ -82,7 +82,7 @@ class Job:
     def table(self) -> str:
         """One line a worker of a group: its stages, their layers, and the memory they take in float32."""
         schedule, layout = find(self.plan.schedule), self.plan.layout
-        program = in_time(schedule, layout) if layout.updates is None else record(schedule, self.plan.shape)
+        program = in_time(schedule, layout) if self.plan.flushes else record(schedule, self.plan.shape)
         check(program)
         rows = [self._row(worker, instructions) for worker, instructions in enumerate(program.workers)]
         shape = f"({self.plan.rows}, {self.sequence}, {self.model.d_model})"
@@ -91,10 +91,8 @@ class Job:
     def _row(self, worker: int, instructions: Sequence[Instruction]) -> str:
         cut, stages = partition(layer_costs(self.model, self.sequence), self.plan.depth), self.plan.stages_of(worker)
         where = ", ".join(f"{stage} (layers {cut[stage].start}-{cut[stage].stop - 1})" for stage in stages)
-        sizes, parts = workload(self.model, self.plan, self.sequence), self.plan.layout.parts
-        held = rank_memory(sizes, stages, instructions, parts, self.config.recompute)
-        if self.plan.layout.updates is not None:
-            held = without_flush(held, self.plan.layout.updates, instructions)
+        sizes = workload(self.model, self.plan, self.sequence)
+        held = rank_memory(sizes, self.plan.layout, worker, instructions, self.config.recompute)
         state, kept = (f"{nbytes / 2**20:,.1f} MiB" for nbytes in (held.state, held.activations))
         return f"  worker {worker}: stages {where}; {state} of state, up to {kept} of activations"
 
@@ -129,7 +127,7 @@ def resolve(config: Config, world_size: int | None, model: ModelConfig | None = 
         config.microbatches,
     )
     plan, reason = choose(_as_its_table(wishes))
-    if config.clip and plan.layout.updates is not None:
+    if config.clip and not plan.flushes:
         fact = f"--clip {config.clip:g} does not go with {plan.schedule}: {UNCLIPPED}"
         raise UsageError(f"{fact}; leave --clip out, or use a schedule with a flush")
     if planned:

@@ -136,7 +136,7 @@ def _build(
     orders: Mapping[int, Order],
 ) -> Trainer:
     config = job.config
-    kind = Trainer if job.plan.layout.updates is None else AsynchronousTrainer
+    kind = Trainer if job.plan.flushes else AsynchronousTrainer
     return kind(
         actor,
         GPT2(job.model),

@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
     timeline = price(program, costs)
     _write_files(arguments, shape, timeline)
     _tell_left_out(schedule)
-    settled = None if timeline.layout.updates is None else steady(schedule, shape, costs)
+    settled = None if timeline.layout.updates.flushes else steady(schedule, shape, costs)
     if arguments.json:
         print(json.dumps(as_json(arguments.name, shape, timeline, settled)))
     else:

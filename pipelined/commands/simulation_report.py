@@ -6,7 +6,6 @@ from typing import Any
 
 from pipelined.commands.spans import spans_of
 from pipelined.simulation.simulator import Simulated
-from pipelined.simulation.traffic import updates_a_step
 from pipelined.traces.file import Span
 
 MOST = 16
@@ -38,13 +37,13 @@ def as_text(simulated: Simulated) -> str:
     plan, step = simulated.plan, simulated.step_seconds
     size = f"D = {plan.depth}, N = {plan.microbatches}, W = {plan.width}"
     lines = [f"{plan.schedule}, {size}: {plan.world_size} ranks", f"step           {step:g} s"]
-    if plan.layout.updates is None:
+    if plan.flushes:
         idle = f"{simulated.bubble_ratio:.1%} of the ranks' time until then idle"
         lines.append(f"last backward  {simulated.makespan:g} s, {idle}")
         lines.append(f"gradient sums  {len(simulated.sums)}, exposed for {simulated.exposed_sync:g} s after it")
     else:
         lines.append(f"no flush       one of many steps, {simulated.bubble_ratio:.1%} of the ranks' time idle")
-        lines.append(f"updates        {updates_a_step(plan)} a step, by gradients of older weights: not exact")
+        lines.append(f"updates        {plan.updates_a_step} a step, by gradients of older weights: not exact")
     lines += ["", *_ranks(simulated)]
     return "\n".join([*lines, "", *_links(simulated)] if simulated.traffic else lines)
 

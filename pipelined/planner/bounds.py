@@ -30,7 +30,7 @@ def least_seconds(candidate: Candidate, workload: Workload, machine: Machine, al
     """
     plan, parts, split = candidate.plan, candidate.plan.layout.parts, splits(candidate.plan)
     spent = _Spent(candidate, workload, split)
-    if plan.layout.updates is not None:
+    if not plan.flushes:
         return max(map(spent.busy, range(plan.layout.workers)))
     longest = max(
         spent.busy(worker) + spent.way_there(worker) + (0.0 if split else spent.way_back(worker))
@@ -44,8 +44,10 @@ def least_seconds(candidate: Candidate, workload: Workload, machine: Machine, al
 def least_bytes(candidate: Candidate, workload: Workload) -> float:
     """A lower bound of the bytes of the fullest rank: its state, and one microbatch in its largest stage."""
     plan = candidate.plan
-    held = [set(plan.layout.stages_of(worker)) for worker in range(plan.layout.workers)]
-    return max(rank_memory(workload, stages, ()).total + _one_alive(candidate, workload, stages) for stages in held)
+    return max(
+        rank_memory(workload, plan.layout, worker, ()).total + _one_alive(candidate, workload, plan.stages_of(worker))
+        for worker in range(plan.layout.workers)
+    )
 
 
 def splits(plan: Plan) -> bool:
@@ -108,6 +110,6 @@ def _least_sum(plan: Plan, workload: Workload, machine: Machine, all_reduce: str
     return min(cheapest, default=0.0)
 
 
-def _one_alive(candidate: Candidate, workload: Workload, stages: set[int]) -> float:
+def _one_alive(candidate: Candidate, workload: Workload, stages: Sequence[int]) -> float:
     """Activation bytes of one microbatch in the largest stage; with recomputation too they are alive in a backward."""
     return max(workload.stages[stage].activation_bytes for stage in stages) / candidate.plan.layout.parts

@@ -34,7 +34,7 @@ class Candidate:
         pipes = f" {plan.layout.pipes} pipes" if plan.pipes > 2 else ""
         chunks = f" {plan.chunks} chunks" if plan.chunks > 1 else ""
         scale = f" {plan.scale}" if plan.scale != "direct" else ""
-        stale = "" if plan.layout.updates is None else STALE
+        stale = "" if plan.flushes else STALE
         return f"{plan.schedule}{pipes}{chunks}{scale}{stale}"
 
 
@@ -59,7 +59,7 @@ def candidates(
         find(name)
     every = dict.fromkeys(plan for name in names for plan in _of(name, ranks, batch, layers, alone=len(names) == 1))
     every = [plan for plan in every if all(_chosen(plan, name) == value for name, value in fixed.items())]
-    found = [plan for plan in every if stale or plan.layout.updates is None]
+    found = [plan for plan in every if stale or plan.flushes]
     if not found:
         asked = "".join(f", {name}: {value}" for name, value in fixed.items())
         kind = "schedule" if stale else "schedule with a flush"

@@ -46,7 +46,7 @@ def reason(answer: Answer) -> str:
     best, told = answer.chosen, f"predicted {answer.chosen.step_s * 1e3:.1f} ms a step"
     if best.tried_s is not None:
         told = f"a step took {best.tried_s * 1e3:.1f} ms when it was tried, {told}"
-    if best.candidate.plan.layout.updates is not None:
+    if not best.candidate.plan.flushes:
         told += ", without a flush: its gradients are those of older weights"
     if answer.baseline is None:
         return f"{told}; plain data parallelism cannot cut this batch"

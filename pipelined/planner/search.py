@@ -112,7 +112,7 @@ class Answer:
     def worth_trying(self, most: int) -> list[Outcome]:
         """The best `most` plans with a flush, plus data parallelism if it fits the memory."""
         fits = self.baseline is not None and self.baseline.memory <= self.question.memory_limit
-        every = [one for one in self.best if one.candidate.plan.layout.updates is None][:most]
+        every = [one for one in self.best if one.candidate.plan.flushes][:most]
         known = {one.candidate for one in every}
         return every + [one for one in (self.baseline,) if most and fits and one.candidate not in known]
 

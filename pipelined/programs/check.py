@@ -37,7 +37,7 @@ def check(
     check_layout(program.layout)
     _check_places(program)
     _check_complete(program)
-    if program.layout.updates is not None:
+    if not program.layout.updates.flushes:
         _check_updates(program)
     deadlock = find_deadlock(program, Limits(mailbox, blocking_sums))
     if deadlock:
@@ -132,7 +132,6 @@ def _check_updates(program: Program) -> None:
 def _update_faults(program: Program, instructions: Sequence[Instruction], most: int) -> Iterator[tuple[int, str]]:
     """(position, the fault there)."""
     updates = program.layout.updates
-    assert updates is not None
     done = begun = 0
     for position, instruction in enumerate(instructions):
         newest = done // updates.every

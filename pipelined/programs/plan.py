@@ -47,10 +47,10 @@ class Plan:
         if self.microbatch % self.layout.parts:
             fact = f"{self.scale} cuts each microbatch in {self.layout.parts} (--microbatch {self.microbatch})"
             raise PlanError(f"{fact}; make it a multiple of {self.layout.parts}")
-        updates = self.layout.updates
-        if updates is not None and self.microbatches % updates.every:
-            fact = f"{self.schedule} updates by {updates.every} microbatches at a time (microbatches: "
-            raise PlanError(f"{fact}{self.microbatches}); use a multiple of {updates.every}")
+        every = self.layout.updates.every
+        if self.total_microbatches // self.width % every:
+            fact = f"{self.schedule} updates by {every} microbatches at a time (microbatches: "
+            raise PlanError(f"{fact}{self.microbatches}); use a multiple of {every}")
 
     @cached_property
     def layout(self) -> StageMap:
@@ -78,13 +78,22 @@ class Plan:
     @property
     def microbatches_an_update(self) -> int:
         """The number of gradients, over all groups, in one update: those of a step, or fewer without a flush."""
-        updates = self.layout.updates
-        return self.total_microbatches if updates is None else updates.every * self.width
+        return self.layout.updates.every * self.width
+
+    @property
+    def updates_a_step(self) -> int:
+        """Updates of each parameter in a step: 1, or without a flush the number that the schedule sets."""
+        return self.total_microbatches // self.microbatches_an_update
+
+    @property
+    def flushes(self) -> bool:
+        """Whether the pipe is drained at the end of every step; see `schedules.Updates`."""
+        return self.layout.updates.flushes
 
     @property
     def proof_shape(self) -> Shape:
         """The shape that is checked before training: one step, or without a flush enough steps to fill the pipe."""
-        return self.shape if self.layout.updates is None else replace(self.shape, steps=1 + steps_to_fill(self.shape))
+        return self.shape if self.flushes else replace(self.shape, steps=1 + steps_to_fill(self.shape))
 
     @property
     def batch(self) -> int:

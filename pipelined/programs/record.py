@@ -33,7 +33,7 @@ def record(schedule: Schedule, shape: Shape, costs: Costs | None = None) -> Prog
             weight halves (of an asynchronous one: more than which of its forwards and backwards comes first).
     """
     layout = schedule.layout(shape)
-    if shape.steps != 1 and layout.updates is None:
+    if shape.steps != 1 and layout.updates.flushes:
         fact = f"{schedule.__name__.rpartition('.')[2]} flushes behind every step (steps: {shape.steps})"
         raise ScheduleError(f"{fact}; use --steps 1, or an asynchronous schedule")
     program, asked = _in_time(schedule, layout)
@@ -110,7 +110,7 @@ def _traced(schedule: Schedule, shape: Shape, costs: Costs, in_time: Program) ->
 def _fixed(program: Program, instructions: Iterable[Instruction]) -> list[Instruction]:
     """The order that timing must not change; for an asynchronous schedule that of forwards and that of backwards."""
     fixed = skeleton(instructions)
-    return fixed if program.layout.updates is None else sorted(fixed, key=lambda instruction: instruction.op)
+    return fixed if program.layout.updates.flushes else sorted(fixed, key=lambda instruction: instruction.op)
 
 
 def skeleton(instructions: Iterable[Instruction]) -> list[Instruction]:

@@ -55,7 +55,7 @@ def steps_to_fill(shape: Shape) -> int:
 
 def uses(program: Program, worker: int) -> Iterator[Use]:
     """The weights that a worker uses for each microbatch, in the order of the forwards."""
-    updates, done = _updates(program), 0
+    updates, done = program.layout.updates, 0
     for instruction in program.workers[worker]:
         if instruction.op == "F":
             microbatch = instruction.microbatch
@@ -88,9 +88,4 @@ def versions_held(updates: Updates, alive: int) -> int:
 
     These are the newest one and the older ones that live and later microbatches use.
     """
-    return 1 + (-(-(alive - 1) // updates.every) if updates.delay is None else updates.delay)
-
-
-def _updates(program: Program) -> Updates:
-    assert program.layout.updates is not None
-    return program.layout.updates
+    return 1 + (-(-max(0, alive - 1) // updates.every) if updates.delay is None else updates.delay)

@@ -47,7 +47,8 @@ class Timeline:
 
     @property
     def weight_copies(self) -> list[int]:
-        """Copies of weights on each worker: one per stage; for an asynchronous schedule the versions of its stage."""
-        if self.layout.updates is not None:
-            return [versions_held(self.layout.updates, most_alive(worker)) for worker in self.program.workers]
-        return [len(self.layout.stages_of(worker)) for worker in range(self.layout.workers)]
+        """Copies of weights on each worker: for each of its stages the versions that it holds."""
+        return [
+            len(self.layout.stages_of(worker)) * versions_held(self.layout.updates, most_alive(instructions))
+            for worker, instructions in enumerate(self.program.workers)
+        ]

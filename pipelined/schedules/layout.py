@@ -1,6 +1,6 @@
 """The shape that the caller requests from a schedule, and the stage map that the schedule returns."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipelined.errors import UsageError
 
@@ -34,21 +34,30 @@ class Shape:
 
 @dataclass(frozen=True)
 class Updates:
-    """How an asynchronous schedule updates weights: stage by stage, while microbatches are in flight.
+    """When weights are updated, and which version of them a forward uses.
 
     Versions of a stage's weights are counted from 0 at the start of a segment. Update u makes version u + 1 from the
-    gradients of microbatches u·every … u·every + every - 1, as soon as the stage has the last of them. Stage s may have
-    at most D - s microbatches alive.
+    gradients of microbatches u·every … u·every + every - 1.
+
+    With a flush (`FLUSH`) all microbatches of a step are in one update. All stages make it together, after all ranks
+    have agreed on the gradient's norm. Without a flush each stage makes an update as soon as it has the last of its
+    gradients, while other microbatches are in flight; stage s may have at most D - s microbatches alive.
 
     Args:
-        every: the number of microbatches of a group in one update.
+        every: the number of microbatches of a group in one update; of a flush, `StageMap` sets it.
         delay: a forward uses the weights this many versions before the version that its gradient is subtracted from
             (at the start of training: the initial weights). None: a forward uses the newest version of its stage, so
             the order of instructions determines the delay.
+        flushes: whether the pipe is drained before an update, so that a segment is one step.
     """
 
     every: int
     delay: int | None = None
+    flushes: bool = False
+
+
+FLUSH = Updates(every=0, delay=0, flushes=True)
+"""One update behind all microbatches of a step, by gradients of the weights that it changes."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +71,7 @@ class StageMap:
         microbatches: for each pipe its microbatches in the order in which they enter; each of 0 … N-1 is in one pipe.
         parts: the number of pieces into which each microbatch of the shape is cut; the pieces are the microbatches
             here (2 where backwards are halved). A piece has 1/parts of the sequences and of the cost.
-        updates: the update rule of an asynchronous schedule; its microbatches are those of a whole segment. None: all
-            weights are updated together, after the step.
+        updates: when weights are updated. Without a flush the microbatches here are those of a whole segment.
     """
 
     depth: int
@@ -71,7 +79,11 @@ class StageMap:
     placement: dict[tuple[int, int], tuple[int, ...]]
     microbatches: tuple[tuple[int, ...], ...]
     parts: int = 1
-    updates: Updates | None = None
+    updates: Updates = FLUSH
+
+    def __post_init__(self) -> None:
+        if self.updates.flushes:
+            object.__setattr__(self, "updates", replace(self.updates, every=sum(map(len, self.microbatches))))
 
     @property
     def pipes(self) -> int:

@@ -24,7 +24,7 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from pipelined.schedules.layout import ScheduleError, Shape, StageMap, Updates
+from pipelined.schedules.layout import FLUSH, ScheduleError, Shape, StageMap, Updates
 from pipelined.schedules.worker import Worker
 
 Cell = tuple[str, int, int, int]
@@ -45,13 +45,13 @@ class Table:
         name: the path of the file.
         rows: the instructions of each worker, in order.
         left_out: the skipped actions of messages, sums and shards, and how often each occurred.
-        updates: the update rule of a table without a flush, else None.
+        updates: when weights are updated, from the first row of a table without a flush.
     """
 
     name: str
     rows: tuple[tuple[Cell, ...], ...]
     left_out: Counter[str]
-    updates: Updates | None = None
+    updates: Updates = FLUSH
 
     @property
     def __name__(self) -> str:
@@ -79,14 +79,14 @@ class Table:
                 raise ScheduleError(f"{fact}; number both from 0 without a gap")
         placement = {place: (worker,) for place, worker in sorted(self._holders.items())}
         entering = tuple(tuple(sorted({c[3] for c in self._cells if c[1] == pipe})) for pipe in range(pipes))
-        if self.updates is not None:
+        if not self.updates.flushes:
             check_segment(self.name, self.rows, entering, self.updates)
             entering = (tuple(range(shape.steps * shape.microbatches)),)
         return StageMap(depth, len(self.rows), placement, entering, updates=self.updates)
 
     async def schedule(self, worker: Worker) -> None:
         """Run the worker's row: one step, or one segment where there is no flush."""
-        if self.updates is not None:
+        if not self.updates.flushes:
             return await follow_segment(worker, self.rows[worker.index], self.shape.microbatches)
         verbs = {"F": worker.forward, "B": worker.backward, "I": worker.backward_input, "W": worker.backward_weight}
         for op, pipe, stage, microbatch in self.rows[worker.index]:
@@ -112,7 +112,7 @@ class Table:
 
     def _check_shape(self, asked: Shape) -> None:
         own = self.shape
-        microbatches = own.microbatches if self.updates is None else asked.microbatches
+        microbatches = own.microbatches if self.updates.flushes else asked.microbatches
         wanted = {"depth": (own.depth,), "microbatches": (microbatches,), "pipes": (0, own.pipes)}
         for name, possible in {**wanted, "chunks": (1, own.chunks), "scale": ("direct",)}.items():
             if getattr(asked, name) not in possible:
@@ -140,8 +140,8 @@ def read_table(path: Path) -> Table:
         raise ScheduleError(f"cannot read the table {path} ({error}); give a CSV file with a row a worker") from error
     while lines and not any(map(str.strip, lines[-1])):
         lines.pop()
-    updates = _updates(lines[0]) if lines else None
-    first = 1 if updates is None else 2
+    updates = _updates(lines[0]) if lines else FLUSH
+    first = 1 if updates.flushes else 2
     rows = tuple(tuple(_row(path, number, line, left_out)) for number, line in enumerate(lines[first - 1 :], first))
     empty = next((number for number, row in enumerate(rows, first) if not row), None)
     if empty or not rows:
@@ -160,7 +160,7 @@ def write_table(program: Recorded) -> str:
         raise ScheduleError(f"{fact}; use --scale direct or forward-doubling")
     several, updates = program.layout.pipes > 1, program.layout.updates
     text = io.StringIO()
-    if updates is not None:
+    if not updates.flushes:
         text.write(f"updates every {updates.every}{'' if updates.delay is None else f' delay {updates.delay}'}\n")
     for row in program.workers:
         cells = [f"{i.stage}{i.op}{i.microbatch}" + f"p{i.pipe}" * several for i in row]
@@ -168,10 +168,10 @@ def write_table(program: Recorded) -> str:
     return text.getvalue()
 
 
-def _updates(line: Sequence[str]) -> Updates | None:
-    """The update rule in the first row, or None if that row has none."""
+def _updates(line: Sequence[str]) -> Updates:
+    """The updates that the first row states, or a flush if it states none."""
     found = UPDATES.fullmatch(",".join(line).strip(" ,"))
-    return found and Updates(int(found[1]), None if found[2] is None else int(found[2]))
+    return Updates(int(found[1]), None if found[2] is None else int(found[2])) if found else FLUSH
 
 
 def _row(path: Path, number: int, line: Iterable[str], left_out: Counter[str]) -> Iterator[Cell]:

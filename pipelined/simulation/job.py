@@ -9,7 +9,7 @@ from pipelined.programs.instructions import Instruction
 from pipelined.programs.overlap import SYNCS
 from pipelined.programs.plan import Plan
 from pipelined.simulation.machine import Machine
-from pipelined.simulation.traffic import totals_bytes, updates_a_step
+from pipelined.simulation.traffic import totals_bytes
 from pipelined.simulation.workload import Workload
 
 STEP_TOTALS = "ledger"
@@ -43,11 +43,6 @@ class Job:
             raise UsageError(str(error)) from error
         if self.all_reduce != "auto" and not hasattr(algorithm, "bytes_to"):
             raise UsageError(f"the all-reduce {self.all_reduce!r} has no closed form; take rabenseifner, ring or auto")
-
-    @property
-    def updates_a_step(self) -> int:
-        """Updates of each parameter in a step: one, or without a flush the number that the schedule sets."""
-        return updates_a_step(self.plan)
 
     def seconds(self, instruction: Instruction) -> float:
         """Seconds of an instruction on a core of its own."""

@@ -5,11 +5,11 @@ for which it keeps them: from its forward to its last backward, whole or weight 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.staleness import most_alive, versions_held
-from pipelined.schedules import Updates
+from pipelined.schedules import StageMap
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
 
 MOMENTS = 2
@@ -39,30 +39,22 @@ class RankMemory:
 
 def rank_memory(
     workload: Workload,
-    held: Iterable[int],
-    instructions: Iterable[Instruction],
-    parts: int = 1,
+    layout: StageMap,
+    worker: int,
+    instructions: Sequence[Instruction],
     recompute: bool = False,
 ) -> RankMemory:
-    """The memory of a rank with these stages and these instructions in a step.
+    """The memory of a worker of this layout with these instructions in a step.
 
-    Args:
-        held: its stages; a parameter that several of them share is counted once.
-        parts: pieces into which each microbatch is cut, `StageMap.parts`.
+    A parameter that several of its stages share is counted once. Without a flush there are several versions of its
+    weights, and two gradients: one is being accumulated, the other was used in the last update or waits for its update.
     """
-    stages = set(held)
+    stages, updates = set(layout.stages_of(worker)), layout.updates
     mine = [group for group in workload.parameters if stages.intersection(group.stages)]
-    peak = peak_bytes(workload.stages, instructions, recompute) / parts
-    return RankMemory(weight_bytes(mine), weight_bytes(mine), optimizer_bytes(mine), peak)
-
-
-def without_flush(memory: RankMemory, updates: Updates, instructions: Iterable[Instruction]) -> RankMemory:
-    """The memory of a rank under a schedule without a flush: several versions of its weights, and two gradients.
-
-    One gradient is being accumulated. The other was used in the last update, or waits for its update.
-    """
-    versions = versions_held(updates, most_alive(instructions))
-    return replace(memory, weights=versions * memory.weights, gradients=2 * memory.gradients)
+    peak = peak_bytes(workload.stages, instructions, recompute) / layout.parts
+    once, versions = weight_bytes(mine), versions_held(updates, most_alive(instructions))
+    gradients = once if updates.flushes else 2 * once
+    return RankMemory(versions * once, gradients, optimizer_bytes(mine), peak)
 
 
 def weight_bytes(parameters: Iterable[Parameters]) -> int:

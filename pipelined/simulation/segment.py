@@ -16,7 +16,7 @@ from pipelined.programs.staleness import shared_version, steps_to_fill
 from pipelined.programs.steady import FURTHER
 from pipelined.programs.timeline import Timeline
 from pipelined.programs.virtual_worker import Demands, Post, VirtualWorker
-from pipelined.schedules import StageMap, Updates, find
+from pipelined.schedules import StageMap, find
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import Job
 from pipelined.simulation.links import VirtualLinks
@@ -54,7 +54,7 @@ async def _segment(job: Job, steps: int) -> Segment:
     plan, machine, schedule = job.plan, job.machine, find(job.plan.schedule)
     layout = schedule.layout(replace(plan.shape, steps=steps))
     cores = VirtualCores(machine.cores if machine.shares(plan.world_size) else 0)
-    sums = VirtualSums(_sums(job, steps * job.updates_a_step))
+    sums = VirtualSums(_sums(job, steps * job.plan.updates_a_step))
     hardware = Hardware(Demands(layout, job.seconds), VirtualLinks(machine), cores, sums)
     groups: list[list[_Worker]] = []
     async with Nursery() as tasks:
@@ -98,8 +98,7 @@ class _Updates:
 
     def __init__(self, job: Job, hardware: Hardware, layout: StageMap, index: int, tasks: Nursery):
         (stage,) = layout.stages_of(index)
-        assert layout.updates is not None
-        self._rule: Updates = layout.updates
+        self._rule = layout.updates
         self._hardware, self._tasks, self._depth, self._backwards = hardware, tasks, layout.depth, 0
         mine = [group for group in job.workload.parameters if stage in group.stages]
         each = job.workload.stages[stage].update / max(1, sum(group.elements for group in mine))

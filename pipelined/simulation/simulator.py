@@ -20,7 +20,7 @@ from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import STEP_TOTALS, Job
 from pipelined.simulation.links import VirtualLinks
 from pipelined.simulation.machine import Machine
-from pipelined.simulation.memory import RankMemory, rank_memory, without_flush
+from pipelined.simulation.memory import RankMemory, rank_memory
 from pipelined.simulation.rank import GroupBench, Hardware, Rank
 from pipelined.simulation.segment import simulate_segments
 from pipelined.simulation.sums import Sum, VirtualSums
@@ -54,7 +54,7 @@ class Simulated:
     @property
     def makespan(self) -> float:
         """Seconds until the last backward of all groups has ended; without a flush `step_seconds`."""
-        if self.plan.layout.updates is not None:
+        if not self.plan.flushes:
             return self.step_seconds
         return max(timeline.makespan for timeline in self.groups)
 
@@ -102,7 +102,7 @@ def simulate(
     """
     job, prepared = Job(plan, workload, machine or Machine(), sync, recompute, all_reduce), prepare_group(plan)
     sums: tuple[Sum, ...] = ()
-    if plan.layout.updates is None:
+    if plan.flushes:
         groups, sums, seconds = run_virtual(_step(job, _synced(job, prepared)))
         steps = 1
     else:
@@ -139,12 +139,9 @@ def _synced(job: Job, prepared: Sequence[Prepared]) -> Sequence[Prepared]:
 
 def _memory(job: Job, group: Timeline) -> list[RankMemory]:
     """The memory of each worker of a group; for a dynamic schedule with a flush, the peak over all timings."""
-    layout, stages_of = job.plan.layout, job.plan.layout.stages_of
-    program = group.program if layout.updates else in_time(find(job.plan.schedule), layout)
-    held = [
-        rank_memory(job.workload, stages_of(worker), instructions, layout.parts, job.recompute)
+    layout = job.plan.layout
+    program = in_time(find(job.plan.schedule), layout) if job.plan.flushes else group.program
+    return [
+        rank_memory(job.workload, layout, worker, instructions, job.recompute)
         for worker, instructions in enumerate(program.workers)
     ]
-    if layout.updates is None:
-        return held
-    return [without_flush(memory, layout.updates, program.workers[worker]) for worker, memory in enumerate(held)]

@@ -28,15 +28,9 @@ def link_bytes(plan: Plan, workload: Workload, all_reduce: str) -> dict[Link, in
     for group in workload.parameters:
         holders = plan.holders(*group.stages)
         once = sum_bytes(holders, group.nbytes, group.itemsize, all_reduce)
-        carried += Counter({link: nbytes * updates_a_step(plan) for link, nbytes in once.items()})
+        carried += Counter({link: nbytes * plan.updates_a_step for link, nbytes in once.items()})
     everyone = tuple(range(plan.world_size))
     return dict(carried + sum_bytes(everyone, totals_bytes(plan, workload), TOTALS_ITEM, "auto"))
-
-
-def updates_a_step(plan: Plan) -> int:
-    """Sums of each parameter's gradient in a step: one, or without a flush the number that the schedule sets."""
-    updates = plan.layout.updates
-    return 1 if updates is None else plan.microbatches // updates.every
 
 
 def message_bytes(plan: Plan, workload: Workload) -> Counter[Link]:

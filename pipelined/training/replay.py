@@ -39,11 +39,11 @@ def read_orders(path: Path, plan: Plan) -> ReplayOrder:
         raise TraceError(f"{path} holds no step to replay; give a trace of a run that trained")
     steps = {step for _, step, _ in spans}
     for rank, step, instruction in spans:
-        first = step if plan.layout.updates is None else min(steps)
+        first = step if plan.flushes else min(steps)
         number = instruction.microbatch + (step - first) * plan.microbatches
         found[first][rank].append(replace(instruction, microbatch=number))
     for first, by_rank in sorted(found.items()):
-        _prove(path, plan, first, 1 if plan.layout.updates is None else len(steps), by_rank)
+        _prove(path, plan, first, 1 if plan.flushes else len(steps), by_rank)
     return {step: [tuple(by_rank[rank]) for rank in range(plan.world_size)] for step, by_rank in found.items()}
 
 
@@ -55,7 +55,7 @@ def check_steps(orders: ReplayOrder, plan: Plan, steps: range) -> None:
     Raises:
         TraceError: a step is missing.
     """
-    if plan.layout.updates is None or not steps:
+    if plan.flushes or not steps:
         return
     ((first, by_rank),) = orders.items()
     there = range(first, first + sum(i.op == "F" for i in by_rank[0]) // plan.microbatches)

@@ -27,7 +27,7 @@ def leg(case, optimizer_config, steps, place):
         device = TorchDevice("cpu", RealClock(), transport.computing)
         try:
             async with Actor(transport) as actor:
-                kind = Trainer if case.plan.layout.updates is None else AsynchronousTrainer
+                kind = Trainer if case.plan.flushes else AsynchronousTrainer
                 parts = (
                     case.model,
                     case.plan,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from pipelined.programs.staleness import shared_version
-from pipelined.schedules import StageMap, Updates
+from pipelined.schedules import StageMap
 from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.parameters import Bucket
 from pipelined.training.without_flush.versioned_stage import VersionedStage
@@ -64,9 +64,8 @@ class StageUpdates:
         sums: GradientSums,
         account: Callable[[int], StepAccount],
     ):
-        assert layout.updates is not None
         self._context, self._held, self._rate, self._sums, self._account = context, held, rate, sums, account
-        self._updates: Updates = layout.updates
+        self._updates = layout.updates
         self._depth, self._backwards = layout.depth, 0
         self._waiting: list[deque[asyncio.Task[torch.Tensor]]] = [deque() for _ in held.versions]
         for versions in held.versions:

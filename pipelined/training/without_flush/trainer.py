@@ -38,11 +38,9 @@ class AsynchronousTrainer(Trainer):
     @cached_property
     def _held(self) -> VersionedStage:
         """The one stage of this rank, with the versions of each of its buckets."""
-        updates = self.plan.layout.updates
-        assert updates is not None
         (stage,) = self.context.stages.values()
         stage.module = Lent(stage.module)
-        kept = updates.delay or 0
+        kept = self.plan.layout.updates.delay or 0
         return VersionedStage(
             stage, [Versions(bucket, self._optimizer_of(bucket.parameters), kept) for bucket in self.local.buckets]
         )
@@ -71,7 +69,6 @@ class AsynchronousTrainer(Trainer):
         self._prepared = self._prepared or await self._prepare()
         schedule, shape = self._prepared.schedule, replace(self.plan.shape, steps=len(steps))
         layout, each = schedule.layout(shape), self.plan.microbatches
-        assert layout.updates is not None
         every, admission = layout.updates.every, Admission(len(steps), steps_to_fill(shape))
 
         def rate(update: int) -> float:
@@ -171,7 +168,7 @@ class AsynchronousTrainer(Trainer):
 
     def _report(self, step: int, entry: np.ndarray, seconds: float) -> StepReport:
         total, delays = entry[: len(self._totals)], entry[len(self._totals) :]
-        updates = self.plan.total_microbatches // self.plan.microbatches_an_update
+        updates = self.plan.updates_a_step
         return StepReport(
             step,
             self._totals.loss(total),

@@ -48,9 +48,9 @@ def test_schedules_without_a_flush_are_looked_at_where_they_are_asked_for_and_sa
     asked = replace(question(Toy(layers=3, batch=3), 3, Machine()), stale=True)
     answer, truth = search(asked), everything(asked)
     assert [o.step_s for o in answer.best] == pytest.approx([o.step_s for o in truth[:10]])
-    stale = [o for o in truth if o.candidate.plan.layout.updates is not None]
+    stale = [o for o in truth if not o.candidate.plan.flushes]
     assert stale and all("not exact" in o.candidate.label for o in stale)
-    assert all(o.candidate.plan.layout.updates is None for o in search(replace(asked, stale=False)).best)
+    assert all(o.candidate.plan.flushes for o in search(replace(asked, stale=False)).best)
 
 
 def test_bounds_leave_most_unsimulated():

@@ -5,7 +5,7 @@ from functools import cache
 
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.record import record
-from pipelined.schedules import ScheduleError, Shape, find, known
+from pipelined.schedules import FLUSH, ScheduleError, Shape, find, known
 
 
 @cache
@@ -27,7 +27,7 @@ def recorded(name, shape):
         program = record(find(name), shape)
     except ScheduleError:
         return []
-    return [replace(program, layout=replace(program.layout, updates=None))]
+    return [replace(program, layout=replace(program.layout, updates=FLUSH))]
 
 
 def with_worker(program, worker, instructions):

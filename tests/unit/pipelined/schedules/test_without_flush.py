@@ -16,7 +16,8 @@ from pipelined.programs.record import record
 from pipelined.programs.staleness import staleness, steps_to_fill, uses, versions_held
 from pipelined.programs.steady import steady
 from pipelined.schedules import ScheduleError, Shape, Updates, find
-from pipelined.simulation.memory import RankMemory, without_flush
+from pipelined.simulation.memory import RankMemory, rank_memory
+from pipelined.simulation.workload import Parameters, StageCosts, Workload
 
 NAMES = ("pipedream", "pipedream_2bw", "async_1f1b")
 every_asynchronous = pytest.mark.parametrize("name", NAMES)
@@ -218,8 +219,8 @@ def test_a_wrong_number_of_steps_is_refused(steps, problem, capsys):
 
 @every_asynchronous
 def test_memory_counts_weights_in_versions_and_a_gradient_more(name):
-    program, updates = recorded(name, 4, 4, 3), find(name).layout(Shape(4, 4)).updates
-    plain = RankMemory(weights=100, gradients=100, optimizer=204, activations=7.0)
+    program = recorded(name, 4, 4, 3)
+    each = Workload([StageCosts()] * 4, [Parameters((stage,), 25) for stage in range(4)])
     for worker, copies in enumerate(price(program, Costs()).weight_copies):
-        held = without_flush(plain, updates, program.workers[worker])
-        assert held == RankMemory(100 * copies, 200, 204, 7.0)
+        held = rank_memory(each, program.layout, worker, program.workers[worker])
+        assert held == RankMemory(100 * copies, 200, 204, 0.0)

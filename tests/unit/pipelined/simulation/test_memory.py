@@ -12,6 +12,7 @@ from benchmarks._footprint import count_activations, state_bytes
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.record import in_time
 from pipelined.schedules import Shape, Worker, chimera_w
+from pipelined.schedules.shapes import folded, one_pipe
 from pipelined.simulation.memory import peak_bytes, rank_memory
 from pipelined.simulation.simulator import simulate
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
@@ -64,7 +65,7 @@ def test_a_half_may_leave_more_than_it_took():
 
 def test_what_two_stages_share_is_held_once():
     tied = Workload([COSTS] * 2, [Parameters((0,), 10, 2), Parameters((0, 1), 5), Parameters((1,), 1000)])
-    both, first = rank_memory(tied, [0, 1], []), rank_memory(tied, [0], [])
+    both, first = (rank_memory(tied, layout("a test", Shape(2, 1)), 0, []) for layout in (folded, one_pipe))
     assert (both.weights, both.gradients, both.optimizer) == (4060, 4060, 2 * 4060 + 4 * 4)
     assert (first.weights, first.gradients, first.optimizer) == (60, 60, 2 * 60 + 4 * 3)
     assert both.total == 4 * 4060 + 16
