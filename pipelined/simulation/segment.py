@@ -1,20 +1,19 @@
 """A schedule without a flush on a described machine: segments of steps, and the time that one more step adds.
 
-Weights are updated at the same points as in training (`pipelined.training.without_flush.stage_updates`). A parameter
-that only this stage holds is updated right after the sum of its gradient, before the next instruction. Another one is
-updated when a forward needs it. The step totals are exchanged several steps later, so no rank waits for them.
+Weights are updated when training updates them: both follow `pipelined.programs.update_rule`. The step totals are
+exchanged several steps later, so no rank waits for them.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Hashable, Iterable
+from dataclasses import dataclass, replace
 
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.nursery import Nursery
-from pipelined.programs.staleness import shared_version, steps_to_fill
+from pipelined.programs.staleness import steps_to_fill
 from pipelined.programs.steady import FURTHER
 from pipelined.programs.timeline import Timeline
+from pipelined.programs.update_rule import Apply, Collect, UpdateRule
 from pipelined.programs.virtual_worker import Demands, Post, VirtualWorker
 from pipelined.schedules import StageMap, find
 from pipelined.simulation.cores import VirtualCores
@@ -22,7 +21,6 @@ from pipelined.simulation.job import Job
 from pipelined.simulation.links import VirtualLinks
 from pipelined.simulation.rank import GroupBench, Hardware
 from pipelined.simulation.sums import VirtualSums
-from pipelined.simulation.workload import Parameters
 
 
 @dataclass(frozen=True)
@@ -76,64 +74,28 @@ def _sums(job: Job, updates: int) -> dict[Hashable, tuple[tuple[int, ...], float
     return {(group.stages, n): priced[group.stages] for group in job.workload.parameters for n in range(updates)}
 
 
-@dataclass
-class _Bucket:
-    """Parameters that the same stages hold.
-
-    Args:
-        seconds: of one update of these parameters.
-        follows_order: True if a forward uses the newest version; False if the number of its microbatch determines the
-            version.
-    """
-
-    parameters: Parameters
-    seconds: float
-    follows_order: bool
-    newest: int = 0
-    waiting: deque["asyncio.Task[None]"] = field(default_factory=deque)
-
-
 class _Updates:
-    """The updates of a worker's stage; it has only one."""
+    """Carries out the decisions of a worker's update rule, each in the seconds that it costs."""
 
     def __init__(self, job: Job, hardware: Hardware, layout: StageMap, index: int, tasks: Nursery):
         (stage,) = layout.stages_of(index)
-        self._rule = layout.updates
-        self._hardware, self._tasks, self._depth, self._backwards = hardware, tasks, layout.depth, 0
         mine = [group for group in job.workload.parameters if stage in group.stages]
         each = job.workload.stages[stage].update / max(1, sum(group.elements for group in mine))
-        self._buckets = [
-            _Bucket(group, each * group.elements, self._rule.delay is None and len(group.stages) == 1) for group in mine
-        ]
+        self._seconds = {group.stages: each * group.elements for group in mine}
+        self._hardware, self._tasks = hardware, tasks
+        self._sums: dict[Hashable, asyncio.Task[None]] = {}
+        self.rule = UpdateRule(layout, self._seconds)
 
-    async def before_forward(self, microbatch: int) -> None:
-        for bucket in self._buckets:
-            if not bucket.follows_order:
-                behind = self._depth - 1 - bucket.parameters.stages[0]
-                await self._advance(bucket, shared_version(self._rule, microbatch, behind))
+    async def carry_out(self, decisions: Iterable[Collect | Apply]) -> None:
+        for decision in decisions:
+            what = decision.bucket, decision.update
+            if isinstance(decision, Collect):
+                self._sums[what] = self._tasks.create_task(self._sum(what))
+            else:
+                await self._sums.pop(what)
+                await self._hardware.cores.run(self._seconds[decision.bucket])
 
-    async def after_backward(self) -> None:
-        self._backwards += 1
-        number, rest = divmod(self._backwards, self._rule.every)
-        if rest:
-            return
-        for bucket in self._buckets:
-            bucket.waiting.append(self._tasks.create_task(self._sum(bucket, number - 1)))
-            if bucket.follows_order:
-                await self._advance(bucket, number)
-
-    async def drain(self) -> None:
-        for bucket in self._buckets:
-            await self._advance(bucket, bucket.newest + len(bucket.waiting))
-
-    async def _advance(self, bucket: _Bucket, newest: int) -> None:
-        while bucket.newest < newest:
-            await bucket.waiting.popleft()
-            await self._hardware.cores.run(bucket.seconds)
-            bucket.newest += 1
-
-    async def _sum(self, bucket: _Bucket, number: int) -> None:
-        what = bucket.parameters.stages, number
+    async def _sum(self, what: Hashable) -> None:
         if len(self._hardware.sums.ranks(what)) > 1:
             await self._hardware.sums.join(what)
 
@@ -148,11 +110,11 @@ class _Worker(VirtualWorker):
     async def run(self, schedule: Callable[[VirtualWorker], Awaitable[None]]) -> None:
         """Run the whole segment, the last updates included."""
         await schedule(self)
-        await self._updates.drain()
+        await self._updates.carry_out(self._updates.rule.drain())
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         if op == "F":
-            await self._updates.before_forward(microbatch)
+            await self._updates.carry_out(self._updates.rule.before_forward(microbatch).applies)
         await super().execute(op, pipe, stage, microbatch)
         if op in "BW":
-            await self._updates.after_backward()
+            await self._updates.carry_out(self._updates.rule.after_backward())

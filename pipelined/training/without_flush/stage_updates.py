@@ -1,19 +1,17 @@
-"""The updates of one stage in a segment without a flush: when each bucket's gradient is summed, and when it is applied.
+"""The updates of one stage in a segment without a flush: summed and applied when the update rule decides.
 
-Weights of one stage only are updated before the stage does anything else. Weights that several stages share (a tied
-embedding) must be the same on all of them, whatever the timing: for these a microbatch uses a version that depends only
-on its number, and updates wait until that version is needed. Every sum is a task of the actor, and the sums of one
-bucket run one after another.
+Every sum is a task of the actor, and the sums of one bucket run one after another.
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
 
-from pipelined.programs.staleness import shared_version
+from pipelined.programs.bucket_names import Stages
+from pipelined.programs.update_rule import Apply, Collect, UpdateRule
 from pipelined.schedules import StageMap
 from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.parameters import Bucket
@@ -43,7 +41,7 @@ class StepAccount:
 
 
 class StageUpdates:
-    """One stage's updates in one segment.
+    """Carries out the decisions of the update rule for one stage in one segment.
 
     Args:
         context: the context of the rank.
@@ -65,60 +63,45 @@ class StageUpdates:
         account: Callable[[int], StepAccount],
     ):
         self._context, self._held, self._rate, self._sums, self._account = context, held, rate, sums, account
-        self._updates = layout.updates
-        self._depth, self._backwards = layout.depth, 0
-        self._waiting: list[deque[asyncio.Task[torch.Tensor]]] = [deque() for _ in held.versions]
-        for versions in held.versions:
+        for versions in held.versions.values():
             versions.begin()
+        self._rule = UpdateRule(layout, held.versions, {stages: v.oldest for stages, v in held.versions.items()})
+        self._gradients: dict[tuple[Stages, int], asyncio.Task[torch.Tensor]] = {}
 
     async def before_forward(self, microbatch: int) -> None:
         """Make the versions for the forward of a microbatch, and lend them to it."""
-        chosen = [await self._make(number, microbatch) for number in range(len(self._held.versions))]
-        self._held.lend(microbatch, chosen)
-        own = sorted((len(v.bucket.stages) > 1, n) for n, v in enumerate(self._held.versions))
-        if own:  # a stage with nothing to train has no delay
-            number = own[0][1]
-            version = max(chosen[number], self._held.versions[number].oldest)
-            self._account(microbatch).staleness += microbatch // self._updates.every - version
+        use = self._rule.before_forward(microbatch)
+        for apply in use.applies:
+            await self._apply(apply)
+        self._held.lend(microbatch, use.versions)
+        self._account(microbatch).staleness += use.staleness
 
     async def after_backward(self, microbatch: int) -> None:
         """Take the microbatch's versions back; after the last gradient of an update, start its sums."""
         self._held.give_back(microbatch)
-        self._backwards += 1
-        if self._backwards % self._updates.every:
-            return
-        for versions, waiting in zip(self._held.versions, self._waiting, strict=True):
-            gradient, _, _ = await self._context.device.run("step", versions.collect)
-            waiting.append(self._context.actor.start(self._summed(versions, gradient, self._account(microbatch))))
-            self._account(microbatch).sums.append(waiting[-1])
-            if self._follows_order(versions):
-                await self._advance(versions, waiting, versions.newest + len(waiting))
+        for decision in self._rule.after_backward():
+            if isinstance(decision, Collect):
+                await self._collect(decision, self._account(microbatch))
+            else:
+                await self._apply(decision)
 
     async def drain(self) -> None:
         """Apply the remaining updates; no microbatch may be under way."""
-        for versions, waiting in zip(self._held.versions, self._waiting, strict=True):
-            await self._advance(versions, waiting, versions.newest + len(waiting))
+        for apply in self._rule.drain():
+            await self._apply(apply)
 
-    def _follows_order(self, versions: Versions) -> bool:
-        """Whether forwards use the newest version, instead of a version that depends only on their number."""
-        return self._updates.delay is None and len(versions.bucket.stages) == 1
+    async def _collect(self, collect: Collect, account: StepAccount) -> None:
+        versions = self._held.versions[collect.bucket]
+        gradient, _, _ = await self._context.device.run("step", versions.collect)
+        task = self._context.actor.start(self._summed(versions, gradient, account))
+        self._gradients[collect.bucket, collect.update] = task
+        account.sums.append(task)
 
-    async def _make(self, number: int, microbatch: int) -> int:
-        versions = self._held.versions[number]
-        if self._follows_order(versions):
-            return versions.newest
-        behind = self._depth - 1 - versions.bucket.stages[0]
-        wanted = shared_version(self._updates, microbatch, behind)
-        await self._advance(versions, self._waiting[number], wanted)
-        return wanted
-
-    async def _advance(self, versions: Versions, waiting: "deque[asyncio.Task[torch.Tensor]]", newest: int) -> None:
-        """Apply updates in order, until this version exists."""
-        while versions.newest < newest:
-            gradient, rate = await waiting.popleft(), self._rate(versions.newest)
-            run = self._context.device.run("step", lambda: versions.update(gradient, rate))  # noqa: B023 (awaited at once)
-            _, start, end = await run
-            self._context.tracer.record("step", "step", start, end, (-1, -1, -1, -1))
+    async def _apply(self, apply: Apply) -> None:
+        versions, rate = self._held.versions[apply.bucket], self._rate(apply.update)
+        gradient = await self._gradients.pop((apply.bucket, apply.update))
+        _, start, end = await self._context.device.run("step", lambda: versions.update(gradient, rate))
+        self._context.tracer.record("step", "step", start, end, (-1, -1, -1, -1))
 
     async def _summed(self, versions: Versions, gradient: torch.Tensor, account: StepAccount) -> torch.Tensor:
         bucket = replace(versions.bucket, gradient=gradient)

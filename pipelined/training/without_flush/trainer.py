@@ -41,9 +41,8 @@ class AsynchronousTrainer(Trainer):
         (stage,) = self.context.stages.values()
         stage.module = Lent(stage.module)
         kept = self.plan.layout.updates.delay or 0
-        return VersionedStage(
-            stage, [Versions(bucket, self._optimizer_of(bucket.parameters), kept) for bucket in self.local.buckets]
-        )
+        versions = {b.stages: Versions(b, self._optimizer_of(b.parameters), kept) for b in self.local.buckets}
+        return VersionedStage(stage, versions)
 
     async def step(self, step: int, stopping: Callable[[], bool] = lambda: False) -> StepReport:
         """Train one step, and drain."""
@@ -99,7 +98,7 @@ class AsynchronousTrainer(Trainer):
         """A parameter's value and optimizer state, with its older versions if the next step uses them."""
         older = {
             f"{OLDER}{number}": leaves[name].detach()
-            for versions in self._held.versions
+            for versions in self._held.versions.values()
             if name in versions.bucket.parameters
             for number, leaves in versions.older().items()
         }
@@ -108,7 +107,7 @@ class AsynchronousTrainer(Trainer):
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
         """Restore the results of `state_of` for every parameter; a missing older version equals the value."""
         super().restore(state, updates)
-        for versions in self._held.versions:
+        for versions in self._held.versions.values():
             parameters = versions.bucket.parameters
             numbers = [int(f.removeprefix(OLDER)) for f in state[next(iter(parameters))] if f.startswith(OLDER)]
             older = {n: {name: state[name][f"{OLDER}{n}"].to(p) for name, p in parameters.items()} for n in numbers}

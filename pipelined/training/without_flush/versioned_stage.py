@@ -3,7 +3,7 @@
 The caller decides before the forward which versions a microbatch uses; this module sets them for each computation.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
+from pipelined.programs.bucket_names import Stages
 from pipelined.training.stage import Alive, Stage
 from pipelined.training.without_flush.versions import Leaves, Versions
 
@@ -45,25 +46,25 @@ class VersionedStage:
 
     Args:
         stage: the stage; its module is a `Lent`.
-        versions: the versions of each of its buckets.
+        versions: the versions of each of its buckets, by the bucket's stages.
     """
 
     stage: Stage
-    versions: Sequence[Versions]
-    _lent: dict[int, tuple[tuple[int, ...], Leaves]] = field(default_factory=dict)
+    versions: Mapping[Stages, Versions]
+    _lent: dict[int, tuple[Mapping[Stages, int], Leaves]] = field(default_factory=dict)
 
-    def lend(self, microbatch: int, chosen: Sequence[int]) -> None:
+    def lend(self, microbatch: int, chosen: Mapping[Stages, int]) -> None:
         """Lend these versions, one per bucket, to a microbatch until its backward."""
         leaves: dict[str, torch.Tensor] = {}
-        for versions, version in zip(self.versions, chosen, strict=True):
-            leaves |= versions.lend(version)
-        self._lent[microbatch] = tuple(chosen), leaves
+        for stages, version in chosen.items():
+            leaves |= self.versions[stages].lend(version)
+        self._lent[microbatch] = chosen, leaves
 
     def give_back(self, microbatch: int) -> None:
         """Release a microbatch's versions."""
         chosen, _ = self._lent.pop(microbatch)
-        for versions, version in zip(self.versions, chosen, strict=True):
-            versions.give_back(version)
+        for stages, version in chosen.items():
+            self.versions[stages].give_back(version)
 
     def using(self, microbatch: int) -> AbstractContextManager[None]:
         """Use the versions of a microbatch instead of the newest."""

@@ -51,17 +51,13 @@ class Versions:
         return {n - self.newest: leaves for n, leaves in self._leaves.items() if n < self.newest}
 
     def lend(self, version: int) -> Leaves:
-        """The values of a version, which do not change until `give_back`.
-
-        A version older than the oldest means the oldest.
-        """
-        version = max(version, self.oldest)
+        """The values of a version, which do not change until `give_back`."""
         self._users[version] += 1
         return self._of(version)
 
     def give_back(self, version: int) -> None:
         """Release a version that `lend` returned."""
-        self._users[max(version, self.oldest)] -= 1
+        self._users[version] -= 1
         self._forget()
 
     def collect(self) -> torch.Tensor:

@@ -1,0 +1,146 @@
+"""The update rule alone: the versions of the papers' recurrences, for every order in which a worker may run."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelined.programs.price import Costs
+from pipelined.programs.record import record
+from pipelined.programs.staleness import uses
+from pipelined.programs.update_rule import Apply, Collect, UpdateRule
+from pipelined.schedules import Shape, Updates, find
+from pipelined.schedules.shapes import one_pipe
+
+depths, seeds = st.integers(1, 6), st.integers(0, 2**32)
+
+
+def layout(depth, microbatches, updates):
+    return replace(one_pipe("a test", Shape(depth, microbatches)), updates=updates)
+
+
+def any_order(seed, microbatches, most):
+    """Forwards and backwards in an order that keeps at most `most` microbatches alive."""
+    chance, begun, done, order = random.Random(seed), 0, 0, []
+    while done < microbatches:
+        forward = begun < microbatches and begun - done < most and (begun == done or chance.random() < 0.5)
+        order.append(("F", begun) if forward else ("B", done))
+        begun, done = begun + forward, done + (not forward)
+    return order
+
+
+class Walk:
+    """Runs an order under a rule; refuses an update that is applied before its gradient is there, or out of turn.
+
+    Attributes:
+        used: for each microbatch its versions by bucket.
+        fresh: for each microbatch the complete updates when its forward began.
+        staleness: of each microbatch.
+    """
+
+    def __init__(self, rule, buckets, order, every):
+        self.used, self.fresh, self.staleness = [], [], []
+        self._collected, self._applied = ({bucket: 0 for bucket in buckets} for _ in range(2))
+        done = 0
+        for op, microbatch in order:
+            if op == "F":
+                use = rule.before_forward(microbatch)
+                self._carry_out(use.applies)
+                assert all(version <= self._applied[bucket] for bucket, version in use.versions.items())
+                self.used.append(use.versions)
+                self.fresh.append(done // every)
+                self.staleness.append(use.staleness)
+            else:
+                done += 1
+                self._carry_out(rule.after_backward())
+                assert set(self._collected.values()) == {done // every}
+        self._carry_out(rule.drain())
+        assert self._applied == self._collected
+
+    def _carry_out(self, decisions):
+        for decision in decisions:
+            made = self._collected if isinstance(decision, Collect) else self._applied
+            assert decision.update == made[decision.bucket]
+            assert isinstance(decision, Collect) or decision.update < self._collected[decision.bucket]
+            made[decision.bucket] += 1
+
+
+@given(depths, st.data(), st.integers(1, 4), st.integers(1, 5), seeds)
+def test_without_a_delay_a_forward_uses_every_complete_update(depth, data, every, updates, seed):
+    """Ravnest, equation 2: the delay is the number of updates since the microbatch's forward."""
+    stage = data.draw(st.integers(0, depth - 1))
+    order, number = any_order(seed, every * updates, depth - stage), every * updates
+    walk = Walk(UpdateRule(layout(depth, number, Updates(every)), [(stage,)]), [(stage,)], order, every)
+    assert [used[stage,] for used in walk.used] == walk.fresh
+    assert walk.staleness == [m // every - fresh for m, fresh in enumerate(walk.fresh)]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 8])
+def test_pipedream_s_versions_are_those_of_its_recurrence(depth):
+    """w(t+1) = w(t) - lr g(w_0(t-D+1), …, w_{D-1}(t)): at most D-1-s updates old, and never older than the start."""
+    program = record(find("pipedream"), Shape(depth, 4, steps=5))
+    for stage, worker in enumerate(program.workers):
+        order = [(i.op, i.microbatch) for i in worker]
+        walk = Walk(UpdateRule(program.layout, [(stage,)]), [(stage,)], order, 1)
+        assert [used[stage,] for used in walk.used] == [max(0, m - (depth - 1 - stage)) for m in range(20)]
+        assert walk.staleness == [min(m, depth - 1 - stage) for m in range(20)]
+
+
+@given(depths, st.data(), st.integers(0, 3), st.integers(1, 5), st.booleans(), seeds)
+def test_2bw_uses_the_version_before_the_newest_in_any_order(depth, data, more, steps, resumed, seed):
+    """w(t+1) = w(t) - lr g(w(t-1)): microbatch m uses version m // N - 1, or the oldest that there is."""
+    stage, each = data.draw(st.integers(0, depth - 1)), depth + more
+    buckets = [(stage,), (0, depth - 1)] if depth > 1 else [(0,)]
+    kept = dict.fromkeys(buckets, -1) if resumed else {}
+    rule = UpdateRule(layout(depth, each * steps, Updates(each, delay=1)), buckets, kept)
+    walk = Walk(rule, buckets, any_order(seed, each * steps, depth - stage), each)
+    expected = [max(m // each - 1, -1 if resumed else 0) for m in range(each * steps)]
+    assert walk.used == [dict.fromkeys(buckets, version) for version in expected]
+    assert set(walk.staleness) == ({1} if resumed else {0, 1} if steps > 1 else {0})
+
+
+@given(st.integers(2, 6), st.integers(1, 20), seeds)
+def test_a_tied_weight_has_the_same_version_at_both_ends_for_every_timing(depth, microbatches, seed):
+    tied, expected = (0, depth - 1), [max(m - (depth - 1), 0) for m in range(microbatches)]
+    for stage in tied:
+        rule = UpdateRule(layout(depth, microbatches, Updates(1)), [tied, (stage,)])
+        walk = Walk(rule, [tied, (stage,)], any_order(seed, microbatches, depth - stage), 1)
+        assert [used[tied] for used in walk.used] == expected
+        assert [used[stage,] for used in walk.used] == walk.fresh
+
+
+@given(depths, st.integers(1, 6), st.integers(1, 3), st.lists(st.floats(0.1, 5.0), min_size=12, max_size=12))
+def test_the_rule_and_the_program_s_closed_form_agree(depth, microbatches, steps, seconds):
+    shape, costs = Shape(depth, microbatches, steps=steps), Costs(seconds[:depth], seconds[6 : 6 + depth])
+    for name in ("pipedream", "async_1f1b"):
+        program = record(find(name), shape, costs)
+        for stage, worker in enumerate(program.workers):
+            walk = Walk(UpdateRule(program.layout, [(stage,)]), [(stage,)], [(i.op, i.microbatch) for i in worker], 1)
+            expected = list(uses(program, stage))
+            assert [used[stage,] for used in walk.used] == [use.version for use in expected]
+            assert walk.staleness == [use.staleness for use in expected]
+
+
+@pytest.mark.parametrize("name, extra", [("gpipe", {}), ("chimera", {"scale": "backward-halving"}), ("zb_v", {})])
+def test_a_flush_is_one_update_behind_all(name, extra):
+    program = record(find(name), Shape(4, 4, **extra))
+    assert program.layout.updates.every == 4 * program.layout.parts
+    for worker, instructions in enumerate(program.workers):
+        buckets = [(stage,) for stage in program.layout.stages_of(worker)] + [(0, 3)]
+        rule = UpdateRule(program.layout, buckets)
+        for i in instructions:
+            if i.op == "F":
+                use = rule.before_forward(i.microbatch)
+                assert not use.applies and not use.staleness and set(use.versions.values()) == {0}
+            elif i.op in "BW":
+                assert rule.after_backward() == []
+        assert rule.drain() == [Apply(bucket, 0) for bucket in buckets] and rule.drain() == []
+
+
+def test_a_stage_with_nothing_to_train_has_no_updates():
+    rule = UpdateRule(layout(2, 2, Updates(1)), [])
+    use = rule.before_forward(1)
+    assert (use.applies, use.versions, use.staleness) == ((), {}, 0)
+    assert rule.after_backward() == rule.drain() == []
