@@ -58,15 +58,20 @@ class Job:
         """Seconds that such a message spends in its codec."""
         return self.workload.stages[stage].coding / self.plan.layout.parts
 
-    def sums(self) -> dict[Hashable, tuple[tuple[int, ...], float]]:
-        """The all-reduces of a step: their ranks, and their seconds if these ranks do nothing else.
+    def sums(self, steps: int = 1) -> dict[Hashable, tuple[tuple[int, ...], float]]:
+        """The all-reduces of a segment: their ranks, and their seconds if these ranks do nothing else.
 
-        Returns: (ranks, seconds) by name: for parameters the stages that hold them, for the step totals `STEP_TOTALS`.
+        Args:
+            steps: steps of the segment.
+        Returns: (ranks, seconds) by name: for parameters the stages that hold them, without a flush (these stages, the
+            number of the update); for the step totals `STEP_TOTALS`.
         """
         plan, sums = self.plan, dict[Hashable, tuple[tuple[int, ...], float]]()
         for group in self.workload.parameters:
             holders = plan.holders(*group.stages)
-            sums[group.stages] = holders, self._all_reduce(self.all_reduce, holders, group.nbytes)
+            seconds = self._all_reduce(self.all_reduce, holders, group.nbytes)
+            updates = [(group.stages, update) for update in range(steps * plan.updates_a_step)]
+            sums |= dict.fromkeys([group.stages] if plan.flushes else updates, (holders, seconds))
         everyone = tuple(range(plan.world_size))
         sums[STEP_TOTALS] = everyone, self._all_reduce("auto", everyone, totals_bytes(plan, self.workload))
         return sums

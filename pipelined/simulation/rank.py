@@ -1,12 +1,13 @@
-"""One rank of a simulated job: its share of the hardware, and the order of its step.
+"""One rank of a simulated job: its share of the hardware, and the order of its step with a flush.
 
 The order is that of a rank in training; each part takes the seconds that it costs on the machine.
 """
 
 import asyncio
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import Instruction, Token
 from pipelined.programs.prepare import Prepared
 from pipelined.programs.virtual_worker import Bench, Demands, Patience, Post, VirtualWorker
+from pipelined.schedules import StageMap
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import STEP_TOTALS, Job
 from pipelined.simulation.links import VirtualLinks
@@ -26,8 +28,9 @@ from pipelined.simulation.workload import Parameters
 
 @dataclass(frozen=True)
 class Hardware:
-    """The state of one simulated step that all ranks share."""
+    """The layout and the state of one simulated segment, which all ranks share."""
 
+    layout: StageMap
     demands: Demands
     links: VirtualLinks
     cores: VirtualCores
@@ -78,43 +81,67 @@ class GroupBench(Bench):
         return self.job.message_bytes(boundary), self.job.coding(boundary)
 
 
-class Rank:
-    """One rank in one step.
+class Rank(ABC):
+    """One rank in one segment.
 
     Args:
         bench: the cores and links of its group.
-        post: the messages of its group.
-        prepared: its instructions of a step, and its stages with a gradient sum that starts at once.
         tasks: the parent of the tasks of its sums.
+
+    Attributes:
+        worker: the worker that its schedule commands.
+        stages: the stages that it holds.
+        mine: the parameters that it holds.
     """
 
-    def __init__(self, bench: GroupBench, rank: int, post: Post, prepared: Prepared, tasks: Nursery):
-        job, hardware = bench.job, bench.hardware
-        self.job, self.rank, self._hardware, self._prepared, self._tasks = job, rank, hardware, prepared, tasks
-        layout, index = job.plan.layout, job.plan.position(rank)[1]
-        self.worker = VirtualWorker(
-            index, layout, hardware.demands, post, bench, on_done=self._count, patience=Patience(prepared.instructions)
-        )
-        self.stages = layout.stages_of(index)
-        mine = [group for group in job.workload.parameters if set(self.stages).intersection(group.stages)]
-        self._sync = GradientSync(self, mine, self._sum, prepared.overlapped.intersection(self.stages), self.stages)
-        self._left = Counter(s for pipe, s in layout.held_by(index) for _ in layout.microbatches[pipe])
+    worker: VirtualWorker
 
-    async def step(self) -> None:
-        """Run the schedule, finish the gradient sums, sum the step totals over all ranks, update."""
-        await self._prepared.schedule.schedule(self.worker)
-        await self._sync.finish()
-        await self._hardware.sums.join(STEP_TOTALS)
-        update = sum(self.job.workload.stages[stage].update for stage in self.stages)
-        await self._hardware.cores.run(update)
+    def __init__(self, bench: GroupBench, rank: int, tasks: Nursery):
+        self.job, self.hardware, self.rank, self._tasks = bench.job, bench.hardware, rank, tasks
+        self.index = bench.job.plan.position(rank)[1]
+        self.stages = self.hardware.layout.stages_of(self.index)
+        self.mine = [group for group in self.job.workload.parameters if set(self.stages).intersection(group.stages)]
+
+    @abstractmethod
+    async def run(self) -> None:
+        """Run the schedule, and finish the gradient sums and the updates."""
 
     def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Start a gradient sum as a task."""
         return self._tasks.create_task(work, name=f"a sum of rank {self.rank}")
 
+    async def sum(self, what: Hashable) -> None:
+        """Take part in a gradient sum, by its name in `Job.sums`, if it has other ranks."""
+        if len(self.hardware.sums.ranks(what)) > 1:
+            await self.hardware.sums.join(what)
+
+
+class FlushedRank(Rank):
+    """One rank in one step with a flush.
+
+    Args:
+        post: the messages of its group.
+        prepared: its instructions of a step, and its stages with a gradient sum that starts at once.
+    """
+
+    def __init__(self, bench: GroupBench, rank: int, post: Post, prepared: Prepared, tasks: Nursery):
+        super().__init__(bench, rank, tasks)
+        layout, demands = self.hardware.layout, self.hardware.demands
+        self._schedule, patience = prepared.schedule, Patience(prepared.instructions)
+        self.worker = VirtualWorker(self.index, layout, demands, post, bench, on_done=self._count, patience=patience)
+        overlapped = prepared.overlapped.intersection(self.stages)
+        self._sync = GradientSync(self, self.mine, self._sum, overlapped, self.stages)
+        self._left = Counter(s for pipe, s in layout.held_by(self.index) for _ in layout.microbatches[pipe])
+
+    async def run(self) -> None:
+        """Run the schedule, finish the gradient sums, sum the step totals over all ranks, update."""
+        await self._schedule.schedule(self.worker)
+        await self._sync.finish()
+        await self.hardware.sums.join(STEP_TOTALS)
+        await self.hardware.cores.run(sum(self.job.workload.stages[stage].update for stage in self.stages))
+
     async def _sum(self, parameters: Parameters) -> None:
-        if len(self._hardware.sums.ranks(parameters.stages)) > 1:
-            await self._hardware.sums.join(parameters.stages)
+        await self.sum(parameters.stages)
 
     def _count(self, done: Instruction) -> None:
         """Count backwards; after the last one of a stage, its gradient is ready to be summed."""

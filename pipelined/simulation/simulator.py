@@ -1,11 +1,12 @@
 """The simulator: one whole step of a job on a described machine, with one coroutine per rank on the virtual clock.
 
-It runs the code of training: the schedule's own coroutine, and the trainer's own order of gradient sums. Only
-computing, sending and summing are replaced by the seconds that they cost on the machine. A step is: run the schedule,
-finish the gradient sums, sum the step totals (loss, norm) over all ranks, update.
+It runs the code of training: the schedule's own coroutine, the trainer's own order of gradient sums, and its update
+rule. Only computing, sending and summing are replaced by the seconds that they cost on the machine. A step with a flush
+is: run the schedule, finish the gradient sums, sum the step totals (loss, norm) over all ranks, update. Without a flush
+steps overlap, so two segments of different lengths are run.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipelined.aio.clock import VirtualClock, run_virtual
@@ -13,6 +14,8 @@ from pipelined.aio.nursery import Nursery
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import Prepared, prepare_group
 from pipelined.programs.record import in_time
+from pipelined.programs.staleness import steps_to_fill
+from pipelined.programs.steady import FURTHER
 from pipelined.programs.timeline import Timeline
 from pipelined.programs.virtual_worker import Demands, Post
 from pipelined.schedules import find
@@ -21,8 +24,8 @@ from pipelined.simulation.job import STEP_TOTALS, Job
 from pipelined.simulation.links import VirtualLinks
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.memory import RankMemory, rank_memory
-from pipelined.simulation.rank import GroupBench, Hardware, Rank
-from pipelined.simulation.segment import simulate_segments
+from pipelined.simulation.overlapping_rank import OverlappingRank
+from pipelined.simulation.rank import FlushedRank, GroupBench, Hardware, Rank
 from pipelined.simulation.sums import Sum, VirtualSums
 from pipelined.simulation.traffic import Link, link_bytes
 from pipelined.simulation.workload import Workload
@@ -101,32 +104,44 @@ def simulate(
         pipe.
     """
     job, prepared = Job(plan, workload, machine or Machine(), sync, recompute, all_reduce), prepare_group(plan)
-    sums: tuple[Sum, ...] = ()
     if plan.flushes:
-        groups, sums, seconds = run_virtual(_step(job, _synced(job, prepared)))
-        steps = 1
+        ran, steps = run_virtual(_run(job, _synced(job, prepared), 1)), 1
+        seconds = ran.seconds
     else:
-        segment, seconds = simulate_segments(job)
-        groups, steps = segment.groups, segment.steps
-    memory = tuple(_memory(job, groups[0]) * plan.width)
-    return Simulated(plan, groups, sums, seconds, memory, link_bytes(plan, workload, all_reduce), steps)
+        steps = steps_to_fill(plan.shape) + FURTHER
+        short, ran = (run_virtual(_run(job, prepared, number)) for number in (steps - FURTHER, steps))
+        seconds = (ran.seconds - short.seconds) / FURTHER
+    memory = tuple(_memory(job, ran.groups[0]) * plan.width)
+    traffic = link_bytes(plan, workload, all_reduce)
+    return Simulated(plan, ran.groups, ran.sums if plan.flushes else (), seconds, memory, traffic, steps)
 
 
-async def _step(job: Job, prepared: Sequence[Prepared]) -> tuple[tuple[Timeline, ...], tuple[Sum, ...], float]:
-    plan, machine = job.plan, job.machine
+@dataclass(frozen=True)
+class _Ran:
+    """A simulated segment: the timeline of each group, the gradient sums, and the time of the last update."""
+
+    groups: tuple[Timeline, ...]
+    sums: tuple[Sum, ...]
+    seconds: float
+
+
+async def _run(job: Job, prepared: Sequence[Prepared], steps: int) -> _Ran:
+    """Run some steps, from one drain to the next."""
+    plan, machine, layout = job.plan, job.machine, find(job.plan.schedule).layout(replace(job.plan.shape, steps=steps))
     cores = VirtualCores(machine.cores if machine.shares(plan.world_size) else 0)
-    hardware = Hardware(Demands(plan.layout, job.seconds), VirtualLinks(machine), cores, VirtualSums(job.sums()))
+    sums = VirtualSums(job.sums(steps))
+    hardware = Hardware(layout, Demands(layout, job.seconds), VirtualLinks(machine), cores, sums)
+    kind: Callable[..., Rank] = FlushedRank if plan.flushes else OverlappingRank
     groups: list[list[Rank]] = []
     async with Nursery() as tasks:
         for group in range(plan.width):
             post, bench = Post(), GroupBench(job, hardware, group)
-            seats = [(plan.rank(group, worker), one) for worker, one in enumerate(prepared)]
-            groups.append([Rank(bench, rank, post, one, tasks) for rank, one in seats])
+            first = plan.rank(group, 0)
+            groups.append([kind(bench, rank, post, one, tasks) for rank, one in enumerate(prepared, first)])
             for rank in groups[-1]:
-                tasks.create_task(rank.step(), name=f"rank {rank.rank}")
-    timelines = tuple(Timeline(plan.layout, tuple(tuple(rank.worker.done) for rank in group)) for group in groups)
-    sums = tuple(done for done in hardware.sums.done if done.what != STEP_TOTALS)
-    return timelines, sums, VirtualClock().now()
+                tasks.create_task(rank.run(), name=f"rank {rank.rank}")
+    timelines = tuple(Timeline(layout, tuple(tuple(rank.worker.done) for rank in group)) for group in groups)
+    return _Ran(timelines, tuple(done for done in sums.done if done.what != STEP_TOTALS), VirtualClock().now())
 
 
 def _synced(job: Job, prepared: Sequence[Prepared]) -> Sequence[Prepared]:

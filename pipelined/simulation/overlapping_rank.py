@@ -1,0 +1,62 @@
+"""One rank of a simulated job without a flush: its stage is updated while the schedule runs.
+
+It is updated when training updates it: both follow `pipelined.programs.update_rule`. The step totals are exchanged
+several steps later, so no rank waits for them.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+from pipelined.aio.nursery import Nursery
+from pipelined.programs.bucket_names import Stages
+from pipelined.programs.prepare import Prepared
+from pipelined.programs.update_rule import Apply, Collect, UpdateRule
+from pipelined.programs.virtual_worker import Post, VirtualWorker
+from pipelined.simulation.rank import GroupBench, Rank
+
+
+class OverlappingRank(Rank):
+    """One rank in a segment of steps that overlap.
+
+    Args:
+        post: the messages of its group.
+        prepared: its schedule.
+    """
+
+    def __init__(self, bench: GroupBench, rank: int, post: Post, prepared: Prepared, tasks: Nursery):
+        super().__init__(bench, rank, tasks)
+        (stage,) = self.stages
+        each = self.job.workload.stages[stage].update / max(1, sum(group.elements for group in self.mine))
+        self._seconds = {group.stages: each * group.elements for group in self.mine}
+        self._sums: dict[tuple[Stages, int], asyncio.Task[None]] = {}
+        self._schedule, self.rule = prepared.schedule, UpdateRule(self.hardware.layout, self._seconds)
+        self.worker = _Worker(self, bench, post)
+
+    async def run(self) -> None:
+        await self._schedule.schedule(self.worker)
+        await self.carry_out(self.rule.drain())
+
+    async def carry_out(self, decisions: Iterable[Collect | Apply]) -> None:
+        """Carry out decisions of the rule, each in the seconds that it costs."""
+        for decision in decisions:
+            update = decision.bucket, decision.update
+            if isinstance(decision, Collect):
+                self._sums[update] = self.start(self.sum(update))
+            else:
+                await self._sums.pop(update)
+                await self.hardware.cores.run(self._seconds[decision.bucket])
+
+
+class _Worker(VirtualWorker):
+    """A worker that reports to the update rule of its rank."""
+
+    def __init__(self, rank: OverlappingRank, bench: GroupBench, post: Post):
+        super().__init__(rank.index, rank.hardware.layout, rank.hardware.demands, post, bench)
+        self._rank = rank
+
+    async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
+        if op == "F":
+            await self._rank.carry_out(self._rank.rule.before_forward(microbatch).applies)
+        await super().execute(op, pipe, stage, microbatch)
+        if op in "BW":
+            await self._rank.carry_out(self._rank.rule.after_backward())
