@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from apps.gpt2.config import Config
 from pipelined.training.trainer import StepReport, Trainer
-from pipelined.training.without_flush.trainer import AsynchronousTrainer
 
 
 async def advance(
@@ -21,9 +20,8 @@ async def advance(
         report: called with the report of each step but the last.
     Returns: the last step's report.
     """
-    if isinstance(trainer, AsynchronousTrainer):
-        return await trainer.segment(range(done, next_drain(config, done)), stopping, report)
-    return await trainer.step(done, stopping)
+    end = done + 1 if trainer.plan.flushes else next_drain(config, done)
+    return await trainer.train(range(done, end), stopping, report)
 
 
 def next_drain(config: Config, done: int) -> int:

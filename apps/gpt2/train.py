@@ -32,7 +32,6 @@ from pipelined.training.evaluate import evaluate, sample
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.replay import Order, of_rank, packed, read_orders
 from pipelined.training.trainer import Numerics, Trainer
-from pipelined.training.without_flush.trainer import AsynchronousTrainer
 from transports import Transport
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
@@ -136,8 +135,7 @@ def _build(
     orders: Mapping[int, Order],
 ) -> Trainer:
     config = job.config
-    kind = Trainer if job.plan.flushes else AsynchronousTrainer
-    return kind(
+    return Trainer(
         actor,
         GPT2(job.model),
         job.plan,

@@ -21,15 +21,24 @@ class StepTotals:
     Args:
         names: every parameter of the model, in the same order on all ranks.
         microbatches: the number of microbatches of the step over all groups.
+        stages: the number of stages with a staleness; 0 with a flush.
     """
 
     names: Sequence[str]
     microbatches: int
+    stages: int = 0
 
     def __len__(self) -> int:
-        return len(self.names) + self.microbatches + 3
+        return len(self.names) + self.microbatches + self.stages + 3
 
-    def entry(self, squares: Mapping[str, float], losses: Mapping[int, float], busy: float, stop: bool) -> np.ndarray:
+    def entry(
+        self,
+        squares: Mapping[str, float],
+        losses: Mapping[int, float],
+        busy: float,
+        stop: bool,
+        staleness: Mapping[int, int] | None = None,
+    ) -> np.ndarray:
         """One rank's contribution.
 
         Args:
@@ -37,6 +46,7 @@ class StepTotals:
             losses: mean loss of each global microbatch that ended on this rank (the rank holds its last stage).
             busy: seconds that this rank computed; summed in whole microseconds.
             stop: whether this rank has received a stop request.
+            staleness: of this rank's microbatches in the step, summed, by stage.
         """
         vector = np.zeros(len(self))
         place = {name: i for i, name in enumerate(self.names)}
@@ -44,6 +54,8 @@ class StepTotals:
             vector[place[name]] = square
         for microbatch, loss in losses.items():
             vector[len(self.names) + microbatch] = loss
+        for stage, delay in (staleness or {}).items():
+            vector[len(self.names) + self.microbatches + stage] = delay
         vector[BUSY], vector[STOPS], vector[RANKS] = round(busy * MICROSECONDS), stop, 1
         return vector
 
@@ -55,6 +67,11 @@ class StepTotals:
         """The mean loss of the step's microbatches, summed in the order of their numbers."""
         start = len(self.names)
         return _in_order(total[start : start + self.microbatches]) / self.microbatches
+
+    def staleness(self, total: np.ndarray) -> tuple[float, ...]:
+        """For each stage the mean over the step's microbatches; empty with a flush."""
+        start = len(self.names) + self.microbatches
+        return tuple(float(delay) / self.microbatches for delay in total[start : start + self.stages])
 
     def busy(self, total: np.ndarray) -> float:
         """Seconds of computing, the mean over ranks."""

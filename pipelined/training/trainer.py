@@ -1,7 +1,8 @@
-"""The trainer of one rank: it builds the stages and trains steps.
+"""The trainer of one rank: it builds the stages and trains segments, from one drain of the pipe to the next.
 
-A step is: run the schedule, finish the gradient sums, agree on norm and loss, update. The code is the same on one rank
-and on sixty-four.
+A step with a flush is: run the schedule, finish the gradient sums, agree on norm and loss, update. Without a flush
+steps overlap: stages are updated while the schedule runs, and the ranks agree on a step's numbers some steps later. The
+code is the same on one rank and on sixty-four.
 """
 
 import asyncio
@@ -10,27 +11,32 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 
 from collectives import Group, all_reduce
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import AgreedError, agree
 from pipelined.actors.executor import Device
+from pipelined.aio.nursery import Nursery
 from pipelined.programs.bucket_names import Stages
-from pipelined.programs.gradient_sync import GradientSync
-from pipelined.programs.plan import Plan
+from pipelined.programs.plan import Plan, PlanError
 from pipelined.programs.prepare import Prepared, prepare
 from pipelined.programs.step_totals import StepTotals
 from pipelined.traces.file import Tracer
 from pipelined.training.compression import NONE, Compression
 from pipelined.training.equal_replicas import require_equal_replicas
+from pipelined.training.flushed_step import FlushedStep
 from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.model import Model
-from pipelined.training.optimizer import OptimizerConfig, restore, state_of, update
+from pipelined.training.optimizer import OptimizerConfig, restore, state_of
 from pipelined.training.parameters import LocalParameters, build_local
-from pipelined.training.replay import Order, follow_order
+from pipelined.training.replay import Order
+from pipelined.training.segment import Segment
 from pipelined.training.stage import Stage
-from pipelined.training.worker import Feed, RankContext, TrainWorker
+from pipelined.training.without_flush.segment import OverlappingSteps
+from pipelined.training.without_flush.versioned_stage import VersionedStage, versioned
+from pipelined.training.worker import Feed, RankContext
 
 WORLD_CHANNEL = 0
 """The channel of sums over all ranks; the channels of buckets follow it."""
@@ -147,36 +153,54 @@ class Trainer:
         self.world = Group(actor.transport, tuple(range(plan.world_size)), WORLD_CHANNEL)
         self.sums = GradientSums(self._bucket_groups(), numerics.all_reduce, tracer)
         self._orders = orders or {}
+        self._held: VersionedStage | None = None
+        if not plan.flushes:
+            (stage,) = stages.values()
+            self._held = versioned(stage, self.local.buckets, optimizer_config, self.optimizer, plan.layout.updates)
         self._prepared: Prepared | None = None
 
     async def step(self, step: int, stopping: Callable[[], bool] = lambda: False) -> StepReport:
-        """Train one step.
+        """Train one step, and drain; see `train`."""
+        return await self.train(range(step, step + 1), stopping)
+
+    async def train(
+        self,
+        steps: range,
+        stopping: Callable[[], bool] = lambda: False,
+        tell: Callable[[StepReport], None] = lambda report: None,
+    ) -> StepReport:
+        """Train one segment: some steps, and a drain behind the last. With a flush a segment is one step.
 
         Args:
-            step: the step, from 0; it selects the data, the random numbers and the learning rate.
-            stopping: whether this rank received a stop request; called at the step's end. The report tells all ranks.
+            steps: the steps from 0, the same on all ranks; they select data, random numbers and learning rates.
+            stopping: whether this rank received a stop request; called at the end of each step. The report tells all
+                ranks. Without a flush all ranks stop a few steps after the first request.
+            tell: called with the report of each step but the last, in order, as soon as all ranks have completed it.
+        Returns: the report of the last step.
         Raises:
-            AgreedError: loss or norm is not finite; nothing is updated.
+            PlanError: several steps with a flush, or clipping by the global norm without one; nothing is computed.
+            AgreedError: loss or norm of a step is not finite. With a flush nothing is updated; without one the steps
+                already in the pipe are completed.
         """
-        clock, device = self.context.device.clock, self.context.device
-        start, busy = clock.now(), device.busy
-        losses = await self._gradients(step)
-        squares, _, _ = await device.run("norm", self.local.squares)
-        entry = self._totals.entry(squares, losses, device.busy - busy, stopping())
-        with self.context.tracer.span("all_reduce", "ledger", step=step):
-            await all_reduce(self.world, entry)
-        loss, norm, rate = self._totals.loss(entry), self._totals.norm(entry), self.optimizer_config.rate(step)
-        check_finite(step, loss, norm)
-        await self._update(step, rate, self.optimizer_config.shrink(norm))
-        seconds = clock.now() - start
-        idle = max(0.0, 1.0 - self._totals.busy(entry) / seconds)
-        return StepReport(step, loss, norm, rate, seconds, idle, self._totals.stop(entry))
+        if self.plan.flushes and len(steps) != 1:
+            fact = f"{self.plan.schedule} drains the pipe behind every step (steps: {len(steps)})"
+            raise PlanError(f"{fact}; train one step at a time")
+        self._prepared = self._prepared or await self._prepare()
+        begun = self.context.device.clock.now(), self.context.device.busy
+        segment = self._segment(steps, self._prepared)
+        async with Nursery() as tasks:
+            settling = tasks.create_task(self._settle(segment, steps, begun, stopping=stopping, tell=tell))
+            await segment.run()
+        report = settling.result()
+        check_finite(report.step, report.loss, report.grad_norm)
+        return report
 
     def state_of(self, name: str) -> dict[str, torch.Tensor]:
-        """The tensors that a checkpoint saves for a parameter or a buffer."""
+        """The tensors that a checkpoint saves for a parameter or a buffer, older versions of it included."""
         if name in self.local.kept:
             return {"value": self.local.kept[name]}
-        return state_of(self.optimizer, self.local.parameters[name])
+        older = {} if self._held is None else self._held.older(name)
+        return {**state_of(self.optimizer, self.local.parameters[name]), **older}
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
         """Restore the results of `state_of` for every tensor held, saved after `updates` updates."""
@@ -185,29 +209,79 @@ class Trainer:
         with torch.no_grad():
             for name, buffer in self.local.kept.items():
                 buffer.copy_(state[name]["value"])
+        if self._held is not None:
+            self._held.restore(state)
 
-    async def _gradients(self, step: int) -> dict[int, float]:
-        """Run the schedule; afterwards every bucket holds its sum over all holders."""
-        context = self.context
-        if self._prepared is None:
-            await require_equal_replicas(context.actor.transport, self.local)
-            self._prepared = await asyncio.to_thread(prepare, self.plan, context.worker)
-            await self._ready_sums()
+    def _segment(self, steps: range, prepared: Prepared) -> Segment:
+        if self._held is not None:
+            return OverlappingSteps(
+                self.context,
+                self._held,
+                self.sums,
+                self.optimizer_config,
+                steps=steps,
+                prepared=prepared,
+                orders=self._orders,
+            )
+        order = self._orders.get(steps[0], self._orders[max(self._orders)]) if self._orders else ()
+        parts = self.context, self.local, self.sums, self.optimizer
+        return FlushedStep(*parts, step=steps[0], prepared=prepared, order=order)
+
+    async def _settle(
+        self,
+        segment: Segment,
+        steps: range,
+        begun: tuple[float, float],
+        *,
+        stopping: Callable[[], bool],
+        tell: Callable[[StepReport], None],
+    ) -> StepReport:
+        """Agree on every completed step, in order, update, and admit further steps.
+
+        Args:
+            begun: the time at which the segment began, and the seconds that the device had computed until then.
+        Returns: the report of the last step, or of the first step with numbers that are not finite; after that no
+            further steps are admitted.
+        """
+        clock, device, totals, report, number = self.context.device.clock, self.context.device, self._totals, None, 0
+        since, busy = begun
+        while await segment.enters(number):
+            account = await segment.complete(number)
+            if report is not None and report.is_finite:
+                tell(report)
+            entry = totals.entry(account.squares, account.losses, device.busy - busy, stopping(), account.staleness)
+            busy = device.busy
+            with self.context.tracer.span("all_reduce", "ledger", step=steps[number]):
+                await all_reduce(self.world, entry)
+            if report is None or report.is_finite:
+                report = await self._updated(segment, steps[number], entry, since)
+            since = clock.now()
+            segment.settle(number, report.stop or not report.is_finite)
+            number += 1
+        assert report is not None
+        return report
+
+    async def _updated(self, segment: Segment, step: int, entry: np.ndarray, since: float) -> StepReport:
+        """Update by the step's totals, if they are finite; its report."""
+        totals, rate = self._totals, self.optimizer_config.rate(step)
+        loss, norm = totals.loss(entry), totals.norm(entry) / self.plan.updates_a_step**0.5
+        if math.isfinite(loss) and math.isfinite(norm):
+            await segment.update(rate, self.optimizer_config.shrink(norm))
+        seconds = self.context.device.clock.now() - since
+        idle = max(0.0, 1.0 - totals.busy(entry) / seconds)
+        return StepReport(step, loss, norm, rate, seconds, idle, totals.stop(entry), totals.staleness(entry))
+
+    async def _prepare(self) -> Prepared:
+        """Before the first step: prove the schedule, and open what the gradient sums need."""
+        if self.optimizer_config.clip and not self.plan.flushes:
+            fact = f"{self.plan.schedule} updates a stage before the others' gradients are known (clip: "
+            raise PlanError(f"{fact}{self.optimizer_config.clip:g}); do not clip by the global norm")
+        await require_equal_replicas(self.context.actor.transport, self.local)
+        prepared = await asyncio.to_thread(prepare, self.plan, self.context.worker)
+        await self._ready_sums()
+        if self.plan.flushes:
             await self.sums.place(self.local.buckets)
-        sync = GradientSync(context.actor, self.local.buckets, self.sums.sum, self._prepared.overlapped, context.stages)
-        order = self._orders.get(step, self._orders[max(self._orders)]) if self._orders else None
-        worker = TrainWorker(context, step, sync, order or self._prepared.instructions)
-        await (follow_order(worker, order) if order else self._prepared.schedule.schedule(worker))
-        await sync.finish()
-        return worker.losses
-
-    async def _update(self, step: int, rate: float, shrink: float) -> None:
-        def work() -> None:
-            update(self.optimizer, rate, shrink)
-            self.local.clear_gradients()
-
-        _, start, end = await self.context.device.run("step", work)
-        self.context.tracer.record("step", "step", start, end, (step, -1, -1, -1))
+        return prepared
 
     async def _ready_sums(self) -> None:
         """Prepare the gradient sums, or refuse an algorithm that the transport does not support."""
@@ -221,4 +295,5 @@ class Trainer:
 
     @cached_property
     def _totals(self) -> StepTotals:
-        return StepTotals(self.local.names, self.plan.total_microbatches)
+        stages = 0 if self.plan.flushes else self.plan.depth
+        return StepTotals(self.local.names, self.plan.total_microbatches, stages)

@@ -87,14 +87,14 @@ def plan(schedule, depth, width=1, microbatches=4):
     return Plan(schedule, depth, width, 4, microbatches)
 
 
-def on_ranks(model, plan, work, recompute=False, kind=Trainer):
+def on_ranks(model, plan, work, recompute=False):
     """What a piece of work with each rank's trainer returns, in rank order."""
 
     async def rank(transport):
         device = TorchDevice("cpu", RealClock(), transport.computing)
         try:
             async with Actor(transport) as actor:
-                trainer = kind(
+                trainer = Trainer(
                     actor, model, plan, OPTIMIZER, Numerics(torch.float64, recompute=recompute), device,
                     torch.device("cpu"), Feed(), NullTracer(), sequence=1, seed=5,
                 )  # fmt: skip

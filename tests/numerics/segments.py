@@ -12,8 +12,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.executor import TorchDevice
 from pipelined.aio.clock import RealClock
 from pipelined.traces.file import Events, Tracer
-from pipelined.training.trainer import Numerics, StepReport
-from pipelined.training.without_flush.trainer import AsynchronousTrainer
+from pipelined.training.trainer import Numerics, StepReport, Trainer
 from tests.numerics.delayed import OPTIMIZER
 from tests.numerics.plain import SEQUENCE, Feed
 
@@ -34,7 +33,7 @@ def segments(*several):
     async def story(trainer):
         reports = []
         for steps in several:
-            reports.append(await trainer.segment(steps, lambda: False, reports.append))
+            reports.append(await trainer.train(steps, lambda: False, reports.append))
         return reports
 
     return story
@@ -46,7 +45,7 @@ async def rank(case, transport, story, optimizer_config=OPTIMIZER, orders=None):
     numerics = Numerics(torch.float64, recompute=case.recompute)
     try:
         async with Actor(transport) as actor:
-            trainer = AsynchronousTrainer(
+            trainer = Trainer(
                 actor, case.model, case.plan, optimizer_config, numerics, device, torch.device("cpu"), Feed(), tracer,
                 SEQUENCE, seed=3, orders=orders,
             )  # fmt: skip

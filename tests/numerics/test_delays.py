@@ -16,6 +16,7 @@ from tests.launching import ROOT
 from tests.numerics.delayed import OPTIMIZER, delayed, double_buffered, pipedream
 from tests.numerics.plain import Case, Feed
 from tests.numerics.segments import assert_same, rank, segments
+from tests.numerics.trained import on_every_rank
 from transports import new_event_loop
 from transports.local import world
 
@@ -126,7 +127,7 @@ def test_going_on_from_a_checkpoint_is_bit_for_bit(schedule, tmp_path):
     case = Case(schedule, 3, 1, 3, dropout=0.2)
 
     async def at_once(trainer):
-        await trainer.segment(range(3), lambda: False)
+        await trainer.train(range(3), lambda: False)
         await save(trainer, tmp_path, 3, {}, keep=1)
         return await segments(range(3, STEPS))(trainer)
 
@@ -154,7 +155,7 @@ def test_all_ranks_end_a_segment_at_the_same_step_when_one_is_asked_to_stop(sche
         def asked():
             return trainer.context.actor.rank == 4 and len(reports) > 2
 
-        last = await trainer.segment(range(40), asked, reports.append)
+        last = await trainer.train(range(40), asked, reports.append)
         return [*reports, last]
 
     outcomes = together(case, story)
@@ -176,6 +177,12 @@ def test_clipping_by_the_global_norm_is_refused():
 
     with pytest.raises(PlanError, match=r"before the others' gradients are known \(clip: 1\)"):
         asyncio.run(alone())
+
+
+def test_several_steps_at_once_are_refused_with_a_flush():
+    """A flush drains the pipe behind every step, so only the first of them would have been trained."""
+    with pytest.raises(PlanError, match=r"drains the pipe behind every step \(steps: 2\); train one step at a time"):
+        on_every_rank(Case("gpipe", 1, 1, 1), lambda trainer, transport: trainer.train(range(2)))
 
 
 PAIRS = ROOT / "docs" / "examples" / "pairs.py"

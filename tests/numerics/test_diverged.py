@@ -48,7 +48,7 @@ def test_without_a_flush_all_ranks_end_behind_the_same_step(schedule, step):
         await segments(range(1))(trainer)
         spoil(trainer)
         with pytest.raises(AgreedError, match=TOLD.format(step)):
-            await trainer.segment(range(1, 9), lambda: False, told.append)
+            await trainer.train(range(1, 9), lambda: False, told.append)
         return []
 
     together(Case(schedule, 2, 1, 2), until_it_diverges)

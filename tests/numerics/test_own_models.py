@@ -10,7 +10,6 @@ from pipelined.actors.agree import AgreedError
 from pipelined.checkpoints import checkpoint
 from pipelined.checkpoints.trainer_state import load, save
 from pipelined.training.evaluate import evaluate
-from pipelined.training.without_flush.trainer import AsynchronousTrainer
 from tests.numerics.own_model import Feed, Rows, on_ranks, plain, plan, steps
 
 STEPS = 3
@@ -40,13 +39,13 @@ def test_a_stage_with_nothing_to_train_has_no_delay_without_a_flush(schedule, tm
     arranged = plan(schedule, 6, microbatches=6)
 
     async def work(trainer):
-        report = await trainer.segment(range(STEPS), lambda: False)
+        report = await trainer.train(range(STEPS), lambda: False)
         await save(trainer, tmp_path, STEPS, {}, keep=1)
         await load(trainer, tmp_path)
         return report.staleness, trainer.local.parameters
 
     begun = dict(FROZEN.build(range(6), torch.float64, "cpu", seed=5).named_parameters())
-    for staleness, held in on_ranks(FROZEN, arranged, work, kind=AsynchronousTrainer):
+    for staleness, held in on_ranks(FROZEN, arranged, work):
         assert staleness[0] == staleness[1] == staleness[4] == 0.0
         for name, value in held.items():
             assert torch.equal(value, begun[name]) != value.requires_grad

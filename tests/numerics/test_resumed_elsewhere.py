@@ -11,7 +11,6 @@ from pipelined.aio.clock import RealClock
 from pipelined.checkpoints.trainer_state import load, save
 from pipelined.traces.file import NullTracer
 from pipelined.training.trainer import Numerics, Trainer
-from pipelined.training.without_flush.trainer import AsynchronousTrainer
 from tests.numerics import delayed, plain
 from tests.numerics.plain import SEQUENCE, Case, Feed
 from transports import new_event_loop
@@ -27,7 +26,6 @@ def leg(case, optimizer_config, steps, place):
         device = TorchDevice("cpu", RealClock(), transport.computing)
         try:
             async with Actor(transport) as actor:
-                kind = Trainer if case.plan.flushes else AsynchronousTrainer
                 parts = (
                     case.model,
                     case.plan,
@@ -37,13 +35,13 @@ def leg(case, optimizer_config, steps, place):
                     torch.device("cpu"),
                     Feed(),
                 )
-                trainer = kind(actor, *parts, NullTracer(), SEQUENCE, seed=3)
+                trainer = Trainer(actor, *parts, NullTracer(), SEQUENCE, seed=3)
                 assert steps.start == 0 or await load(trainer, place) == steps.start
                 reports = []
-                if kind is Trainer:
+                if case.plan.flushes:
                     reports = [await trainer.step(step) for step in steps]
                 else:
-                    reports.append(await trainer.segment(steps, lambda: False, reports.append))
+                    reports.append(await trainer.train(steps, lambda: False, reports.append))
                 await save(trainer, place, steps.stop, {}, keep=1)
                 parameters = {name: p.detach() for name, p in trainer.local.parameters.items()}
                 return [r.loss for r in reports], [r.grad_norm for r in reports], parameters

@@ -4,7 +4,6 @@ Every sum is a task of the actor, and the sums of one bucket run one after anoth
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -15,22 +14,21 @@ from pipelined.programs.update_rule import Apply, Collect, UpdateRule
 from pipelined.schedules import StageMap
 from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.parameters import Bucket
+from pipelined.training.segment import StepAccount
 from pipelined.training.without_flush.versioned_stage import VersionedStage
 from pipelined.training.without_flush.versions import Versions
 from pipelined.training.worker import RankContext
 
 
 @dataclass
-class StepAccount:
-    """This rank's contributions to the numbers of one step on which all ranks agree.
+class SummedStep(StepAccount):
+    """The account of a step with sums of its own.
 
     Args:
-        squares: squared gradient norms of owned parameters, summed over the step's updates.
-        staleness: staleness summed over the step's microbatches.
+        sums: the tasks of its gradient sums.
+        done: set after its last backward, when all its sums have started.
     """
 
-    squares: Counter[str] = field(default_factory=Counter)
-    staleness: int = 0
     sums: list["asyncio.Task[torch.Tensor]"] = field(default_factory=list)
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -49,7 +47,6 @@ class StageUpdates:
         layout: the layout of the segment.
         rate: the learning rate of an update, by its number.
         sums: sums a bucket's gradient over its holders.
-        account: returns the account of a microbatch's step.
     """
 
     def __init__(
@@ -60,28 +57,31 @@ class StageUpdates:
         layout: StageMap,
         rate: Callable[[int], float],
         sums: GradientSums,
-        account: Callable[[int], StepAccount],
     ):
-        self._context, self._held, self._rate, self._sums, self._account = context, held, rate, sums, account
+        self._context, self._held, self._rate, self._sums = context, held, rate, sums
         for versions in held.versions.values():
             versions.begin()
         self._rule = UpdateRule(layout, held.versions, {stages: v.oldest for stages, v in held.versions.items()})
         self._gradients: dict[tuple[Stages, int], asyncio.Task[torch.Tensor]] = {}
 
-    async def before_forward(self, microbatch: int) -> None:
-        """Make the versions for the forward of a microbatch, and lend them to it."""
+    async def before_forward(self, microbatch: int, account: StepAccount) -> None:
+        """Make the versions for the forward of a microbatch, and lend them to it.
+
+        Args:
+            account: of the microbatch's step.
+        """
         use = self._rule.before_forward(microbatch)
         for apply in use.applies:
             await self._apply(apply)
         self._held.lend(microbatch, use.versions)
-        self._account(microbatch).staleness += use.staleness
+        account.staleness[self._held.stage.index] += use.staleness
 
-    async def after_backward(self, microbatch: int) -> None:
+    async def after_backward(self, microbatch: int, account: SummedStep) -> None:
         """Take the microbatch's versions back; after the last gradient of an update, start its sums."""
         self._held.give_back(microbatch)
         for decision in self._rule.after_backward():
             if isinstance(decision, Collect):
-                await self._collect(decision, self._account(microbatch))
+                await self._collect(decision, account)
             else:
                 await self._apply(decision)
 
@@ -90,7 +90,7 @@ class StageUpdates:
         for apply in self._rule.drain():
             await self._apply(apply)
 
-    async def _collect(self, collect: Collect, account: StepAccount) -> None:
+    async def _collect(self, collect: Collect, account: SummedStep) -> None:
         versions = self._held.versions[collect.bucket]
         gradient, _, _ = await self._context.device.run("step", versions.collect)
         task = self._context.actor.start(self._summed(versions, gradient, account))

@@ -3,7 +3,7 @@
 The caller decides before the forward which versions a microbatch uses; this module sets them for each computation.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,8 +13,14 @@ from torch import nn
 from torch.func import functional_call
 
 from pipelined.programs.bucket_names import Stages
+from pipelined.schedules import Updates
+from pipelined.training.optimizer import OptimizerConfig
+from pipelined.training.parameters import Bucket
 from pipelined.training.stage import Alive, Stage
 from pipelined.training.without_flush.versions import Leaves, Versions
+
+OLDER = "version"
+"""Prefix of a field with an older version: `version-1` holds a parameter's value one update before."""
 
 
 class Lent(nn.Module):
@@ -69,6 +75,46 @@ class VersionedStage:
     def using(self, microbatch: int) -> AbstractContextManager[None]:
         """Use the versions of a microbatch instead of the newest."""
         return self.stage.module.using(self._lent[microbatch][1])
+
+    def older(self, name: str) -> dict[str, torch.Tensor]:
+        """A parameter's older versions that the next step uses, as fields of a checkpoint."""
+        return {
+            f"{OLDER}{number}": leaves[name].detach()
+            for versions in self.versions.values()
+            if name in versions.bucket.parameters
+            for number, leaves in versions.older().items()
+        }
+
+    def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+        """Restore the results of `older` for every parameter; a missing older version equals the newest value."""
+        for versions in self.versions.values():
+            parameters = versions.bucket.parameters
+            numbers = [int(f.removeprefix(OLDER)) for f in state[next(iter(parameters))] if f.startswith(OLDER)]
+            older = {n: {name: state[name][f"{OLDER}{n}"].to(p) for name, p in parameters.items()} for n in numbers}
+            versions.restore(older)
+
+
+def versioned(
+    stage: Stage,
+    buckets: Sequence[Bucket],
+    optimizer_config: OptimizerConfig,
+    optimizer: torch.optim.Optimizer,
+    updates: Updates,
+) -> VersionedStage:
+    """Keep the weights of a stage in versions; its module computes with those that are lent from now on.
+
+    Args:
+        buckets: the buckets of the stage.
+        optimizer: of all its parameters; each bucket gets one of its own, with the same state.
+        updates: states how old a version a forward uses.
+    """
+    stage.module = Lent(stage.module)
+    versions = {}
+    for bucket in buckets:
+        own = optimizer_config.build(bucket.parameters)
+        own.state = optimizer.state
+        versions[bucket.stages] = Versions(bucket, own, updates.delay or 0)
+    return VersionedStage(stage, versions)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ available, and admits a step only when it is open.
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pipelined.programs.gradient_sync import GradientSync
@@ -14,7 +14,7 @@ from pipelined.programs.instructions import Instruction
 from pipelined.schedules import StageMap, Worker
 from pipelined.training.prefetch import Origin, Prefetcher
 from pipelined.training.without_flush.admission import Admission
-from pipelined.training.without_flush.stage_updates import StageUpdates, StepAccount
+from pipelined.training.without_flush.stage_updates import StageUpdates, SummedStep
 from pipelined.training.without_flush.versioned_stage import StepStage, VersionedStage
 from pipelined.training.worker import RankContext, TrainWorker
 from transports import Message
@@ -29,10 +29,7 @@ class AsynchronousWorker(Worker):
         start: the first step of the segment.
         held: the one stage of this worker.
         admission: decides which steps are open.
-        updates: builds the stage's `StageUpdates` from a function that returns the account of a microbatch's step.
-
-    Attributes:
-        accounts: the account of each step on this rank, counted from the first step of the segment.
+        updates: the updates of that stage.
     """
 
     def __init__(
@@ -43,13 +40,12 @@ class AsynchronousWorker(Worker):
         start: int,
         held: VersionedStage,
         admission: Admission,
-        updates: Callable[[Callable[[int], StepAccount]], StageUpdates],
+        updates: StageUpdates,
     ):
         super().__init__(context.worker, layout)
-        self.accounts: dict[int, StepAccount] = defaultdict(StepAccount)
         self._context, self._start, self._held, self._admission = context, start, held, admission
         self._each = len(context.plan.layout.microbatches[0])
-        self._updates = updates(lambda microbatch: self.accounts[microbatch // self._each])
+        self._updates, self._accounts = updates, defaultdict[int, SummedStep](SummedStep)
         take = context.messages.receive
         self._mail = Mail(Prefetcher(context.actor, receive=take), Prefetcher(context.actor, receive=take))
         self._steps: dict[int, StepWorker] = {}
@@ -65,21 +61,24 @@ class AsynchronousWorker(Worker):
             self._steps[step] = StepWorker(replace(self._context, stages=stages), self._start + step, self._mail)
         self._opened = self._admission.opened
 
-    def close(self, step: int) -> dict[int, float]:
-        """Close a step; returns its losses by global microbatch, for microbatches that have their last stage here."""
-        return self._steps.pop(step).losses
+    async def close(self, step: int) -> SummedStep:
+        """Wait until a step's gradients are computed and summed, and close it; returns its account."""
+        account = self._accounts[step]
+        await account.complete()
+        account.losses = self._steps.pop(step).losses
+        return self._accounts.pop(step)
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         """Execute one instruction with the weights of its microbatch."""
         step, inside = divmod(microbatch, self._each)
         if op == "F":
-            await self._updates.before_forward(microbatch)
+            await self._updates.before_forward(microbatch, self._accounts[step])
         await self._steps[step].execute(op, pipe, stage, inside)
         if op in "BW":
-            await self._updates.after_backward(microbatch)
+            await self._updates.after_backward(microbatch, self._accounts[step])
             self._left[step] -= 1  # backwards of an update come in any order, so the last is found by counting
             if not self._left[step]:
-                self.accounts[step].done.set()
+                self._accounts[step].done.set()
 
     async def enters(self, pipe: int) -> bool:
         step = self._taken["F", pipe, self._stage(pipe)] // self._each

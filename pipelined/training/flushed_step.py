@@ -1,0 +1,72 @@
+"""One step with a flush: run the schedule, finish the gradient sums, and update after all ranks have agreed."""
+
+import asyncio
+from collections import Counter
+
+import torch
+
+from pipelined.programs.gradient_sync import GradientSync
+from pipelined.programs.prepare import Prepared
+from pipelined.training.gradient_sums import GradientSums
+from pipelined.training.optimizer import update
+from pipelined.training.parameters import LocalParameters
+from pipelined.training.replay import Order, follow_order
+from pipelined.training.segment import Segment, StepAccount
+from pipelined.training.worker import RankContext, TrainWorker
+
+
+class FlushedStep(Segment):
+    """The segment of a schedule that drains the pipe at the end of every step.
+
+    Args:
+        context: the context of the rank.
+        local: the parameters of the rank; they are updated together.
+        sums: sums a bucket's gradient over its holders.
+        optimizer: of all these parameters.
+        step: the step.
+        prepared: the rank's instructions, and its stages with a gradient sum that starts at once.
+        order: the instructions to follow instead of the schedule; empty: none.
+    """
+
+    def __init__(
+        self,
+        context: RankContext,
+        local: LocalParameters,
+        sums: GradientSums,
+        optimizer: torch.optim.Optimizer,
+        *,
+        step: int,
+        prepared: Prepared,
+        order: Order,
+    ):
+        self._context, self._local, self._optimizer, self._step = context, local, optimizer, step
+        self._schedule, self._order, self._drained = prepared.schedule, order, asyncio.Event()
+        self._sync = GradientSync(context.actor, local.buckets, sums.sum, prepared.overlapped, context.stages)
+        self._worker = TrainWorker(context, step, self._sync, order or prepared.instructions)
+
+    async def run(self) -> None:
+        if self._order:
+            await follow_order(self._worker, self._order)
+        else:
+            await self._schedule.schedule(self._worker)
+        await self._sync.finish()
+        self._drained.set()
+
+    async def enters(self, number: int) -> bool:
+        return number == 0
+
+    async def complete(self, number: int) -> StepAccount:
+        await self._drained.wait()
+        squares, _, _ = await self._context.device.run("norm", self._local.squares)
+        return StepAccount(self._worker.losses, Counter(squares))
+
+    async def update(self, rate: float, shrink: float) -> None:
+        def work() -> None:
+            update(self._optimizer, rate, shrink)
+            self._local.clear_gradients()
+
+        _, start, end = await self._context.device.run("step", work)
+        self._context.tracer.record("step", "step", start, end, (self._step, -1, -1, -1))
+
+    def settle(self, number: int, stop: bool) -> None:
+        """Nothing: the next step is a segment of its own."""

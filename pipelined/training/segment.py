@@ -1,0 +1,57 @@
+"""A segment: the run of steps from one drain to the next, as the trainer sees it.
+
+The schedule runs through all steps of a segment. Beside it the trainer completes each step in order: it waits until the
+step's gradients are computed and summed, agrees with all ranks on loss and norm, and lets the segment update.
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass
+class StepAccount:
+    """This rank's contributions to the numbers of one step on which all ranks agree.
+
+    Args:
+        losses: mean loss by global microbatch, for microbatches that have their last stage here.
+        squares: squared gradient norms of owned parameters, summed over the step's updates.
+        staleness: by stage, summed over the step's microbatches.
+    """
+
+    losses: dict[int, float] = field(default_factory=dict)
+    squares: Counter[str] = field(default_factory=Counter)
+    staleness: Counter[int] = field(default_factory=Counter)
+
+
+class Segment(ABC):
+    """One segment of one rank; steps are numbered from its beginning."""
+
+    @abstractmethod
+    async def run(self) -> None:
+        """Run the schedule up to the drain."""
+
+    @abstractmethod
+    async def enters(self, number: int) -> bool:
+        """Whether a step is in the segment; waits until this is decided."""
+
+    @abstractmethod
+    async def complete(self, number: int) -> StepAccount:
+        """Wait until all gradients of a step are computed and summed; call this once a step, in order."""
+
+    @abstractmethod
+    async def update(self, rate: float, shrink: float) -> None:
+        """Update the parameters now that all ranks have agreed on the completed step.
+
+        Args:
+            rate: the learning rate.
+            shrink: the factor for all gradients.
+        """
+
+    @abstractmethod
+    def settle(self, number: int, stop: bool) -> None:
+        """Record that all ranks have agreed on a step, and begin the steps that may now enter.
+
+        Args:
+            stop: whether the segment is to end early.
+        """
