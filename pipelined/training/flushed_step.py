@@ -52,7 +52,7 @@ class FlushedStep(Segment):
         await self._sync.finish()
         self._drained.set()
 
-    async def enters(self, number: int) -> bool:
+    async def admits(self, number: int) -> bool:
         return number == 0
 
     async def complete(self, number: int) -> StepAccount:

@@ -32,7 +32,7 @@ class Segment(ABC):
         """Run the schedule up to the drain."""
 
     @abstractmethod
-    async def enters(self, number: int) -> bool:
+    async def admits(self, number: int) -> bool:
         """Whether a step is in the segment; waits until this is decided."""
 
     @abstractmethod

@@ -245,7 +245,7 @@ class Trainer:
         """
         clock, device, totals, report, number = self.context.device.clock, self.context.device, self._totals, None, 0
         since, busy = begun
-        while await segment.enters(number):
+        while await segment.admits(number):
             account = await segment.complete(number)
             if report is not None and report.is_finite:
                 tell(report)

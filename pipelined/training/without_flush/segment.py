@@ -1,27 +1,35 @@
 """A segment without a flush: its steps overlap, and each stage is updated while microbatches are under way.
 
+One coroutine runs all steps. The worker of a step does its work; this module finds the step of a microbatch, makes the
+right weights available, and admits a step only when it is open.
+
 An update cannot wait for a whole step. The numbers on which all ranks agree, such as the global gradient norm, are
 known only some steps later, so gradients cannot be clipped by it.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from pipelined.programs.instructions import Instruction
 from pipelined.programs.prepare import Prepared
 from pipelined.programs.staleness import steps_to_fill
+from pipelined.schedules import Worker
 from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.optimizer import OptimizerConfig
+from pipelined.training.prefetch import Prefetcher
 from pipelined.training.replay import Order, follow_steps
-from pipelined.training.segment import Segment, StepAccount
+from pipelined.training.segment import Segment
 from pipelined.training.without_flush.admission import Admission
-from pipelined.training.without_flush.stage_updates import StageUpdates
-from pipelined.training.without_flush.versioned_stage import VersionedStage
-from pipelined.training.without_flush.worker import AsynchronousWorker
+from pipelined.training.without_flush.stage_updates import StageUpdates, SummedStep
+from pipelined.training.without_flush.versioned_stage import StepStage, VersionedStage
+from pipelined.training.without_flush.worker import Mail, StepWorker
 from pipelined.training.worker import RankContext
 
 
-class OverlappingSteps(Segment):
-    """The segment of a schedule without a flush.
+class OverlappingSteps(Worker, Segment):
+    """The segment of a schedule without a flush, and the worker that the schedule commands in it.
 
     Args:
         context: the context of the rank.
@@ -44,35 +52,78 @@ class OverlappingSteps(Segment):
         prepared: Prepared,
         orders: Mapping[int, Order],
     ):
-        shape, each = replace(context.plan.shape, steps=len(steps)), context.plan.microbatches
-        layout = prepared.schedule.layout(shape)
+        shape = replace(context.plan.shape, steps=len(steps))
+        super().__init__(context.worker, layout := prepared.schedule.layout(shape))
+        self._context, self._held, self._steps, self._each = context, held, steps, shape.microbatches
+        self._schedule, self._orders = prepared.schedule, orders
         self._admission = Admission(len(steps), steps_to_fill(shape))
-        self._schedule, self._steps, self._orders, self._each = prepared.schedule, steps, orders, each
 
         def rate(update: int) -> float:
-            return optimizer_config.rate(steps.start + update * layout.updates.every // each)
+            return optimizer_config.rate(steps.start + update * layout.updates.every // shape.microbatches)
 
-        updates = StageUpdates(context=context, held=held, layout=layout, rate=rate, sums=sums)
-        self._worker = AsynchronousWorker(
-            context, layout, start=steps.start, held=held, admission=self._admission, updates=updates
-        )
+        self._updates = StageUpdates(context=context, held=held, layout=layout, rate=rate, sums=sums)
+        take = context.messages.receive
+        self._mail = Mail(Prefetcher(context.actor, receive=take), Prefetcher(context.actor, receive=take))
+        self._open: dict[int, StepWorker] = {}
+        self._accounts = defaultdict[int, SummedStep](SummedStep)
+        self._left: Counter[int] = Counter()
+        self._begin(range(self._admission.opened))
 
     async def run(self) -> None:
         if self._orders:
-            await follow_steps(self._worker, self._orders, self._steps, self._each)
+            await follow_steps(self, self._orders, self._steps, self._each)
         else:
-            await self._schedule.schedule(self._worker)
-        await self._worker.drain()
+            await self._schedule.schedule(self)
+        await self._updates.drain()
 
-    async def enters(self, number: int) -> bool:
+    async def admits(self, number: int) -> bool:
         return await self._admission.enters(number)
 
-    async def complete(self, number: int) -> StepAccount:
-        return await self._worker.close(number)
+    async def complete(self, number: int) -> SummedStep:
+        account = self._accounts[number]
+        await account.complete()
+        account.losses = self._open.pop(number).losses
+        return self._accounts.pop(number)
 
     async def update(self, rate: float, shrink: float) -> None:
         """Nothing: the stage was updated while the schedule ran."""
 
     def settle(self, number: int, stop: bool) -> None:
+        before = self._admission.opened
         self._admission.settle(number, stop)
-        self._worker.open()
+        self._begin(range(before, self._admission.opened))
+
+    async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
+        """Execute one instruction with the weights of its microbatch."""
+        step, inside = divmod(microbatch, self._each)
+        if op == "F":
+            await self._updates.before_forward(microbatch, self._accounts[step])
+        await self._open[step].execute(op, pipe, stage, inside)
+        if op in "BW":
+            await self._updates.after_backward(microbatch, self._accounts[step])
+            self._left[step] -= 1  # backwards of an update come in any order, so the last is found by counting
+            if not self._left[step]:
+                self._accounts[step].done.set()
+
+    async def enters(self, pipe: int) -> bool:
+        step = self._taken["F", pipe, self._stage(pipe)] // self._each
+        return await super().enters(pipe) and await self._admission.enters(step)
+
+    def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
+        step, inside = divmod(microbatch, self._each)
+        return step in self._open and self._open[step].arrived(op, pipe, stage, inside)
+
+    async def any_arrival(self, choices: Sequence[tuple[str, int, int, int]]) -> None:
+        asked = []
+        for op, pipe, stage, microbatch in choices:
+            step, inside = divmod(microbatch, self._each)
+            origin = self._open[step].origin(Instruction(op, pipe, stage, inside))
+            asked.append(self._mail.asked(*origin))
+        await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+
+    def _begin(self, numbers: range) -> None:
+        """Prepare these steps, so that their messages are requested early."""
+        for number in numbers:
+            stages = {self._held.stage.index: StepStage(self._held, number * self._each)}
+            self._left[number] = self._each
+            self._open[number] = StepWorker(replace(self._context, stages=stages), self._steps[number], self._mail)

@@ -51,11 +51,13 @@ class VersionedStage:
     """A stage, and the versions lent to each microbatch under way.
 
     Args:
-        stage: the stage; its module is a `Lent`.
+        stage: the stage.
+        module: its module.
         versions: the versions of each of its buckets, by the bucket's stages.
     """
 
     stage: Stage
+    module: Lent
     versions: Mapping[Stages, Versions]
     _lent: dict[int, tuple[Mapping[Stages, int], Leaves]] = field(default_factory=dict)
 
@@ -74,7 +76,7 @@ class VersionedStage:
 
     def using(self, microbatch: int) -> AbstractContextManager[None]:
         """Use the versions of a microbatch instead of the newest."""
-        return self.stage.module.using(self._lent[microbatch][1])
+        return self.module.using(self._lent[microbatch][1])
 
     def older(self, name: str) -> dict[str, torch.Tensor]:
         """A parameter's older versions that the next step uses, as fields of a checkpoint."""
@@ -108,13 +110,13 @@ def versioned(
         optimizer: of all its parameters; each bucket gets one of its own, with the same state.
         updates: states how old a version a forward uses.
     """
-    stage.module = Lent(stage.module)
+    stage.module = module = Lent(stage.module)
     versions = {}
     for bucket in buckets:
         own = optimizer_config.build(bucket.parameters)
         own.state = optimizer.state
         versions[bucket.stages] = Versions(bucket, own, updates.delay or 0)
-    return VersionedStage(stage, versions)
+    return VersionedStage(stage, module, versions)
 
 
 @dataclass(frozen=True)
