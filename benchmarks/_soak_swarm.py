@@ -18,7 +18,9 @@ from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import Directory, open_directory, serve_directory
 from pipelined.directory.limits import DirectoryLimits
+from pipelined.membership.client import Node
 from pipelined.swarm.config import Rules
+from pipelined.swarm.peer.peer import PeerConfig
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.swarm.view import SwarmView
@@ -45,10 +47,10 @@ async def soak(steps: int, settled: int, looks: int) -> list[dict[str, int]]:
             return endpoint, await stack.enter_async_context(open_directory(coordinator.address, endpoint, clock))
 
         for number in range(STAGES * PEERS_A_STAGE):
-            parts = RULES, *await client(), clock, TimedDevice(NO_TIME, clock), number % STAGES
-            peer = PeerProcess(f"peer{number}", lambda _: Relay(ELEMENTS), *parts, threads=False)
+            node, config = Node(f"peer{number}", *await client(), clock), PeerConfig(number % STAGES, threads=False)
+            peer = PeerProcess(node, lambda _: Relay(ELEMENTS), RULES, TimedDevice(NO_TIME, clock), config)
             running.append(tasks.create_task(peer.run()))
-        trainer = TrainerProcess("trainer", _data, RULES, *await client(), clock, 2)
+        trainer = TrainerProcess(Node("trainer", *await client(), clock), _data, RULES, slots=2)
         running.append(tasks.create_task(trainer.run()))
         before = await _levels(trainer.view, settled, looks)
         after = await _levels(trainer.view, steps - looks, looks)

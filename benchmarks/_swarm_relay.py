@@ -16,7 +16,9 @@ from benchmarks._swarm_devices import Relay, Work, device_seconds
 from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
+from pipelined.membership.client import Node
 from pipelined.swarm.config import Rules
+from pipelined.swarm.peer.peer import PeerConfig
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.view import SwarmView
 from transports import new_event_loop
@@ -46,9 +48,8 @@ async def serve(address: str, name: str, task: dict[str, Any]) -> None:
     async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
         directory, device = EmbeddedDirectory(endpoint, address, RealClock()), TimedDevice(seconds, PunctualClock())
         elements = task["activation_bytes"] // 4
-        process = PeerProcess(
-            name, lambda _: Relay(elements), rules_of(task), endpoint, directory, RealClock(), device, stage
-        )
+        node = Node(name, endpoint, directory, RealClock())
+        process = PeerProcess(node, lambda _: Relay(elements), rules_of(task), device, PeerConfig(stage))
         await process.run()
 
 
@@ -57,16 +58,8 @@ async def train(address: str, name: str, task: dict[str, Any]) -> None:
     tensor = np.arange(task["activation_bytes"] // 4, dtype=np.float32)
     async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
         directory = EmbeddedDirectory(endpoint, address, RealClock())
-        process = TrainerProcess(
-            name,
-            lambda _: ([tensor], [tensor]),
-            rules_of(task),
-            endpoint,
-            directory,
-            RealClock(),
-            slots=task["slots"],
-            steps=task["steps"],
-        )
+        node, feed = Node(name, endpoint, directory, RealClock()), lambda _: ([tensor], [tensor])
+        process = TrainerProcess(node, feed, rules_of(task), slots=task["slots"], steps=task["steps"])
         telling = asyncio.create_task(_tell_steps(process.view))
         await process.run()
         telling.cancel()

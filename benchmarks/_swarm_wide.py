@@ -18,8 +18,10 @@ import numpy as np
 from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
+from pipelined.membership.client import Node
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.all_reduce import AllReduce
+from pipelined.swarm.peer.peer import PeerConfig
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.stages.stage import Microbatch, Passed
 from transports import Block, new_event_loop
@@ -100,7 +102,8 @@ async def serve(address: str, name: str, task: Task) -> None:
     async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
         device = TimedDevice({"backward": task["microbatch_s"]}, clock)
         directory = EmbeddedDirectory(endpoint, address, clock)
-        await PeerProcess(name, lambda _: Wide(task), rules_of(task), endpoint, directory, clock, device, 0).run()
+        node = Node(name, endpoint, directory, clock)
+        await PeerProcess(node, lambda _: Wide(task), rules_of(task), device, PeerConfig(0)).run()
 
 
 async def train(address: str, name: str, task: Task) -> None:
@@ -109,7 +112,8 @@ async def train(address: str, name: str, task: Task) -> None:
     async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
         directory, slots, steps = EmbeddedDirectory(endpoint, address, clock), 2 * task["peers"], task["epochs"]
         feed = lambda _: ([one], [one])  # noqa: E731
-        await TrainerProcess(name, feed, rules_of(task), endpoint, directory, clock, slots=slots, steps=steps).run()
+        node = Node(name, endpoint, directory, clock)
+        await TrainerProcess(node, feed, rules_of(task), slots=slots, steps=steps).run()
     print("done", flush=True)
 
 

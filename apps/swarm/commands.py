@@ -27,9 +27,10 @@ from pipelined.actors.executor import TorchDevice
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import serve_directory
+from pipelined.membership.client import Node
 from pipelined.process.stop_request import asking, hang_up
 from pipelined.state.store import DiskStore
-from pipelined.swarm.peer.peer import StagePeer
+from pipelined.swarm.peer.peer import PeerConfig, StagePeer
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 
 
@@ -64,11 +65,9 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
         name = flags.address.name or _own_name()
 
         store = DiskStore(flags.checkpoint, training.model.identity(), text=trained.text) if flags.checkpoint else None
-        saving = store, flags.save_every
+        config = PeerConfig(flags.stage, flags.grace, store, flags.save_every)
         build = partial(TorchStage, training, device=flags.device)
-        process = PeerProcess(
-            name, build, rules, endpoint, directory, clock, device, flags.stage, True, *saving, flags.grace
-        )
+        process = PeerProcess(Node(name, endpoint, directory, clock), build, rules, device, config)
         say(f"{name}: peer at {endpoint.address}, model {rules.digest}")
         _on_request(lambda: _let_go(process.peer, f"{name}: asked to leave (its notice: {flags.grace:g} s)", say))
         async with Nursery() as tasks:
@@ -99,17 +98,8 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
         async with telling(flags.address.description, say):
             await agree(directory, mine)
         directory = await stack.enter_async_context(as_member(flags.address, endpoint, rules.lease_s))
-        process = TrainerProcess(
-            name,
-            feed,
-            rules,
-            endpoint,
-            directory,
-            RealClock(),
-            slots=flags.slots,
-            steps=subject.steps,
-            resume=flags.resume,
-        )
+        node = Node(name, endpoint, directory, RealClock())
+        process = TrainerProcess(node, feed, rules, slots=flags.slots, steps=subject.steps, resume=flags.resume)
         say(f"{name}: trainer at {endpoint.address}, model {rules.digest}")
         async with Nursery() as tasks:
             steps = StepLog(process, training.optimizer_config, subject.batch * subject.seq, flags.metrics, say)

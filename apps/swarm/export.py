@@ -26,6 +26,7 @@ from pipelined.actors.executor import TorchDevice
 from pipelined.aio.clock import RealClock
 from pipelined.directory import CutOff, Directory, LeaseLost
 from pipelined.errors import UsageError
+from pipelined.membership.client import Node
 from pipelined.state.store import load_whole
 from pipelined.swarm.config import Rules
 from pipelined.swarm.observer import SwarmObserver
@@ -119,10 +120,10 @@ async def fetch(
         UsageError: the directory does not reply.
     Cost: as `SwarmObserver.snapshot`.
     """
-    clock = RealClock()
-    device = TorchDevice("cpu", clock)
+    node = Node(f"{name}-{secrets.token_hex(4)}", endpoint, directory, RealClock())
+    device = TorchDevice("cpu", node.clock)
     build = lambda index: TorchStage(training, index)  # noqa: E731
-    observer = SwarmObserver(f"{name}-{secrets.token_hex(4)}", build, rules, endpoint, directory, clock, device)
+    observer = SwarmObserver(node, build, rules, device)
     try:
         async with telling(f"the state of every stage (stages: {rules.stages})", say):
             snapshot = await observer.snapshot()

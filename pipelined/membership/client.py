@@ -5,11 +5,30 @@ A request names the incarnation of its receiver. It fails as soon as the directo
 
 import asyncio
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
+from pipelined.aio.clock import Clock
+from pipelined.directory import Directory
 from pipelined.membership.records import Peer
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
 from transports.rpc import Endpoint, Response, Unreachable
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What every process of the system has.
+
+    Args:
+        name: unique among the processes of its role.
+        endpoint: sends and serves its requests.
+        directory: this process's client of the directory.
+    """
+
+    name: str
+    endpoint: Endpoint
+    directory: Directory
+    clock: Clock
 
 
 class Asking:

@@ -44,13 +44,13 @@ class Probe:
     """
 
     def __init__(self, asking: Asking, clock: Clock, lease_s: float):
-        self._asking, self.clock, self.patience_s = asking, Lived(clock), SILENCE_LEASES * lease_s
+        self.client, self.clock, self.patience_s = asking, Lived(clock), SILENCE_LEASES * lease_s
 
     async def reaches(self, who: Peer) -> bool:
         """Whether a member replies in time; also True if the process has left the swarm."""
         with suppress(Rejected):  # a rejection is a reply, too
             try:
-                await with_timeout(self.clock, self.patience_s, self._asking.insist(who, "status"))
+                await with_timeout(self.clock, self.patience_s, self.client.insist(who, "status"))
             except TimeoutError:
                 return False
         return True

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from pipelined.actors.executor import Device
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
-from pipelined.membership.client import Asking
 from pipelined.membership.probe import Probe
 from pipelined.membership.records import Peer
 from pipelined.membership.view import MembershipView, NoLongerValid
@@ -44,10 +43,10 @@ class Joining:
     """One peer that fetches the state of a stage.
 
     Args:
-        name: of the peer; it determines the order in which donors are tried.
         index: of the stage.
         version: of `stage` now, if its state is from this swarm; None: unknown.
-        find: called if no peer holds the state.
+        requester: name of the peer; it determines the order in which donors are tried.
+        find: called if no peer holds the state; None: nothing is saved here.
 
     Attributes:
         donor: name of the peer that sends the state now; "": no peer does.
@@ -56,18 +55,19 @@ class Joining:
 
     def __init__(
         self,
-        name: str,
         stage: StatefulStage,
         index: int,
         version: Version | None,
+        *,
+        requester: str,
         view: VersionedView,
-        asking: Asking,
         probe: Probe,
         device: Device,
-        find: Find,
+        find: Find | None = None,
     ):
-        self.version, self._find, self._probe, self._name = version, find, probe, name
-        self._stage, self._index, self._view, self._asking, self._device = stage, index, view, asking, device
+        self.version, self._find, self._probe, self._name = version, find, probe, requester
+        self._stage, self._index, self._view, self._device = stage, index, view, device
+        self._client = probe.client
         self._download: Download | None = None
         self.donor = ""
         self._failed, self.trouble, self._pause = set[int](), "", LEAST_PAUSE_S
@@ -111,6 +111,8 @@ class Joining:
 
     async def _found(self) -> bool:
         """Load the saved state of the committed version, if there is one."""
+        if self._find is None:
+            return False
         version = self._view.version
         state = await self._find(version, await self._layout())
         if state is not None:
@@ -133,7 +135,7 @@ class Joining:
         """Apply the missing steps, if the donor has their totals. Returns whether the stage is at the version now."""
         try:
             while self.version is not None and self.version.step < self._view.version.step:
-                for step in await fetch_steps(self._asking, donor, self.version, self._stage.sums):
+                for step in await fetch_steps(self._client, donor, self.version, self._stage.sums):
                     await self._take(step)
         except Rejected as rejection:
             if rejection.reason != "not kept":
@@ -148,7 +150,7 @@ class Joining:
         await self._device.run("step", take)
 
     async def _fetch(self, donor: Peer) -> None:
-        response = await self._asking.request(donor, "manifest")
+        response = await self._client.request(donor, "manifest")
         manifest = expect(await self._layout(), _only(response), field(response.note, "root"))
         version = Version(whole(response.note, "step"), lineage_of(response.note))
         if self._download is None or self._download.manifest.root != manifest.root:
@@ -175,7 +177,7 @@ class Joining:
     async def _fetch_chunk(self, donor: Peer, index: int, limit: asyncio.Semaphore) -> None:
         async with limit:
             root = self._download.manifest.root
-            response = await self._asking.request(donor, "chunk", root=root, index=index)
+            response = await self._client.request(donor, "chunk", root=root, index=index)
             self._download.add(index, response.blocks)
 
 

@@ -5,26 +5,21 @@ from collections.abc import Coroutine
 from typing import Any
 
 from pipelined.actors.executor import Device
-from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import Nursery
-from pipelined.directory import CutOff, Directory, LeaseLost
+from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.registration import registered
-from pipelined.membership.client import Asking
+from pipelined.membership.client import Node
 from pipelined.membership.records import TRAINERS, Trainer
 from pipelined.membership.view import RETRY_S
-from pipelined.state.store import CheckpointStore
 from pipelined.swarm.config import OtherModel, Rules
 from pipelined.swarm.leader.evaluation import due
 from pipelined.swarm.leader.leader import Leader
 from pipelined.swarm.leader.rebalance import Moves, moves
 from pipelined.swarm.leader.recovery import Rollback
-from pipelined.swarm.peer.lifecycle import GRACE_S
-from pipelined.swarm.peer.peer import Build, StagePeer
+from pipelined.swarm.peer.peer import Build, PeerConfig, StagePeer
 from pipelined.swarm.peer.service import events_asked_for
 from pipelined.swarm.placement import PLACE
 from pipelined.swarm.records import Head
-from pipelined.swarm.stages.codec import Coding
-from pipelined.swarm.trainer.routing import Wiring
 from pipelined.swarm.trainer.trainer import Data, SwarmTrainer
 from pipelined.swarm.view import SwarmView
 from transports.rpc import Endpoint, Request, Response
@@ -34,35 +29,14 @@ class PeerProcess:
     """A peer with all its parts.
 
     Args:
-        name: unique in this swarm.
+        node: this process; its name is unique among the peers.
         build: builds a stage as it is before the first step.
-        stage: which to hold; None: the leader decides.
-        threads: whether the loop has threads to code tensors and to save in.
-        store, save_every: where states are saved, and every how many steps; see `StagePeer`.
-        grace_s: seconds that it continues to serve after a notice, if it is the last of its stage.
     """
 
-    def __init__(
-        self,
-        name: str,
-        build: Build,
-        rules: Rules,
-        endpoint: Endpoint,
-        directory: Directory,
-        clock: Clock,
-        device: Device,
-        stage: int | None = None,
-        threads: bool = True,
-        store: CheckpointStore | None = None,
-        save_every: int = 0,
-        grace_s: float = GRACE_S,
-    ):
-        self.view = SwarmView(directory, clock, stages=frozenset())
-        coding = Coding(rules.codec, threads)
-        self.peer = StagePeer(
-            name, build, rules, endpoint, self.view, clock, device, coding, stage, store, save_every, grace_s
-        )
-        self._endpoint = endpoint
+    def __init__(self, node: Node, build: Build, rules: Rules, device: Device, config: PeerConfig | None = None):
+        self.view = SwarmView(node.directory, node.clock, stages=frozenset())
+        self.peer = StagePeer(node, self.view, build, rules, device, config or PeerConfig())
+        self._endpoint = node.endpoint
 
     async def run(self) -> None:
         """Serve until `peer.leave()` or cancelled.
@@ -76,6 +50,7 @@ class TrainerProcess:
     """A trainer with all its parts; it leads the swarm while no other trainer leads.
 
     Args:
+        node: this process; its name is unique among the trainers.
         data: finds a microbatch by its name.
         slots: microbatches in progress at once.
         resume: whether to lead on from what any run saved; else only from what this run saved, if a stage is lost.
@@ -84,45 +59,21 @@ class TrainerProcess:
 
     def __init__(
         self,
-        name: str,
+        node: Node,
         data: Data,
         rules: Rules,
-        endpoint: Endpoint,
-        directory: Directory,
-        clock: Clock,
+        *,
         slots: int = 4,
         steps: int | None = None,
         balance: Moves | None = None,
         resume: bool = False,
     ):
-        self.name, self._rules, self._steps = name, rules, steps
-        self._endpoint, self._directory, self._clock = endpoint, directory, clock
-        self.view = SwarmView(directory, clock)
-        asking = Asking(endpoint, self.view)
-        rollback = Rollback(self.view, rules.stages, rules.lease_s, clock, resume)
-        self.leader = Leader(
-            name,
-            endpoint.address,
-            self.view,
-            asking,
-            rules=rules,
-            clock=clock,
-            moves=balance or moves,
-            rollback=rollback,
-            steps=steps,
-        )
-        wiring = Wiring(rules.stages, seed=name)
-        self.trainer = SwarmTrainer(
-            name,
-            rules.stages,
-            data,
-            endpoint,
-            self.view,
-            clock=clock,
-            wiring=wiring,
-            slots=slots,
-            lease_s=rules.lease_s,
-        )
+        self.name, self._node, self._rules, self._steps = node.name, node, rules, steps
+        self._endpoint = node.endpoint
+        self.view = SwarmView(node.directory, node.clock)
+        rollback = Rollback(self.view, rules, node.clock, resume)
+        self.leader = Leader(node, self.view, rules, moves=balance or moves, rollback=rollback, steps=steps)
+        self.trainer = SwarmTrainer(node, self.view, data, rules, slots)
 
     async def run(self) -> None:
         """Train until the last step is committed, or cancelled.
@@ -165,16 +116,16 @@ class TrainerProcess:
 
     async def _live(self) -> None:
         key, seconds = TRAINERS + self.name, self._rules.lease_s
-        address, digest = self._endpoint.address, self._rules.digest
+        node, address, digest = self._node, self._endpoint.address, self._rules.digest
         while True:
             try:
-                async with registered(self._directory, key, seconds, self._clock, address) as place:
+                async with registered(node.directory, key, seconds, node.clock, address) as place:
                     await place.put(Trainer(self.name, address, place.incarnation, digest))
                     async with Nursery() as tasks:
                         tasks.create_task(self.leader.run(place))
                         tasks.create_task(self.trainer.run(place.incarnation))
             except (LeaseLost, CutOff):
-                await self._clock.sleep(RETRY_S)
+                await node.clock.sleep(RETRY_S)
 
 
 async def _failure(endpoint: Endpoint) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import Clock
 from pipelined.directory import EmbeddedDirectory, MemoryDisk, serve_directory
+from pipelined.membership.client import Node
 from pipelined.state.store import CheckpointStore
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.leader import Moves
-from pipelined.swarm.peer.peer import Build
+from pipelined.swarm.peer.peer import Build, PeerConfig
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.trainer.trainer import Data
 from transports.rpc import Endpoint
@@ -59,21 +60,10 @@ class VirtualParties:
         save_every: int = 0,
     ) -> PeerProcess:
         """Start a peer with a device that takes these seconds for each op; see `PeerProcess`."""
-        endpoint, directory, clock = self.client(name)
-        device = self.devices[name] = self.device(seconds, clock)
-        process = self.peers[name] = PeerProcess(
-            name,
-            build,
-            self.rules,
-            endpoint,
-            directory,
-            clock,
-            device,
-            stage,
-            threads=False,
-            store=store,
-            save_every=save_every,
-        )
+        node = Node(name, *self.client(name))
+        device = self.devices[name] = self.device(seconds, node.clock)
+        config = PeerConfig(stage=stage, store=store, save_every=save_every, threads=False)
+        process = self.peers[name] = PeerProcess(node, build, self.rules, device, config)
         self.start(name, process.run())
         return process
 
@@ -87,9 +77,9 @@ class VirtualParties:
         resume: bool = False,
     ) -> TrainerProcess:
         """Start a trainer; see `TrainerProcess`."""
-        endpoint, directory, clock = self.client(name)
+        node = Node(name, *self.client(name))
         process = self.trainers[name] = TrainerProcess(
-            name, data, self.rules, endpoint, directory, clock, slots, steps, balance, resume
+            node, data, self.rules, slots=slots, steps=steps, balance=balance, resume=resume
         )
         self.start(name, process.run())
         return process

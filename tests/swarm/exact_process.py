@@ -18,9 +18,11 @@ from functools import partial
 from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import RealClock
 from pipelined.directory import open_directory, serve_directory
+from pipelined.membership.client import Node
 from pipelined.state import donor
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer import all_reduce, load, passes, replica, rounds
+from pipelined.swarm.peer.peer import PeerConfig
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records import HEAD, Head
 from pipelined.swarm.trainer import trainer
@@ -132,7 +134,9 @@ async def peer(address, name, late=False):
             await two_steps(directory)
         stage = int(name[1]) if name[0] == "s" else None
         device = TimedDevice(SECONDS, clock)
-        process = PeerProcess(name, build, RULES, endpoint, directory, clock, device, stage, threads=False)
+        process = PeerProcess(
+            Node(name, endpoint, directory, clock), build, RULES, device, PeerConfig(stage, threads=False)
+        )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, process.peer.leave)
         await run(process)
 
@@ -146,7 +150,8 @@ def build(index):
 async def train(address, name):
     clock = RealClock()
     async with found(address, clock) as (endpoint, directory):
-        await run(TrainerProcess(name, data, RULES, endpoint, directory, clock, slots=3, steps=STEPS))
+        node = Node(name, endpoint, directory, clock)
+        await run(TrainerProcess(node, data, RULES, slots=3, steps=STEPS))
     say("done")
 
 

@@ -19,6 +19,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.registration import registered
 from pipelined.membership import records
+from pipelined.membership.client import Node
 from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
@@ -217,12 +218,12 @@ async def over_tcp():
         running = [tasks.create_task(serve_directory(ends[0], clock))]
         views = [EmbeddedDirectory(end, ends[0].address, clock) for end in ends[1:]]
         peers = [
-            PeerProcess(f"p{at}", build, rules, ends[at], views[at - 1], clock, TimedDevice(seconds, clock))
+            PeerProcess(Node(f"p{at}", ends[at], views[at - 1], clock), build, rules, TimedDevice(seconds, clock))
             for at in (1, 2)
         ]
         running += [tasks.create_task(peer.run()) for peer in peers]
         running += [tasks.create_task(shouted_at(end.address, random.Random(at))) for at, end in enumerate(ends)]
-        trainer = TrainerProcess("t0", data, rules, ends[3], views[2], clock, steps=steps)
+        trainer = TrainerProcess(Node("t0", ends[3], views[2], clock), data, rules, steps=steps)
         await trainer.run()
         while any(peer.peer.replica.step < steps for peer in peers):  # noqa: ASYNC110 (nothing tells of it)
             await asyncio.sleep(0)

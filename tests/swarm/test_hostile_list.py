@@ -17,6 +17,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.registration import registered
 from pipelined.membership import records
+from pipelined.membership.client import Node
 from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
@@ -88,10 +89,10 @@ class Swarm:
         self.directory = EmbeddedDirectory(self.mallory, at, clock)
         build = lambda index: ExactStage(index, 1)  # noqa: E731
         self.peers = [
-            PeerProcess(name, build, self.rules, end[name], views[name], clock, TimedDevice(seconds, clock))
+            PeerProcess(Node(name, end[name], views[name], clock), build, self.rules, TimedDevice(seconds, clock))
             for name in ("p0", "p1")
         ]
-        self.trainer = TrainerProcess("t0", data, self.rules, end["t0"], views["t0"], clock, steps=STEPS)
+        self.trainer = TrainerProcess(Node("t0", end["t0"], views["t0"], clock), data, self.rules, steps=STEPS)
         self.running = [tasks.create_task(serve_directory(end["directory"], clock))]
         self.running += [tasks.create_task(peer.run()) for peer in self.peers]
         self.clock = clock

@@ -7,6 +7,7 @@ import pytest
 
 from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import run_virtual
+from pipelined.membership.client import Node
 from pipelined.swarm.observer import SwarmObserver
 from tests.swarm.exact import ExactStage
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
@@ -25,9 +26,9 @@ def snapshot(after, kill=""):
             swarm.peer(name, stage)
         swarm.trainer("t0", steps=STEPS)
         await swarm.until(lambda: swarm.heads and swarm.heads[-1].step >= after)
-        endpoint, directory, clock = swarm.client("visitor")
+        node = Node("visitor", *swarm.client("visitor"))
         build = lambda index: ExactStage(index, 2)  # noqa: E731
-        observer = SwarmObserver("visitor", build, swarm.rules, endpoint, directory, clock, TimedDevice({}, clock))
+        observer = SwarmObserver(node, build, swarm.rules, TimedDevice({}, node.clock))
         if kill:
             swarm.kill(kill)
         taken = await observer.snapshot()
@@ -51,9 +52,9 @@ def test_every_stage_is_of_one_step_and_as_one_process_has_it(after, kill):
 
 def observing(swarm):
     """Start an observer that reads every stage; returns its task."""
-    endpoint, directory, clock = swarm.client("observer")
+    node = Node("observer", *swarm.client("observer"))
     build = lambda index: ExactStage(index, swarm.rules.stages)  # noqa: E731
-    observer = SwarmObserver("observer", build, swarm.rules, endpoint, directory, clock, TimedDevice({}, clock))
+    observer = SwarmObserver(node, build, swarm.rules, TimedDevice({}, node.clock))
     return asyncio.ensure_future(observer.snapshot())
 
 

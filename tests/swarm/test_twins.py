@@ -8,6 +8,8 @@ import pytest
 
 from pipelined.actors.executor import TimedDevice
 from pipelined.errors import UsageError
+from pipelined.membership.client import Node
+from pipelined.swarm.peer.peer import PeerConfig
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from tests.swarm.exact import ExactStage, data
 from tests.swarm.test_local_swarm import SIZES, SWARM, read_until
@@ -18,13 +20,13 @@ pytestmark = pytest.mark.virtual
 
 def twin(swarm, kind, host, name):
     """Start a process on a machine of its own under a name that another one has; returns it and its task."""
-    endpoint, directory, clock = swarm.client(host)
-    common = swarm.rules, endpoint, directory, clock
+    node = Node(name, *swarm.client(host))
     if kind == "peer":
         build = lambda index: ExactStage(index, swarm.rules.stages)  # noqa: E731
-        process = PeerProcess(name, build, *common, TimedDevice(SECONDS, clock), 0, threads=False)
+        config = PeerConfig(0, threads=False)
+        process = PeerProcess(node, build, swarm.rules, TimedDevice(SECONDS, node.clock), config)
     else:
-        process = TrainerProcess(name, data, *common)
+        process = TrainerProcess(node, data, swarm.rules)
     swarm.start(host, process.run())
     return process, swarm.tasks[host]
 

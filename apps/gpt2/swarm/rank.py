@@ -14,11 +14,13 @@ from apps.swarm.weights_store import WeightsStore
 from pipelined.actors.executor import TorchDevice
 from pipelined.aio.clock import RealClock
 from pipelined.directory import Directory
+from pipelined.membership.client import Node
 from pipelined.process.launch import Launch
 from pipelined.state.store import CheckpointStore, DiskStore
 from pipelined.state.versions import SavedStage, common_step
 from pipelined.swarm.config import Rules
 from pipelined.swarm.observer import SwarmObserver
+from pipelined.swarm.peer.peer import PeerConfig
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records import HEAD, Head
 from pipelined.swarm.stages.torch_stage import TorchStage
@@ -71,14 +73,14 @@ class Rank:
         """This rank's peer. It begins with its own stage, and later moves to the stage that needs it most."""
         rank, config = self.transport.rank, self.job.config
         every = config.save_every if config.checkpoint else 0
-        parts = self._build, self.rules, endpoint, directory, RealClock(), self.device
-        return PeerProcess(f"rank{rank}", *parts, self.job.stage_of(rank), True, self.store, every)
+        node = Node(f"rank{rank}", endpoint, directory, RealClock())
+        peer_config = PeerConfig(self.job.stage_of(rank), store=self.store, save_every=every)
+        return PeerProcess(node, self._build, self.rules, self.device, peer_config)
 
     def trainer(self, endpoint: Endpoint, directory: Directory) -> TrainerProcess:
         """This rank's trainer."""
-        parts = self.feed, self.rules, endpoint, directory, RealClock()
-        steps = self.job.subject.steps
-        return TrainerProcess(f"trainer{self.transport.rank}", *parts, steps=steps)
+        node = Node(f"trainer{self.transport.rank}", endpoint, directory, RealClock())
+        return TrainerProcess(node, self.feed, self.rules, steps=self.job.subject.steps)
 
     def observer(self, endpoint: Endpoint, directory: Directory) -> SwarmObserver:
         """Who brings the whole model here; its stages are on the CPU."""
@@ -86,8 +88,8 @@ class Rank:
         def build(index: int) -> TorchStage:
             return TorchStage(self.training, index)
 
-        parts = self.rules, endpoint, directory, RealClock(), self.device
-        return SwarmObserver(f"visitor{self.transport.rank}", build, *parts)
+        node = Node(f"visitor{self.transport.rank}", endpoint, directory, RealClock())
+        return SwarmObserver(node, build, self.rules, self.device)
 
     def _build(self, index: int) -> TorchStage:
         return TorchStage(self.training, index, self.device.name)

@@ -14,14 +14,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from pipelined.aio.clock import Clock
 from pipelined.aio.events import emit, warn
 from pipelined.aio.notifier import Notifier
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import Conflict, CutOff
 from pipelined.directory.record import Record
 from pipelined.directory.registration import Registration
-from pipelined.membership.client import Asking
+from pipelined.membership.client import Asking, Node
 from pipelined.membership.records import LEADER, LeaderRecord
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.state.versions import SavedStage
@@ -49,7 +48,7 @@ class Leader:
     """One trainer's part in leading: it leads whenever no other trainer leads.
 
     Args:
-        name, address: of the trainer.
+        node: the trainer's process.
         moves: decides which peers change stage, once every `rules.rebalance_s`.
         rollback: detects when all stages must return to a saved step.
         steps: number of steps after which the run is over; None: never.
@@ -57,27 +56,26 @@ class Leader:
 
     def __init__(
         self,
-        name: str,
-        address: str,
+        node: Node,
         view: SwarmView,
-        asking: Asking,
-        *,
         rules: Rules,
-        clock: Clock,
+        *,
         moves: Moves,
         rollback: Rollback,
         steps: int | None = None,
     ):
-        self._me, self._view, self._rules, self._clock = LeaderRecord(name, address), view, rules, clock
+        clock, client = node.clock, Asking(node.endpoint, view)
+        self._me = LeaderRecord(node.name, node.endpoint.address)
+        self._view, self._rules, self._clock = view, rules, clock
         self._rollback, self._term, self._attempts = rollback, 0, 0
         self._changed, self._reassignment = Notifier(), EmergencyReassignment(view, rules, clock)
         self._placing = Placing(view, rules.stages)
         self._evaluating = Evaluating(view, rules, clock, steps, self._changed)
         self._assignments = Assignments(view, self._evaluating, self._changed)
-        self._connectivity = ConnectivityCheck(view, asking, rules, clock)
+        self._connectivity = ConnectivityCheck(view, client, rules, clock)
         timer = RebalanceTimer(moves, rules.rebalance_s, clock)
         self._commits = CommitLoop(
-            view, asking, rules, clock, timer=timer, connectivity=self._connectivity, changed=self._changed
+            view, client, rules, clock, timer=timer, connectivity=self._connectivity, changed=self._changed
         )
 
     @property

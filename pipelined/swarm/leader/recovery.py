@@ -27,9 +27,9 @@ class Rollback:
         resume: return to a saved step of any run; else only to one of this run.
     """
 
-    def __init__(self, view: SwarmView, stages: int, lease_s: float, clock: Clock, resume: bool):
-        self._view, self._stages, self._clock, self.resume = view, stages, clock, resume
-        self._patience_s = PATIENCE_LEASES * lease_s
+    def __init__(self, view: SwarmView, rules: Rules, clock: Clock, resume: bool):
+        self._view, self._stages, self._clock, self.resume = view, rules.stages, clock, resume
+        self._patience_s = PATIENCE_LEASES * rules.lease_s
 
     async def needed(self) -> SavedStage:
         """Wait until the swarm must roll back, and can. Returns the saved step."""

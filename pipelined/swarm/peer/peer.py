@@ -7,15 +7,15 @@ state. Only the directory's head decides what the peer does to its parameters.
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 
 from pipelined.actors.executor import Device
-from pipelined.aio.clock import Clock
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.aio.watchdog import DeviceWatchdog
 from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.registration import Registration, registered
-from pipelined.membership.client import Asking
+from pipelined.membership.client import Asking, Node
 from pipelined.membership.probe import Probe
 from pipelined.membership.records import PEERS, Phase
 from pipelined.membership.view import RETRY_S, NoLongerValid
@@ -29,6 +29,7 @@ from pipelined.swarm.peer.catch_up import catch_up, late_and_on_time
 from pipelined.swarm.peer.lifecycle import GRACE_S, Drain, PeerEvicted, Presence, Readmission
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.service import PeerService
+from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.placement import Choosing
 from pipelined.swarm.records import Head
 from pipelined.swarm.stages.codec import Coding
@@ -36,58 +37,55 @@ from pipelined.swarm.stages.delayed import late
 from pipelined.swarm.stages.stage import SwarmStage
 from pipelined.swarm.view import SwarmView
 from transports import Block
-from transports.rpc import Endpoint, Rejected
+from transports.rpc import Rejected
 from transports.rpc.fields import field
 
 Build = Callable[[int], SwarmStage]
 """Build a stage as it is before the first step, the same on all peers."""
 
 
+@dataclass(frozen=True)
+class PeerConfig:
+    """The settings of one peer.
+
+    Args:
+        stage: which to hold; None: the leader decides.
+        grace_s: seconds that it continues to serve after a notice, if it is the last of its stage.
+        store: where it saves its state, and finds what was saved; None: nowhere.
+        save_every: steps from one save to the next; 0: never.
+        threads: whether the event loop has threads to code tensors and to save in.
+    """
+
+    stage: int | None = None
+    grace_s: float = GRACE_S
+    store: CheckpointStore | None = None
+    save_every: int = 0
+    threads: bool = True
+
+
 class StagePeer:
     """One peer of a swarm.
 
     Args:
-        name: unique name of this peer.
+        node: this process; its name is unique among the peers.
         build: builds a stage.
-        stage: which to hold; None: the leader decides.
-        store: where it saves its state, and finds what was saved; None: nowhere.
-        save_every: steps from one save to the next; 0: never.
-        grace_s: seconds that it continues to serve after a notice, if it is the last of its stage.
     """
 
-    def __init__(
-        self,
-        name: str,
-        build: Build,
-        rules: Rules,
-        endpoint: Endpoint,
-        view: SwarmView,
-        clock: Clock,
-        device: Device,
-        coding: Coding,
-        stage: int | None = None,
-        store: CheckpointStore | None = None,
-        save_every: int = 0,
-        grace_s: float = GRACE_S,
-    ):
-        self.name = name
-        self._build, self._rules, self._endpoint, self._view = build, rules, endpoint, view
-        self._clock, self._device, self._coding, self._wanted = (
-            clock,
-            DeviceWatchdog(device, rules.lease_s),
-            coding,
-            stage,
-        )
+    def __init__(self, node: Node, view: SwarmView, build: Build, rules: Rules, device: Device, config: PeerConfig):
+        name, endpoint, clock = node.name, node.endpoint, node.clock
+        self.name, self._build, self._rules, self._endpoint, self._view = name, build, rules, endpoint, view
+        self._clock, self._device, self._wanted = clock, DeviceWatchdog(device, rules.lease_s), config.stage
+        self._coding = Coding(rules.codec, config.threads)
         self._asking = Asking(endpoint, view)
         self._probe = Probe(self._asking, clock, rules.lease_s)
         self._readmission = Readmission(name, view, clock, rules.lease_s)
-        self._saver = Saver(store, save_every, coding.threads, view.look_again)
+        self._saver = Saver(config.store, config.save_every, config.threads, view.look_again)
         self._presence = Presence(name, endpoint.address, rules.digest, clock, view.look_again, saver=self._saver)
         self._service = PeerService(
             endpoint, view, presence=self._presence, saver=self._saver, probe=self._probe, device=self._device
         )
         self._choosing = Choosing(name, endpoint, view, clock, rules.stages)
-        self._drain = Drain(name, view, clock, grace_s)
+        self._drain = Drain(name, view, clock, config.grace_s)
 
     @property
     def replica(self) -> Replica | None:
@@ -250,14 +248,28 @@ class StagePeer:
         self._let_go()
         self._view.look_again()  # the replica is gone: a peer that is to leave need not wait for the fetch
         find = lambda version, layout: self._find(place, version, layout)  # noqa: E731
-        ways = self._view, self._asking, self._probe, self._device, find
-        self._service.joining = Joining(self.name, stage, index, version, *ways)
-        version = await self._service.joining.arrive()
-        rules, device, basis = self._rules, self._device, self._view.head.basis
-        self._service.replica = Replica(
-            self.name, index, stage, version, rules, device, self._endpoint, self._coding, basis
+        self._service.joining = Joining(
+            stage,
+            index,
+            version,
+            requester=self.name,
+            view=self._view,
+            probe=self._probe,
+            device=self._device,
+            find=find,
         )
-        self._service.open(rules.batch)
+        version = await self._service.joining.arrive()
+        state = StageState(
+            self.name,
+            index,
+            stage,
+            version,
+            basis=self._view.head.basis,
+            rules=self._rules,
+            device=self._device,
+        )
+        self._service.replica = Replica(state, self._endpoint, self._coding)
+        self._service.open(self._rules.batch)
 
     def _built(self, index: int) -> SwarmStage:
         return late(self._build(index), self._rules.delayed)

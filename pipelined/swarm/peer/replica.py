@@ -6,18 +6,15 @@ request has a module of its own.
 
 from collections.abc import Mapping, Sequence, Set
 
-from pipelined.actors.executor import Device
 from pipelined.state.donor import Donor, copied
 from pipelined.state.steps import AppliedStep
 from pipelined.state.versions import SavedStage, Version
-from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.handover import Succession
 from pipelined.swarm.peer.passes import Passes
 from pipelined.swarm.peer.rounds import RoundService
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.records import Head
 from pipelined.swarm.stages.codec import Coding
-from pipelined.swarm.stages.stage import SwarmStage
 from transports import Block
 from transports.rpc import Endpoint, Request, Response
 from transports.rpc.fields import MOST
@@ -27,35 +24,20 @@ class Replica:
     """One stage at one peer.
 
     Args:
-        name: of the peer.
-        index: number of the stage.
-        version: of its parameters; its `step` is the next step to apply.
-        basis: names what they follow from; None: the version's lineage.
+        state: of the stage, at the version that it has.
 
     Attributes:
         passes, rounds, succession, donor: they serve its requests.
         load: the work that waits for its device.
     """
 
-    def __init__(
-        self,
-        name: str,
-        index: int,
-        stage: SwarmStage,
-        version: Version,
-        rules: Rules,
-        device: Device,
-        endpoint: Endpoint,
-        coding: Coding,
-        basis: str | None = None,
-    ):
-        self.name, self.index, self.stage, self._rules = name, index, stage, rules
-        basis = version.lineage if basis is None else basis
-        self._state = StageState(name, index, stage, version, basis, rules, device)
+    def __init__(self, state: StageState, endpoint: Endpoint, coding: Coding):
+        self.name, self.index, self.stage, self._rules = state.name, state.index, state.stage, state.rules
+        self._state = state
         self.passes = Passes(self._state, coding)
         self.load = self.passes.load
-        self.rounds = RoundService(self._state, self.load, endpoint, Coding(rules.sums_codec, coding.threads))
-        self.succession, self.donor = Succession(self._state), Donor(stage, device, coding.beside)
+        self.rounds = RoundService(self._state, self.load, endpoint, Coding(state.rules.sums_codec, coding.threads))
+        self.succession, self.donor = Succession(self._state), Donor(state.stage, state.device, coding.beside)
 
     @property
     def step(self) -> int:

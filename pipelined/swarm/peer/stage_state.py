@@ -38,7 +38,7 @@ class StageState:
         name: of the peer.
         index: number of the stage.
         version: of its parameters; its `step` is the next step to apply.
-        basis: names what they follow from; see `Head`.
+        basis: names what they follow from; see `Head`. None: the version's lineage.
 
     Attributes:
         next_ledger: where updates are delayed, the ledger of the step after the current one.
@@ -47,10 +47,18 @@ class StageState:
     """
 
     def __init__(
-        self, name: str, index: int, stage: SwarmStage, version: Version, basis: str, rules: Rules, device: Device
+        self,
+        name: str,
+        index: int,
+        stage: SwarmStage,
+        version: Version,
+        *,
+        rules: Rules,
+        device: Device,
+        basis: str | None = None,
     ):
         self.name, self.index, self.stage, self.rules, self.device = name, index, stage, rules, device
-        (self.step, self.lineage), self.basis = version, basis
+        (self.step, self.lineage), self.basis = version, version.lineage if basis is None else basis
         self.ledger, self.next_ledger = Ledger(), Ledger()
         self.handing_over = self.given_up = False
         self.changed = Notifier()

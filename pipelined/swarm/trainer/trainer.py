@@ -15,20 +15,20 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Literal, get_args
 
-from pipelined.aio.clock import Clock
 from pipelined.aio.events import emit, warn
 from pipelined.aio.latency import TimeoutEstimator
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
-from pipelined.membership.client import Asking
+from pipelined.membership.client import Asking, Node
 from pipelined.membership.records import Peer
 from pipelined.membership.view import RETRY_S, NoLongerValid
+from pipelined.swarm.config import Rules
 from pipelined.swarm.protocol import NonFinite, StepPassed, WorkItem, read_losses, read_work_item
 from pipelined.swarm.stages.codec import Coded
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.swarm.trainer.routing import Pass, Wiring
 from pipelined.swarm.view import SwarmView
-from transports.rpc import Endpoint, Party, Rejected, Response, Unreachable
+from transports.rpc import Party, Rejected, Response, Unreachable
 from transports.rpc.fields import field
 
 MOST_NON_FINITE = 16
@@ -50,30 +50,17 @@ class SwarmTrainer:
     """The slots of one trainer.
 
     Args:
-        name: of this trainer.
-        stages: of the model.
-        wiring: chooses peers; its seed should be this trainer's own.
+        node: the trainer's process.
+        rules: no reply is late before `rules.lease_s`.
         slots: microbatches in progress at once.
-        lease_s: seconds of a peer's lease; no reply is late before.
     """
 
-    def __init__(
-        self,
-        name: str,
-        stages: int,
-        data: Data,
-        endpoint: Endpoint,
-        view: SwarmView,
-        *,
-        clock: Clock,
-        wiring: Wiring,
-        slots: int,
-        lease_s: float,
-    ):
-        self.name, self._stages, self._data = name, stages, data
-        self._endpoint, self._view, self._clock, self._wiring, self._slots = endpoint, view, clock, wiring, slots
-        self._asking = Asking(endpoint, view)
-        self._patience = {(stage, topic): TimeoutEstimator(lease_s) for stage in range(stages) for topic in TOPICS}
+    def __init__(self, node: Node, view: SwarmView, data: Data, rules: Rules, slots: int):
+        self.name, self._stages, self._data, self._slots = node.name, rules.stages, data, slots
+        self._endpoint, self._view, self._clock = node.endpoint, view, node.clock
+        self._wiring = Wiring(rules.stages, seed=node.name)
+        self._asking = Asking(node.endpoint, view)
+        self._patience = {(n, topic): TimeoutEstimator(rules.lease_s) for n in range(rules.stages) for topic in TOPICS}
         self.done, self.answers = 0, Counter[str]()
         self._ends = deque[float](maxlen=RECENT)
         self._unheard, self._non_finite = set[Party](), 0

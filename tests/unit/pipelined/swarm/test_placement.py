@@ -196,7 +196,7 @@ def test_what_the_leader_does_about_a_change_costs_the_same_however_many_peers_t
         ways = (
             assignments.watch(),
             EmergencyReassignment(view, rules, clock).needed(),
-            Rollback(view, 3, 1.0, clock, False).needed(),
+            Rollback(view, rules, clock, False).needed(),
         )
         tasks = [asyncio.ensure_future(way) for way in ways]
         await clock.sleep(1.0)

@@ -11,6 +11,7 @@ from pipelined.membership.records import Peer, Phase
 from pipelined.state.versions import Version
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.replica import Replica
+from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.records import Head
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.delayed import late
@@ -30,7 +31,9 @@ def new_replica(delayed=False):
     endpoint, device = VirtualNetwork().endpoint("p0"), TimedDevice({"backward": 1.0, "step": 1.0}, VirtualClock())
     rules = Rules("exact", stages=1, batch=8, samples=8, delayed=delayed)
     stage = late(ExactStage(0, 1), delayed)
-    return Replica("p0", 0, stage, Version(0, ""), rules, device, endpoint, Coding(threads=False))
+    return Replica(
+        StageState("p0", 0, stage, Version(0, ""), rules=rules, device=device), endpoint, Coding(threads=False)
+    )
 
 
 def asked(topic, *blocks, **note):

@@ -11,6 +11,7 @@ from pipelined.aio.clock import VirtualClock
 from pipelined.state.versions import Version
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.replica import Replica
+from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.records import Head
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.stage import Microbatch
@@ -36,7 +37,8 @@ def new_replica(codec=""):
     endpoint = VirtualNetwork().endpoint("p0")
     device = TimedDevice(SECONDS, VirtualClock())
     rules = Rules("exact", stages=1, batch=8, samples=8)
-    return Replica("p0", 0, ExactStage(0, 1), Version(0, ""), rules, device, endpoint, Coding(codec, threads=False))
+    state = StageState("p0", 0, ExactStage(0, 1), Version(0, ""), rules=rules, device=device)
+    return Replica(state, endpoint, Coding(codec, threads=False))
 
 
 def asked(topic, *blocks, **note):

@@ -10,6 +10,7 @@ from pipelined.aio.clock import VirtualClock
 from pipelined.state.versions import Version
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.replica import Replica
+from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.stages.codec import Coding
 from tests.swarm.exact import WIDTH, ExactStage
 from transports import pack
@@ -48,7 +49,8 @@ async def test_coding_is_hidden_behind_computing(topic, decoded, coding_s):
     device = TimedDevice({"forward": COMPUTE_S, "backward": COMPUTE_S}, VirtualClock())
     rules = Rules("exact", stages=2, batch=8, samples=8, codec=CODEC)
     coding, endpoint = SlowCoding(coding_s), VirtualNetwork().endpoint("p0")
-    replica = Replica("p0", 0, ExactStage(0, 2), Version(0, ""), rules, device, endpoint, coding)
+    state = StageState("p0", 0, ExactStage(0, 2), Version(0, ""), rules=rules, device=device)
+    replica = Replica(state, endpoint, coding)
     answers = await asyncio.gather(*(getattr(replica.passes, topic)(asked(topic, index)) for index in range(8)))
     assert all(response.note["codec"] for response in answers) and device.busy == 8 * COMPUTE_S
     assert VirtualClock().now() == pytest.approx(8 * COMPUTE_S + (decoded + 1) * coding_s)
