@@ -21,8 +21,8 @@ from typing import Annotated, NoReturn
 from apps.swarm.config import ChildFailed
 from apps.swarm.flags import Coordinator, Export, Local, Serve, Status, Train
 from pipelined import __version__
+from pipelined.actors.device_watchdog import DeviceStalled
 from pipelined.aio.events import last_words, log_to_stderr, printable
-from pipelined.aio.watchdog import DeviceStalled
 from pipelined.directory import CutOff, JournalError, WrongKey
 from pipelined.errors import UsageError
 from pipelined.process.exit import end_process, hush, tell

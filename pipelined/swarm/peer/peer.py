@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 
+from pipelined.actors.device_watchdog import DeviceWatchdog
 from pipelined.actors.executor import Device
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
-from pipelined.aio.watchdog import DeviceWatchdog
 from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.registration import Registration, registered
 from pipelined.membership.client import Asking, Node

@@ -7,8 +7,8 @@ larger than the replica can need.
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
+from pipelined.actors.device_watchdog import DeviceWatchdog
 from pipelined.aio.events import recent
-from pipelined.aio.watchdog import DeviceWatchdog
 from pipelined.membership.access import Admission
 from pipelined.membership.probe import Probe
 from pipelined.state.fetch import Joining

@@ -7,8 +7,8 @@ import pytest
 
 from apps.swarm import __main__ as swarm
 from apps.swarm.config import ChildFailed
+from pipelined.actors.device_watchdog import DeviceStalled
 from pipelined.aio.events import emit, warn
-from pipelined.aio.watchdog import DeviceStalled
 from pipelined.directory import CutOff, JournalError
 from pipelined.errors import UsageError
 from tests.terminal import closed_over

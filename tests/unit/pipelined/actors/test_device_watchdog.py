@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from pipelined.actors.device_watchdog import LATE, LOOKS, STUCK, UNKNOWN_LEASES, DeviceStalled, DeviceWatchdog
 from pipelined.actors.executor import TimedDevice
 from pipelined.aio.clock import run_virtual
-from pipelined.aio.watchdog import LATE, LOOKS, STUCK, UNKNOWN_LEASES, DeviceStalled, DeviceWatchdog
 from transports.rpc import Rejected
 from transports.rpc.virtual.network import VirtualNetwork
 
