@@ -1,4 +1,4 @@
-"""Bans: after a failed request, a client sends no requests to that peer for a while.
+"""Back-off: pauses that double up to a limit, and bans: after a failure, a client sends a peer no requests for a while.
 
 A ban ends when its time is up and the peer has announced itself again, under another incarnation. A ban soon after the
 last one lasts twice as long. The caller passes the current time.
@@ -11,6 +11,24 @@ from transports.rpc import Party
 
 FIRST_S, MOST_S = 1.0, 300.0
 """Seconds of the first ban of a peer, and of the longest ban."""
+
+
+class Backoff:
+    """Pauses between attempts: the first, then each twice as long as the one before.
+
+    Args:
+        first, most: seconds of the first pause and of the longest.
+    """
+
+    def __init__(self, first: float, most: float):
+        if not 0 < first <= most:
+            raise ValueError(f"pauses cannot grow from {first} to {most} s; let 0 < first <= most")
+        self._next, self._most = first, most
+
+    def next(self) -> float:
+        """Seconds of the next pause."""
+        pause, self._next = self._next, min(2 * self._next, self._most)
+        return pause
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""Measured reply times, and the time-outs computed from them. A time-out doubles with each retry.
+"""Measured reply times: what is expected, and the time-outs computed from them. A time-out doubles with each retry.
 
-`RoundTrip` tracks the mean and its variation, for a client and one server. `TimeoutEstimator` uses the median and the
-median deviation of the last replies, for requests that make a peer compute. A busy machine is not lost, so no reply
-counts as late before the time of a lease.
+`Average` is the expectation by which a trainer chooses peers. `RoundTrip` tracks the mean and its variation, for a
+client and one server. `TimeoutEstimator` uses the median and the median deviation of the last replies, for requests
+that make a peer compute. A busy machine is not lost, so no reply counts as late before the time of a lease.
 
 Source: RFC 6298, Computing TCP's Retransmission Timer, section 2.
 """
@@ -20,6 +20,30 @@ DEVIATIONS = 10.0
 MULTIPLE = 4.0
 UNKNOWN = 10.0
 """The time-out before a kind of request was measured, as a multiple of `least`: the first reply may take long."""
+
+
+class Average:
+    """An exponential moving average without the bias of its first value: after n values their weights add up to 1.
+
+    Args:
+        smoothing: weight of the newest value, in (0, 1].
+    """
+
+    def __init__(self, smoothing: float):
+        if not 0 < smoothing <= 1:
+            raise ValueError(f"the smoothing is no share of one (it is {smoothing}); take one in (0, 1]")
+        self._smoothing, self._sum, self._weight = smoothing, 0.0, 0.0
+
+    def add(self, value: float) -> None:
+        """Add the newest value."""
+        keep = 1 - self._smoothing
+        self._sum = keep * self._sum + self._smoothing * value
+        self._weight = keep * self._weight + self._smoothing
+
+    @property
+    def value(self) -> float | None:
+        """The average; None before the first value."""
+        return self._sum / self._weight if self._weight else None
 
 
 class RoundTrip:

@@ -1,8 +1,10 @@
 """Retries a request until a reply comes or the patience ends: a killed directory may be restarted meanwhile."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
+from itertools import count
 from typing import TypeVar
 
+from pipelined.aio.backoff import Backoff
 from pipelined.aio.clock import Clock
 from pipelined.aio.latency import RoundTrip
 from pipelined.aio.timeouts import with_timeout
@@ -44,8 +46,9 @@ class Retry:
             CutOff: there was no reply for `patience` seconds.
         """
         end, last = self._clock.now() + max(self.patience, wait or 0.0), None
-        for tries, pause in enumerate(_pauses()):
-            start = self._clock.now()
+        backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        for tries in count():
+            start, pause = self._clock.now(), backoff.next()
             if last is not None and start >= end:  # the sleep lasted longer than requested
                 raise self._cut_off(last) from last
             timeout = (wait or 0.0) + self.round_trip.timeout * 2**tries
@@ -60,15 +63,8 @@ class Retry:
             if not tries and wait is None:
                 self.round_trip.add(self._clock.now() - start)
             return reply
-        raise AssertionError("pauses do not end")
+        raise AssertionError("the count of tries does not end")
 
     def _cut_off(self, last: Exception) -> CutOff:
         fact = f"the directory at {self.where} gives no answer (seconds: {self.patience:g}, last: {last})"
         return CutOff(f"{fact}; see that it runs and can be reached")
-
-
-def _pauses() -> Iterator[float]:
-    pause = FIRST_PAUSE_S
-    while True:
-        yield pause
-        pause = min(2 * pause, LONGEST_PAUSE_S)

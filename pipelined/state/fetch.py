@@ -10,6 +10,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 
 from pipelined.actors.executor import Device
+from pipelined.aio.backoff import Backoff
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.membership.probe import Probe
@@ -27,7 +28,7 @@ from transports.rpc.fields import field, whole
 Find = Callable[[Version, Layout], Awaitable[Mapping[str, Block] | None]]
 """Returns the tensors of a layout at a version; None if this peer finds no saved ones."""
 UNDER_WAY = 4  # chunk requests in flight
-LEAST_PAUSE_S, MOST_PAUSE_S = 0.1, 10.0
+LEAST_PAUSE_S, MOST_PAUSE_S = 0.2, 10.0
 
 
 class VersionedView(MembershipView):
@@ -70,7 +71,8 @@ class Joining:
         self._client = probe.client
         self._download: Download | None = None
         self.donor = ""
-        self._failed, self.trouble, self._pause = set[int](), "", LEAST_PAUSE_S
+        self._failed, self.trouble = set[int](), ""
+        self._backoff = Backoff(LEAST_PAUSE_S, MOST_PAUSE_S)
 
     async def arrive(self) -> Version:
         """Fetch and apply until this stage is at the swarm's committed version; returns that version.
@@ -106,8 +108,7 @@ class Joining:
         """
         if not self._view.holding(self._index):
             return math.inf
-        self._pause = min(2 * self._pause, MOST_PAUSE_S)
-        return self._pause
+        return self._backoff.next()
 
     async def _found(self) -> bool:
         """Load the saved state of the committed version, if there is one."""

@@ -9,6 +9,7 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 
+from pipelined.aio.backoff import Backoff
 from pipelined.aio.clock import Clock
 from pipelined.aio.events import emit, warn
 from pipelined.aio.notifier import Notifier
@@ -72,7 +73,8 @@ class CommitLoop:
             complete: called each time every stage is known to hold the batch, before the sum. Returns whether trainers
                 compute the next step meanwhile, so that no trainer waits for the sum.
         """
-        pause, within, failed, plain = FIRST_PAUSE_S, 0.0, list[Sequence[Failure]](), set[int]()
+        backoff, within = Backoff(FIRST_PAUSE_S, MOST_PAUSE_S), 0.0
+        failed, plain = list[Sequence[Failure]](), set[int]()
         self.phase, self.attempts = "counting", 0
         if not begun:
             await self._connectivity.during(self._until(lambda: queue.complete), name())
@@ -96,8 +98,8 @@ class CommitLoop:
                 if await self._connectivity.evict(attempt.name[0], failed):
                     failed.clear()
                 queue.reconcile(attempt.missing(covers))
-                await self._resumed(attempt, covers, queue, pause)
-                pause, within = min(2 * pause, MOST_PAUSE_S), 0.0
+                await self._resumed(attempt, covers, queue, backoff.next())
+                within = 0.0
                 continue
             self._connectivity.summed([list(each) for each in attempt.replies], self._clock.now() - began)
             return self._head_after(head, attempt, covers, squares)

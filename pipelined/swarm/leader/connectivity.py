@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Sequence, Set
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from pipelined.aio.backoff import Backoff
 from pipelined.aio.clock import Clock
 from pipelined.aio.events import emit, warn
 from pipelined.aio.latency import UNKNOWN, TimeoutEstimator
@@ -103,13 +104,13 @@ class ConnectivityCheck:
             await self._clock.sleep(self._rules.lease_s)
 
     async def _keep_checking(self, name: RoundName, members: Sequence[Sequence[Peer]] | None, spread: float) -> None:
-        pause, passed = self._rules.lease_s, 0.0
+        backoff, passed = Backoff(self._rules.lease_s, MOST_LEASES * self._rules.lease_s), 0.0
         while True:
+            pause = backoff.next()
             await self._probe.clock.sleep(pause)
             passed += pause
             if members is not None:
                 emit("round lasts", round=round_text(name), seconds=passed, peers=sum(map(len, members)))
-            pause = min(2 * pause, MOST_LEASES * self._rules.lease_s)
             with suppress(Conflict, CutOff):  # the members changed, or the directory is cut off: check again
                 await self._check(name, members, spread)
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, get_args
 
 from pipelined.aio.backoff import Bans
+from pipelined.aio.latency import Average
 from transports.rpc import Party
 
 Pass = Literal["forward", "backward"]
@@ -28,30 +29,6 @@ BACKWARD = 2.5
 """Duration of a backward, in forwards, until one was measured; it computes forward again."""
 LEAST_S = 1e-9
 """Smallest expected time of a request, so that a peer that replies at once still gets only its turn."""
-
-
-class Average:
-    """An exponential moving average without the bias of its first value: after n values their weights add up to 1.
-
-    Args:
-        smoothing: weight of the newest value, in (0, 1].
-    """
-
-    def __init__(self, smoothing: float):
-        if not 0 < smoothing <= 1:
-            raise ValueError(f"the smoothing is no share of one (it is {smoothing}); take one in (0, 1]")
-        self._smoothing, self._sum, self._weight = smoothing, 0.0, 0.0
-
-    def add(self, value: float) -> None:
-        """Add the newest value."""
-        keep = 1 - self._smoothing
-        self._sum = keep * self._sum + self._smoothing * value
-        self._weight = keep * self._weight + self._smoothing
-
-    @property
-    def value(self) -> float | None:
-        """The average; None before the first value."""
-        return self._sum / self._weight if self._weight else None
 
 
 class AnswerTimes:

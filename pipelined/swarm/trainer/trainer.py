@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Literal, get_args
 
+from pipelined.aio.backoff import Backoff
 from pipelined.aio.events import emit, warn
 from pipelined.aio.latency import TimeoutEstimator
 from pipelined.aio.nursery import Nursery
@@ -246,13 +247,12 @@ class SwarmTrainer:
 
     async def _ask_to_announce(self, peer: Peer, party: Party) -> None:
         """Repeat the request until the peer has announced itself or left: it may be unreachable now but not later."""
-        pause = RETRY_S
+        backoff = Backoff(RETRY_S, MOST_PAUSE_S)
         try:
             while self._view.is_here(peer) and self._party(peer) == party:
                 with suppress(NoLongerValid, Rejected):
                     await self._asking.request(peer, "announce")
-                await self._view.next_change(pause)
-                pause = min(2 * pause, MOST_PAUSE_S)
+                await self._view.next_change(backoff.next())
         finally:
             self._unheard.discard(party)
 

@@ -2,7 +2,17 @@
 
 import pytest
 
-from pipelined.aio.latency import DEVIATIONS, ENOUGH, FIRST_S, KEPT, LEAST_S, MULTIPLE, RoundTrip, TimeoutEstimator
+from pipelined.aio.latency import (
+    DEVIATIONS,
+    ENOUGH,
+    FIRST_S,
+    KEPT,
+    LEAST_S,
+    MULTIPLE,
+    Average,
+    RoundTrip,
+    TimeoutEstimator,
+)
 
 
 def seen(least, *seconds):
@@ -51,3 +61,13 @@ def test_the_first_time_out_before_any_reply():
 @pytest.mark.parametrize("seen, timeout", [((1.0,), 1 + 4 * 0.5), ((1.0, 2.0), 1.125 + 4 * 0.625), ((0.001,), LEAST_S)])
 def test_the_time_out_is_the_mean_and_four_variations_and_never_below_the_least(seen, timeout):
     assert timeout_after(*seen) == pytest.approx(timeout)
+
+
+@pytest.mark.parametrize("smoothing", [0.1, 0.5, 1.0])
+def test_an_average_has_weights_that_fall_by_the_smoothing_and_add_up_to_one(smoothing):
+    average, values = Average(smoothing), [3.0, 1.0, 4.0, 1.0, 5.0]
+    assert average.value is None
+    for value in values:
+        average.add(value)
+    weights = [(1 - smoothing) ** age for age in reversed(range(len(values)))]
+    assert average.value == pytest.approx(sum(map(float.__mul__, weights, values)) / sum(weights))
