@@ -13,14 +13,14 @@ from pipelined.aio.notifier import Notifier
 from pipelined.directory import messages
 from pipelined.directory.api import Change, Conflict, CutOff, Directory, Entry, Lease, Prefixes, View, WrongKey
 from pipelined.directory.limits import DirectoryLimits
-from pipelined.directory.retry import PATIENCE_S, NoAnswer, Retry
+from pipelined.directory.retry import PATIENCE_S, NoReply, Retry
 from transports.rpc import Endpoint, Party, Rejected, Request, Response, Unreachable
 
 AGAIN = ("unknown topic", "busy", "failed", messages.STOPPING)
 """Reasons of rejections after which the client retries: the directory is starting, stopping or busy."""
 
 
-class Forgotten(CutOff):
+class ClientForgotten(CutOff):
     """The directory has forgotten this client, or the request was settled; whether it happened is unknown."""
 
 
@@ -53,19 +53,19 @@ class Caller:
         except Unreachable as error:
             if error.wrong_key:
                 raise WrongKey(f"the directory at {error}") from error
-            raise NoAnswer(str(error)) from error
+            raise NoReply(str(error)) from error
         except Rejected as rejection:
             raise self._meant(rejection) from rejection
 
     def _meant(self, rejection: Rejected) -> Exception:
         if rejection.reason in AGAIN:
-            return NoAnswer(str(rejection))
+            return NoReply(str(rejection))
         if rejection.reason == messages.ANOTHER:
             fact = f"another directory answers at {self.address}, which knows nothing of what was decided"
             return CutOff(f"{fact}; give the coordinator its journal, or start the swarm afresh")
         if rejection.reason == "stale request":
             fact = f"the directory at {self.address} cannot say whether it happened"
-            return Forgotten(f"{fact} ({rejection.facts.get('why')}); read to find out")
+            return ClientForgotten(f"{fact} ({rejection.facts.get('why')}); read to find out")
         return messages.error_of(rejection)
 
 
@@ -93,13 +93,13 @@ class EmbeddedDirectory(Directory):
         self._entered: dict[str, Any] | None = None
         self._next, self._open = 0, dict[int, None]()
         self._closed = False
-        endpoint.on_lost(self._lost)
-        endpoint.handle(messages.ALIVE, self._say_alive)
+        endpoint.on_lost(self._on_connection_lost)
+        endpoint.handle(messages.ALIVE, self._reply_alive)
 
     async def read(self, prefix: Prefixes = "") -> View:
         self._limits.check_prefixes(prefix)
-        told = await self._ask(messages.READ, prefix=prefix)
-        return View(told["revision"], {key: Entry(*entry) for key, entry in told["entries"]})
+        reply = await self._request(messages.READ, prefix=prefix)
+        return View(reply["revision"], {key: Entry(*entry) for key, entry in reply["entries"]})
 
     async def transact(
         self,
@@ -110,25 +110,25 @@ class EmbeddedDirectory(Directory):
     ) -> int:
         self._limits.check_transaction(expect, put, delete)
         change = {"expect": dict(expect), "put": dict(put), "delete": list(delete)}
-        told = await self._ask_once(messages.TRANSACT, **change, lease=lease.number if lease else 0)
-        if "conflict" in told:
-            raise Conflict(messages.read_entries(told["conflict"]))
-        return told["revision"]
+        reply = await self._request_once(messages.TRANSACT, **change, lease=lease.number if lease else 0)
+        if "conflict" in reply:
+            raise Conflict(messages.unpack_entries(reply["conflict"]))
+        return reply["revision"]
 
     async def watch(self, prefix: Prefixes, after: int) -> AsyncIterator[Sequence[Change]]:
         self._limits.check_prefixes(prefix)
         wait = min(self._caller.retry.patience / 2, self._limits.longest_wait)
         while True:
-            told = await self._ask(messages.CHANGES, wait, prefix=prefix, after=after, wait=wait)
-            if changes := messages.read_changes(told["changes"]):
+            reply = await self._request(messages.CHANGES, wait, prefix=prefix, after=after, wait=wait)
+            if changes := messages.unpack_changes(reply["changes"]):
                 yield changes
-            after = told["through"]
+            after = reply["through"]
 
     async def grant(self, seconds: float, lasting: bool = False) -> Lease:
         self._limits.check_seconds(seconds)
         observed, breaks = self._round_trip.seen, self.breaks
-        told = await self._ask_once(messages.GRANT, seconds=seconds, grace=seconds if lasting else self.grace)
-        lease = EmbeddedLease(self, told["lease"], seconds, breaks)
+        reply = await self._request_once(messages.GRANT, seconds=seconds, grace=seconds if lasting else self.grace)
+        lease = EmbeddedLease(self, reply["lease"], seconds, breaks)
         if not observed and not lasting:
             await lease.renew()  # the grant had no measured grace period; the renewal sends one
         return lease
@@ -145,23 +145,23 @@ class EmbeddedDirectory(Directory):
     def _round_trip(self) -> RoundTrip:
         return self._caller.retry.round_trip
 
-    async def ask_of_lease(self, topic: str, lease: int, **message: Any) -> None:
+    async def request_for_lease(self, topic: str, lease: int, **message: Any) -> None:
         """Send a request about a lease."""
-        await self._ask(topic, lease=lease, **message)
+        await self._request(topic, lease=lease, **message)
 
-    async def _ask_once(self, topic: str, **message: Any) -> dict[str, Any]:
+    async def _request_once(self, topic: str, **message: Any) -> dict[str, Any]:
         """Send a request that must not be carried out twice."""
         with self._numbered() as number:
             settled = next(iter(self._open))
             entered = await self._enter()
             try:
-                return await self._ask(topic, client=entered["client"], number=number, settled=settled, **message)
-            except Forgotten:
+                return await self._request(topic, client=entered["client"], number=number, settled=settled, **message)
+            except ClientForgotten:
                 if self._entered is entered:
                     self._entered = {**entered, "client": None}
                 raise
 
-    async def _ask(self, topic: str, held: float | None = None, /, **message: Any) -> dict[str, Any]:
+    async def _request(self, topic: str, held: float | None = None, /, **message: Any) -> dict[str, Any]:
         entered = await self._enter()
         return await self._caller.request(topic, {"name": entered["name"], **message}, held)
 
@@ -191,11 +191,11 @@ class EmbeddedDirectory(Directory):
         finally:
             del self._open[number]
 
-    async def _say_alive(self, request: Request) -> Response:
+    async def _reply_alive(self, request: Request) -> Response:
         """Reply to the directory's check of this client with the incarnation of this endpoint."""
         return Response(note=self._caller.endpoint.incarnation)
 
-    def _lost(self, party: Party) -> None:
+    def _on_connection_lost(self, party: Party) -> None:
         addresses = {self._caller.address, self._entered and self._entered["address"]}
         if party.address in addresses:
             self.breaks += 1
@@ -215,11 +215,11 @@ class EmbeddedLease(Lease):
 
     async def renew(self) -> None:
         breaks = self._directory.breaks
-        await self._directory.ask_of_lease(messages.RENEW, self.number, grace=self._directory.grace)
+        await self._directory.request_for_lease(messages.RENEW, self.number, grace=self._directory.grace)
         self._breaks = breaks
 
     async def revoke(self) -> None:
-        await self._directory.ask_of_lease(messages.REVOKE, self.number)
+        await self._directory.request_for_lease(messages.REVOKE, self.number)
 
     async def disturbed(self) -> None:
         while self._breaks == self._directory.breaks:

@@ -86,7 +86,8 @@ class RequestDedup:
         """
         client = self.clients.get(request.client)
         if client is None:
-            raise StaleRequest(f"no such client (client: {request.client}); it was silent for long, or is of before")
+            fact = f"no such client (client: {request.client})"
+            raise StaleRequest(f"{fact}; forgotten after a long silence, or from an earlier directory")
         if request.number < client.settled:
             raise StaleRequest(f"settled before (request: {request.number}, settled below: {client.settled})")
         if request.number not in client.results and len(client.results) >= self._limits.unsettled:

@@ -6,20 +6,20 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Term:
+class LeaseState:
     """The state of one lease.
 
     Args:
         seconds: from a renewal until it expires.
         end: time at which it expires unless it is renewed.
         item: time of its item in the heap, at most `end`.
-        spared: whether it was extended by `Leases.spare` since the last renewal.
+        extended: whether it was extended by `Leases.extend_after_pause` since the last renewal.
     """
 
     seconds: float
     end: float = math.inf
     item: float = math.inf
-    spared: bool = False
+    extended: bool = False
 
 
 class Leases:
@@ -30,55 +30,55 @@ class Leases:
     """
 
     def __init__(self) -> None:
-        self._terms: dict[int, Term] = {}
+        self._states: dict[int, LeaseState] = {}
         self._heap: list[tuple[float, int]] = []
 
     def __contains__(self, lease: int) -> bool:
-        return lease in self._terms
+        return lease in self._states
 
     def __len__(self) -> int:
-        return len(self._terms)
+        return len(self._states)
 
     def lengths(self) -> dict[int, float]:
         """The length of each lease in seconds."""
-        return {lease: term.seconds for lease, term in self._terms.items()}
+        return {lease: state.seconds for lease, state in self._states.items()}
 
     def add(self, lease: int, seconds: float) -> None:
         """Add a lease; it cannot expire before its first renewal."""
-        self._terms[lease] = Term(seconds)
+        self._states[lease] = LeaseState(seconds)
 
     def remove(self, lease: int) -> None:
         """Remove a lease; `due` skips its items in the heap."""
-        del self._terms[lease]
+        del self._states[lease]
 
     def renew(self, lease: int, now: float) -> float:
         """Start the time of a lease again; returns its length in seconds."""
-        term = self._terms[lease]
-        term.end, term.spared = now + term.seconds, False
+        state = self._states[lease]
+        state.end, state.extended = now + state.seconds, False
         self._queue(lease)
-        return term.seconds
+        return state.seconds
 
-    def hurry(self, lease: int, end: float) -> None:
+    def shorten(self, lease: int, end: float) -> None:
         """Let a lease expire at `end` at the latest, unless it is renewed before."""
-        term = self._terms.get(lease)
-        if term and end < term.end:
-            term.end = end
+        state = self._states.get(lease)
+        if state and end < state.end:
+            state.end = end
             self._queue(lease)
 
     def due(self) -> float | None:
         """The time at which the next lease expires; None: no lease has an end."""
         while self._heap:
             moment, lease = self._heap[0]
-            term = self._terms.get(lease)
-            if term and term.item == term.end == moment:
+            state = self._states.get(lease)
+            if state and state.item == state.end == moment:
                 return moment
             heapq.heappop(self._heap)
-            if term and term.item == moment:
-                term.item = math.inf
+            if state and state.item == moment:
+                state.item = math.inf
                 self._queue(lease)
         return None
 
-    def run_out(self, now: float) -> list[int]:
+    def expire(self, now: float) -> list[int]:
         """Remove the leases that have expired, and return them, earliest end first."""
         gone = []
         while (due := self.due()) is not None and due <= now:
@@ -86,18 +86,18 @@ class Leases:
             self.remove(gone[-1])
         return gone
 
-    def spare(self, now: float) -> None:
+    def extend_after_pause(self, now: float) -> None:
         """Extend the leases that expired while this process did not run and received no renewal.
 
         Each gets as much time as has passed since its end, at most its length, and only once between two renewals.
         """
-        for lease, term in self._terms.items():
-            if term.end <= now and not term.spared:
-                term.spared, term.end = True, now + min(now - term.end, term.seconds)
+        for lease, state in self._states.items():
+            if state.end <= now and not state.extended:
+                state.extended, state.end = True, now + min(now - state.end, state.seconds)
                 self._queue(lease)
 
     def _queue(self, lease: int) -> None:
-        term = self._terms[lease]
-        if term.end < term.item:
-            term.item = term.end
-            heapq.heappush(self._heap, (term.end, lease))
+        state = self._states[lease]
+        if state.end < state.item:
+            state.item = state.end
+            heapq.heappush(self._heap, (state.end, lease))

@@ -67,12 +67,12 @@ def _unpack_checked(request: Request, most: int) -> dict[str, Any]:
     count, sizes = _Containers(), {"max_array_len": most, "max_map_len": most}
     hooks = {"list_hook": count, "object_hook": count}
     try:
-        told = msgpack.unpackb(request.blocks[0].data, strict_map_key=False, **sizes, **hooks)
+        message = msgpack.unpackb(request.blocks[0].data, strict_map_key=False, **sizes, **hooks)
     except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a map whose key is a list
         raise ValueError(f"not a message: {type(error).__name__} {error}".rstrip()) from error
-    if not isinstance(told, dict):
-        raise ValueError(f"a message is a map (it is: {type(told).__name__})")
-    return told
+    if not isinstance(message, dict):
+        raise ValueError(f"a message is a map (it is: {type(message).__name__})")
+    return message
 
 
 class _Containers:
@@ -90,7 +90,7 @@ class _Containers:
         return container
 
 
-class Asking:
+class DirectoryRequestReader:
     """The fields of a request; each is checked when it is read.
 
     Raises:
@@ -99,54 +99,55 @@ class Asking:
 
     def __init__(self, request: Request, limits: DirectoryLimits):
         self.sender = request.sender
-        self._told, self._limits = _unpack_checked(request, limits.keys_at_once), limits
+        self._fields, self._limits = _unpack_checked(request, limits.keys_at_once), limits
 
     def whole(self, name: str) -> int:
         """A number from 0 up."""
-        return check_whole(name, self._told.get(name))
+        return check_whole(name, self._fields.get(name))
 
     def time(self, name: str) -> float:
         """A duration in seconds."""
-        return check_length_of_time(name, self._told.get(name))
+        return check_length_of_time(name, self._fields.get(name))
 
     def prefix(self) -> Prefixes:
         """The prefixes to read or watch."""
-        prefixes = self._told.get("prefix")
+        prefixes = self._fields.get("prefix")
         return self._limits.check_prefixes(tuple(prefixes) if isinstance(prefixes, list) else prefixes)
 
     def seconds(self) -> float:
         """The length of a lease in seconds."""
-        return self._limits.check_seconds(self._told.get("seconds"))
+        return self._limits.check_seconds(self._fields.get("seconds"))
 
-    def request(self) -> DirectoryRequest:
+    def identity(self) -> DirectoryRequest:
+        """The client and the number of the request."""
         return DirectoryRequest(self.whole("client"), self.whole("number"), self.whole("settled"))
 
     def transaction(self) -> tuple[dict[str, int], dict[str, bytes], list[str], int]:
         """The keys to expect, to put and to delete, and the lease."""
-        expect, put, delete = (self._told.get(name) for name in ("expect", "put", "delete"))
+        expect, put, delete = (self._fields.get(name) for name in ("expect", "put", "delete"))
         if not isinstance(expect, dict) or not isinstance(put, dict) or not isinstance(delete, list):
             raise ValueError("a transaction expects and puts maps, and deletes a list")
         self._limits.check_transaction(expect, put, delete)
         return expect, put, delete, self.whole("lease")
 
 
-def tell_entries(entries: Mapping[str, Entry | None]) -> list[Any]:
+def pack_entries(entries: Mapping[str, Entry | None]) -> list[Any]:
     """Entries by key, as plain lists."""
     return [[key, entry and list(entry)] for key, entry in entries.items()]
 
 
-def read_entries(told: Any) -> dict[str, Entry | None]:
-    """The inverse of `tell_entries`."""
-    return {key: entry and Entry(*entry) for key, entry in told}
+def unpack_entries(packed: Any) -> dict[str, Entry | None]:
+    """The inverse of `pack_entries`."""
+    return {key: entry and Entry(*entry) for key, entry in packed}
 
 
-def tell_changes(revisions: Sequence[Sequence[Change]]) -> list[Any]:
+def pack_changes(revisions: Sequence[Sequence[Change]]) -> list[Any]:
     """Changes as plain lists, one item per revision."""
     return [
-        [changes[0].revision, tell_entries({change.key: change.entry for change in changes})] for changes in revisions
+        [changes[0].revision, pack_entries({change.key: change.entry for change in changes})] for changes in revisions
     ]
 
 
-def read_changes(told: Any) -> list[Change]:
-    """The inverse of `tell_changes`, as one flat list."""
-    return [Change(key, entry, at) for at, each in told for key, entry in read_entries(each).items()]
+def unpack_changes(packed: Any) -> list[Change]:
+    """The inverse of `pack_changes`, as one flat list."""
+    return [Change(key, entry, at) for at, each in packed for key, entry in unpack_entries(each).items()]

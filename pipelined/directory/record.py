@@ -4,7 +4,7 @@ Every field of a record is checked when it is read, because any process with the
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from functools import cache
 from typing import Any, Self
 
@@ -19,8 +19,13 @@ class Record:
         """A second key under which this record is stored; None: no second key."""
         return None
 
+    def stored(self) -> dict[str, Any]:
+        """The fields by the names under which they are stored: a field's own, or its metadata `stored`."""
+        kind: Any = type(self)
+        return {stored: getattr(self, name) for stored, (name, _) in _fields(kind).items()}
+
     def pack(self) -> bytes:
-        return msgpack.packb(asdict(self))
+        return msgpack.packb(self.stored())
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
@@ -29,20 +34,28 @@ class Record:
         Raises:
             ValueError: the bytes are not a record of this kind; the text names the field.
         """
-        told, wanted = _mapping(cls, data), _kinds(cls)
-        if told.keys() != wanted.keys():
-            raise ValueError(f"not a {cls.__name__} (fields: {sorted(told)}, expected: {sorted(wanted)})")
-        for name, value in told.items():
-            if type(value) is not wanted[name]:
+        record: Any = cls
+        values, known = _mapping(cls, data), _fields(record)
+        if values.keys() != known.keys():
+            raise ValueError(f"not a {cls.__name__} (fields: {sorted(values)}, expected: {sorted(known)})")
+        for name, value in values.items():
+            kind = known[name][1]
+            if type(value) is not kind:
                 fact = f"{cls.__name__}.{name} is a {type(value).__name__}"
-                raise ValueError(f"{fact}, expected a {wanted[name].__name__}")
-        return cls(**told)
+                raise ValueError(f"{fact}, expected a {kind.__name__}")
+        return cls(**{known[name][0]: value for name, value in values.items()})
 
 
 @cache
-def _kinds(cls: type) -> Mapping[str, type]:
-    """The type of each field; cached, because in a large swarm every process reads every record."""
-    return {entry.name: entry.metadata.get("kind") or entry.type for entry in fields(cls)}
+def _fields(cls: Any) -> Mapping[str, tuple[str, Any]]:
+    """Name and type of each field, by the name under which it is stored.
+
+    Cached, because in a large swarm every process reads every record.
+    """
+    return {
+        each.metadata.get("stored", each.name): (each.name, each.metadata.get("kind") or each.type)
+        for each in fields(cls)
+    }
 
 
 def address_in(data: bytes) -> str:
@@ -56,9 +69,9 @@ def address_in(data: bytes) -> str:
 
 def _mapping(cls: type, data: bytes) -> dict[str, Any]:
     try:
-        told = msgpack.unpackb(data, strict_map_key=False)
+        values = msgpack.unpackb(data, strict_map_key=False)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:  # TypeError: a list as a key
         raise ValueError(f"not a {cls.__name__}: {error}") from error
-    if type(told) is not dict or any(type(name) is not str for name in told):
-        raise ValueError(f"not a {cls.__name__} (got: {type(told).__name__})")
-    return told
+    if type(values) is not dict or any(type(name) is not str for name in values):
+        raise ValueError(f"not a {cls.__name__} (got: {type(values).__name__})")
+    return values

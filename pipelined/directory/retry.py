@@ -16,7 +16,7 @@ PATIENCE_S = 30.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
 
 
-class NoAnswer(Exception):
+class NoReply(Exception):
     """No reply came, and the next attempt may succeed; the message says why."""
 
 
@@ -36,7 +36,7 @@ class Retry:
         self._clock = clock
 
     async def run(self, once: Callable[[], Awaitable[T]], wait: float | None = None) -> T:
-        """Send a request; send it again after `NoAnswer` or a time-out, which doubles each time.
+        """Send a request; send it again after `NoReply` or a time-out, which doubles each time.
 
         Args:
             once: sends the request and returns its reply.
@@ -54,7 +54,7 @@ class Retry:
             timeout = (wait or 0.0) + self.round_trip.timeout * 2**tries
             try:
                 reply = await with_timeout(self._clock, min(end - start, timeout), once())
-            except (NoAnswer, TimeoutError) as error:
+            except (NoReply, TimeoutError) as error:
                 if self._clock.now() + pause >= end:
                     raise self._cut_off(error) from error
                 last = error

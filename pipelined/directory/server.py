@@ -21,7 +21,7 @@ from pipelined.directory.change_log import size
 from pipelined.directory.disk import Disk, disk_of
 from pipelined.directory.journal import Journal
 from pipelined.directory.limits import DirectoryLimits
-from pipelined.directory.messages import Asking
+from pipelined.directory.messages import DirectoryRequestReader
 from pipelined.directory.state_machine import StateMachine
 from pipelined.directory.watchers import Watchers
 from transports import TransportError
@@ -34,8 +34,8 @@ PART_BYTES = 1 << 20
 SHARED = 1024
 """Packed replies that are kept for other clients with the same request, until the next change."""
 
-Told = dict[str, Any]
-Decide = Callable[[Asking], Awaitable[Told | bytes]]
+Reply = dict[str, Any]
+Operation = Callable[[DirectoryRequestReader], Awaitable[Reply | bytes]]
 """Makes the reply to one kind of request; bytes are a message that is already packed."""
 
 
@@ -77,8 +77,8 @@ class _Server:
         self._holders: dict[int, Party] = {}
         self._held: dict[Party, dict[int, float]] = {}
         self._tasks = Nursery()
-        self._watchers, self._hurried = Watchers(clock), Notifier()
-        self._told: dict[tuple[Prefixes, int], tuple[bytes, bool]] = {}
+        self._watchers, self._lease_changed = Watchers(clock), Notifier()
+        self._replies: dict[tuple[Prefixes, int], tuple[bytes, bool]] = {}
         self._stopped = False
 
     async def run(self) -> NoReturn:
@@ -86,15 +86,15 @@ class _Server:
         async with self._tasks as tasks:
             self._open()
             tasks.create_task(self._journal.write(self._machine), name="write the directory's journal")
-            tasks.create_task(self._watchers.wake(), name="wake those that watch the directory")
+            tasks.create_task(self._watchers.wake(), name="wake watchers")
             try:
                 await self._end_leases()
             finally:
                 self._stopped = True
-        raise AssertionError("leases never end ending")
+        raise AssertionError("the expiry of leases ended")
 
     def _open(self) -> None:
-        answers: dict[str, Decide] = {
+        operations: dict[str, Operation] = {
             messages.ENTER: self._enter,
             messages.READ: self._read,
             messages.CHANGES: self._changes,
@@ -103,9 +103,9 @@ class _Server:
             messages.RENEW: self._renew,
             messages.REVOKE: self._revoke,
         }
-        for topic, decide in answers.items():
-            self._endpoint.handle(topic, self._answering(decide), messages.most_bytes(self._limits))
-        self._endpoint.on_lost(self._lost)
+        for topic, operation in operations.items():
+            self._endpoint.handle(topic, self._handler(operation), messages.most_bytes(self._limits))
+        self._endpoint.on_lost(self._on_connection_lost)
 
     async def _end_leases(self) -> NoReturn:
         """End each lease when it expires."""
@@ -113,14 +113,14 @@ class _Server:
             self._catch_up()
             due = self._machine.due()
             if due is None:
-                await self._hurried.wait()
+                await self._lease_changed.wait()
                 continue
             with suppress(TimeoutError):
-                await with_timeout(self._clock, max(0.0, due - self._clock.now()), self._hurried.wait())
+                await with_timeout(self._clock, max(0.0, due - self._clock.now()), self._lease_changed.wait())
 
-    def _answering(self, decide: Decide) -> Handler:
+    def _handler(self, operation: Operation) -> Handler:
         async def respond(request: Request) -> Response:
-            outcome = await self._outcome(decide, request)
+            outcome = await self._execute(operation, request)
             await self._journal.durable()
             if isinstance(outcome, Rejected):
                 raise outcome
@@ -128,40 +128,40 @@ class _Server:
 
         return respond
 
-    async def _outcome(self, decide: Decide, request: Request) -> Told | bytes | Rejected:
+    async def _execute(self, operation: Operation, request: Request) -> Reply | bytes | Rejected:
         """Carry out a request; returns its reply, which is not sent yet."""
         if self._stopped:
             return Rejected(messages.STOPPING)
         try:
-            asking = Asking(request, self._limits)
-            if decide != self._enter and asking.whole("name") != self._machine.name:
+            reader = DirectoryRequestReader(request, self._limits)
+            if operation != self._enter and reader.whole("name") != self._machine.name:
                 return Rejected(messages.ANOTHER)
             self._catch_up()
-            return await decide(asking)
+            return await operation(reader)
         except Conflict as conflict:
-            return {"conflict": messages.tell_entries(conflict.found)}
+            return {"conflict": messages.pack_entries(conflict.found)}
         except tuple(messages.MEANINGS.values()) as error:
             return messages.rejection_of(error)
         finally:
             self._announce()
 
-    async def _enter(self, asking: Asking) -> Told:
+    async def _enter(self, request: DirectoryRequestReader) -> Reply:
         return {"name": self._machine.name, "client": self._machine.enter(), "address": self._endpoint.address}
 
-    async def _read(self, asking: Asking) -> Told:
-        view = self._machine.read(asking.prefix())
-        return {"revision": view.revision, "entries": messages.tell_entries(view.entries)}
+    async def _read(self, request: DirectoryRequestReader) -> Reply:
+        view = self._machine.read(request.prefix())
+        return {"revision": view.revision, "entries": messages.pack_entries(view.entries)}
 
-    async def _changes(self, asking: Asking) -> bytes:
+    async def _changes(self, request: DirectoryRequestReader) -> bytes:
         """Reply when there are changes, or after the time that the request names."""
-        prefixes, after = asking.prefix(), asking.whole("after")
-        end = self._clock.now() + min(asking.time("wait"), self._limits.longest_wait)
+        prefixes, after = request.prefix(), request.whole("after")
+        end = self._clock.now() + min(request.time("wait"), self._limits.longest_wait)
         with self._watchers.waiting(prefixes) as group:
             while True:
-                told, some = self._changes_after(prefixes, after)
+                reply, has_changes = self._changes_after(prefixes, after)
                 left = end - self._clock.now()
-                if some or left <= 0:
-                    return told
+                if has_changes or left <= 0:
+                    return reply
                 after = max(after, self._machine.revision)
                 with suppress(TimeoutError):
                     await with_timeout(self._clock, left, group.wait())
@@ -171,43 +171,43 @@ class _Server:
 
         The reply is computed once for all watchers at the same revision, until the next change.
         """
-        if (prefixes, after) not in self._told:
-            if len(self._told) >= SHARED:
-                self._told.clear()
-            told = _part(self._machine.changes(prefixes, after))
-            through = told[-1][0].revision if told else after
-            message = {"changes": messages.tell_changes(told), "through": through}
-            self._told[prefixes, after] = messages.pack(message), bool(told)
-        return self._told[prefixes, after]
+        if (prefixes, after) not in self._replies:
+            if len(self._replies) >= SHARED:
+                self._replies.clear()
+            part = _part(self._machine.changes(prefixes, after))
+            through = part[-1][0].revision if part else after
+            message = {"changes": messages.pack_changes(part), "through": through}
+            self._replies[prefixes, after] = messages.pack(message), bool(part)
+        return self._replies[prefixes, after]
 
-    async def _transact(self, asking: Asking) -> Told:
-        return {"revision": self._machine.transact(asking.request(), *asking.transaction())}
+    async def _transact(self, request: DirectoryRequestReader) -> Reply:
+        return {"revision": self._machine.transact(request.identity(), *request.transaction())}
 
-    async def _grant(self, asking: Asking) -> Told:
-        grace = asking.time("grace")
-        lease = self._machine.grant(asking.request(), asking.seconds(), self._clock.now())
-        self._hold(lease, asking.sender, grace)
-        self._hurried.notify_all()
+    async def _grant(self, request: DirectoryRequestReader) -> Reply:
+        grace = request.time("grace")
+        lease = self._machine.grant(request.identity(), request.seconds(), self._clock.now())
+        self._hold(lease, request.sender, grace)
+        self._lease_changed.notify_all()
         return {"lease": lease}
 
-    async def _renew(self, asking: Asking) -> Told:
-        lease, grace = asking.whole("lease"), asking.time("grace")
+    async def _renew(self, request: DirectoryRequestReader) -> Reply:
+        lease, grace = request.whole("lease"), request.time("grace")
         self._machine.renew(lease, self._clock.now())
-        self._hold(lease, asking.sender, grace)
+        self._hold(lease, request.sender, grace)
         return {}
 
-    async def _revoke(self, asking: Asking) -> Told:
-        self._machine.revoke(asking.whole("lease"))
+    async def _revoke(self, request: DirectoryRequestReader) -> Reply:
+        self._machine.revoke(request.whole("lease"))
         return {}
 
     def _hold(self, lease: int, holder: Party, grace: float) -> None:
         """Note the holder of a lease and its grace period in seconds."""
         if self._machine.lives(lease):
-            self._let_go(lease)
+            self._remove_holder(lease)
             self._holders[lease] = holder
             self._held.setdefault(holder, {})[lease] = grace
 
-    def _let_go(self, lease: int) -> None:
+    def _remove_holder(self, lease: int) -> None:
         """Remove the holder of a lease."""
         holder = self._holders.pop(lease, None)
         if holder is not None:
@@ -215,17 +215,17 @@ class _Server:
             if not self._held[holder]:
                 del self._held[holder]
 
-    def _lost(self, party: Party) -> None:
+    def _on_connection_lost(self, party: Party) -> None:
         """A connection with a party broke; other connections with it may exist."""
         held = self._held.get(party)
         if not held or self._stopped:
             return
         for lease, grace in held.items():
-            self._machine.hurry(lease, self._clock.now() + grace)
-        self._hurried.notify_all()
-        self._tasks.create_task(self._look_after(party, max(held.values())), name=f"ask whether {party.address} lives")
+            self._machine.shorten(lease, self._clock.now() + grace)
+        self._lease_changed.notify_all()
+        self._tasks.create_task(self._probe_holder(party, max(held.values())), name=f"probe {party.address}")
 
-    async def _look_after(self, party: Party, grace: float) -> None:
+    async def _probe_holder(self, party: Party, grace: float) -> None:
         """Request a sign of life from a party; if it replies, renew its leases."""
         with suppress(TransportError, TimeoutError):
             response = await with_timeout(self._clock, grace, self._endpoint.request(party.address, messages.ALIVE))
@@ -238,18 +238,18 @@ class _Server:
         """End expired leases; extend them first if this process did not run and so could not receive renewals."""
         now, due = self._clock.now(), self._machine.due()
         if due is not None and now - due > LATE_S:
-            self._machine.spare(now)
+            self._machine.extend_after_pause(now)
         self._machine.expire(now)
         self._announce()
 
     def _announce(self) -> None:
         """Pass new deeds to the journal, and their changes to the watchers."""
-        for name, *told in self._machine.deeds:
+        for name, *arguments in self._machine.deeds:
             if name == "end":
-                self._let_go(told[0])
+                self._remove_holder(arguments[0])
         if self._machine.deeds:
             self._journal.keep(self._machine.deeds)
-            self._told.clear()
+            self._replies.clear()
             self._watchers.changed(self._machine.latest())
         self._machine.deeds.clear()
 
@@ -257,8 +257,8 @@ class _Server:
 def _part(revisions: Sequence[Sequence[Change]]) -> Sequence[Sequence[Change]]:
     """The first of these revisions, up to `PART_BYTES`, at least one."""
     nbytes = 0
-    for told, changes in enumerate(revisions):
+    for count, changes in enumerate(revisions):
         nbytes += size(changes)
-        if told and nbytes > PART_BYTES:
-            return revisions[:told]
+        if count and nbytes > PART_BYTES:
+            return revisions[:count]
     return revisions

@@ -146,16 +146,16 @@ class StateMachine:
 
     def expire(self, now: float) -> None:
         """End all expired leases."""
-        for lease in self._leases.run_out(now):
+        for lease in self._leases.expire(now):
             self._do("end", lease)
 
-    def hurry(self, lease: int, end: float) -> None:
+    def shorten(self, lease: int, end: float) -> None:
         """The connection to the holder broke: end the lease at `end` at the latest, unless it is renewed before."""
-        self._leases.hurry(lease, end)
+        self._leases.shorten(lease, end)
 
-    def spare(self, now: float) -> None:
-        """The directory did not run for a while up to now: see `Leases.spare`."""
-        self._leases.spare(now)
+    def extend_after_pause(self, now: float) -> None:
+        """The directory did not run for a while up to now: see `Leases.extend_after_pause`."""
+        self._leases.extend_after_pause(now)
 
     def begin(self, now: float) -> None:
         """After a restart, start the time of every lease again."""

@@ -27,7 +27,7 @@ from pipelined.directory.etcd.leases import EtcdLease
 from pipelined.directory.etcd.messages import EtcdMessage, Keys, revision_of
 from pipelined.directory.etcd.url import EtcdPlace
 from pipelined.directory.limits import DirectoryLimits
-from pipelined.directory.retry import FIRST_PAUSE_S, PATIENCE_S, NoAnswer
+from pipelined.directory.retry import FIRST_PAUSE_S, PATIENCE_S, NoReply
 
 
 class EtcdDirectory(Directory):
@@ -113,7 +113,7 @@ class EtcdDirectory(Directory):
                         yield changes
                         after = changes[-1].revision
                     told = await with_timeout(self._clock, self._gateway.retry.patience / 2, anext(stream))
-            except (NoAnswer, TimeoutError):
+            except (NoReply, TimeoutError):
                 self._gateway.leave()
             finally:
                 await stream.close()

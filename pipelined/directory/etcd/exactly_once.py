@@ -48,19 +48,19 @@ class Marks:
         async with self._turn:
             self._number += 1
             while True:
-                lease = await self._living()
-                marked = self._marked(lease, compare, success, failure)
+                lease = await self._valid_lease()
+                marked = self._with_mark(lease, compare, success, failure)
                 try:
-                    told = await self._gateway.call("kv/txn", marked)
+                    reply = await self._gateway.call("kv/txn", marked)
                 except EtcdError as error:
                     if error.code != NOT_FOUND or await lease.lives():
                         raise
                     self._lease = None
                     continue
-                if told.get("succeeded"):
-                    self._revision = revision_of(told)
+                if reply.get("succeeded"):
+                    self._revision = revision_of(reply)
                     return self._revision, []
-                mark, *found = [each["response_range"] for each in told["responses"]]
+                mark, *found = [each["response_range"] for each in reply["responses"]]
                 left, known = self._keys.entries(mark).get(self._name, NO_MARK), self._revision
                 self._revision = left.revision
                 if left.value == self._value:
@@ -78,15 +78,20 @@ class Marks:
     def _value(self) -> bytes:
         return b"%d" % self._number
 
-    def _marked(self, lease: EtcdLease, *parts: Sequence[EtcdMessage]) -> EtcdMessage:
-        compare, success, failure = parts
+    def _with_mark(
+        self,
+        lease: EtcdLease,
+        compare: Sequence[EtcdMessage],
+        success: Sequence[EtcdMessage],
+        failure: Sequence[EtcdMessage],
+    ) -> EtcdMessage:
         return {
             "compare": [self._keys.compare(self._name, self._revision), *compare],
             "success": [self._keys.put(self._name, self._value, lease.number), *success],
             "failure": [self._keys.get(self._name), *failure],
         }
 
-    async def _living(self) -> EtcdLease:
+    async def _valid_lease(self) -> EtcdLease:
         """The mark's lease, granted or renewed if necessary."""
         if self._lease and self._clock.now() - self._renewed > MARK_S / 2:
             try:

@@ -15,7 +15,7 @@ import httpx2
 from pipelined.aio.clock import Clock
 from pipelined.directory.api import CutOff, Full
 from pipelined.directory.etcd.url import EtcdPlace
-from pipelined.directory.retry import NoAnswer, Retry
+from pipelined.directory.retry import NoReply, Retry
 from pipelined.errors import UsageError
 
 NOT_FOUND, EXISTS, DENIED, EXHAUSTED, PRECONDITION, COMPACTED, UNAUTHENTICATED = 5, 6, 7, 8, 9, 11, 16
@@ -53,11 +53,11 @@ class Stream:
         return self
 
     async def __anext__(self) -> dict[str, Any]:
-        """Raises NoAnswer: the stream broke."""
+        """Raises NoReply: the stream broke."""
         try:
             return _result(json.loads(await anext(self._lines)))
         except (StopAsyncIteration, httpx2.HTTPError, httpx2.StreamError, json.JSONDecodeError) as error:
-            raise NoAnswer(f"the stream broke ({type(error).__name__} {error})") from error
+            raise NoReply(f"the stream broke ({type(error).__name__} {error})") from error
 
     async def close(self) -> None:
         """Close the HTTP response."""
@@ -115,7 +115,7 @@ class Gateway:
             try:
                 first = await anext(stream)
                 if first.get("canceled") and "compact_revision" not in first:
-                    raise NoAnswer(f"{self._member}: {first.get('cancel_reason', 'the watch was cancelled')}")
+                    raise NoReply(f"{self._member}: {first.get('cancel_reason', 'the watch was cancelled')}")
                 return stream, first
             except BaseException:
                 await stream.close()
@@ -140,12 +140,12 @@ class Gateway:
         except EtcdError as error:
             if error.code == UNAUTHENTICATED and self._token:
                 self._token = ""
-                raise NoAnswer(str(error)) from error
+                raise NoReply(str(error)) from error
             raise _meant(error) from error
         except BaseException as error:
             member, self._turn = self._member, turn + 1
             if isinstance(error, (httpx2.HTTPError, httpx2.StreamError, json.JSONDecodeError)):
-                raise NoAnswer(f"{member}: {type(error).__name__} {error}".rstrip()) from error
+                raise NoReply(f"{member}: {type(error).__name__} {error}".rstrip()) from error
             raise
 
     def _url(self, path: str) -> str:
@@ -165,7 +165,7 @@ def _result(told: Any) -> dict[str, Any]:
         code, message = error.get("grpc_code", 2), error.get("message", "")
     else:
         code, message = told.get("code", 2), error
-    raise NoAnswer(message) if code in AGAIN else EtcdError(code, message)
+    raise NoReply(message) if code in AGAIN else EtcdError(code, message)
 
 
 def _meant(error: EtcdError) -> Exception:
@@ -174,4 +174,4 @@ def _meant(error: EtcdError) -> Exception:
         return UsageError(f"etcd does not let this client in ({error}); give its user and password in the URL")
     if NO_SPACE in str(error):
         return Full(f"etcd has no room ({error}); compact and defragment it")
-    return NoAnswer(str(error)) if error.code == EXHAUSTED else error
+    return NoReply(str(error)) if error.code == EXHAUSTED else error

@@ -42,12 +42,12 @@ class NaiveDirectory:
         self.leases[lease] = (now + self.leases[lease][1], self.leases[lease][1], False)
         return True
 
-    def hurry(self, lease, end):
+    def shorten(self, lease, end):
         if lease in self.leases:
             before, seconds, spared = self.leases[lease]
             self.leases[lease] = (min(before, end), seconds, spared)
 
-    def spare(self, now):
+    def extend_after_pause(self, now):
         for lease, (end, seconds, spared) in self.leases.items():
             if end <= now and not spared:
                 self.leases[lease] = (now + min(now - end, seconds), seconds, True)

@@ -4,7 +4,7 @@ import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.directory import CutOff
-from pipelined.directory.retry import NoAnswer, Retry
+from pipelined.directory.retry import NoReply, Retry
 
 
 class Oversleeps(VirtualClock):
@@ -17,7 +17,7 @@ class Oversleeps(VirtualClock):
 def test_who_is_cut_off_tells_the_last_error_though_sleeps_are_longer_than_asked_for():
     async def nobody():
         await VirtualClock().sleep(0.001)
-        raise NoAnswer("connection refused")
+        raise NoReply("connection refused")
 
     async def ask(patience):
         with pytest.raises(CutOff, match="last: connection refused"):

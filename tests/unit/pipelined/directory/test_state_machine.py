@@ -62,14 +62,14 @@ class Twins(RuleBasedStateMachine):
         self.naive.end(lease)
 
     @rule(lease=leases, grace=SECONDS)
-    def hurry(self, lease, grace):
-        self.machine.hurry(lease, self.now + grace)
-        self.naive.hurry(lease, self.now + grace)
+    def shorten(self, lease, grace):
+        self.machine.shorten(lease, self.now + grace)
+        self.naive.shorten(lease, self.now + grace)
 
     @rule()
-    def spare(self):
-        self.machine.spare(self.now)
-        self.naive.spare(self.now)
+    def extend_after_pause(self):
+        self.machine.extend_after_pause(self.now)
+        self.naive.extend_after_pause(self.now)
 
     @rule(
         target=revisions,
@@ -249,10 +249,10 @@ def test_the_last_change_is_kept_however_large(machine):
 def test_a_lease_is_spared_once_for_each_renewal(machine):
     (request,) = asked(machine, 0)
     lease = machine.grant(request, 3.0, 0.0)
-    machine.spare(5.0)
+    machine.extend_after_pause(5.0)
     assert machine.due() == 7.0  # it was two seconds late
-    machine.spare(8.0)
+    machine.extend_after_pause(8.0)
     assert machine.due() == 7.0
     machine.renew(lease, 8.0)
-    machine.spare(100.0)
+    machine.extend_after_pause(100.0)
     assert machine.due() == 103.0  # at most as long as it lives
