@@ -119,7 +119,7 @@ def _free_grid(ranks: int, each: int, wishes: Wishes) -> tuple[int, int, str]:
     even = [d for d in divisors if d % 2 == 0 and d <= 8]
     if even:
         depth = min(even, key=lambda d: (wishes.batch % (ranks // d) != 0, abs(d - 4), d))
-        return depth, ranks // depth, f"the even depth nearest 4 whose width divides the batch of {wishes.batch}"
+        return depth, ranks // depth, f"the even depth nearest 4 with a width that divides the batch of {wishes.batch}"
     if wishes.schedule == "chimera":
         raise UsageError(
             f"chimera needs an even depth (ranks: {ranks}, none divides it); start an even number of ranks"

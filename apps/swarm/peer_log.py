@@ -62,6 +62,6 @@ class PeerLog:
             }
             return f"stage {mine.stage}: {does[Phase(mine.phase)]}"
         if not self.view.holding(mine.stage) and self.view.head.step:
-            return f"stage {mine.stage}: waits for who has its state, here or where it was saved"
+            return f"stage {mine.stage}: waits for a peer that has its state, or a checkpoint"
         trouble = self.trouble()
         return f"stage {mine.stage}: fetches its state" + (f" (the last try failed: {trouble})" if trouble else "")

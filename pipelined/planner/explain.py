@@ -75,7 +75,7 @@ def as_text(answer: Answer, found: dict[str, Any]) -> str:
     question = answer.question
     told = f"{answer.considered} candidates: {answer.too_big} too big, {answer.simulated} simulated, "
     left = answer.considered - answer.too_big - answer.simulated
-    head = f"{told}{max(0, left)} whose bound is above the best {len(answer.best)}"
+    head = f"{told}{max(0, left)} with a bound above the best {len(answer.best)}"
     rows = [_row(str(place), outcome, answer) for place, outcome in enumerate(answer.best, 1)]
     if answer.baseline is not None:
         rows.append(_row("dp", answer.baseline, answer))

@@ -73,7 +73,7 @@ def require_known(name: str, given: str | None = None) -> None:
         ScheduleError: another name; nothing has been imported.
     """
     if name not in SCHEDULES and name != given:
-        fact = f"the schedule {name!r} is none of this project's own, and code that only a file names is not run"
+        fact = f"the schedule {name!r} is not one of this project's own, and code that only a file names is not run"
         raise ScheduleError(f"{fact}; give --schedule {shlex.quote(name)} on the command line too, if you trust it")
 
 

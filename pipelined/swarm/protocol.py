@@ -119,7 +119,7 @@ def read_work_report(value: Any, stages: int) -> WorkReport | None:
         type(entry) is not list or [type(part) for part in entry] != [int, str] or not 0 <= entry[0] < stages
         for entry in counted
     ):
-        raise Rejected("malformed", why=f"not who counted it, by stage (got: {counted!r:.80})")
+        raise Rejected("malformed", why=f"no map of stages to the peers that counted it (got: {counted!r:.80})")
     score = _read_score(field(value, "score"))
     return WorkReport(whole(value, "step"), whole(value, "revision"), whole(value, "index"), dict(counted), score)
 

@@ -75,7 +75,7 @@ def test_what_changes_elsewhere_is_not_told():
 
 def test_a_stage_that_is_lost_and_a_state_that_does_not_come():
     *_, waits, fetches, failed = run(HEAD, peer(Phase.JOINING), peer(Phase.SERVING, "q"), "q: gone")
-    assert waits == "p: stage 1: waits for who has its state, here or where it was saved"
+    assert waits == "p: stage 1: waits for a peer that has its state, or a checkpoint"
     assert (fetches, failed) == (
         "p: stage 1: fetches its state",
         "p: stage 1: fetches its state (the last try failed: q: gone)",

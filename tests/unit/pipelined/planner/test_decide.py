@@ -78,7 +78,7 @@ def test_a_decision_that_another_rank_tells_runs_no_schedule_s_code(tmp_path):
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     told = Decision(Candidate(WORST), "so").plain()
     told["plan"]["schedule"] = str(tmp_path / "evil.py")
-    with pytest.raises(ScheduleError, match="none of this project's own"):
+    with pytest.raises(ScheduleError, match="not one of this project's own"):
         Decision.of(told)
     assert not (tmp_path / "ran").exists()
 
