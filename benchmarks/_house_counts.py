@@ -13,7 +13,7 @@ SMALL_LINES = 60
 LONGEST_FILE, LONGEST_FUNCTION = 300, 60
 MOST_CALLABLES, MOST_POSITIONAL = 2, 5
 WORDS = re.compile(r"\b(?:[Ww]ho|[Ww]hoever|[Ww]hose|[Nn]obody|[Ss]omebody|is none|[Tt]he one rule)\b")
-"""The words of STYLE's language that are counted. `is None`, the test of Python, is not among them."""
+"""The words that plain English avoids. `is None`, the test of Python, is not among them."""
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -127,6 +127,27 @@ def language(tree: Tree) -> Iterator[Count]:
         yield Count(f"avoided words per 1,000, {package}", round(rate, 2), 0.5, _worst(found))
 
 
+def messages(tree: Tree) -> Iterator[Count]:
+    """Avoided words in texts of code: errors, logs, reports. A text has a blank; what has none is a key or a name."""
+    by_file = {
+        str(module.path): sum(len(WORDS.findall(text)) for text in _strings(module.tree) if " " in text)
+        for module in tree
+    }
+    found = {path: number for path, number in by_file.items() if number}
+    yield Count("avoided words in messages", sum(found.values()), 0, _worst(found))
+
+
+def test_names(tree: Tree) -> Iterator[Count]:
+    """Avoided words in the names of tests."""
+    found = [
+        f"{module.path}:{node.lineno} {node.name}"
+        for module in tree.tests
+        for node in module.nodes(*FUNCTIONS)
+        if node.name.startswith("test_") and WORDS.search(node.name.replace("_", " "))
+    ]
+    yield Count("test names with avoided words", len(found), 0, found)
+
+
 COUNTS: Sequence[Callable[[Tree], Iterator[Count]]] = (
     full_folders,
     paragraphs,
@@ -136,6 +157,8 @@ COUNTS: Sequence[Callable[[Tree], Iterator[Count]]] = (
     lengths,
     namesakes,
     language,
+    messages,
+    test_names,
 )
 
 
@@ -231,6 +254,14 @@ def _prose(tree: ast.Module) -> Iterator[str]:
             yield from _text(node.value)
         elif isinstance(node, ast.keyword) and node.arg == "help":
             yield from _text(node.value)
+
+
+def _strings(tree: ast.Module) -> Iterator[str]:
+    """All strings but docstrings; of an f-string its constant parts."""
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.expr) and id(node) not in prose:
+            yield from _text(node)
 
 
 def _text(node: ast.expr) -> Iterator[str]:

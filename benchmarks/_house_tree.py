@@ -74,12 +74,21 @@ class Tree:
     """
 
     def __init__(self, root: Path, packages: Sequence[str] = PACKAGES):
-        paths = [path for package in packages for path in sorted((root / package).rglob("*.py"))]
-        found = [Module(_dotted(path.relative_to(root)), path.relative_to(root), path.read_text()) for path in paths]
-        self.modules: Mapping[str, Module] = {module.name: module for module in found}
+        self._root = root
+        self.modules: Mapping[str, Module] = {module.name: module for each in packages for module in self._below(each)}
 
     def __iter__(self) -> Iterator[Module]:
         return iter(self.modules.values())
+
+    def _below(self, package: str) -> Iterator[Module]:
+        for path in sorted((self._root / package).rglob("*.py")):
+            inside = path.relative_to(self._root)
+            yield Module(_dotted(inside), inside, path.read_text())
+
+    @cached_property
+    def tests(self) -> Sequence[Module]:
+        """The modules of the tests, of which only the names of tests count."""
+        return list(self._below("tests"))
 
     @cached_property
     def imports(self) -> Mapping[str, frozenset[str]]:

@@ -24,9 +24,7 @@ async def all_to_all(group: Group, outgoing: Sequence[Any], incoming: Sequence[A
     """
     if not len(outgoing) == len(incoming) == group.size:
         counts = f"outgoing: {len(outgoing)}, incoming: {len(incoming)}, ranks: {group.size}"
-        raise ValueError(
-            f"all_to_all needs one array a rank both ways ({counts}); pass an empty array where there is nothing to send"
-        )
+        raise ValueError(f"all_to_all needs one array a rank both ways ({counts}); pass an empty array to send nothing")
     sent = [Block.of(array).data for array in outgoing]
     taken = [Vector.of(array).data for array in incoming]
     if sent[group.rank].nbytes != taken[group.rank].nbytes:

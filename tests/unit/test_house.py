@@ -1,4 +1,4 @@
-"""The house rules that a machine can hold: style, and imports that go down only."""
+"""The house rules that a machine can hold: style, imports that go down only, tables of plug-ins, and counts."""
 
 import ast
 import shutil
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks._house_counts import counts
+from benchmarks._house_tree import Tree
 from collectives.all_reduce.registry import ALGORITHMS
 from pipelined.__main__ import COMMANDS
 from pipelined.schedules.registry import SCHEDULES
@@ -55,3 +57,25 @@ def test_every_plug_in_stands_in_its_table(functions, listed):
 @pytest.mark.parametrize("table", [CODECS, ALGORITHMS, SCHEDULES], ids=["codecs", "all_reduce", "schedules"])
 def test_a_plug_in_has_the_name_of_its_file(table):
     assert {name: entry.partition(":")[0].rpartition(".")[2] for name, entry in table.items()} == {n: n for n in table}
+
+
+NOT_YET = {
+    "files under 60 lines with one importer": (14, 14),
+    "entries of a folder": (23, 2),
+    "constructors with over 2 callables": (1, 1),
+    "functions with over 5 parameters not keyword-only": (13, 13),
+    "longest file, lines": (330, 3),
+    "lines": (46_900, 4),
+    "class names in two places": (23, 23),
+    "avoided words in messages": (4, 4),
+    "test names with avoided words": (170, 170),
+}
+"""Counts of `benchmarks.house` that are beyond their goal: (the number, the places), which may only fall."""
+
+
+def test_every_count_of_the_house_meets_its_goal_or_does_not_rise():
+    for count in counts(Tree(ROOT)):
+        number, places = NOT_YET.get(count.name, (count.goal, 0))
+        found = f"{count.name}: {count.number:g}, at most {number:g}\n" + "\n".join(count.places)
+        assert count.number <= number, found
+        assert count.is_met or len(count.places) <= places, found

@@ -156,9 +156,26 @@ def test_the_table_names_places_only_beyond_the_goal():
     assert "apps (7)" not in house.table(found, with_places=True)
 
 
-def test_a_type_error_that_two_runs_find_is_counted_once(monkeypatch, tmp_path):
-    found = {("transports", "collectives"): ["a", "b"], ("pipelined", "apps"): ["b", "c"]}
-    monkeypatch.setattr(house, "_has_mypy", lambda: True)
-    monkeypatch.setattr(house, "_mypy", lambda root, packages: found[packages])
+def test_avoided_words_are_counted_in_messages_but_not_in_keys_or_docstrings(count):
+    text = '''
+    """Whose docstring counts elsewhere."""
+    KEY = "nobody"
+    def f(rank):
+        raise ValueError(f"rank {rank}, whose peer left, is told by nobody")
+    '''
+    found = count({"apps/a.py": text})["avoided words in messages"]
+    assert (found.number, found.places) == (2, ["apps/a.py (2)"])
+
+
+def test_avoided_words_are_counted_in_the_names_of_tests(count):
+    text = "def test_who_waits(): pass\ndef test_a_whole_step(): pass\ndef whoever(): pass\n"
+    found = count({"tests/unit/test_a.py": text})["test names with avoided words"]
+    assert found.places == ["tests/unit/test_a.py:1 test_who_waits"]
+
+
+def test_a_type_error_is_found_with_its_place(tmp_path):
+    (tmp_path / "setup.cfg").write_text("[mypy]\npackages = apps\n")
+    (tmp_path / "apps").mkdir()
+    (tmp_path / "apps" / "__init__.py").write_text("x: int = 'no number'\n")
     count = house.type_errors(tmp_path)
-    assert (count.number, count.goal, count.places) == (3, 0, ["a", "b", "c"])
+    assert (count.number, count.goal) == (1, 0) and count.places[0].startswith("apps/__init__.py:1: error:")
