@@ -17,8 +17,9 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import TimedDevice
 from pipelined.programs.gradient_sync import GradientSync
+from pipelined.programs.overlap import SYNCS
 from pipelined.programs.plan import Plan
-from pipelined.programs.prepare import prepare
+from pipelined.programs.prepare import Prepared, prepare_group
 from pipelined.traces.file import NullTracer
 from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.keyed_random import KeyedRandom
@@ -87,7 +88,7 @@ class EmulatedJob:
 
     def __init__(self, actor: Actor, plan: Plan, load: Load, recorded: bool = False):
         self.plan, self._actor, self._recorded = plan, actor, recorded
-        self.prepared = prepare(plan, plan.position(actor.rank)[1])
+        self._prepared = {sync: prepare_group(plan, sync)[plan.position(actor.rank)[1]] for sync in SYNCS}
         parts = plan.layout.parts
         device = TimedDevice({op: seconds / parts for op, seconds in load.seconds.items()}, PunctualClock())
         random = np.random.default_rng(actor.rank)
@@ -103,7 +104,7 @@ class EmulatedJob:
     async def step(
         self,
         number: int,
-        overlapped: Collection[int] | None = None,
+        sync: str = "gap",
         algorithm: str = "auto",
         summed: Collection[int] | None = None,
     ) -> float:
@@ -111,32 +112,30 @@ class EmulatedJob:
 
         Args:
             number: not yet given to any job of this process; the same on all ranks.
-            overlapped: the stages whose sum begins with their last backward; those before an idle gap if not given.
+            sync: when a stage's sum starts, one of `overlap.SYNCS`.
             algorithm: of the sums.
             summed: the stages that are summed at all, the same on all ranks; every one if not given.
         """
         start = self._context.device.clock.now()
-        sync = self._sync(self.prepared.overlapped if overlapped is None else overlapped, algorithm, summed)
-        worker, order = TrainWorker(self._context, number, sync, self.prepared.instructions), self.prepared.instructions
-        await (follow_order(worker, order) if self._recorded else self.prepared.schedule.schedule(worker))
-        await sync.finish()
+        prepared = self._prepared[sync]
+        sums = self._sums(prepared, algorithm, summed)
+        worker, order = TrainWorker(self._context, number, sums, prepared.instructions), prepared.instructions
+        await (follow_order(worker, order) if self._recorded else prepared.schedule.schedule(worker))
+        await sums.finish()
         return self._context.device.clock.now() - start
 
     async def sums(self, algorithm: str = "auto", summed: Collection[int] | None = None) -> float:
         """Make the step's sums and nothing else; returns this rank's seconds."""
         start = self._context.device.clock.now()
-        await self._sync((), algorithm, summed).finish()
+        await self._sums(self._prepared["after"], algorithm, summed).finish()
         return self._context.device.clock.now() - start
 
-    def _sync(
-        self, overlapped: Collection[int], algorithm: str, summed: Collection[int] | None
-    ) -> GradientSync[Bucket]:
+    def _sums(self, prepared: Prepared, algorithm: str, summed: Collection[int] | None) -> GradientSync[Bucket]:
         return GradientSync(
             self._actor,
             [bucket for bucket in self._buckets if summed is None or bucket.stages[0] in summed],
             GradientSums(self._groups, algorithm).sum,
-            overlapped,
-            self._context.stages,
+            prepared.instructions,
         )
 
 

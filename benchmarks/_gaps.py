@@ -4,10 +4,11 @@ The rule: a gap is read off the virtual clock; what is hidden is what a measured
 """
 
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipelined.programs.overlap import overlapped_stages
+from pipelined.programs.overlap import with_sums
 from pipelined.programs.plan import Plan
 from pipelined.programs.price import Costs, price
 from pipelined.programs.record import record
@@ -20,20 +21,16 @@ HIDDEN_LIMIT = 0.10
 
 def gaps_of(plan: Plan, costs: Costs) -> dict[int, float]:
     """Idle seconds between a stage's last backward and its worker's last, where all its workers have any."""
-    timeline = price(record(find(plan.schedule), plan.shape, costs), costs)
-    overlapped = overlapped_stages(timeline)
-    layout = plan.layout
-    holders = {stage: [at for at in range(layout.workers) if stage in layout.stages_of(at)] for _, stage in overlapped}
-    return {
-        stage: min(_idle_after(timeline.workers[at], stage) for at in workers)
-        for stage, workers in sorted(holders.items())
-        if all((at, stage) in overlapped for at in workers)
-    }
+    timeline = price(with_sums(record(find(plan.schedule), plan.shape, costs), "gap", costs), costs)
+    idle: dict[int, list[float]] = defaultdict(list)
+    for worker in timeline.workers:
+        for at, timed in enumerate(worker):
+            if not timed.instruction.computes:
+                idle[timed.instruction.stage].append(_idle_after(worker[at:]))
+    return {stage: min(found) for stage, found in sorted(idle.items()) if min(found) > 0}
 
 
-def _idle_after(worker: Sequence[Timed], stage: int) -> float:
-    last = max(at for at, timed in enumerate(worker) if timed.instruction.stage == stage)
-    rest = worker[last:]
+def _idle_after(rest: Sequence[Timed]) -> float:
     return rest[-1].end - rest[0].end - sum(timed.end - timed.start for timed in rest[1:])
 
 

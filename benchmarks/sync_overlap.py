@@ -147,9 +147,8 @@ async def measure(actor: Actor, options: Options) -> dict[str, list[float]]:
 
 def _works(job: EmulatedJob, algorithm: str, gaps: Collection[int]) -> dict[str, Callable[[int], Awaitable[float]]]:
     """What is done in each round, by name."""
-    early = {"eager": range(job.plan.depth), "gap": job.prepared.overlapped, "after": ()}
     return {
-        **{sync: partial(job.step, overlapped=early[sync], algorithm=algorithm) for sync in SYNCS},
+        **{sync: partial(job.step, sync=sync, algorithm=algorithm) for sync in SYNCS},
         NONE: partial(job.step, summed=()),
         GAPS: partial(job.step, algorithm=algorithm, summed=gaps),
         SUMS: lambda number: job.sums(algorithm),

@@ -11,6 +11,8 @@ from typing import Any
 from pipelined.commands.flags import add_shape, shape_of
 from pipelined.errors import UsageError, writing
 from pipelined.programs.check import check
+from pipelined.programs.instructions import Program
+from pipelined.programs.overlap import with_sums
 from pipelined.programs.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.programs.steady import Steady, steady
@@ -58,8 +60,8 @@ def run(arguments: argparse.Namespace) -> None:
     shape = replace(shape_of(arguments, schedule), steps=arguments.steps)
     program = record(schedule, shape, costs)
     check(program, mailbox=arguments.mailbox, blocking_sums=arguments.blocking_sums, budget=arguments.budget)
-    timeline = price(program, costs)
-    _write_files(arguments, shape, timeline)
+    timeline = price(with_sums(program, costs=costs), costs)
+    _write_files(arguments, shape, program, timeline)
     _tell_left_out(schedule)
     settled = None if timeline.layout.updates.flushes else steady(schedule, shape, costs)
     if arguments.json:
@@ -98,7 +100,12 @@ def as_json(name: str, shape: Shape, timeline: Timeline, settled: Steady | None 
         "schedule": name,
         "depth": shape.depth,
         "microbatches": shape.microbatches,
-        "workers": [[_instruction(timed) for timed in worker] for worker in timeline.workers],
+        "workers": [[_instruction(timed) for timed in worker] for worker in timeline.computations],
+        "sums": [
+            {"stage": timed.instruction.stage, "worker": worker, "start": timed.start}
+            for worker, sums in enumerate(timeline.sums)
+            for timed in sums
+        ],
         "makespan": timeline.makespan,
         "bubble_ratio": timeline.bubble_ratio,
         "peak_activations": timeline.peak_activations,
@@ -134,9 +141,9 @@ def _instruction(timed: Timed) -> dict[str, Any]:
     return {**places, "start": timed.start, "end": timed.end}
 
 
-def _write_files(arguments: argparse.Namespace, shape: Shape, timeline: Timeline) -> None:
+def _write_files(arguments: argparse.Namespace, shape: Shape, program: Program, timeline: Timeline) -> None:
     if arguments.csv:
-        table = write_table(timeline.program)
+        table = write_table(program)
         with writing(arguments.csv):
             arguments.csv.write_text(table)
     if arguments.trace:
@@ -161,7 +168,10 @@ def _draw(name: str, shape: Shape, timeline: Timeline, path: Path, format: str) 
 
 
 def _tell_left_out(schedule: Schedule) -> None:
-    """Say on stderr what a table has that is not ours to do."""
+    """Print to stderr the actions of a table that were skipped."""
     if isinstance(schedule, Table) and schedule.left_out:
         kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(schedule.left_out.items()))
-        print(f"left out of {schedule.name}: {kinds}; messages, sums and shards look after themselves", file=sys.stderr)
+        print(
+            f"left out of {schedule.name}: {kinds}; the runtime does messages and shards without instructions",
+            file=sys.stderr,
+        )

@@ -12,12 +12,12 @@ from pipelined.traces.file import Span, Tracer, write
 
 
 def spans_of(timeline: Timeline, first: int = 0) -> list[Span]:
-    """Every instruction of a timeline, worker by worker, as step 0.
+    """Every computation of a timeline, worker by worker, as step 0.
 
     Args:
         first: the rank of worker 0.
     """
-    return [_span(first + worker, timed) for worker, done in enumerate(timeline.workers) for timed in done]
+    return [_span(first + worker, timed) for worker, done in enumerate(timeline.computations) for timed in done]
 
 
 def write_trace(path: Path, ranks: int, spans: Iterable[Span]) -> None:

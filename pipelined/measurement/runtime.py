@@ -11,7 +11,6 @@ from typing import Any
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
 from pipelined.actors.executor import Device
-from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare
 from pipelined.traces.file import NullTracer
@@ -48,9 +47,8 @@ async def measure_instruction(actor: Actor, device: Device) -> float:
     for number in range(ROUNDS):
         await gather(actor.transport, f"walk {number}", None)
         start = device.clock.now()
-        sync = GradientSync(actor, [], _never, (), [0])
-        await prepared.schedule.schedule(TrainWorker(context, number, sync, prepared.instructions))
-        taken.append((device.clock.now() - start) / len(prepared.instructions))
+        await prepared.schedule.schedule(TrainWorker(context, number, program=prepared.instructions))
+        taken.append((device.clock.now() - start) / sum(i.computes for i in prepared.instructions))
     everyone = await gather(actor.transport, "walked", statistics.median(taken))
     return statistics.median(everyone) if everyone else 0.0
 
@@ -66,7 +64,3 @@ async def measure_call(actor: Actor, device: Device) -> float:
         taken.append(end - start)
     everyone = await gather(actor.transport, "called", statistics.median(taken))
     return statistics.median(everyone) if everyone else 0.0
-
-
-async def _never(bucket: Any) -> None:
-    """Never called: there is no bucket to sum."""

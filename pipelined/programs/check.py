@@ -9,7 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from pipelined.programs.deadlock import Limits, find_deadlock
-from pipelined.programs.instructions import OPS, Instruction, Program
+from pipelined.programs.instructions import OPS, SUM, Instruction, Place, Program
+from pipelined.programs.overlap import last_gradients, with_sums
 from pipelined.programs.staleness import version_of
 from pipelined.programs.text_drawing import fault_grid
 from pipelined.schedules import ScheduleError, StageMap
@@ -23,23 +24,24 @@ def check(
     Args:
         mailbox: messages that a worker may keep before their receivers request them; a further send blocks. None: any
             number. The result holds for every timing of this order; module `deadlock` defines a mailbox.
-        blocking_sums: after its last gradient of a stage a worker waits in the stage's gradient sum until the stage's
-            other holders have joined. False: sums block no worker.
+        blocking_sums: a worker waits in a stage's gradient sum until the stage's other holders have joined; a stage
+            without a sum in the program is summed after its last gradient. False: sums block no worker.
         budget: microbatches that a worker may have alive: forward begun, last backward (half) not ended.
     Raises:
         ScheduleError: the layout is inconsistent; an instruction is unknown, misplaced, missing or repeated; more
-            microbatches are alive than the budget; or the order deadlocks. The message shows the workers concerned,
-            with an arrow at each fault.
+            microbatches are alive than the budget; a gradient is summed before it is complete; or the order deadlocks.
+            The message shows the workers concerned, with an arrow at each fault.
     Cost: one pass over the instructions.
     """
     if mailbox is not None and mailbox < 0:
         raise ScheduleError(f"a mailbox holds no negative number of messages (mailbox: {mailbox}); use 0 or more")
     check_layout(program.layout)
     _check_places(program)
+    _check_sums(program)
     _check_complete(program)
     if not program.layout.updates.flushes:
         _check_updates(program)
-    deadlock = find_deadlock(program, Limits(mailbox, blocking_sums))
+    deadlock = find_deadlock(with_sums(program, "eager") if blocking_sums else program, Limits(mailbox, blocking_sums))
     if deadlock:
         raise ScheduleError(deadlock)
     if budget is not None:
@@ -69,8 +71,10 @@ def _check_places(program: Program) -> None:
     entering = [frozenset(pipe) for pipe in layout.microbatches]
     for (worker, position), instruction in program.everything():
         pipe, stage = instruction.pipe, instruction.stage
+        if not instruction.computes:
+            continue
         if instruction.op not in OPS:
-            problem = f"unknown op {instruction.op!r}; known: {', '.join(OPS)}"
+            problem = f"unknown op {instruction.op!r}; known: {', '.join([*OPS, SUM])}"
         elif (pipe, stage) not in layout.placement:
             problem = f"no such stage (pipes: {layout.pipes}, depth: {layout.depth}); keep to 0 … one less"
         elif (worker,) != layout.placement[pipe, stage]:
@@ -79,8 +83,37 @@ def _check_places(program: Program) -> None:
             problem = f"not a microbatch of pipe {pipe}; its own are {list(layout.microbatches[pipe])}"
         else:
             continue
-        fact = f"worker {worker} cannot do {instruction!r} ({problem})"
-        raise ScheduleError(f"{fact}\n{fault_grid(program, {(worker, position): problem})}")
+        raise _misplaced(program, (worker, position), problem)
+
+
+def _check_sums(program: Program) -> None:
+    """Require that a worker sums a stage's gradient at most once, and not before its last gradient of that stage."""
+    for worker, instructions in enumerate(program.workers):
+        last, held, summed = last_gradients(instructions), program.layout.stages_of(worker), set[int]()
+        for position, instruction in enumerate(instructions):
+            if instruction.computes:
+                continue
+            stage = instruction.stage
+            if not program.layout.updates.flushes:
+                problem = f"without a flush each update sums the gradients of stage {stage}; leave the sum out"
+            elif stage not in held:
+                problem = f"not held here; the stages of worker {worker} are {held}"
+            elif stage in summed:
+                problem = f"the gradient of stage {stage} is summed already; sum it once"
+            elif last.get(stage, 0) > position:
+                after = f"{instructions[last[stage]]!r}, instruction {last[stage]}"
+                problem = f"the gradient of stage {stage} is not complete; sum it after {after}"
+            else:
+                summed.add(stage)
+                continue
+            raise _misplaced(program, (worker, position), problem)
+
+
+def _misplaced(program: Program, place: Place, problem: str) -> ScheduleError:
+    """The error of an instruction that its worker cannot do there."""
+    worker, position = place
+    fact = f"worker {worker} cannot do {program.workers[worker][position]!r} ({problem})"
+    return ScheduleError(f"{fact}\n{fault_grid(program, {place: problem})}")
 
 
 def _check_complete(program: Program) -> None:
@@ -125,8 +158,7 @@ def _check_updates(program: Program) -> None:
             raise ScheduleError(f"{fact}; put one stage on each worker, in one pipe")
         most = program.layout.depth - held[0][1]
         for position, problem in _update_faults(program, instructions, most):
-            fact = f"worker {worker} cannot do {instructions[position]!r} ({problem})"
-            raise ScheduleError(f"{fact}; move it\n{fault_grid(program, {(worker, position): problem})}")
+            raise _misplaced(program, (worker, position), f"{problem}; move it")
 
 
 def _update_faults(program: Program, instructions: Sequence[Instruction], most: int) -> Iterator[tuple[int, str]]:
@@ -154,7 +186,7 @@ def _check_budget(program: Program, budget: float) -> None:
     for worker, instructions in enumerate(program.workers):
         alive = 0
         for position, instruction in enumerate(instructions):
-            alive += {"F": 1, "B": -1, "I": 0, "W": -1}[instruction.op]
+            alive += {"F": 1, "B": -1, "W": -1}.get(instruction.op, 0)
             if not alive / program.layout.parts <= budget:
                 count = f"{alive / program.layout.parts:g}"
                 fact = f"worker {worker} has more alive than the budget (microbatches: {count}, budget: {budget:g})"

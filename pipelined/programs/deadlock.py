@@ -10,9 +10,9 @@ the instruction that takes it. The worker proceeds past a send only while at mos
 yet; at c = 0 it waits until the receiver requests the message just made. A message to the same worker needs no room.
 (With mailboxes at the receiver, filled in order of arrival, the timing might decide. With c = 0 both are the same.)
 
-**Sums**: after its last gradient of a stage a worker joins that stage's sum. A sum that runs as a task of its own
-blocks no worker before the end of the step, and there every worker has joined all of its sums; so it adds no cycle. A
-blocking sum blocks the worker until all workers with a gradient of that stage have joined.
+**Sums**: at a gradient sum a worker joins the sum of that stage. A sum that runs as a task of its own blocks no worker
+before the end of the step, and there every worker has joined all of its sums; so it adds no cycle. A blocking sum
+blocks the worker until all workers with a gradient of that stage have joined; each of them needs a sum in the program.
 """
 
 import math
@@ -92,10 +92,10 @@ class _DryRun:
         self.left: dict[Token, int] = {}  # tokens that no instruction has taken yet, and the worker that made each
         self.unasked: list[set[Token]] = [set() for _ in program.workers]
         self.waiting: dict[Token, int] = {}
-        self.joins = last_gradients(program) if limits.blocking_sums else {}
         self.missing = defaultdict(set)  # stage to the workers that have not joined its sum
-        for (worker, _), stage in self.joins.items():
-            self.missing[stage].add(worker)
+        for (worker, _), instruction in program.everything():
+            if limits.blocking_sums and instruction.op in "BW":
+                self.missing[instruction.stage].add(worker)
         self.ready = list(range(len(program.workers)))
 
     def ends(self) -> bool:
@@ -128,7 +128,7 @@ class _DryRun:
         for token in instruction.gives(depth):
             self._leave(worker, token)
         self.begun[worker] = True
-        self._join(worker)
+        self._join(worker, instruction)
         return True
 
     def _leave(self, worker: int, token: Token) -> None:
@@ -138,17 +138,18 @@ class _DryRun:
         if token in self.waiting:
             self.ready.append(self.waiting.pop(token))
 
-    def _join(self, worker: int) -> None:
-        stage = self.joins.get((worker, self.heads[worker]))
-        if stage is None:
-            return
-        self.missing[stage].remove(worker)
-        if not self.missing[stage]:
-            self.ready += [other for (other, _), summed in self.joins.items() if summed == stage]
+    def _join(self, worker: int, instruction: Instruction) -> None:
+        missing = self._absent(instruction)
+        if worker in missing:
+            missing.remove(worker)
+            self.ready += [] if missing else range(len(self.program.workers))
 
     def _in_sum(self, worker: int) -> bool:
-        stage = self.joins.get((worker, self.heads[worker]))
-        return stage is not None and bool(self.missing[stage])
+        return bool(self._absent(self._next(worker)))
+
+    def _absent(self, instruction: Instruction) -> set[int]:
+        """The workers that a sum waits for; none for any other instruction."""
+        return set() if instruction.computes else self.missing[instruction.stage]
 
     def _next(self, worker: int) -> Instruction:
         return self.program.workers[worker][self.heads[worker]]
@@ -180,17 +181,11 @@ class _DryRun:
             message = next(token for token in instruction.gives(depth) if token in self.unasked[worker])
             full = f"cannot go on behind its send (unasked: {len(self.unasked[worker])}) before"
             return self._first(lambda _, i: message in i.takes(depth), full)
-        stage = self.joins[worker, self.heads[worker]]
-        absent = {place for place, summed in self.joins.items() if summed == stage and place[0] in self.missing[stage]}
-        return self._first(lambda place, i: place in absent, f"waits in the sum of stage {stage} for")
+        absent = self._absent(instruction)
+        words = f"waits in the sum of stage {instruction.stage} for"
+        return self._first(lambda place, i: i == instruction and place[0] in absent, words)
 
     def _first(self, meant: Callable[[Place, Instruction], bool], words: str) -> tuple[int, str]:
         """The worker of the first instruction that `meant` accepts, and `words` followed by this instruction's name."""
         (worker, position), instruction = next(found for found in self.program.everything() if meant(*found))
         return worker, f"{words} {instruction!r}, instruction {position} of worker {worker}"
-
-
-def last_gradients(program: Program) -> dict[Place, int]:
-    """The place of each worker's last backward of each stage: (worker, position) to the stage."""
-    last = {(worker, i.stage): position for (worker, position), i in program.everything() if i.op in "BW"}
-    return {(worker, position): stage for (worker, stage), position in last.items()}

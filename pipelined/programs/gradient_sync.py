@@ -1,13 +1,16 @@
-"""The start of gradient sums over the replicas of a stage: each sum is a task, started as early as it saves time.
+"""The start of gradient sums over the replicas of a stage; each sum is a task that runs beside the computation.
 
-A stage's sum starts right after its last backward if an idle gap follows on this rank (Chimera, section 3.2), and after
-the flush otherwise: a sum that runs while the rank computes only slows the computation down.
+The program says when: a sum that stands right behind its stage's last gradient starts with that gradient, even if a
+dynamic schedule has moved it. Any other sum starts when the schedule itself asks for it, or after the last instruction.
 Training sums with torch (`pipelined.training.gradient_sums`); the simulator prices the same sums.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
+
+from pipelined.programs.instructions import Instruction
 
 
 class Parent(Protocol):
@@ -33,8 +36,7 @@ class GradientSync(Generic[B]):
         parent: the parent of the tasks of the sums.
         buckets: the buckets that this rank holds.
         sum_bucket: sums one bucket over its holders, in place.
-        overlapped: stages with a sum that starts right after their last backward.
-        held: every stage that this rank holds.
+        program: the rank's instructions, with a gradient sum for every stage that it holds.
     """
 
     def __init__(
@@ -42,20 +44,24 @@ class GradientSync(Generic[B]):
         parent: Parent,
         buckets: Sequence[B],
         sum_bucket: Callable[[B], Coroutine[Any, Any, None]],
-        overlapped: Collection[int],
-        held: Collection[int],
+        program: Sequence[Instruction],
     ):
         self._parent, self._sum = parent, sum_bucket
-        self._overlapped, self._held = frozenset(overlapped), frozenset(held)
-        self._done: set[int] = set()
+        self._held = {instruction.stage for instruction in program if not instruction.computes}
+        self._left = Counter(instruction.stage for instruction in program if instruction.op in "BW")
+        self._asked = set(_early(program))
         self._waiting = list(buckets)
         self._running: list[asyncio.Task[None]] = []
 
-    def stage_done(self, stage: int) -> None:
-        """Record that the last backward of a stage is done on this rank; start its sum if the stage is overlapped."""
-        self._done.add(stage)
-        if stage in self._overlapped:
-            self._start([b for b in self._waiting if self._complete(b)])
+    def ended(self, instruction: Instruction) -> None:
+        """Record the end of an instruction on this rank; start the sums that may start now."""
+        if not instruction.computes:
+            self._asked.add(instruction.stage)
+        elif instruction.op in "BW":
+            self._left[instruction.stage] -= 1
+        else:
+            return
+        self._start([bucket for bucket in self._waiting if self._complete(bucket)])
 
     async def finish(self) -> None:
         """Sum the remaining buckets (a stage without a microbatch adds zeros) and wait for all sums."""
@@ -63,9 +69,22 @@ class GradientSync(Generic[B]):
         await asyncio.gather(*self._running)
 
     def _complete(self, bucket: B) -> bool:
-        return self._held.intersection(bucket.stages) <= self._done
+        """Whether every stage of a bucket on this rank has its last gradient, and its sum is due."""
+        here = self._held.intersection(bucket.stages)
+        return here <= self._asked and not any(self._left[stage] for stage in here)
 
     def _start(self, buckets: Sequence[B]) -> None:
         for bucket in buckets:
             self._waiting.remove(bucket)
             self._running.append(self._parent.start(self._sum(bucket)))
+
+
+def _early(program: Sequence[Instruction]) -> Iterator[int]:
+    """The stages with a sum right behind their last gradient and ahead of another computation."""
+    gradient, found = None, list[int]()
+    for instruction in program:
+        if instruction.computes:
+            yield from found
+            gradient, found = instruction.stage if instruction.op in "BW" else None, []
+        elif instruction.stage == gradient:
+            found.append(gradient)

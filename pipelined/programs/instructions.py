@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipelined.schedules.layout import StageMap
+from pipelined.schedules.worker import EVERY, SUM
 
 Token = tuple[str, int, int, int]
 """A result that one instruction leaves for another: (kind, pipe, the stage that takes it, microbatch).
@@ -20,11 +21,16 @@ Place = tuple[int, int]
 """(worker, position in its program)."""
 
 OPS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
+"""The computations; the only other op is a gradient sum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One forward (F), backward (B), or half of one (I: input, W: weights)."""
+    """One forward (F), backward (B), or half of one (I: input, W: weights); or the start of a gradient sum (S).
+
+    A gradient sum adds up a stage's gradient over all holders of the stage. It covers all pipes and microbatches, so it
+    has `EVERY` for both. It starts there and runs beside the instructions that follow.
+    """
 
     op: str
     pipe: int
@@ -32,7 +38,14 @@ class Instruction:
     microbatch: int
 
     def __repr__(self) -> str:
+        if not self.computes:
+            return f"{self.stage}{self.op}"
         return f"{self.stage}{self.op}{self.microbatch}p{self.pipe}"
+
+    @property
+    def computes(self) -> bool:
+        """Whether it takes time on the worker; only a gradient sum does not."""
+        return self.op != SUM
 
     def takes(self, depth: int) -> list[Token]:
         """The tokens that it waits for."""
@@ -40,6 +53,8 @@ class Instruction:
             return [self._token("activation", self.stage)] if self.stage > 0 else []
         if self.op == "W":
             return [self._token("pending", self.stage)]
+        if not self.computes:
+            return []
         gradient = [self._token("gradient", self.stage)] if self.stage < depth - 1 else []
         return [self._token("stash", self.stage), *gradient]
 
@@ -48,13 +63,18 @@ class Instruction:
         if self.op == "F":
             activation = [self._token("activation", self.stage + 1)] if self.stage < depth - 1 else []
             return [self._token("stash", self.stage), *activation]
-        if self.op == "W":
+        if self.op == "W" or not self.computes:
             return []
         gradient = [self._token("gradient", self.stage - 1)] if self.stage > 0 else []
         return gradient + [self._token("pending", self.stage)] * (self.op == "I")
 
     def _token(self, kind: str, stage: int) -> Token:
         return kind, self.pipe, stage, self.microbatch
+
+
+def gradient_sum(stage: int) -> Instruction:
+    """The start of a stage's gradient sum."""
+    return Instruction(SUM, EVERY, stage, EVERY)
 
 
 @dataclass(frozen=True)

@@ -1,36 +1,70 @@
-"""The gradient sums that overlap the computation: those that start before their worker has finished.
+"""The pass that puts gradient sums into a program: each worker sums the gradient of every stage that it holds.
 
-A stage's sum starts right after its last backward if and only if the worker has an idle gap after it. Without a gap the
-sum would only slow the computation down. Source: Chimera (2021), section 3.2.
+A sum that starts early overlaps the computation. By the rule `gap` a stage's sum starts right after its last backward
+if and only if the worker has an idle gap after it; without a gap the sum would only slow the computation down.
+Source: Chimera (2021), section 3.2.
 """
 
-from pipelined.programs.timeline import Timed, Timeline
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+
+from pipelined.programs.instructions import Instruction, Program, gradient_sum
+from pipelined.programs.price import DEFAULT_COSTS, Costs, price
+from pipelined.programs.timeline import Timed
 
 SYNCS = ("eager", "gap", "after")
 """When a stage's gradient sum starts: after its last backward; there only if an idle gap follows; after the flush."""
 SHORTEST = 1e-9  # the shortest gap, as a share of the makespan; less is rounding
 
 
-def overlapped_stages(timeline: Timeline) -> frozenset[tuple[int, int]]:
-    """The (worker, stage) pairs with a gradient sum that starts right after the stage's last backward.
+def with_sums(program: Program, sync: str = "gap", costs: Costs = DEFAULT_COSTS) -> Program:
+    """The program with a gradient sum for each stage of each worker; sums that it already has stay where they are.
 
-    For two pipes of Chimera with B > F and free messages these are the stages above D/2. A stage without a microbatch
-    on a worker has no last backward there and is left out.
+    A sum stands right after its stage's last backward, or at the end of the worker's program. A stage without a
+    microbatch on a worker has no last backward there, so its sum stands at the end. Without a flush a program has no
+    sums of its own, because each update sums its gradients.
+
+    Args:
+        sync: one of `SYNCS`. For two pipes of Chimera with B > F and free messages `gap` starts the sums of the stages
+            above D/2 early.
+        costs: the costs that determine the gaps.
+    Cost: one pass over the instructions; for `gap` that of pricing the program, too.
     """
-    return frozenset(
-        (index, stage) for index, worker in enumerate(timeline.workers) for stage in _before_last_gap(timeline, worker)
-    )
+    layout = program.layout
+    if not layout.updates.flushes:
+        return program
+    early: list[Collection[int]] = [layout.stages_of(w) if sync == "eager" else () for w in range(layout.workers)]
+    if sync == "gap":
+        timeline = price(program, costs)
+        early = [_before_last_gap(worker, SHORTEST * timeline.makespan) for worker in timeline.workers]
+    workers = [
+        tuple(_placed(instructions, layout.stages_of(worker), early[worker]))
+        for worker, instructions in enumerate(program.workers)
+    ]
+    return replace(program, workers=tuple(workers))
 
 
-def _before_last_gap(timeline: Timeline, worker: tuple[Timed, ...]) -> set[int]:
-    """The stages with no instruction on this worker after its last gap."""
-    shortest = SHORTEST * timeline.makespan
-    gaps = [position for position in range(1, len(worker)) if _gap(worker, position) > shortest]
+def last_gradients(instructions: Sequence[Instruction]) -> dict[int, int]:
+    """The position of a worker's last backward of each stage, whole or weight half."""
+    return {i.stage: position for position, i in enumerate(instructions) if i.op in "BW"}
+
+
+def _placed(instructions: Sequence[Instruction], held: Sequence[int], early: Collection[int]) -> Iterator[Instruction]:
+    """A worker's instructions with the sums that are missing."""
+    missing = set(held) - {i.stage for i in instructions if not i.computes}
+    last = last_gradients(instructions)
+    behind = {last[stage]: stage for stage in missing.intersection(early, last)}
+    for position, instruction in enumerate(instructions):
+        yield instruction
+        if position in behind:
+            yield gradient_sum(behind[position])
+    yield from map(gradient_sum, sorted(missing.difference(behind.values())))
+
+
+def _before_last_gap(worker: Sequence[Timed], shortest: float) -> set[int]:
+    """The stages with no computation on this worker after its last gap."""
+    computed = [timed for timed in worker if timed.instruction.computes]
+    gaps = [at for at in range(1, len(computed)) if computed[at].start - computed[at - 1].end > shortest]
     if not gaps:
         return set()
-    after = {timed.instruction.stage for timed in worker[gaps[-1] :]}
-    return {timed.instruction.stage for timed in worker} - after
-
-
-def _gap(worker: tuple[Timed, ...], position: int) -> float:
-    return worker[position].start - worker[position - 1].end
+    return {t.instruction.stage for t in computed} - {t.instruction.stage for t in computed[gaps[-1] :]}

@@ -1,20 +1,17 @@
-"""Preparation of a worker before the first step: its schedule is checked, and its overlapped sums are determined.
+"""Preparation of a worker before the first step: its schedule is checked, and gradient sums are put into its program.
 
-No torch. Pricing runs an event loop of its own; where a loop is already running, call this from another thread.
+No torch. Recording runs an event loop of its own; where a loop is already running, call this from another thread.
 """
 
 from dataclasses import dataclass
 
 from pipelined.programs.check import check
 from pipelined.programs.instructions import Instruction
-from pipelined.programs.overlap import overlapped_stages
+from pipelined.programs.overlap import with_sums
 from pipelined.programs.plan import Plan
-from pipelined.programs.price import Costs, price
+from pipelined.programs.price import DEFAULT_COSTS, Costs
 from pipelined.programs.record import record
 from pipelined.schedules import Schedule, find
-
-COSTS = Costs(forward=1.0, backward=2.0)
-"""The costs by which idle gaps are found: a backward does twice the work of a forward."""
 
 
 @dataclass(frozen=True)
@@ -23,32 +20,31 @@ class Prepared:
 
     Args:
         schedule: the module of its coroutine.
-        instructions: the worker's instructions, in order.
-        overlapped: the stages with a gradient sum that starts right after their last backward.
+        instructions: the worker's instructions and gradient sums, in order.
     """
 
     schedule: Schedule
     instructions: tuple[Instruction, ...]
-    overlapped: frozenset[int]
 
 
 def prepare(plan: Plan, worker: int) -> Prepared:
-    """Record, check and price a plan's schedule.
+    """Record and check a plan's schedule, and put its gradient sums where an idle gap hides them.
 
     Raises:
-        ScheduleError: the schedule deadlocks, or repeats or forgets an instruction.
+        ScheduleError: the schedule deadlocks, repeats or forgets an instruction, or sums a gradient too early.
     Cost: about 20 µs per instruction of the whole group.
     """
     return prepare_group(plan)[worker]
 
 
-def prepare_group(plan: Plan) -> list[Prepared]:
-    """As `prepare`, for every worker of a group."""
+def prepare_group(plan: Plan, sync: str = "gap", costs: Costs = DEFAULT_COSTS) -> list[Prepared]:
+    """As `prepare`, for every worker of a group.
+
+    Args:
+        sync: where the pass puts gradient sums, one of `overlap.SYNCS`.
+        costs: the costs that determine the gaps, and the order of a dynamic schedule.
+    """
     schedule = find(plan.schedule)
-    program = record(schedule, plan.proof_shape)
+    program = record(schedule, plan.proof_shape, costs)
     check(program)
-    overlapped = overlapped_stages(price(program, COSTS))
-    return [
-        Prepared(schedule, instructions, frozenset(stage for who, stage in overlapped if who == worker))
-        for worker, instructions in enumerate(program.workers)
-    ]
+    return [Prepared(schedule, instructions) for instructions in with_sums(program, sync, costs).workers]

@@ -3,8 +3,9 @@
 A program takes one pass over its instructions. A schedule's coroutines run on the virtual clock, one per worker,
 because they may query which messages have arrived.
 
-A worker computes or waits for a message; nothing else takes time. A message between two workers takes `p2p` seconds
-from the end of the instruction that made it, however many messages are in flight; on the same worker it takes 0.
+A worker computes or waits for a message; nothing else takes time, and a gradient sum starts without delay. A message
+between two workers takes `p2p` seconds from the end of the instruction that made it, however many messages are in
+flight; on the same worker it takes 0.
 """
 
 import asyncio
@@ -42,9 +43,13 @@ class Costs:
                     raise ScheduleError(f"the cost {name}={seconds} is no duration; give finite seconds from 0 up")
 
     def of(self, op: str, stage: int) -> float:
-        """Seconds of one instruction; op is F, B, I or W."""
+        """Seconds of one computation; op is F, B, I or W."""
         seconds = getattr(self, OPS[op])
         return float(seconds if isinstance(seconds, float | int) else seconds[stage])
+
+
+DEFAULT_COSTS = Costs()
+"""Costs where none are given: a backward does twice the work of a forward, its halves share that, messages are free."""
 
 
 def price(program: Program, costs: Costs) -> Timeline:

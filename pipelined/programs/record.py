@@ -11,13 +11,13 @@ from typing import Any
 from pipelined.aio.clock import Deadlock
 from pipelined.programs.check import check
 from pipelined.programs.instructions import OPS, Instruction, Program
-from pipelined.programs.price import Costs, price_schedule
+from pipelined.programs.price import DEFAULT_COSTS, Costs, price_schedule
 from pipelined.schedules import Schedule, ScheduleError, Shape, StageMap, Worker
 from pipelined.schedules.bounded import bounded
 from pipelined.schedules.own import attempted
 
 
-def record(schedule: Schedule, shape: Shape, costs: Costs | None = None) -> Program:
+def record(schedule: Schedule, shape: Shape, costs: Costs = DEFAULT_COSTS) -> Program:
     """The program of a schedule for a shape. It is not checked: see `check.check`.
 
     A dynamic schedule, which calls `Worker.ready`, is recorded twice: with every message in time, and on the virtual
@@ -25,8 +25,7 @@ def record(schedule: Schedule, shape: Shape, costs: Costs | None = None) -> Prog
     through `asyncio.to_thread` if the schedule may be dynamic.
 
     Args:
-        costs: the costs that determine when a dynamic schedule's messages arrive; None: unit costs. A static schedule
-            does not use them.
+        costs: the costs that determine when a dynamic schedule's messages arrive. A static schedule does not use them.
     Raises:
         ScheduleError: the schedule refuses the shape; a coroutine calls for an instruction that does not exist, waits,
             or does not end; or a dynamic schedule is wrong with every message in time, or timing changes more than its
@@ -40,7 +39,7 @@ def record(schedule: Schedule, shape: Shape, costs: Costs | None = None) -> Prog
     if not asked:
         return program
     check(program)
-    return _traced(schedule, shape, costs or Costs(), program)
+    return _traced(schedule, shape, costs, program)
 
 
 def in_time(schedule: Schedule, layout: StageMap) -> Program:
@@ -58,7 +57,7 @@ class _RecordingWorker(Worker):
         super().__init__(index, layout)
         self.written: list[Instruction] = []
         self.asked = False
-        self.most = sum(len(OPS) * len(layout.microbatches[pipe]) for pipe, _ in layout.held_by(index))
+        self.most = sum(1 + len(OPS) * len(layout.microbatches[pipe]) for pipe, _ in layout.held_by(index))
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         if len(self.written) == self.most:
@@ -114,8 +113,8 @@ def _fixed(program: Program, instructions: Iterable[Instruction]) -> list[Instru
 
 
 def skeleton(instructions: Iterable[Instruction]) -> list[Instruction]:
-    """All instructions but the weight halves, in order; no other worker waits for a weight half."""
-    return [instruction for instruction in instructions if instruction.op != "W"]
+    """The forwards, backwards and input halves, in order; no other worker waits for anything else."""
+    return [instruction for instruction in instructions if instruction.op in "FBI"]
 
 
 def _run_without_waiting(coroutine: Coroutine[Any, Any, None], index: int) -> None:

@@ -29,6 +29,16 @@ class Timeline:
         return Program(self.layout, tuple(tuple(timed.instruction for timed in worker) for worker in self.workers))
 
     @property
+    def computations(self) -> list[list[Timed]]:
+        """The computations of every worker."""
+        return [[timed for timed in worker if timed.instruction.computes] for worker in self.workers]
+
+    @property
+    def sums(self) -> list[list[Timed]]:
+        """The gradient sums of every worker; only their starts are known here."""
+        return [[timed for timed in worker if not timed.instruction.computes] for worker in self.workers]
+
+    @property
     def makespan(self) -> float:
         """Seconds from the first start to the last end."""
         return max((timed.end for worker in self.workers for timed in worker), default=0.0)

@@ -73,7 +73,7 @@ class Demands(dict[tuple[str, int, int, int], Demand]):
     """The demand of each instruction, calculated once for all groups with the same layout.
 
     Args:
-        seconds: the seconds of an instruction on a core of its own.
+        seconds: the seconds of a computation on a core of its own; the start of a gradient sum takes none.
     """
 
     def __init__(self, layout: StageMap, seconds: Callable[[Instruction], float]):
@@ -83,7 +83,8 @@ class Demands(dict[tuple[str, int, int, int], Demand]):
     def __missing__(self, key: tuple[str, int, int, int]) -> Demand:
         instruction, depth = Instruction(*key), self._layout.depth
         gives = [(token, self._layout.placement[token[1], token[2]][0]) for token in instruction.gives(depth)]
-        self[key] = Demand(instruction, instruction.takes(depth), gives, self._seconds(instruction))
+        seconds = self._seconds(instruction) if instruction.computes else 0.0
+        self[key] = Demand(instruction, instruction.takes(depth), gives, seconds)
         return self[key]
 
 

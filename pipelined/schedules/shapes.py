@@ -65,12 +65,11 @@ async def follow(worker: Worker, order: Iterable[tuple[str, Place]]) -> None:
     Args:
         order: op is F, B, I or W; each takes the next microbatch of its place.
     """
-    verbs = {"F": worker.forward, "B": worker.backward, "I": worker.backward_input, "W": worker.backward_weight}
     told: Counter[tuple[str, Place]] = Counter()
     for op, (pipe, stage) in order:
         told[op, (pipe, stage)] += 1
         if told[op, (pipe, stage)] <= len(worker.layout.microbatches[pipe]):
-            await verbs[op](pipe, stage)
+            await worker.do(op, pipe, stage)
 
 
 def check_positive(shape: Shape) -> None:

@@ -2,8 +2,10 @@
 
 This is the notation of torch.distributed.pipelining. Its compute-only tables can be read without change:
 - A blank cell is an idle moment there; here it is skipped.
-- Actions on messages, sums and shards (SEND_F, REDUCE_GRAD, UNSHARD and similar) are skipped and counted: the runtime
-  does these without an instruction.
+- `2REDUCE_GRAD` starts the gradient sum of stage 2. Without it the runtime decides when the sum starts, as it does for
+  every other schedule that does not say so itself.
+- Actions on messages and shards (SEND_F, UNSHARD and similar) are skipped and counted: the runtime does these without
+  an instruction.
 - The two actions of `(0F1;1B0)OVERLAP_F_B` run one after the other.
 
 Two additions are our own; torch does not read them. With several pipes a cell ends in its pipe: `2F0p1`. A first row
@@ -25,16 +27,17 @@ from pathlib import Path
 from typing import Protocol
 
 from pipelined.schedules.layout import FLUSH, ScheduleError, Shape, StageMap, Updates
-from pipelined.schedules.worker import Worker
+from pipelined.schedules.worker import EVERY, SUM, Worker
 
 Cell = tuple[str, int, int, int]
-"""(op, pipe, stage, microbatch)."""
+"""(op, pipe, stage, microbatch); of a gradient sum (`SUM`, `EVERY`, stage, `EVERY`)."""
 
 COMPUTATION = re.compile(r"(\d{1,18})([FBIW])(\d{1,18})(?:p(\d{1,18}))?")
-LOOKED_AFTER = re.compile(r"\d+(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)\d*")
+SUMMED = re.compile(r"(\d{1,18})REDUCE_GRAD\d*")
+LOOKED_AFTER = re.compile(r"\d+(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD)\d*")
 OVERLAP = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
 UPDATES = re.compile(r"updates every ([1-9]\d{0,17})(?: delay (\d{1,18}))?")
-NOTATION = "write stage, action (F, B, I or W) and microbatch as in 2F0, and the pipe behind as in 2F0p1"
+NOTATION = "write stage, action (F, B, I or W) and microbatch as in 2F0 (2F0p1 names a pipe), or a sum as 2REDUCE_GRAD"
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Table:
     Args:
         name: the path of the file.
         rows: the instructions of each worker, in order.
-        left_out: the skipped actions of messages, sums and shards, and how often each occurred.
+        left_out: the skipped actions of messages and shards, and how often each occurred.
         updates: when weights are updated, from the first row of a table without a flush.
     """
 
@@ -88,13 +91,13 @@ class Table:
         """Run the worker's row: one step, or one segment where there is no flush."""
         if not self.updates.flushes:
             return await follow_segment(worker, self.rows[worker.index], self.shape.microbatches)
-        verbs = {"F": worker.forward, "B": worker.backward, "I": worker.backward_input, "W": worker.backward_weight}
-        for op, pipe, stage, microbatch in self.rows[worker.index]:
-            await verbs[op](pipe, stage, microbatch)
+        for cell in self.rows[worker.index]:
+            await worker.do(*cell)
 
     @cached_property
     def _cells(self) -> list[Cell]:
-        return [cell for row in self.rows for cell in row]
+        """The computations."""
+        return [cell for row in self.rows for cell in row if cell[0] != SUM]
 
     @cached_property
     def _sizes(self) -> tuple[int, int]:
@@ -106,8 +109,9 @@ class Table:
         """(pipe, stage) to the worker with most of its instructions; so the check reports a stray instruction."""
         votes: dict[tuple[int, int], Counter[int]] = defaultdict(Counter)
         for worker, row in enumerate(self.rows):
-            for _, pipe, stage, _ in row:
-                votes[pipe, stage][worker] += 1
+            for op, pipe, stage, _ in row:
+                if op != SUM:
+                    votes[pipe, stage][worker] += 1
         return {place: workers.most_common(1)[0][0] for place, workers in votes.items()}
 
     def _check_shape(self, asked: Shape) -> None:
@@ -120,11 +124,26 @@ class Table:
                 raise ScheduleError(f"{fact}; use --depth {own.depth} --microbatches {own.microbatches}")
 
 
+class Instructed(Protocol):
+    """The part of an instruction that `write_table` reads."""
+
+    @property
+    def op(self) -> str: ...
+    @property
+    def pipe(self) -> int: ...
+    @property
+    def stage(self) -> int: ...
+    @property
+    def microbatch(self) -> int: ...
+
+
 class Recorded(Protocol):
     """The part of a program that `write_table` reads."""
 
-    layout: StageMap
-    workers: tuple[tuple[object, ...], ...]
+    @property
+    def layout(self) -> StageMap: ...
+    @property
+    def workers(self) -> Sequence[Sequence[Instructed]]: ...
 
 
 def read_table(path: Path) -> Table:
@@ -143,7 +162,7 @@ def read_table(path: Path) -> Table:
     updates = _updates(lines[0]) if lines else FLUSH
     first = 1 if updates.flushes else 2
     rows = tuple(tuple(_row(path, number, line, left_out)) for number, line in enumerate(lines[first - 1 :], first))
-    empty = next((number for number, row in enumerate(rows, first) if not row), None)
+    empty = next((number for number, row in enumerate(rows, first) if all(cell[0] == SUM for cell in row)), None)
     if empty or not rows:
         raise ScheduleError(f"{path}, row {empty or first}: there is no instruction; give every worker a row with some")
     return Table(str(path), rows, left_out, updates)
@@ -163,9 +182,15 @@ def write_table(program: Recorded) -> str:
     if not updates.flushes:
         text.write(f"updates every {updates.every}{'' if updates.delay is None else f' delay {updates.delay}'}\n")
     for row in program.workers:
-        cells = [f"{i.stage}{i.op}{i.microbatch}" + f"p{i.pipe}" * several for i in row]
-        csv.writer(text, lineterminator="\n").writerow(cells)
+        csv.writer(text, lineterminator="\n").writerow(_cell(i, several) for i in row)
     return text.getvalue()
+
+
+def _cell(instruction: Instructed, several: bool) -> str:
+    """An instruction as a cell, with its pipe if there are several."""
+    if instruction.op == SUM:
+        return f"{instruction.stage}REDUCE_GRAD"
+    return f"{instruction.stage}{instruction.op}{instruction.microbatch}" + f"p{instruction.pipe}" * several
 
 
 def _updates(line: Sequence[str]) -> Updates:
@@ -181,6 +206,8 @@ def _row(path: Path, number: int, line: Iterable[str], left_out: Counter[str]) -
             if found := COMPUTATION.fullmatch(action):
                 stage, op, microbatch, pipe = found.groups(default="0")
                 yield op, int(pipe), int(stage), int(microbatch)
+            elif found := SUMMED.fullmatch(action):
+                yield SUM, EVERY, int(found[1]), EVERY
             elif found := LOOKED_AFTER.fullmatch(action):
                 left_out[found[1]] += 1
             elif action:
@@ -196,9 +223,11 @@ def check_segment(
         name: the path of the table.
         entering: the microbatches of each pipe.
     Raises:
-        ScheduleError: it has several pipes, its microbatches are not whole updates numbered from 0, or a row has
-            forwards that are not in the order of their microbatches.
+        ScheduleError: it has several pipes or gradient sums, its microbatches are not whole updates numbered from 0, or
+            a row has forwards that are not in the order of their microbatches.
     """
+    if any(cell[0] == SUM for row in rows for cell in row):
+        raise ScheduleError(f"{name} has updates on the way, and these sum their gradients; leave REDUCE_GRAD out")
     if len(entering) != 1:
         fact = f"{name} has updates on the way and {len(entering)} pipes"
         raise ScheduleError(f"{fact}; use one, or leave out its first row")
@@ -221,7 +250,6 @@ async def follow_segment(worker: Worker, row: Sequence[Cell], microbatches: int)
     Args:
         microbatches: the number of microbatches in the row.
     """
-    verbs = {"F": worker.forward, "B": worker.backward, "I": worker.backward_input, "W": worker.backward_weight}
     end = math.inf
     for first in count(0, microbatches):
         for op, pipe, stage, number in row:
@@ -229,6 +257,6 @@ async def follow_segment(worker: Worker, row: Sequence[Cell], microbatches: int)
             if op == "F" and microbatch < end and not await worker.enters(pipe):
                 end = microbatch
             if microbatch < end:
-                await verbs[op](pipe, stage, microbatch)
+                await worker.do(op, pipe, stage, microbatch)
         if end < math.inf:
             return

@@ -14,6 +14,11 @@ from collections.abc import Sequence
 
 from pipelined.schedules.layout import ScheduleError, StageMap
 
+SUM = "S"
+"""The op of a gradient sum."""
+EVERY = -1
+"""The pipe and the microbatch of a gradient sum, which covers them all."""
+
 
 class Worker(ABC):
     """One worker as its schedule sees it: the verbs, its index and the stage map.
@@ -30,19 +35,33 @@ class Worker(ABC):
 
     async def forward(self, pipe: int, stage: int | None = None, microbatch: int | None = None) -> None:
         """Forward of the next (or the given) microbatch of a pipe through this worker's stage of that pipe."""
-        await self._do("F", pipe, stage, microbatch)
+        await self.do("F", pipe, stage, microbatch)
 
     async def backward(self, pipe: int, stage: int | None = None, microbatch: int | None = None) -> None:
         """Whole backward: the gradients of the input and of the weights."""
-        await self._do("B", pipe, stage, microbatch)
+        await self.do("B", pipe, stage, microbatch)
 
     async def backward_input(self, pipe: int, stage: int | None = None, microbatch: int | None = None) -> None:
         """Input half of the backward; the weight half stays pending until `backward_weight`."""
-        await self._do("I", pipe, stage, microbatch)
+        await self.do("I", pipe, stage, microbatch)
 
     async def backward_weight(self, pipe: int, stage: int | None = None, microbatch: int | None = None) -> None:
         """Weight half of the backward."""
-        await self._do("W", pipe, stage, microbatch)
+        await self.do("W", pipe, stage, microbatch)
+
+    async def sync(self, stage: int) -> None:
+        """Start the sum of a stage's gradient over all its holders; does not wait for its end.
+
+        At most once per stage, after the stage's last backward (or weight half) on this worker. A stage without this
+        call is summed where an idle gap lets the sum run unnoticed, or else at the end (`programs.overlap`).
+        """
+        await self.do(SUM, EVERY, stage, EVERY)
+
+    async def do(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> None:
+        """The verb of an op: F, B, I, W or S."""
+        stage, microbatch = self._next(op, pipe, stage, microbatch)
+        self._taken[op, pipe, stage] += 1
+        await self.execute(op, pipe, stage, microbatch)
 
     def ready(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> bool:
         """Whether the next (or given) F, B or I of a pipe could start now; takes no message."""
@@ -76,7 +95,7 @@ class Worker(ABC):
 
     @abstractmethod
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
-        """Run one instruction; op is F, B, I or W."""
+        """Run one instruction; op is F, B, I, W or S."""
 
     def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
         """Whether an instruction can start: its message has arrived, or it needs no message. Returns at once.
@@ -96,11 +115,6 @@ class Worker(ABC):
         """Wait until one of these (op, pipe, stage, microbatch) has its message; at the call none has."""
         fact = f"worker {self.index} cannot wait for one of several messages"
         raise ScheduleError(f"{fact}; let the layout of an asynchronous schedule say its `updates`")
-
-    async def _do(self, op: str, pipe: int, stage: int | None, microbatch: int | None) -> None:
-        stage, microbatch = self._next(op, pipe, stage, microbatch)
-        self._taken[op, pipe, stage] += 1
-        await self.execute(op, pipe, stage, microbatch)
 
     def _next(self, op: str, pipe: int, stage: int | None, microbatch: int | None) -> tuple[int, int]:
         if stage is None:

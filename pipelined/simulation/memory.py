@@ -7,7 +7,7 @@ for which it keeps them: from its forward to its last backward, whole or weight 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pipelined.programs.instructions import Instruction
+from pipelined.programs.instructions import SUM, Instruction
 from pipelined.programs.staleness import most_alive, versions_held
 from pipelined.schedules import StageMap
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
@@ -79,6 +79,8 @@ def peak_bytes(stages: Sequence[StageCosts], instructions: Iterable[Instruction]
 
 def _kept(costs: StageCosts, op: str, recompute: bool) -> tuple[int, int, int]:
     """Bytes of a microbatch before, during and after an instruction; an input half may leave more than it had."""
+    if op == SUM:
+        return 0, 0, 0
     whole = costs.activation_bytes
     kept = costs.boundary_bytes if recompute else whole
     if op == "F":

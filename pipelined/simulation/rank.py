@@ -6,7 +6,6 @@ The order is that of a rank in training; each part takes the seconds that it cos
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Coroutine, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from pipelined.aio.clock import VirtualClock
 from pipelined.aio.nursery import Nursery
 from pipelined.programs.deadlock import MESSAGES
 from pipelined.programs.gradient_sync import GradientSync
-from pipelined.programs.instructions import Instruction, Token
+from pipelined.programs.instructions import Token
 from pipelined.programs.prepare import Prepared
 from pipelined.programs.virtual_worker import Bench, Demands, Patience, Post, VirtualWorker
 from pipelined.schedules import StageMap
@@ -121,17 +120,16 @@ class FlushedRank(Rank):
 
     Args:
         post: the messages of its group.
-        prepared: its instructions of a step, and its stages with a gradient sum that starts at once.
+        prepared: its instructions and gradient sums of a step.
     """
 
     def __init__(self, bench: GroupBench, rank: int, post: Post, prepared: Prepared, tasks: Nursery):
         super().__init__(bench, rank, tasks)
         layout, demands = self.hardware.layout, self.hardware.demands
         self._schedule, patience = prepared.schedule, Patience(prepared.instructions)
-        self.worker = VirtualWorker(self.index, layout, demands, post, bench, on_done=self._count, patience=patience)
-        overlapped = prepared.overlapped.intersection(self.stages)
-        self._sync = GradientSync(self, self.mine, self._sum, overlapped, self.stages)
-        self._left = Counter(s for pipe, s in layout.held_by(self.index) for _ in layout.microbatches[pipe])
+        self._sync = GradientSync(self, self.mine, self._sum, prepared.instructions)
+        ended = self._sync.ended
+        self.worker = VirtualWorker(self.index, layout, demands, post, bench, on_done=ended, patience=patience)
 
     async def run(self) -> None:
         """Run the schedule, finish the gradient sums, sum the step totals over all ranks, update."""
@@ -142,10 +140,3 @@ class FlushedRank(Rank):
 
     async def _sum(self, parameters: Parameters) -> None:
         await self.sum(parameters.stages)
-
-    def _count(self, done: Instruction) -> None:
-        """Count backwards; after the last one of a stage, its gradient is ready to be summed."""
-        if done.op in "BW":
-            self._left[done.stage] -= 1
-            if not self._left[done.stage]:
-                self._sync.stage_done(done.stage)

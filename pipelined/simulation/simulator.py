@@ -103,9 +103,9 @@ def simulate(
     Cost: about 40 µs per instruction of every rank; without a flush twice the instructions of the steps that fill the
         pipe.
     """
-    job, prepared = Job(plan, workload, machine or Machine(), sync, recompute, all_reduce), prepare_group(plan)
+    job, prepared = Job(plan, workload, machine or Machine(), sync, recompute, all_reduce), prepare_group(plan, sync)
     if plan.flushes:
-        ran, steps = run_virtual(_run(job, _synced(job, prepared), 1)), 1
+        ran, steps = run_virtual(_run(job, prepared, 1)), 1
         seconds = ran.seconds
     else:
         steps = steps_to_fill(plan.shape) + FURTHER
@@ -142,14 +142,6 @@ async def _run(job: Job, prepared: Sequence[Prepared], steps: int) -> _Ran:
                 tasks.create_task(rank.run(), name=f"rank {rank.rank}")
     timelines = tuple(Timeline(layout, tuple(tuple(rank.worker.done) for rank in group)) for group in groups)
     return _Ran(timelines, tuple(done for done in sums.done if done.what != STEP_TOTALS), VirtualClock().now())
-
-
-def _synced(job: Job, prepared: Sequence[Prepared]) -> Sequence[Prepared]:
-    """The same with the overlapped stages that `job.sync` sets; those for "gap" are already in `prepared`."""
-    if job.sync == "gap":
-        return prepared
-    begun = [job.plan.layout.stages_of(worker) if job.sync == "eager" else () for worker in range(len(prepared))]
-    return [replace(one, overlapped=frozenset(stages)) for one, stages in zip(prepared, begun, strict=True)]
 
 
 def _memory(job: Job, group: Timeline) -> list[RankMemory]:

@@ -24,7 +24,7 @@ class FlushedStep(Segment):
         sums: sums a bucket's gradient over its holders.
         optimizer: of all these parameters.
         step: the step.
-        prepared: the rank's instructions, and its stages with a gradient sum that starts at once.
+        prepared: the rank's instructions and gradient sums.
         order: the instructions to follow instead of the schedule; empty: none.
     """
 
@@ -41,7 +41,7 @@ class FlushedStep(Segment):
     ):
         self._context, self._local, self._optimizer, self._step = context, local, optimizer, step
         self._schedule, self._order, self._drained = prepared.schedule, order, asyncio.Event()
-        self._sync = GradientSync(context.actor, local.buckets, sums.sum, prepared.overlapped, context.stages)
+        self._sync = GradientSync(context.actor, local.buckets, sums.sum, prepared.instructions)
         self._worker = TrainWorker(context, step, self._sync, order or prepared.instructions)
 
     async def run(self) -> None:

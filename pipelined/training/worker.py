@@ -4,7 +4,6 @@ One instance is one worker in one step. Each instruction waits for its message, 
 result to the neighbour; only the schedule decides the order.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from pipelined.actors.executor import Device
 from pipelined.actors.messages import Activation, Address, Gradient
 from pipelined.errors import UsageError
 from pipelined.programs.gradient_sync import GradientSync
-from pipelined.programs.instructions import OPS, Instruction
+from pipelined.programs.instructions import OPS, SUM, Instruction
 from pipelined.programs.plan import Plan
 from pipelined.programs.virtual_worker import PATIENCE, Patience
 from pipelined.schedules import Worker
@@ -102,7 +101,7 @@ class TrainWorker(Worker):
     Args:
         context: the context of the rank.
         step: the step, from 0.
-        sync: starts gradient sums; its `stage_done` is called after a stage's last backward.
+        sums: starts gradient sums; None: nothing is summed here.
         program: this worker's instructions as proved, so that it can request messages early, and a dynamic schedule
             waits briefly for messages that are due; empty if they are not known beforehand.
 
@@ -110,29 +109,32 @@ class TrainWorker(Worker):
         losses: mean loss by global microbatch, for microbatches that have their last stage here.
     """
 
-    def __init__(self, context: RankContext, step: int, sync: GradientSync, program: Sequence[Instruction] = ()):
+    def __init__(
+        self,
+        context: RankContext,
+        step: int,
+        sums: GradientSync[Any] | None = None,
+        program: Sequence[Instruction] = (),
+    ):
         super().__init__(context.worker, context.plan.layout)
-        self.context, self.step, self.sync = context, step, sync
+        self.context, self.step, self._sums = context, step, sums
         self.losses: dict[int, float] = {}
         self._patience = Patience(program)
         expected = map(self._origin, program)
         self._prefetcher = Prefetcher(context.actor, filter(None, expected), receive=context.messages.receive)
-        self._left = Counter(
-            stage for pipe, stage in self.layout.held_by(self.index) for _ in self.layout.microbatches[pipe]
-        )
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
-        """Wait for the instruction's message, compute, and send the result."""
+        """Wait for the instruction's message, compute, send the result, and start the gradient sums that are due."""
         at = Instruction(op, pipe, stage, microbatch)
         with self._blame(at):
             if op == "F":
                 await self._forward(at)
             elif op == "W":
                 await self._compute(at, lambda: self.context.stages[stage].backward_weight(_alive(at)))
-            else:
+            elif op != SUM:
                 await self._backward(at)
-        if op in "BW":
-            self._count(stage)
+        if self._sums is not None:
+            self._sums.ended(at)
 
     def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
         """Whether an instruction's message is on this rank, or the instruction needs no message."""
@@ -167,12 +169,6 @@ class TrainWorker(Worker):
         back = await self._compute(at, lambda: half(_alive(at), gradient, scale, random, targets))
         if at.stage > 0:
             self._tell(at, Gradient(self.step, at.pipe, at.stage - 1, at.microbatch), back)
-
-    def _count(self, stage: int) -> None:
-        """Count a microbatch after its backward; after the last one the stage's gradient sum may start."""
-        self._left[stage] -= 1
-        if not self._left[stage]:
-            self.sync.stage_done(stage)
 
     async def _arrival(self, at: Instruction) -> Message:
         """The message that an instruction needs."""

@@ -10,9 +10,8 @@ from apps.gpt2.config import Config
 from apps.gpt2.job import resolve
 from pipelined.actors.messages import Activation
 from pipelined.programs.check import check
-from pipelined.programs.overlap import overlapped_stages
-from pipelined.programs.prepare import COSTS
-from pipelined.programs.price import price
+from pipelined.programs.prepare import prepare
+from pipelined.programs.price import DEFAULT_COSTS, price
 from pipelined.programs.record import record
 from pipelined.programs.text_drawing import timeline_grid
 from pipelined.schedules import find
@@ -38,7 +37,7 @@ def test_the_plan_is_the_one_told():
 
 
 def test_the_grid_is_the_one_drawn():
-    assert f"```text\n{timeline_grid(price(program(), COSTS))}\n```" in TEXT
+    assert f"```text\n{timeline_grid(price(program(), DEFAULT_COSTS))}\n```" in TEXT
 
 
 def test_it_visits_the_ranks_told():
@@ -58,7 +57,8 @@ def test_the_bytes_shown_are_those_on_the_wire():
 
 
 def test_only_the_sum_of_stage_3_starts_early():
-    assert {stage for worker, stage in overlapped_stages(price(program(), COSTS)) if worker == 3} == {3}
+    *computed, last = prepare(PLAN, 3).instructions
+    assert [i.stage for i in computed if not i.computes] == [3] and repr(last) == "0S"
 
 
 @pytest.mark.parametrize("hop", sorted(set(re.findall(r"`([\w/]+\.py:\w+)`", TEXT))))

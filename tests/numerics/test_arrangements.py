@@ -6,7 +6,11 @@ import inspect
 import pytest
 import torch
 
+from pipelined.programs.instructions import Program
+from pipelined.programs.overlap import with_sums
+from pipelined.programs.record import record
 from pipelined.schedules import Shape, find, known
+from pipelined.schedules.table import write_table
 from tests.numerics.arrangements import sampled
 from tests.numerics.plain import Case, assert_same, pipelined, plain
 from transports import local, new_event_loop
@@ -48,6 +52,25 @@ def test_an_arrangement_gives_the_numbers_of_one_process_over_tcp(case):
 def test_every_synchronous_schedule_is_compared_in_every_run():
     compared = {parameters.values[0].schedule for parameters in SAMPLE if not parameters.marks}
     assert compared >= {name for name in known() if find(name).layout(Shape(2, 2)).updates.flushes}
+
+
+@pytest.mark.parametrize("later", [0, 1])
+def test_a_schedule_that_sums_its_own_gradients_gives_the_numbers_of_one_process(tmp_path, later):
+    """Chimera as a table, with each sum right behind its last gradient or one instruction later, in two groups."""
+    program = with_sums(record(find("chimera"), Shape(4, 4)), "eager")
+    workers = []
+    for instructions in program.workers:
+        mine = list(instructions)
+        for early in [i for i in mine[:-1] if not i.computes]:
+            at = mine.index(early)
+            mine.insert(at + later, mine.pop(at))
+        workers.append(tuple(mine))
+    table = tmp_path / "own.csv"
+    table.write_text(write_table(Program(program.layout, tuple(workers))))
+    case = Case(str(table), 4, 2, 4)
+    expected = plain(case)
+    for outcome in together(case):
+        assert_same(expected, outcome)
 
 
 def test_the_comparison_can_fail():

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 
-from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import Instruction
 from pipelined.training.prefetch import Origin, Prefetcher
 from pipelined.training.worker import RankContext, TrainWorker
@@ -39,7 +38,7 @@ class StepWorker(TrainWorker):
     """The worker of one step; it takes its messages from the segment's mail."""
 
     def __init__(self, context: RankContext, step: int, mail: Mail):
-        super().__init__(context, step, GradientSync(context.actor, (), _no_sum, (), ()))
+        super().__init__(context, step)
         self._prefetcher = mail
         (place,) = self.layout.held_by(self.index)
         each = [Instruction(op, *place, number) for op in "FB" for number in self.layout.microbatches[place[0]]]
@@ -50,7 +49,3 @@ class StepWorker(TrainWorker):
         origin = self._origin(at)
         assert origin is not None
         return origin
-
-
-async def _no_sum(bucket: object) -> None:
-    """Does nothing: gradients are summed for each update, not at the end of the step."""

@@ -1,9 +1,9 @@
-"""Programs of every schedule, and ways to damage them: drop, swap, duplicate, retarget, split."""
+"""Programs of every schedule, and ways to damage them: drop, swap, duplicate, retarget, split, sum somewhere."""
 
 from dataclasses import replace
 from functools import cache
 
-from pipelined.programs.instructions import Instruction
+from pipelined.programs.instructions import Instruction, gradient_sum
 from pipelined.programs.record import record
 from pipelined.schedules import FLUSH, ScheduleError, Shape, find, known
 
@@ -84,6 +84,12 @@ def split(random, layout, mine):
         mine.insert(random.randint(0, len(mine)), Instruction("W", i.pipe, i.stage, i.microbatch))
 
 
-DAMAGES = (drop, swap, swap_neighbours, duplicate, retarget, split)
-REORDERINGS = (swap, swap_neighbours, split)
+def sum_somewhere(random, layout, mine):
+    """Sum the gradient of some stage, more likely late than early."""
+    late = random.randint(random.randint(0, len(mine)), len(mine))
+    mine.insert(late, gradient_sum(random.choice([i.stage for i in mine] or [0])))
+
+
+DAMAGES = (drop, swap, swap_neighbours, duplicate, retarget, split, sum_somewhere)
+REORDERINGS = (swap, swap_neighbours, split, sum_somewhere)
 """Those that leave a program complete, so that order alone decides."""

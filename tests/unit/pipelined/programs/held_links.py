@@ -49,7 +49,8 @@ class Execution:
     Args:
         delay: drawn from for each computation, request and message.
         mailbox: messages a worker may keep unasked before a send holds it up.
-        blocking_sums: a worker waits behind its last gradient of a stage until every holder is there.
+        blocking_sums: a worker waits in each sum until every holder's gradient is there; where the program has no sum
+            of a stage, behind its last gradient of it.
     """
 
     def __init__(self, program, delay, mailbox=None, blocking_sums=False):
@@ -57,8 +58,10 @@ class Execution:
         self.outboxes = [Outbox(mailbox) for _ in range(self.layout.workers)]
         self.own = [Outbox(None) for _ in range(self.layout.workers)]
         self.stash, self.pending, self.summed = set(), set(), Counter()
+        self.said = {(worker, i.stage) for worker, mine in enumerate(program.workers) for i in mine if i.op == "S"}
         self.gradients = [Counter(i.stage for i in mine if i.op in "BW") for mine in program.workers]
         self.absent = Counter(stage for mine in self.gradients for stage in mine)
+        self.joined = set()
         self.complete = defaultdict(asyncio.Event)
         self.blocking_sums = blocking_sums
 
@@ -76,6 +79,9 @@ class Execution:
 
     async def walk(self, worker, instructions):
         for i in instructions:
+            if i.op == "S":
+                await self.do_S(worker, i.stage)
+                continue
             if (i.pipe, i.stage) not in self.layout.placement or worker != self.holder(i.pipe, i.stage):
                 raise WentWrong("no such stage here")
             if i.microbatch not in self.layout.microbatches[i.pipe]:
@@ -93,7 +99,7 @@ class Execution:
 
     async def do_B(self, worker, place):
         await self.do_input(worker, place, whole=True)
-        await self.join(worker, place[1])
+        await self.sum_unsaid(worker, place[1])
 
     async def do_I(self, worker, place):
         await self.do_input(worker, place, whole=False)
@@ -101,8 +107,8 @@ class Execution:
     async def do_W(self, worker, place):
         await self.compute()
         self.use(self.pending, place)
-        self.sum(worker, place)
-        await self.join(worker, place[1])
+        self.add(worker, place)
+        await self.sum_unsaid(worker, place[1])
 
     async def do_input(self, worker, place, whole):
         pipe, stage, microbatch = place
@@ -111,24 +117,32 @@ class Execution:
         await self.compute()
         self.use(self.stash, place)
         if whole:
-            self.sum(worker, place)
+            self.add(worker, place)
         else:
             self.keep(self.pending, place)
         if stage > 0:
             await self.send(worker, self.holder(pipe, stage - 1), ("gradient", (pipe, stage - 1, microbatch)))
 
-    def sum(self, worker, place):
-        """Add one gradient; with its last of the stage the worker is one of those who are there."""
-        stage = place[1]
+    def add(self, worker, place):
+        """Add one gradient to those of its worker."""
         self.summed[place] += 1
-        self.gradients[worker][stage] -= 1
-        if not self.gradients[worker][stage]:
-            self.absent[stage] -= 1
-            if not self.absent[stage]:
-                self.complete[stage].set()
+        self.gradients[worker][place[1]] -= 1
 
-    async def join(self, worker, stage):
-        if self.blocking_sums and not self.gradients[worker][stage]:
+    async def sum_unsaid(self, worker, stage):
+        """Sum a stage of which the program has no sum, once its last gradient is there."""
+        if (worker, stage) not in self.said and not self.gradients[worker][stage]:
+            await self.do_S(worker, stage)
+
+    async def do_S(self, worker, stage):
+        if stage not in self.layout.stages_of(worker) or (worker, stage) in self.joined:
+            raise WentWrong("no such stage here, or it is summed already")
+        if self.gradients[worker][stage]:
+            raise WentWrong("a gradient is missing")
+        self.joined.add((worker, stage))
+        self.absent[stage] -= stage in self.gradients[worker]
+        if not self.absent[stage]:
+            self.complete[stage].set()
+        elif self.blocking_sums:
             await self.complete[stage].wait()
 
     async def compute(self):

@@ -3,7 +3,8 @@
 import pytest
 
 from pipelined.programs.check import check, check_layout
-from pipelined.programs.instructions import Instruction, Program
+from pipelined.programs.instructions import Instruction, Program, gradient_sum
+from pipelined.programs.overlap import with_sums
 from pipelined.programs.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, StageMap, find
@@ -31,6 +32,38 @@ def test_a_repeated_instruction_is_pointed_at_where_it_is_once_too_often():
     message = refusal(with_worker(GPIPE, 1, [*GPIPE.workers[1], Instruction("F", 0, 1, 0)]))
     assert "worker 1 has 2 times, not 1, 1F0p0" in message
     assert message.endswith("                                   ^ once too often: 1F0p0")
+
+
+@pytest.mark.parametrize(
+    "position, stage, problem",
+    [
+        (5, 3, "the gradient of stage 3 is not complete; sum it after 3B3p1, instruction 6"),
+        (0, 0, "the gradient of stage 0 is not complete; sum it after 0B1p0, instruction 8"),
+        (9, 3, "the gradient of stage 3 is summed already; sum it once"),
+        (6, 2, "not held here; the stages of worker 0 are [0, 3]"),
+    ],
+)
+def test_a_sum_in_the_wrong_place_is_refused_with_its_worker_and_stage(position, stage, problem):
+    mine = list(with_sums(CHIMERA, "eager").workers[0])
+    if position != 9:
+        mine = [i for i in mine if i.computes]
+    mine.insert(position, gradient_sum(stage))
+    message = refusal(with_worker(CHIMERA, 0, mine))
+    assert message.startswith(f"worker 0 cannot do {stage}S ({problem})\nworker 0 | 0F0p0") or position == 0
+    assert f"({problem})" in message and message.endswith(f" ^ {problem}")
+
+
+def test_without_a_flush_a_sum_is_refused():
+    stretch = record(find("pipedream"), Shape(2, 2))
+    message = refusal(with_worker(stretch, 1, [*stretch.workers[1], gradient_sum(1)]))
+    problem = "without a flush each update sums the gradients of stage 1; leave the sum out"
+    assert f"worker 1 cannot do 1S ({problem})" in message
+
+
+@pytest.mark.parametrize("sync", ["eager", "gap", "after"])
+@pytest.mark.parametrize("microbatches", [1, 4, 5])
+def test_what_the_pass_places_is_right(sync, microbatches):
+    check(with_sums(record(find("chimera"), Shape(4, microbatches)), sync))
 
 
 def test_a_deadlock_shows_the_cycle():

@@ -7,6 +7,7 @@ import pytest
 
 from pipelined.programs.check import check
 from pipelined.programs.deadlock import Limits, find_deadlock, smallest_mailbox
+from pipelined.programs.overlap import with_sums
 from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, find, known
 from tests.unit.pipelined.programs.damage import DAMAGES, REORDERINGS, damaged, sound_programs
@@ -118,14 +119,18 @@ def test_chimera_deadlocks_without_a_mailbox_where_its_pipes_meet():
 def test_sums_that_block_deadlock_where_replicas_finish_in_different_orders():
     few = record(find("chimera"), Shape(4, 3))
     assert find_deadlock(few, Limits()) is None
-    assert find_deadlock(few, Limits(blocking_sums=True)) == (
+    assert find_deadlock(with_sums(few, "eager"), Limits(blocking_sums=True)) == (
         "the order deadlocks (workers in the cycle: [1, 2], sums block); let sums be tasks of their own, "
         "or move one of these\n"
-        "worker 1 | 1F0p0 2F2p1 1F1p0 2B2p1 1B0p0 1B1p0\n"
-        "                             ^ waits in the sum of stage 2 for 2B1p0, instruction 5 of worker 2\n"
-        "worker 2 | 1F2p1 2F0p0 2F1p0 2B0p0 1B2p1 2B1p0\n"
-        "                                   ^ waits in the sum of stage 1 for 1B1p0, instruction 5 of worker 1"
+        "worker 1 | 1F0p0 2F2p1 1F1p0 2B2p1 2S 1B0p0 1B1p0 1S\n"
+        "                                   ^ waits in the sum of stage 2 for 2S, instruction 7 of worker 2\n"
+        "worker 2 | 1F2p1 2F0p0 2F1p0 2B0p0 1B2p1 1S 2B1p0 2S\n"
+        "                                         ^ waits in the sum of stage 1 for 1S, instruction 7 of worker 1"
     )
+
+
+def test_sums_that_block_are_fine_at_the_end():
+    assert proved(with_sums(record(find("chimera"), Shape(4, 3)), "after"), blocking_sums=True)
 
 
 @pytest.mark.parametrize("microbatches", [4, 8, 12])

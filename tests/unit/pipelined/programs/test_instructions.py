@@ -2,13 +2,18 @@
 
 import pytest
 
-from pipelined.programs.instructions import Instruction
+from pipelined.programs.instructions import Instruction, gradient_sum
 
 DEPTH = 4
 
 
 def test_an_instruction_reads_as_stage_op_microbatch_pipe():
     assert repr(Instruction("F", 1, 2, 0)) == "2F0p1"
+
+
+def test_a_gradient_sum_has_a_stage_alone_and_waits_for_no_message():
+    both = gradient_sum(2)
+    assert repr(both) == "2S" and not both.computes and both.takes(DEPTH) == both.gives(DEPTH) == []
 
 
 @pytest.mark.parametrize("stage", range(DEPTH))

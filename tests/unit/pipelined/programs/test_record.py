@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import pytest
 
 from pipelined.programs.instructions import Instruction
-from pipelined.programs.price import Costs
+from pipelined.programs.price import DEFAULT_COSTS, Costs
 from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, find
 from pipelined.schedules.gpipe import layout
 
 
-def recorded(coroutine, depth=1, microbatches=1, costs=None):
+def recorded(coroutine, depth=1, microbatches=1, costs=DEFAULT_COSTS):
     schedule = SimpleNamespace(__name__="test", layout=layout, schedule=coroutine)
     return record(schedule, Shape(depth, microbatches), costs)
 
@@ -34,6 +34,27 @@ def test_a_microbatch_may_be_named():
         await worker.forward(0, microbatch=1)
 
     assert recorded(schedule, microbatches=2).workers == ((Instruction("F", 0, 0, 1),),)
+
+
+def test_a_sum_is_recorded_where_the_schedule_starts_it():
+    async def schedule(worker):
+        await worker.forward(0)
+        await worker.backward(0)
+        await worker.sync(worker.index)
+
+    assert [list(map(repr, mine)) for mine in recorded(schedule, 2).workers] == [
+        ["0F0p0", "0B0p0", "0S"],
+        ["1F0p0", "1B0p0", "1S"],
+    ]
+
+
+def test_a_schedule_that_sums_without_end_is_refused():
+    async def schedule(worker):
+        while True:
+            await worker.sync(0)
+
+    with pytest.raises(ScheduleError, match="does not stop"):
+        recorded(schedule)
 
 
 def test_one_forward_too_many_is_refused_with_its_place():
@@ -93,7 +114,7 @@ async def meanwhile(worker):
 def test_a_schedule_that_asks_is_recorded_at_the_costs_given():
     order = [
         " ".join(f"{i.op}{i.microbatch}" for i in recorded(meanwhile, 2, 2, costs).workers[0])
-        for costs in (Costs(1, 4, 3, 1), Costs(1, 4, [1, 3], 1), None)
+        for costs in (Costs(1, 4, 3, 1), Costs(1, 4, [1, 3], 1), DEFAULT_COSTS)
     ]
     assert order == ["F0 F1 I0 I1 W0 W1", "F0 F1 I0 W0 I1 W1", "F0 F1 I0 I1 W0 W1"]
 

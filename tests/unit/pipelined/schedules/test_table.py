@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pipelined.programs.check import check
 from pipelined.programs.instructions import Program
+from pipelined.programs.overlap import SYNCS, with_sums
 from pipelined.programs.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, StageMap, find, known
@@ -62,6 +63,25 @@ def test_what_is_written_is_read_back(tmp_path_factory, name, depth, microbatche
     assert read_back(str(path)) == as_a_table_says_it(program)
 
 
+@pytest.mark.parametrize("sync", SYNCS)
+@pytest.mark.parametrize("name", sorted({*known()} - {*WITHOUT_FLUSH}))
+def test_sums_are_read_back_where_they_were_written(table, name, sync):
+    program = with_sums(record(find(name), Shape(4, 4)), sync)
+    again = read_back(table(write_table(program)))
+    assert again == as_a_table_says_it(program)
+    check(again)
+
+
+def test_a_sum_is_torch_s_reduce_grad(table):
+    assert write_table(with_sums(record(find("gpipe"), Shape(2, 1)))) == "0F0,0B0,0REDUCE_GRAD\n1F0,1B0,1REDUCE_GRAD\n"
+
+
+def test_a_table_with_a_sum_for_one_worker_alone_leaves_the_others_to_the_pass(table):
+    program = read_back(table("0F0,0B0\n1F0,1B0,1REDUCE_GRAD\n"))
+    assert [list(map(repr, mine)) for mine in program.workers] == [["0F0p0", "0B0p0"], ["1F0p0", "1B0p0", "1S"]]
+    assert [repr(mine[-1]) for mine in with_sums(program).workers] == ["0S", "1S"]
+
+
 def test_a_pipe_stands_behind_its_microbatch_where_there_are_several(table):
     assert write_table(record(find("gpipe"), Shape(2, 1))) == "0F0,0B0\n1F0,1B0\n"
     assert write_table(record(find("gems"), Shape(2, 2))) == "0F0p0,0B0p0,1F1p1,1B1p1\n1F0p0,1B0p0,0F1p1,0B1p1\n"
@@ -106,6 +126,7 @@ def test_a_longer_segment_walks_the_table_again_and_a_shorter_one_leaves_out_the
         ("updates every 1\n0F1,0B1,0F0,0B0\n", "the forwards of worker 0 are not in the order of their microbatches"),
         ("updates every 1\n0F0p0,0B0p0,0F1p1,0B1p1\n", "has updates on the way and 2 pipes"),
         ("updates every 1\n\n", "row 2: there is no instruction"),
+        ("updates every 1\n0F0,0B0,0REDUCE_GRAD\n", "has updates on the way, and these sum their gradients"),
         ("updates every 1\n0F0,0X0\n", "row 2, column 2: cannot read '0X0'"),
         ("updates every 0\n0F0,0B0\n", "row 1, column 1: cannot read 'updates every 0'"),
         ("updates every 1\n0B0\n", "does not stop"),
@@ -147,7 +168,7 @@ def test_torch_s_own_tables_are_read_with_what_looks_after_itself_left_out(tmp_p
     loaded = runtime(program)
     loaded._load_csv(str(ours))
     loaded._dump_csv(str(theirs), format="compute_comms")
-    assert read_back(str(theirs)) == as_a_table_says_it(program)
+    assert read_back(str(theirs)) == with_sums(as_a_table_says_it(program), "eager")
     hops = 7 * 8  # of eight stages no two neighbours share a worker
     left_out = read_table(theirs).left_out
     assert {kind: left_out[kind] for kind in ("SEND_F", "RECV_F", "SEND_B", "RECV_B")} == {
@@ -156,7 +177,7 @@ def test_torch_s_own_tables_are_read_with_what_looks_after_itself_left_out(tmp_p
         "SEND_B": hops,
         "RECV_B": hops,
     }
-    assert left_out["REDUCE_GRAD"] == 8 and left_out["UNSHARD"] and left_out["RESHARD"]
+    assert left_out["UNSHARD"] and left_out["RESHARD"] and "REDUCE_GRAD" not in left_out
 
 
 def test_torch_s_overlapped_pairs_are_done_one_after_the_other(table):
@@ -185,6 +206,7 @@ def test_its_shape_is_the_table_s(table):
     [
         ("", "row 1: there is no instruction"),
         ("0F0,0B0\n\n1F0,1B0\n", "row 2: there is no instruction"),
+        ("0F0,0B0,0REDUCE_GRAD\n1REDUCE_GRAD\n", "row 2: there is no instruction"),
         ("0F0,0X0\n", "row 1, column 2: cannot read '0X0'; write stage, action"),
         ("0F0,0B\n", "cannot read '0B'"),
         ("0F0,-1B0\n", "cannot read '-1B0'"),
@@ -216,6 +238,8 @@ def test_a_file_that_is_none_is_refused(tmp_path):
     [
         ("0F0,0B0\n1F0\n", "worker 1 lacks 1B0p0", "^ missing: 1B0p0"),
         ("0F0,0B0,0B0\n1F0,1B0\n", "worker 0 has 2 times, not 1, 0B0p0", "^ once too often: 0B0p0"),
+        ("0F0,0REDUCE_GRAD,0B0\n1F0,1B0\n", "worker 0 cannot do 0S", "^ the gradient of stage 0 is not complete"),
+        ("0F0,0B0,1REDUCE_GRAD\n1F0,1B0\n", "worker 0 cannot do 1S", "^ not held here; the stages of worker 0 are"),
         ("0B0,0F0\n1F0,1B0\n", "the order deadlocks", "^ waits for 0F0p0, instruction 1 of worker 0"),
         ("0F0,0F1,0B0,0B1,1B1\n1F0,1F1,1B0\n", "worker 0 cannot do 1B1p0", "^ not held here; stage 1 of pipe 0"),
     ],
@@ -228,5 +252,5 @@ def test_a_wrong_table_is_refused_by_the_proof_with_an_arrow(table, text, fact, 
 
 def test_actions_that_look_after_themselves_are_counted(table):
     schedule = find(table("0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD\n1RECV_F0,1F0,1B0,1SEND_B0\n"))
-    assert schedule.left_out == Counter(UNSHARD=1, SEND_F=1, RECV_F=1, SEND_B=1, RECV_B=1, REDUCE_GRAD=1)
+    assert schedule.left_out == Counter(UNSHARD=1, SEND_F=1, RECV_F=1, SEND_B=1, RECV_B=1)
     check(record(schedule, schedule.shape))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pipelined.__main__ import main
 from pipelined.programs.check import check
 from pipelined.programs.instructions import Instruction, Program
-from pipelined.programs.price import Costs, price, price_schedule
+from pipelined.programs.price import DEFAULT_COSTS, Costs, price, price_schedule
 from pipelined.programs.record import record
 from pipelined.programs.staleness import staleness, steps_to_fill, uses, versions_held
 from pipelined.programs.steady import steady
@@ -24,7 +24,7 @@ every_asynchronous = pytest.mark.parametrize("name", NAMES)
 depths = pytest.mark.parametrize("depth", [1, 2, 3, 4, 8])
 
 
-def recorded(name, depth, microbatches, steps, costs=None):
+def recorded(name, depth, microbatches, steps, costs=DEFAULT_COSTS):
     program = record(find(name), Shape(depth, microbatches, steps=steps), costs)
     check(program)
     return program

@@ -48,6 +48,21 @@ def test_every_group_of_chimera_takes_its_makespan(depth, microbatches, seconds)
     assert simulated.bubble_ratio == pytest.approx(1 - 3 * microbatches / seconds)
 
 
+@pytest.mark.parametrize(
+    "row, starts",
+    [
+        ("0F0,1F0,0F1,1F1,1B0,1B1,0B0,0B1", {(0,): 12, (1,): 14}),  # without a gap both follow the flush
+        ("0F0,1F0,0F1,1F1,1B0,1B1,1REDUCE_GRAD,0B0,0B1", {(0,): 12, (1,): 8}),
+        ("0F0,1F0,0F1,1F1,1B0,1B1,0B0,1REDUCE_GRAD,0B1", {(0,): 12, (1,): 10}),
+    ],
+)
+def test_a_sum_starts_where_the_schedule_says(tmp_path, row, starts):
+    """Two groups of one worker with two stages; a sum takes 2 s, and a rank takes part in one at a time."""
+    (tmp_path / "own.csv").write_text(row)
+    plan, machine = Plan(str(tmp_path / "own.csv"), 2, 2, 1, 2), Machine(Links(1, 0, 0))
+    assert {s.what: s.start for s in step(plan, machine, 4, forward=1, backward=2).sums} == starts
+
+
 @pytest.mark.parametrize("width", [2, 3, 4, 8])
 def test_data_parallelism_is_computing_and_one_sum(width):
     plan, links, nbytes = Plan("gpipe", 1, width, 1, 5), Links(1e-3, 1e-6, 1e-7), 4096

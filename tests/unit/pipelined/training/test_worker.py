@@ -1,4 +1,4 @@
-"""The worker that trains takes the time the price says, passes gradients on at once, and says when a stage is done."""
+"""The worker that trains takes the time the price says, passes gradients on at once, and reports what has ended."""
 
 import asyncio
 from itertools import pairwise
@@ -10,6 +10,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.executor import TimedDevice
 from pipelined.actors.messages import Gradient
 from pipelined.aio.clock import VirtualClock, run_virtual
+from pipelined.programs.instructions import Instruction
 from pipelined.programs.plan import Plan
 from pipelined.programs.price import Costs, price
 from pipelined.programs.record import record
@@ -52,17 +53,17 @@ class NoFeed:
 
 
 class NoSums:
-    """Notes when a stage is done."""
+    """Notes what has ended when."""
 
     def __init__(self, clock):
         self.clock, self.done = clock, {}
 
-    def stage_done(self, stage):
-        self.done[stage] = self.clock.now()
+    def ended(self, instruction):
+        self.done[instruction] = self.clock.now()
 
 
 def walk(plan, by="order", fails=None, late=0.0, half=None):
-    """Run one step on the virtual clock over real messages: the end, each rank's spans, when its stages were done.
+    """Run one step on the virtual clock over real messages: the end, each rank's spans, when its instructions ended.
 
     Args:
         by: "order", that of the priced program, or "schedule", the coroutine with its own answers.
@@ -105,11 +106,17 @@ def test_a_step_takes_what_its_program_is_priced_at(plan):
 
 
 @pytest.mark.parametrize("name", SPLIT)
-def test_a_stage_is_done_with_its_last_weight_half(name):
+def test_sums_learn_of_each_weight_half_at_its_end(name):
     for _, events, done in walk(Plan(name, 4, 1, 1, 5)):
-        halves = ends(events, "backward_weight")
-        assert done == {stage: max(end for (s, _), end in halves.items() if s == stage) for stage in done}
-        assert set(done) == {stage for stage, _ in halves}
+        halves = {(i.stage, i.microbatch): end for i, end in done.items() if i.op == "W"}
+        assert halves == ends(events, "backward_weight")
+
+
+def test_a_schedule_s_own_sum_is_passed_on_and_takes_no_time(tmp_path):
+    (tmp_path / "mine.csv").write_text("0F0,0B0,0REDUCE_GRAD\n1F0,1B0,1REDUCE_GRAD\n")
+    for _, _, done in walk(Plan(str(tmp_path / "mine.csv"), 2, 1, 1, 1), by="schedule"):
+        ((stage, summed),) = [(i.stage, at) for i, at in done.items() if not i.computes]
+        assert summed == done[Instruction("B", 0, stage, 0)]
 
 
 def test_the_gradient_goes_on_before_the_weight_half():
