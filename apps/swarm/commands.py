@@ -102,12 +102,15 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
         process = TrainerProcess(node, feed, rules, slots=flags.slots, steps=subject.steps, resume=flags.resume)
         say(f"{name}: trainer at {endpoint.address}, model {rules.digest}")
         async with Nursery() as tasks:
-            steps = StepLog(process, training.optimizer_config, subject.batch * subject.seq, flags.metrics, say)
-            waits = WaitLog(process, feed.held_out, say)
-            logs = [tasks.create_task(each.follow()) for each in (steps, waits)]
+            tokens, steps = subject.batch * subject.seq, process.committed_steps()
+            log = StepLog(steps, training.optimizer_config, tokens, flags.metrics, say)
+            logging = tasks.create_task(log.follow())
+            waiting = tasks.create_task(WaitLog(process, feed.held_out, say).follow())
             await until_stop_request(process.run())
-            for log in logs:
-                log.cancel()
+            waiting.cancel()
+            if process.is_over:
+                await logging
+            logging.cancel()
         if process.is_over and not wish.empty:
             weights = await fetch(name, training, rules, endpoint, directory, say=say)
             await wish.fulfil(weights, text.tokenizer, say)

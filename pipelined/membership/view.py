@@ -6,8 +6,9 @@ nothing. A subclass adds the records of its own system.
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence, Set
-from contextlib import asynccontextmanager, suppress
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence, Set
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Generic, TypeVar
 
 from pipelined.aio.clock import Clock
@@ -137,6 +138,7 @@ class MembershipView:
         self._keys = set[str]()
         self._changed = Notifier()
         self._scopes: dict[asyncio.Timeout, Callable[[], bool]] = {}
+        self._change_queues = list[tuple[Prefixes, deque[Change]]]()
 
     @property
     def leader(self) -> LeaderRecord | None:
@@ -253,7 +255,22 @@ class MembershipView:
         self._take([Change(key, entry, view.revision) for key, entry in [*gone.items(), *view.entries.items()]])
         self.revision = view.revision
 
+    @contextmanager
+    def change_queue(self, prefixes: Prefixes) -> Iterator[deque[Change]]:
+        """A queue of every change under these prefixes from now on, in order; the block removes what it has read.
+
+        A view wakes its waiters once for several changes; the queue has each of them.
+        """
+        entry = prefixes, deque[Change]()
+        self._change_queues.append(entry)
+        try:
+            yield entry[1]
+        finally:
+            self._change_queues = [each for each in self._change_queues if each is not entry]
+
     def _take(self, changes: Sequence[Change]) -> None:
+        for prefixes, queue in self._change_queues:
+            queue.extend(change for change in changes if change.key.startswith(prefixes))
         for change in changes:
             self.revision = max(self.revision, change.revision)
             (self._keys.discard if change.entry is None else self._keys.add)(change.key)

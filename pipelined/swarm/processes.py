@@ -11,6 +11,7 @@ from pipelined.directory.registration import registered
 from pipelined.membership.client import Node
 from pipelined.membership.records import TRAINERS, Trainer
 from pipelined.membership.view import RETRY_S
+from pipelined.swarm.committed_steps import CommittedSteps
 from pipelined.swarm.config import OtherModel, Rules
 from pipelined.swarm.leader.evaluation import due
 from pipelined.swarm.leader.leader import Leader
@@ -91,6 +92,10 @@ class TrainerProcess:
         """Whether the last step is committed, and evaluated if an evaluation is due."""
         head = self.view.head
         return head is not None and self._steps is not None and head.step >= self._steps and not self.is_to_evaluate()
+
+    def committed_steps(self) -> CommittedSteps:
+        """The steps of this training, as this process sees them."""
+        return CommittedSteps(self.view, self._rules, self._node.clock, self._steps)
 
     def is_to_evaluate(self, head: Head | None = None) -> bool:
         """Whether the parameters of a head must still be measured on validation data.

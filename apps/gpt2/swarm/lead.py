@@ -11,7 +11,7 @@ from apps.gpt2.config import Config
 from apps.gpt2.report import Report, reporting
 from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.swarm.rank import Rank
-from apps.gpt2.swarm.report import Busy, Log
+from apps.gpt2.swarm.report import ActiveTime, StepReporter
 from apps.gpt2.train import compare
 from apps.lm.data.ngram import score_ngrams
 from apps.lm.data.text import Text
@@ -21,7 +21,6 @@ from apps.swarm.export import Say, Wish
 from apps.swarm.joining import entered
 from apps.swarm.waiting import WaitLog
 from apps.swarm.weights import Weights
-from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import Directory
 from pipelined.process.stop_request import StopRequest
@@ -47,7 +46,7 @@ class Lead:
 
     rank: Rank
     trainer: TrainerProcess
-    busy: Busy
+    active_time: ActiveTime
     address: SwarmAddress
     stop: StopRequest
 
@@ -65,11 +64,11 @@ class Lead:
             async with entered(self.address) as (endpoint, directory), Nursery() as tasks:
                 report.say(f"others join by: {joining(self.address.coordinator, self.rank.job.config)}")
                 if begun and begun.step:
-                    report.say(f"goes on from step {begun.step}, which all stages had saved")
+                    report.say(f"continues from step {begun.step}, which all stages had saved")
                 halted = [tasks.create_task(transport.receive(rank, HALTED)) for rank in others]
-                receiving = [tasks.create_task(self.busy.receive(rank)) for rank in others]
+                receiving = [tasks.create_task(self.active_time.receive(rank)) for rank in others]
                 stopping = tasks.create_task(stop_requested(self.stop, self.trainer.view))
-                log = tasks.create_task(self._log(directory, report).follow())
+                log = tasks.create_task(self._log(report).follow())
                 waits = tasks.create_task(self._waits(report).follow())
                 await asyncio.wait([log, stopping, *halted], return_when=asyncio.FIRST_COMPLETED)
                 loss, done = (log.result(), True) if log.done() else (None, False)
@@ -82,10 +81,9 @@ class Lead:
             for rank in others:
                 await transport.send(rank, OVER)
 
-    def _log(self, directory: Directory, report: Report) -> Log:
-        return Log(
-            directory, self.rank.rules, self.rank.training.optimizer_config, RealClock(), busy=self.busy, report=report
-        )
+    def _log(self, report: Report) -> StepReporter:
+        optimizer_config, steps = self.rank.training.optimizer_config, self.trainer.committed_steps()
+        return StepReporter(steps, optimizer_config, active_time=self.active_time, report=report)
 
     def _waits(self, report: Report) -> WaitLog:
         return WaitLog(self.trainer, self.rank.feed.held_out, report.say)

@@ -13,7 +13,7 @@ from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.swarm.lead import HALT, HALTED, OVER, Lead, cancelled, stop_requested
 from apps.gpt2.swarm.rank import Rank, prepare
 from apps.gpt2.swarm.rendezvous import meeting_point
-from apps.gpt2.swarm.report import Busy
+from apps.gpt2.swarm.report import ActiveTime
 from apps.lm.data.text import Text
 from apps.swarm.address import SwarmAddress
 from apps.swarm.joining import entered
@@ -52,23 +52,23 @@ async def _take_part(rank: Rank, address: SwarmAddress, stop: StopRequest) -> No
     async with AsyncExitStack() as stack:
         peer = rank.peer(*await stack.enter_async_context(entered(address)))
         trainer = rank.trainer(*await stack.enter_async_context(entered(address))) if rank.trains else None
-        busy = Busy(rank.transport, rank.device)
+        active_time = ActiveTime(rank.transport, rank.device)
         async with Nursery() as tasks:
             serving = tasks.create_task(peer.run())
             training = tasks.create_task(trainer.run() if trainer else asyncio.Event().wait())
             if rank.transport.rank:
-                await _follow(rank, tasks, training, busy, stop, view=peer.view)
+                await _follow(rank, tasks, training, active_time, stop, view=peer.view)
             else:
-                await Lead(rank, trainer, busy, address, stop).run(training)
+                await Lead(rank, trainer, active_time, address, stop).run(training)
             serving.cancel()
 
 
 async def _follow(
-    rank: Rank, tasks: Nursery, training: asyncio.Task, busy: Busy, stop: StopRequest, *, view: SwarmView
+    rank: Rank, tasks: Nursery, training: asyncio.Task, active_time: ActiveTime, stop: StopRequest, *, view: SwarmView
 ) -> None:
     """On other ranks: train until rank 0 or a signal requests a stop; serve until rank 0 has fetched the model."""
     transport = rank.transport
-    sending = tasks.create_task(busy.send(view))
+    sending = tasks.create_task(active_time.send(view))
     halt = tasks.create_task(transport.receive(0, HALT))
     stopping = tasks.create_task(stop_requested(stop, view))
     await asyncio.wait([halt, stopping], return_when=asyncio.FIRST_COMPLETED)

@@ -1,0 +1,150 @@
+"""The steps of a swarm as its directory records them: each commit, rollback and evaluation, once and in order.
+
+A view wakes its waiters once for several changes. The reports of a training follow this instead, so that none of its
+steps is missed.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import TypeVar
+
+from pipelined.aio.clock import Clock
+from pipelined.directory import Change
+from pipelined.directory.record import Record
+from pipelined.membership.view import Table
+from pipelined.swarm.config import Rules
+from pipelined.swarm.records import EVALUATED, HEAD, TOOK, Evaluated, Head, Took
+from pipelined.swarm.view import SwarmView
+
+R = TypeVar("R", bound=Record)
+
+
+@dataclass(frozen=True, slots=True)
+class StepsBegan:
+    """A head to which no sums led: where training begins or continues, or the target of a rollback.
+
+    Args:
+        rolled_back: whether this process had seen another head before.
+        loss: on validation data, if it was measured before this process saw the head.
+    """
+
+    head: Head
+    rolled_back: bool
+    loss: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepCommitted:
+    """A step of training.
+
+    Args:
+        head: to which it led.
+        seconds: a step took; steps whose records arrive in one message share the time equally.
+        evaluates: whether its parameters are evaluated. `StepEvaluated` follows, unless the swarm rolls back.
+    """
+
+    head: Head
+    seconds: float
+    evaluates: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepEvaluated:
+    """The loss on validation data of the last head."""
+
+    head: Head
+    loss: float
+
+
+StepEvent = StepsBegan | StepCommitted | StepEvaluated
+
+
+class CommittedSteps:
+    """Follows the steps of one training.
+
+    Args:
+        view: of all stages.
+        steps: number of steps after which the training is over; None: never.
+    """
+
+    def __init__(self, view: SwarmView, rules: Rules, clock: Clock, steps: int | None):
+        self._view, self._rules, self._clock, self._steps = view, rules, clock, steps
+        self._took = Table(Took, keeps=False)
+        self._head: Head | None = None
+        self._evaluated: Evaluated | None = None
+        self._due, self._began = False, 0.0
+
+    async def follow(self) -> AsyncIterator[StepEvent]:
+        """Yield every event from the present head on, until the last step is committed and, if due, evaluated."""
+        view = self._view
+        with view.change_queue((HEAD, TOOK, EVALUATED)) as queue:
+            self._took.update(view.took)
+            for event in self._events([(view.evaluated, view.head)]):
+                yield event
+            while not self._is_over():
+                await view.wait_for(lambda: len(queue) > 0)
+                changes = [queue.popleft() for _ in range(len(queue))]
+                revisions = [self._read(list(group)) for _, group in groupby(changes, attrgetter("revision"))]
+                for event in self._events(revisions):
+                    yield event
+
+    def _read(self, changes: Sequence[Change]) -> tuple[Evaluated | None, Head | None]:
+        """The records of one revision; one that cannot be read is left out."""
+        evaluated, head = None, None
+        for change in changes:
+            if change.key.startswith(TOOK):
+                self._apply_took(change)
+            elif change.key == HEAD:
+                head = _record(Head, change)
+            elif change.key == EVALUATED:
+                evaluated = _record(Evaluated, change)
+        return evaluated, head.with_members(self._took.values()) if head else None
+
+    def _apply_took(self, change: Change) -> None:
+        with suppress(ValueError):
+            self._took.apply(change.key.removeprefix(TOOK), change.entry)
+
+    def _events(self, revisions: Sequence[tuple[Evaluated | None, Head | None]]) -> Iterator[StepEvent]:
+        now, before = self._clock.now(), self._head
+        steps = max([head.step for _, head in revisions if head and before], default=0) - (before.step if before else 0)
+        seconds = (now - self._began) / max(1, steps)
+        for evaluated, head in revisions:
+            if evaluated is not None:
+                self._evaluated = evaluated
+                yield from self._evaluation()
+            if head is not None and (self._head is None or head.version != self._head.version):
+                yield self._next(head, seconds)
+                yield from self._evaluation()
+                self._began = now
+
+    def _next(self, head: Head, seconds: float) -> StepEvent:
+        """The event of a new head."""
+        before, self._head = self._head, head
+        self._due = self._rules.evaluates(head.step, self._is_last(head))
+        if before is not None and head.was_summed and head.step > before.step:
+            return StepCommitted(head, seconds, self._due)
+        measured = self._evaluated if self._due and before is None else None
+        loss = measured.loss if measured is not None and measured.version == head.version else None
+        self._due = self._due and loss is None
+        return StepsBegan(head, before is not None, loss)
+
+    def _evaluation(self) -> Iterator[StepEvent]:
+        """The evaluation of the last head, if it is due and known."""
+        if self._due and self._head and self._evaluated and self._evaluated.version == self._head.version:
+            self._due = False
+            yield StepEvaluated(self._head, self._evaluated.loss)
+
+    def _is_over(self) -> bool:
+        return self._head is not None and self._is_last(self._head) and not self._due
+
+    def _is_last(self, head: Head) -> bool:
+        return self._steps is not None and head.step >= self._steps
+
+
+def _record(kind: type[R], change: Change) -> R | None:
+    with suppress(ValueError):  # another release wrote it; the view reports that
+        return kind.unpack(change.entry.value) if change.entry else None
+    return None
