@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from collectives.all_reduce import ring
+from collectives.all_reduce.pipelining import reduce_pieces, send_pieces
 from collectives.arrays import Vector
 from collectives.broadcast import branches
 from collectives.cost_model import Links
 from collectives.group import Group
-from collectives.pipelining import reduce_pieces, send_pieces
 from collectives.reduction import Reduction
 from collectives.ring import Walk
 

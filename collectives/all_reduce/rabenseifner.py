@@ -8,11 +8,11 @@ the largest messages.
 from collections import Counter
 
 from collectives.all_reduce import power_of_two as _fold
+from collectives.all_reduce.pipelining import receive_pieces, reduce_pieces, send_pieces
 from collectives.arrays import Vector
 from collectives.concurrency import together
 from collectives.group import Group
 from collectives.partition import Range
-from collectives.pipelining import receive_pieces, reduce_pieces, send_pieces
 from collectives.reduction import Reduction
 
 
