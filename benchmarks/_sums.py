@@ -15,7 +15,7 @@ from mpi4py import MPI
 from benchmarks._resident import begin_peak, resident
 from collectives import Group, all_reduce, allocate
 from collectives.arrays import Vector
-from collectives.partition import pieces as cut
+from collectives.arrays import pieces as cut
 from transports import Transport
 from transports.event_loop import step_aside
 

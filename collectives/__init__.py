@@ -4,12 +4,12 @@ from collectives.all_gather import all_gather
 from collectives.all_reduce import all_reduce
 from collectives.all_to_all import all_to_all
 from collectives.allocate import allocate
+from collectives.arrays import segment, segments
 from collectives.barrier import barrier
 from collectives.broadcast import broadcast
 from collectives.cost_model import Links, Prices
 from collectives.fifo_lock import BrokenGroup
 from collectives.group import Group
-from collectives.partition import segment, segments
 from collectives.reduce_scatter import reduce_scatter
 from collectives.signature import Mismatch
 from collectives.tuning import measure

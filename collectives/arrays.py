@@ -1,11 +1,15 @@
 """Vector: the flat view of a contiguous array that collectives use; typed elements to compute with, bytes to send.
 
+Also how its elements are cut: into one segment per rank, and a range into consecutive pieces. Both ends of a link
+compute the same cut from numbers that both know, so no size is ever sent.
+
 Nothing is copied: an array that is not contiguous or not in CPU memory is refused. numpy computes for every dtype that
 it has. torch, where it is loaded, computes for the half-width floats, which numpy lacks or computes slowly (0.5 GB/s).
 This module never imports torch: a caller that passes a tensor has imported it.
 """
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,6 +18,9 @@ from transports import WireError, wire_name
 
 _BYTE = np.dtype(np.uint8)
 _NAMES = {np.dtype(name): name for name in ("float32", "float64", "float16", "int64", "int32")}  # `name` takes a µs
+
+Range = tuple[int, int]
+"""Elements [low, high) of a vector."""
 
 
 class Vector:
@@ -99,6 +106,21 @@ class Vector:
         else:
             elements = sys.modules["torch"].from_numpy(memory).view(self.elements.dtype)
         return Vector(elements, memoryview(memory), self.dtype, self.itemsize)
+
+
+def segment(length: int, parts: int, index: int) -> Range:
+    """The range [low, high) of part `index`, if `length` elements are cut evenly; sizes differ by at most one."""
+    return index * length // parts, (index + 1) * length // parts
+
+
+def segments(length: int, parts: int) -> list[Range]:
+    """All ranges of `segment`, in order; some are empty if there are fewer elements than parts."""
+    return [segment(length, parts, index) for index in range(parts)]
+
+
+def pieces(low: int, high: int, most: int) -> Iterator[Range]:
+    """Cut [low, high) into ranges of at most `most` elements; an empty range has no pieces."""
+    return ((start, min(start + most, high)) for start in range(low, high, most))
 
 
 def _name(dtype: Any) -> str:

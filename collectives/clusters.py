@@ -16,9 +16,8 @@ from itertools import pairwise
 from typing import Any
 
 from collectives.all_reduce import all_reduce
-from collectives.arrays import Vector
+from collectives.arrays import Range, Vector
 from collectives.group import Group
-from collectives.partition import Range
 from transports import Nursery
 from transports.base import Transport
 

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from collectives.arrays import Vector
+from collectives.arrays import Vector, segment
 from collectives.group import Group
-from collectives.partition import segment
 from collectives.reduction import Reduction
 from collectives.ring import Walk
 

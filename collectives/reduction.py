@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from collectives.arrays import Vector
-from collectives.partition import Range
+from collectives.arrays import Range, Vector
 
 # kinds of dtypes that each op accepts: floating, complex, signed, unsigned, boolean
 ACCEPTED = {"sum": "fciu", "mean": "fc", "max": "fiub"}

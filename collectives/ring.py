@@ -21,10 +21,9 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from collectives.arrays import Vector
+from collectives.arrays import Range, Vector, segment
 from collectives.concurrency import together
 from collectives.group import Group
-from collectives.partition import Range, segment
 from collectives.reduction import Reduction
 
 

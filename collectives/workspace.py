@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from collectives.arrays import Vector
-from collectives.partition import Range, pieces
+from collectives.arrays import Range, Vector, pieces
 
 
 class Workspace:

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from collectives.arrays import Vector
+from collectives.arrays import Range, Vector, pieces
 from collectives.group import Group
-from collectives.partition import Range, pieces
 from collectives.reduction import Reduction
 
 WIDTHS = {"float32": ("bfloat16", "float16", "float32")}

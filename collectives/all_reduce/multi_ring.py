@@ -13,9 +13,8 @@ from collections import Counter
 from math import gcd
 
 from collectives.all_reduce import ring
-from collectives.arrays import Vector
+from collectives.arrays import Vector, segments
 from collectives.group import Group
-from collectives.partition import segments
 from collectives.reduction import Reduction
 from collectives.ring import Walk
 from transports import Nursery

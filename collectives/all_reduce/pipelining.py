@@ -1,8 +1,7 @@
 """A range of a vector sent, received or reduced, piece by piece; the only extra memory is one piece of scratch."""
 
-from collectives.arrays import Vector
+from collectives.arrays import Range, Vector
 from collectives.group import Group
-from collectives.partition import Range
 from collectives.reduction import Reduction
 
 

@@ -9,10 +9,9 @@ from collections import Counter
 
 from collectives.all_reduce import power_of_two as _fold
 from collectives.all_reduce.pipelining import receive_pieces, reduce_pieces, send_pieces
-from collectives.arrays import Vector
+from collectives.arrays import Range, Vector
 from collectives.concurrency import together
 from collectives.group import Group
-from collectives.partition import Range
 from collectives.reduction import Reduction
 
 

@@ -3,9 +3,8 @@
 See `collectives.ring` for the steps.
 """
 
-from collectives.arrays import Vector
+from collectives.arrays import Vector, segment
 from collectives.group import Group
-from collectives.partition import segment
 from collectives.reduction import Reduction
 from collectives.ring import Walk
 

@@ -30,10 +30,9 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter
 
 from collectives.all_reduce.window_layout import Places
-from collectives.arrays import Vector
+from collectives.arrays import Range, Vector, pieces, segment
 from collectives.call import Call
 from collectives.group import Group
-from collectives.partition import Range, pieces, segment
 from collectives.reduction import Reduction
 from transports.base import Shared
 

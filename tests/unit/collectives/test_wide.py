@@ -9,7 +9,7 @@ import torch
 
 from collectives import Group, Mismatch, all_reduce
 from collectives.all_reduce import algorithms, known
-from collectives.partition import pieces
+from collectives.arrays import pieces
 from tests.unit.collectives.owned import owned
 from transports import PeerAborted
 from transports.testing import local_world
