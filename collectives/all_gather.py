@@ -22,4 +22,4 @@ async def all_gather(group: Group, array: Any) -> None:
     """
     vector = Vector.of(array)
     async with group.calling(f"all_gather of {len(vector)} {vector.dtype}"):
-        await Walk(group, vector, None).all_gather()
+        await Walk(group, vector).all_gather()

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from collectives.barrier import meet
 from collectives.group import Group
 
 
@@ -31,7 +32,7 @@ async def allocate(group: Group, length: int, dtype: Any = "float32") -> np.ndar
     async with group.calling(f"allocate {length} {kind}"):
         nbytes = length * kind.itemsize
         if group.size > 1 and nbytes and await group.shared.open() is not None:
-            await group.barrier()  # compares lengths first, so that no rank writes beyond a shorter mapping
+            await meet(group)  # compares lengths first, so that no rank writes beyond a shorter mapping
             if (array := await group.shared.allocate(nbytes)) is not None:
                 return array.view(kind)
     return np.zeros(length, kind)

@@ -81,7 +81,7 @@ class Vector:
         if tensor.dtype not in (torch.bfloat16, torch.float16):
             return cls.of(tensor.numpy())
         flat = tensor.reshape(-1)
-        data = memoryview(flat.view(torch.uint8).numpy())
+        data = flat.view(torch.uint8).numpy().data
         return cls(flat, data, name, flat.element_size())
 
     def __len__(self) -> int:
@@ -105,7 +105,7 @@ class Vector:
             elements = memory.view(self.elements.dtype)
         else:
             elements = sys.modules["torch"].from_numpy(memory).view(self.elements.dtype)
-        return Vector(elements, memoryview(memory), self.dtype, self.itemsize)
+        return Vector(elements, memory.data, self.dtype, self.itemsize)
 
 
 def segment(length: int, parts: int, index: int) -> Range:
@@ -133,6 +133,6 @@ def _name(dtype: Any) -> str:
 def _bytes(flat: np.ndarray) -> memoryview:
     """The memory of a flat array. The fallback through numpy works for all dtypes, but is slower."""
     try:
-        return memoryview(flat).cast("B")
+        return flat.data.cast("B")
     except (TypeError, ValueError):
-        return memoryview(flat.view(_BYTE))
+        return flat.view(_BYTE).data

@@ -7,13 +7,18 @@ async def barrier(group: Group) -> None:
     """Return once every rank of the group has called it.
 
     Raises: BrokenGroup: see `Group`. TransportError: a rank or link failed.
-    Cost: ceil(log2 n) steps of one byte: ceil(log2 n) alpha.
+    Cost: ceil(log2 n) steps without payload: ceil(log2 n) alpha.
+    """
+    async with group.calling("barrier"):
+        await meet(group)
+
+
+async def meet(group: Group) -> None:
+    """As `barrier`, at the start of another collective's call: every rank learns that all calls are equal.
+
     Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization" (dissemination).
     """
-    sign, heard = memoryview(b"!"), memoryview(bytearray(1))
-    async with group.calling("barrier"):
-        distance = 1
-        while distance < group.size:
-            to, source = (group.rank + distance) % group.size, (group.rank - distance) % group.size
-            await group.exchange(to, sign, source, heard)
-            distance *= 2
+    distance = 1
+    while distance < group.size:
+        await group.greet((group.rank + distance) % group.size, (group.rank - distance) % group.size)
+        distance *= 2

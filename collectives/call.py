@@ -18,6 +18,7 @@ from collectives.fifo_lock import FifoLock
 from collectives.signature import GREETING_BYTES, Mismatch, greeting, signature_in
 from transports.base import Key, Transport
 from transports.errors import TransportError
+from transports.event_loop import this_task
 
 PATIENCE_S = 10.0
 """Seconds that a rank waits in a call before it reports its call to the first rank."""
@@ -32,7 +33,7 @@ class Call:
         calls: the calls of the group.
         signature: the collective and its arguments in words; must be equal on all ranks.
     Attributes:
-        asked: the signature at the start of the call.
+        requested: the signature at the start of the call.
         number: the number of this call in the group, from 1.
         task: the task in which the call runs.
     Raises:
@@ -41,13 +42,13 @@ class Call:
             was lost. PeerAborted: the owner of another rank's transport aborted it.
     """
 
-    __slots__ = ("_greeted", "_heard", "asked", "calls", "greeting", "number", "signature", "task")
+    __slots__ = ("_received_from", "_sent_to", "calls", "greeting", "number", "requested", "signature", "task")
 
     def __init__(self, calls: "Calls", signature: str):
-        self.calls, self.asked = calls, signature
+        self.calls, self.requested = calls, signature
         self.state(signature)
-        self._greeted: set[int] = set()
-        self._heard: set[int] = set()
+        self._sent_to: set[int] = set()
+        self._received_from: set[int] = set()
 
     async def __aenter__(self) -> "Call":
         calls = self.calls
@@ -55,7 +56,7 @@ class Call:
             await calls.lock.take()
         calls.number += 1
         calls.current, self.number = self, calls.number
-        self.task = asyncio.current_task()
+        self.task = this_task()
         calls.wait_check.begin(self)
         return self
 
@@ -73,16 +74,16 @@ class Call:
         """Replace the signature by a more exact one; allowed only before anything was sent."""
         self.signature, self.greeting = signature, greeting(signature)
 
-    def greets(self, peer: int) -> bool:
-        """Whether this peer (a rank of the transport) still has to be greeted; marks it as greeted."""
-        first = peer not in self._greeted
-        self._greeted.add(peer)
+    def first_to(self, peer: int) -> bool:
+        """Whether this is the first message of the call to this peer, a rank of the transport; later ones are not."""
+        first = peer not in self._sent_to
+        self._sent_to.add(peer)
         return first
 
-    def hears(self, peer: int) -> bool:
-        """Whether the greeting of this peer is not yet expected in this call; marks it as expected."""
-        first = peer not in self._heard
-        self._heard.add(peer)
+    def first_from(self, peer: int) -> bool:
+        """Whether this is the first message of the call from this peer; it then carries the peer's greeting."""
+        first = peer not in self._received_from
+        self._received_from.add(peer)
         return first
 
     def compare(self, peer: int, greeted: memoryview) -> None:
@@ -112,7 +113,9 @@ class WaitCheck:
 
     def __init__(self, transport: Transport, ranks: Sequence[int], key: Key, patience: float):
         self._transport, self._ranks, self._key, self._patience = transport, ranks, key, patience
-        self._call, self._due, self._loop, self._cancelling = None, 0.0, None, 0
+        self._call: Call | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._due, self._cancelling = 0.0, 0
         self._task: asyncio.Task[None] | None = None
         self._latest: dict[int, Any] = {}
         self._waited: dict[int, tuple[float, float]] = {}
@@ -136,7 +139,7 @@ class WaitCheck:
             self._task.cancel()
             await asyncio.wait([self._task])
             self._task = None
-        if self._found is not None and call.task.uncancel() == self._cancelling:
+        if self._found is not None and call is not None and call.task.uncancel() == self._cancelling:
             raise self._found from None
         while error is None and self._transport.rank == self._ranks[0] and self._transport.holds(None, self._key):
             await self._read()
@@ -146,7 +149,7 @@ class WaitCheck:
         loop.call_at(self._due, self._look)
 
     def _look(self) -> None:
-        loop, self._loop = self._loop, None
+        loop, self._loop = asyncio.get_running_loop(), None
         if self._call is not None and loop.time() < self._due:
             self._arm(loop)
         elif self._call is not None:
@@ -162,7 +165,7 @@ class WaitCheck:
                 pause *= 2
 
     def _note(self, call: Call) -> list[Any]:
-        return [call.number, call.asked, call.signature, self._transport.traffic.bytes_received]
+        return [call.number, call.requested, call.signature, self._transport.traffic.bytes_received]
 
     async def _compare(self, call: Call) -> None:
         with suppress(TransportError):
@@ -192,9 +195,9 @@ class WaitCheck:
         """
         for rank, note in self._latest.items():
             match note:
-                case [call.number, str(asked), str(signature), _]:
-                    both_chose = signature != asked and call.signature != call.asked
-                    if asked != call.asked or (both_chose and signature != call.signature):
+                case [call.number, str(requested), str(signature), _]:
+                    both_chose = signature != requested and call.signature != call.requested
+                    if requested != call.requested or (both_chose and signature != call.signature):
                         return Mismatch.between(self._transport.rank, call.signature, rank, signature)
         return None
 
@@ -223,14 +226,25 @@ class Calls:
         channel: the channel of the group.
         patience: seconds (see `WaitCheck`).
     Attributes:
-        current: the running call.
+        current: the running call, or None.
         number: calls begun so far.
     """
 
     def __init__(self, transport: Transport, ranks: Sequence[int], channel: int, patience: float):
-        self.rank, self.current, self.number = transport.rank, None, 0
-        self.current: Call | None
+        self.rank, self.number = transport.rank, 0
+        self.current: Call | None = None
         self.lock = FifoLock(f"Group(ranks={ranks}, channel={channel})")
         name = "collective", channel, zlib.crc32(repr(ranks).encode())
         key = *name, transport.count(name)  # differs from the keys of other groups, also of earlier ones
         self.wait_check = WaitCheck(transport, ranks, key, patience)
+
+    @property
+    def running(self) -> Call:
+        """The running call.
+
+        Raises:
+            RuntimeError: there is none.
+        """
+        if self.current is None:
+            raise RuntimeError("no collective is running on this group; use its messages inside `group.calling`")
+        return self.current

@@ -11,7 +11,7 @@ from typing import Any
 
 from transports import Nursery
 
-Work = Coroutine[Any, Any, None]
+Work = Coroutine[Any, Any, object]
 
 
 async def together(first: Work, second: Work) -> None:

@@ -32,8 +32,7 @@ class Group:
         ranks: the transport's ranks that take part; the position of each is its rank in the group.
         channel: the number under which the group's bytes travel, 0 <= channel < 16384.
         links: the cost of messages between these ranks; `auto` chooses by it.
-        piece: bytes of an array that are sent, and reduced, at once. Small pieces stay in a core's cache and overlap
-            better, but each costs a message.
+        piece: bytes of an array that are sent, and reduced, at once; small pieces stay in a core's cache.
         window: bytes that each rank lends the others where the transport lets them share memory.
         patience: seconds that a rank waits in a collective before it reports its call (see `WaitCheck`).
     Attributes:
@@ -57,94 +56,78 @@ class Group:
         self.transport, self.ranks, self.channel = transport, tuple(ranks), channel
         self.links = links or Links()
         self._check()
-        self.size = len(self.ranks)
-        self.rank = self.ranks.index(transport.rank)
+        self.size, self.rank = len(self.ranks), self.ranks.index(transport.rank)
         self.prices: Prices | None = None
         self.calls = Calls(transport, self.ranks, channel, patience)
         self.workspace = Workspace(piece)
         self.shared = SharedMemory(transport, self.ranks, channel, window)
 
     def _check(self) -> None:
-        if self.transport.rank not in self.ranks:
-            raise ValueError(
-                f"rank {self.transport.rank} is not in the group (ranks: {self.ranks}); leave it out there"
-            )
+        rank, world_size = self.transport.rank, self.transport.world_size
+        if rank not in self.ranks:
+            raise ValueError(f"rank {rank} is not in the group (ranks: {self.ranks}); leave it out there")
         if len(set(self.ranks)) < len(self.ranks):
             raise ValueError(f"a rank is named twice in a group (ranks: {self.ranks}); name each once")
-        if min(self.ranks) < 0 or max(self.ranks) >= self.transport.world_size:
-            raise ValueError(
-                f"no such rank (ranks: {self.ranks}, world size: {self.transport.world_size}); name others"
-            )
+        if min(self.ranks) < 0 or max(self.ranks) >= world_size:
+            raise ValueError(f"no such rank (ranks: {self.ranks}, world size: {world_size}); name others")
 
     def __repr__(self) -> str:
         return f"Group(ranks={self.ranks}, channel={self.channel})"
 
     async def send(self, to: int, view: memoryview) -> None:
-        """Send bytes to a rank of the group, in the order of calls; return when the memory may be reused.
+        """Send bytes to a rank of the group, inside a call; return when the memory may be reused.
 
         Raises: as `Transport.send_buffer`.
         """
+        peer, call, header = self.ranks[to], self.calls.running, 0
         if not view.nbytes:
             return
-        peer, call = self.ranks[to], self.calls.current
-        if call is None or not call.greets(peer):
-            await self.transport.send_buffer(peer, self.channel, view)
-        elif view.nbytes <= PACKED_BYTES:
-            packed = memoryview(b"".join((call.greeting, view)))
-            await self.transport.send_buffer(peer, self.channel, packed, header=GREETING_BYTES)
-        else:
-            await self._greet(peer, call.greeting)
-            await self.transport.send_buffer(peer, self.channel, view)
+        if call.first_to(peer):
+            if view.nbytes <= PACKED_BYTES:
+                view, header = memoryview(b"".join((call.greeting, view))), GREETING_BYTES
+            else:
+                await self._send_greeting(peer, call)
+        await self.transport.send_buffer(peer, self.channel, view, header)
 
     async def receive(self, source: int, view: memoryview) -> None:
-        """Fill `view` with the next bytes from a rank of the group.
+        """Fill `view` with the next bytes from a rank of the group, inside a call.
 
-        Raises: as `Transport.receive_buffer`.
+        Raises: as `Transport.receive_buffer`. Mismatch: the rank called something else.
         """
+        peer, call = self.ranks[source], self.calls.running
         if not view.nbytes:
             return
-        peer, call = self.ranks[source], self.calls.current
-        if call is None or not call.hears(peer):
-            await self.transport.receive_buffer(peer, self.channel, view)
-        elif view.nbytes <= PACKED_BYTES:
-            packed = memoryview(bytearray(GREETING_BYTES + view.nbytes))
-            await self._receive_first(peer, call, packed)
-            call.compare(peer, packed)
-            view[:] = packed[GREETING_BYTES:]
-        else:
-            await self._heed(peer, call)
-            await self.transport.receive_buffer(peer, self.channel, view)
+        if call.first_from(peer):
+            if view.nbytes <= PACKED_BYTES:
+                view[:] = await self._receive_first(peer, call, view.nbytes)
+                return
+            await self._receive_first(peer, call)
+        await self.transport.receive_buffer(peer, self.channel, view)
 
-    async def barrier(self) -> None:
-        """Return once every rank of the group has called this, inside a running call; sends no payload.
+    async def exchange(self, to: int, outgoing: memoryview, source: int, incoming: memoryview) -> None:
+        """Send and receive at once; when either fails, the other is cancelled and the error is raised."""
+        await together(self.send(to, outgoing), self.receive(source, incoming))
 
-        Cost: ceil(log2 n) steps of a header.
-        Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization" (dissemination).
-        """
-        distance, call = 1, self.calls.current
-        assert call is not None
-        while distance < self.size:
-            to, source = self.ranks[(self.rank + distance) % self.size], self.ranks[(self.rank - distance) % self.size]
-            call.greets(to), call.hears(source)
-            await together(self._greet(to, call.greeting), self._heed(source, call))
-            distance *= 2
+    async def greet(self, to: int, source: int) -> None:
+        """Send only the greeting of the call to one rank, and compare that of another; the call's first messages."""
+        call, to, source = self.calls.running, self.ranks[to], self.ranks[source]
+        call.first_to(to), call.first_from(source)
+        await together(self._send_greeting(to, call), self._receive_first(source, call))
 
-    async def _greet(self, peer: int, greeting: bytes) -> None:
-        await self.transport.send_buffer(peer, self.channel, memoryview(greeting), header=GREETING_BYTES)
+    async def _send_greeting(self, peer: int, call: Call) -> None:
+        await self.transport.send_buffer(peer, self.channel, memoryview(call.greeting), GREETING_BYTES)
 
-    async def _heed(self, peer: int, call: Call) -> None:
-        greeting = memoryview(bytearray(GREETING_BYTES))
-        await self._receive_first(peer, call, greeting)
-        call.compare(peer, greeting)
-
-    async def _receive_first(self, peer: int, call: Call, view: memoryview) -> None:
-        """Receive the first bytes of a peer in a call. Even if their size is unexpected, they contain its signature."""
+    async def _receive_first(self, peer: int, call: Call, nbytes: int = 0) -> memoryview:
+        """Receive and compare a peer's greeting. Returns the bytes after it; bytes of another size have it too."""
+        packed = memoryview(bytearray(GREETING_BYTES + nbytes))
         try:
-            await self.transport.receive_buffer(peer, self.channel, view, header=GREETING_BYTES)
-        except SizeMismatch as misfit:
-            if len(misfit.beginning) >= GREETING_BYTES:
-                call.compare(peer, misfit.beginning)
+            await self.transport.receive_buffer(peer, self.channel, packed, GREETING_BYTES)
+        except SizeMismatch as mismatch:
+            if len(mismatch.beginning) >= GREETING_BYTES:
+                call.compare(peer, mismatch.beginning)
             raise
+        call.compare(peer, packed)
+        return packed[GREETING_BYTES:]
 
     def calling(self, signature: str) -> Call:
         """The context in which a collective runs; its signature must be equal on all ranks."""
@@ -156,20 +139,14 @@ class Group:
         Two ranks must not exchange messages in more than one such subgroup at a time.
         """
         part = copy(self)
-        part.ranks, part.size = tuple(self.ranks[rank] for rank in ranks), len(ranks)
-        part.rank = ranks.index(self.rank)
+        part.ranks, part.size, part.rank = tuple(self.ranks[rank] for rank in ranks), len(ranks), ranks.index(self.rank)
         return part
-
-    async def exchange(self, to: int, outgoing: memoryview, source: int, incoming: memoryview) -> None:
-        """Send and receive at once; when either fails, the other is cancelled and the error is raised."""
-        await together(self.send(to, outgoing), self.receive(source, incoming))
 
     @cached_property
     def nodes(self) -> tuple[int, ...]:
         """For each rank of the group, the lowest rank of the group on the same node."""
-        names = self.transport.nodes
-        mine = [names[rank] for rank in self.ranks]
-        return tuple(mine.index(name) for name in mine)
+        nodes = [self.transport.nodes[rank] for rank in self.ranks]
+        return tuple(map(nodes.index, nodes))
 
     @cached_property
     def native(self) -> Native | None:

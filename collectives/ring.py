@@ -34,36 +34,35 @@ class Walk:
     Args:
         group: the ring consists of the ranks of this group.
         vector: the array; of the same length on every rank.
-        reduction: how segments are reduced in the left half; None if only the right half runs.
         stride: distance to the next rank of the ring; has no common divisor with the size of the group.
     """
 
     group: Group
     vector: Vector
-    reduction: Reduction | None
     stride: int = 1
 
     @property
     def position(self) -> int:
         return self.group.rank * pow(self.stride, -1, self.group.size) % self.group.size
 
-    async def reduce_scatter(self) -> None:
+    async def reduce_scatter(self, reduction: Reduction) -> None:
         """Run the left half: segment `position` is complete here, the other segments hold partial sums."""
-        await self._walk(0, self.group.size - 1)
+        await self._walk(0, self.group.size - 1, reduction)
 
     async def all_gather(self) -> None:
         """Run the right half: all ranks receive segment `position` of every rank."""
         await self._walk(self.group.size - 1, 2 * (self.group.size - 1))
 
-    async def all_reduce(self) -> None:
+    async def all_reduce(self, reduction: Reduction) -> None:
         """Run both halves; the second one begins before the first has ended."""
-        await self._walk(0, 2 * (self.group.size - 1))
+        await self._walk(0, 2 * (self.group.size - 1), reduction)
 
-    async def _walk(self, start: int, stop: int) -> None:
+    async def _walk(self, start: int, stop: int, reduction: Reduction | None = None) -> None:
+        """Run the steps from `start` to `stop`; a reduction is for those of the left half."""
         if start == stop:
             return
         ready = asyncio.Semaphore(sum(1 for _ in self._met(start, start + 1)))
-        await together(self._send(start, stop, ready), self._receive(start, stop, ready))
+        await together(self._send(start, stop, ready), self._receive(stop, reduction, ready))
 
     def _met(self, start: int, stop: int) -> Iterator[Range]:
         """The pieces of the segments v(start) .. v(stop - 1)."""
@@ -78,21 +77,22 @@ class Walk:
             await ready.acquire()
             await self.group.send(following, self.vector.bytes(low, high))
 
-    async def _receive(self, start: int, stop: int, ready: asyncio.Semaphore) -> None:
-        previous, turn = (self.group.rank - self.stride) % self.group.size, self.group.size - 1
-        for step in range(start, min(stop, turn)):
-            await self._reduce(previous, step + 1, ready)
-        for low, high in self._met(max(start, turn) + 1, stop + 1):
+    async def _receive(self, stop: int, reduction: Reduction | None, ready: asyncio.Semaphore) -> None:
+        previous, half = (self.group.rank - self.stride) % self.group.size, self.group.size - 1
+        if reduction is not None:
+            for step in range(1, half + 1):
+                await self._reduce(previous, step, reduction, ready)
+        for low, high in self._met(half + 1, stop + 1):
             await self.group.receive(previous, self.vector.bytes(low, high))
             ready.release()
 
-    async def _reduce(self, previous: int, step: int, ready: asyncio.Semaphore) -> None:
+    async def _reduce(self, previous: int, step: int, reduction: Reduction, ready: asyncio.Semaphore) -> None:
         """Reduce the received v(step) into the same segment here; finish the last segment piece by piece."""
         group, vector, whole = self.group, self.vector, step == self.group.size - 1
         scratch = group.workspace.scratch(vector, -(-len(vector) // group.size), self.stride)
         for low, high in self._met(step, step + 1):
             await group.receive(previous, scratch.bytes(0, high - low))
-            self.reduction.into(vector, (low, high), scratch)
+            reduction.into(vector, (low, high), scratch)
             if whole:
-                self.reduction.finish(vector.elements[low:high], group.size)
+                reduction.finish(vector.elements[low:high], group.size)
             ready.release()

@@ -14,7 +14,7 @@ from time import perf_counter
 import numpy as np
 
 from collectives.all_reduce import algorithms, all_reduce
-from collectives.barrier import barrier
+from collectives.barrier import barrier, meet
 from collectives.cost_model import Prices
 from collectives.group import Group
 
@@ -57,7 +57,7 @@ async def runnable(group: Group) -> list[str]:
     """The algorithms that these ranks can run for every dtype; the same list on all ranks."""
     async with group.calling("which algorithms there are"):
         shared = await group.shared.open() is not None
-        await group.barrier()
+        await meet(group)
     lacking = {"auto", "native"}  # a native one supports fewer dtypes
     lacking |= set() if shared else {"shared"}
     lacking |= set() if len(set(group.nodes)) > 1 else {"hierarchical"}

@@ -1,9 +1,10 @@
-"""The event loop for transports, with timers finer than a millisecond; yielding to it, and resolving futures."""
+"""The event loop for transports, with timers finer than a millisecond; yielding to it, its task, resolving futures."""
 
 import asyncio
 import ctypes
 import selectors
 import sys
+from typing import Any
 
 PR_SET_TIMERSLACK = 29
 
@@ -31,6 +32,18 @@ async def step_aside() -> None:
 def _begin(turn: asyncio.Future[None]) -> None:
     if not turn.done():
         turn.set_result(None)
+
+
+def this_task() -> asyncio.Task[Any]:
+    """The running task.
+
+    Raises:
+        RuntimeError: no task is running: this is a callback, or another thread.
+    """
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("no task is running here; call this from a coroutine")
+    return task
 
 
 def settle(freed: asyncio.Future[None], error: BaseException | None = None) -> None:

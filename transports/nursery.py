@@ -10,6 +10,8 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
+from transports.event_loop import this_task
+
 T = TypeVar("T")
 
 
@@ -26,11 +28,11 @@ class Nursery:
     def __init__(self) -> None:
         self._tasks = set[asyncio.Task[Any]]()
         self._error: BaseException | None = None
-        self._failed = self._leaving = self._asked = self._closed = False
+        self._failed = self._leaving = self._cancelled = self._closed = False
         self._empty: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> "Nursery":
-        self._parent = asyncio.current_task()
+        self._parent = this_task()
         self._before = self._parent.cancelling()
         return self
 
@@ -42,7 +44,7 @@ class Nursery:
         """
         if self._closed:
             work.close()
-            raise RuntimeError(f"the block that should be the parent of {work.__qualname__} has ended; start it inside")
+            raise RuntimeError(f"the block that should be the parent of {work!r} has ended; start it inside")
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -52,7 +54,7 @@ class Nursery:
 
     async def __aexit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._leaving = True
-        if self._asked:
+        if self._cancelled:
             self._parent.uncancel()
         if error is not None:
             self._fail(None if kind is asyncio.CancelledError else error)
@@ -81,8 +83,8 @@ class Nursery:
         self._failed = True
         for task in self._tasks:
             task.cancel()
-        if not self._leaving and not self._asked:
-            self._asked = True
+        if not self._leaving and not self._cancelled:
+            self._cancelled = True
             self._parent.cancel()
 
 

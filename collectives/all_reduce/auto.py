@@ -18,7 +18,7 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
     """Run the algorithm that `chosen_by` names."""
     allocated = group.prices is not None and group.shared.find(vector) is not None
     chosen = await chosen_by(group, vector.nbytes, allocated) if group.prices or not group.shared.memory else "shared"
-    group.calls.current.state(_stated(group.calls.current.signature, chosen))
+    group.calls.running.state(_stated(group.calls.running.signature, chosen))
     await known(chosen).all_reduce(group, vector, reduction)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from collectives.all_reduce import accumulate as _wide
 from collectives.all_reduce.registry import algorithm_for, choices, known
 from collectives.arrays import Vector
+from collectives.barrier import meet
 from collectives.group import Group
 from collectives.reduction import Reduction
 
@@ -43,7 +44,7 @@ async def all_reduce(
     run, reduction, signature = group.workspace.cached_last(asked, lambda: _meant(vector, op, algorithm, accumulate))
     async with group.calling(signature):
         if not len(vector):
-            await group.barrier()
+            await meet(group)
         else:
             await run(group, vector, reduction)
 

@@ -3,6 +3,7 @@
 import math
 
 from collectives.arrays import Vector
+from collectives.barrier import meet
 from collectives.group import Group
 from collectives.reduction import Reduction
 from transports.wire.arrays import Block
@@ -19,7 +20,7 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
     if own is None:
         name = type(group.transport).__name__
         raise ValueError(f"this transport has no all-reduce of its own (transport: {name}); choose another algorithm")
-    await group.barrier()  # compares signatures: MPI checks no lengths or dtypes and could write beyond the array
+    await meet(group)  # compares signatures: MPI checks no lengths or dtypes and could write beyond the array
     if group.size > 1 and len(vector):
         block = Block(vector.dtype, (len(vector),), vector.data)
         await own.all_reduce(block, "max" if reduction.op == "max" else "sum")

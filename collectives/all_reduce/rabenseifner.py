@@ -71,9 +71,9 @@ def bytes_to(size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, 
     """To each partner one half while halving and one while doubling: 2(c-1)/c m in total if c divides m; plus the
     bytes of folding.
     """
-    member = _fold.member_of(rank, size)
-    levels = [] if member is None else halvings(member, _fold.core_of(size)[0], nbytes // itemsize)
-    sent = Counter(_fold.bytes_to(size, rank, nbytes))
-    for distance, kept, given in levels:
+    member, sent = _fold.member_of(rank, size), Counter(_fold.bytes_to(size, rank, nbytes))
+    if member is None:
+        return dict(+sent)
+    for distance, kept, given in halvings(member, _fold.core_of(size)[0], nbytes // itemsize):
         sent[_fold.rank_of(member ^ distance, size)] += (kept[1] - kept[0] + given[1] - given[0]) * itemsize
     return dict(+sent)

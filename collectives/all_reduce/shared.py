@@ -74,14 +74,14 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
         (Places, vector.dtype, type(vector.elements)), lambda: Places(group, memory, vector)
     )
     if vector.nbytes >= LONG and (found := group.shared.find(vector)):
-        group.calls.current.state(group.calls.current.signature.replace(" by ", f" in {found.place} by ", 1))
-        await _in_place(group.calls.current, places, found.arrays, reduction)
+        group.calls.running.state(group.calls.running.signature.replace(" by ", f" in {found.place} by ", 1))
+        await _in_place(group.calls.running, places, found.arrays, reduction)
     elif length <= places.whole and (others == 1 or vector.nbytes * others <= SHORT):
-        await _at_once(group.calls.current, places, vector, reduction)
+        await _at_once(group.calls.running, places, vector, reduction)
     elif others == 1 and vector.itemsize > HALF:
-        await _for_itself(group.calls.current, places, vector, reduction)
+        await _for_itself(group.calls.running, places, vector, reduction)
     else:
-        await _divided(group.calls.current, places, vector, reduction)
+        await _divided(group.calls.running, places, vector, reduction)
 
 
 def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
@@ -107,17 +107,17 @@ async def _at_once(call: Call, places: Places, vector: Vector, reduction: Reduct
 
 async def _for_itself(call: Call, places: Places, vector: Vector, reduction: Reduction) -> None:
     """For two ranks: lend one whole chunk after another, and reduce the previous one."""
-    memory, last = places.memory, None
+    lent, *chunks = pieces(0, len(vector), min(places.whole, max(1, CHUNK // vector.itemsize)))
     places.greet(call)
-    for chunk in pieces(0, len(vector), min(places.whole, max(1, CHUNK // vector.itemsize))):
+    _lend_whole(places, vector, lent)
+    await places.memory.meet()
+    places.compare(call)
+    for chunk in chunks:
         _lend_whole(places, vector, chunk)
-        if last is not None:
-            _reduce_whole(places, vector, last, reduction)
-        await memory.meet()
-        if last is None:
-            places.compare(call)
-        last = chunk
-    _reduce_whole(places, vector, last, reduction)
+        _reduce_whole(places, vector, lent, reduction)
+        await places.memory.meet()
+        lent = chunk
+    _reduce_whole(places, vector, lent, reduction)
 
 
 def _lend_whole(places: Places, vector: Vector, chunk: Range) -> None:

@@ -25,24 +25,30 @@ def test_a_group_that_cannot_be_is_refused(ranks, says):
         Group(world(3)[0], ranks, 0)
 
 
+async def exchanged(group, to, outgoing, source, incoming):
+    async with group.calling("exchange"):
+        await group.exchange(to, memoryview(outgoing), source, memoryview(incoming))
+
+
 async def test_exchange_goes_both_ways_at_once():
     ends, taken = world(2), [bytearray(3), bytearray(3)]
 
     groups = [Group(end, (0, 1), 7) for end in ends]
     sides = zip(groups, (b"abc", b"xyz"), taken, strict=True)
-    await asyncio.gather(
-        *(
-            group.exchange(1 - group.rank, memoryview(out), 1 - group.rank, memoryview(into))
-            for group, out, into in sides
-        )
-    )
+    await asyncio.gather(*(exchanged(group, 1 - group.rank, out, 1 - group.rank, into) for group, out, into in sides))
     assert taken == [b"xyz", b"abc"]
+
+
+async def test_messages_outside_a_call_are_refused():
+    group = Group(world(2)[0], (0, 1), 7)
+    with pytest.raises(RuntimeError, match="calling"):
+        await group.send(1, memoryview(b"abc"))
 
 
 async def test_an_exchange_whose_one_half_fails_ends_with_its_error():
     ends = world(3)
     group = Group(ends[0], (0, 1, 2), 0)
-    call = asyncio.ensure_future(group.exchange(1, memoryview(b"abc"), 2, memoryview(bytearray(3))))
+    call = asyncio.ensure_future(exchanged(group, 1, b"abc", 2, bytearray(3)))
     await asyncio.sleep(0)
     kill(ends[1])
     with pytest.raises(TransportError, match="lost rank 1"):
@@ -52,7 +58,7 @@ async def test_an_exchange_whose_one_half_fails_ends_with_its_error():
 
 async def test_what_is_empty_is_never_sent():
     group = Group(world(2)[0], (0, 1), 0)
-    await group.exchange(1, memoryview(b""), 1, memoryview(b""))
+    await exchanged(group, 1, b"", 1, bytearray())
 
 
 def test_scratch_is_made_once_and_bounded():
