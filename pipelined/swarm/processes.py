@@ -108,7 +108,7 @@ class TrainerProcess:
     async def _status(self, request: Request) -> Response:
         left, unscored = self.leader.left, self.leader.unscored
         leading = {"leads": left is not None, "left": left, "unscored": unscored, **self.leader.progress}
-        unheard = {"rejected": dict(self._endpoint.rejected), "refused": dict(self._endpoint.refused)}
+        unheard = {"rejected": dict(self._endpoint.invalid_input), "refused": dict(self._endpoint.rejected_requests)}
         told = {**self.trainer.status(), **leading, **unheard, "cut_off": self.view.cut_off}
         return Response(note={**told, **events_asked_for(request)})
 

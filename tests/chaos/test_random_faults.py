@@ -90,7 +90,7 @@ class Story:
         self.mend()
         await asyncio.gather(*self.asks)  # a wait without end would be a deadlock of the clock
         for end in self.ends.values():
-            assert not end.failed.done() and not end.rejected
+            assert not end.failed.done() and not end.invalid_input
             await end.close()
 
     def mend(self):

@@ -66,7 +66,7 @@ async def a_question_comes_back_with_its_note_and_arrays(world):
         assert response.blocks[1].numpy() == size and response.blocks[1].shape == ()
     assert (a.bytes_sent, a.bytes_received) == (b.bytes_received, b.bytes_sent)
     assert a.bytes_sent == sum((0, 1, SMALL, LARGE)) + 4 * 8
-    assert not a.rejected and not b.rejected
+    assert not a.invalid_input and not b.invalid_input
 
 
 async def the_asker_is_known_to_the_handler(world):
@@ -281,7 +281,7 @@ async def a_cancelled_ask_cancels_its_handler_and_nothing_else(world):
     await hold.ended.wait()
     other.go.set()
     assert (await goes_on).note == "on"
-    assert not b.failed.done() and not b.rejected
+    assert not b.failed.done() and not b.invalid_input
 
 
 async def an_ask_cancelled_on_its_way_leaves_its_memory_and_the_connection_alone(world):
@@ -298,7 +298,7 @@ async def an_ask_cancelled_on_its_way_leaves_its_memory_and_the_connection_alone
         data[:] = 0
         after = await a.request(b.address, "echo", bytes_of(LARGE, turns))
         assert bytes(after.blocks[0].data) == bytes_of(LARGE, turns).tobytes()
-    assert not a.rejected and not b.rejected
+    assert not a.invalid_input and not b.invalid_input
 
 
 async def parties_ask_one_another_at_once_and_while_they_answer(world):

@@ -20,7 +20,7 @@ def test_microbatches_that_are_not_finite_end_training(monkeypatch):
     monkeypatch.setattr(virtual_swarm, "data", spoilt)
     swarm = run_virtual(diverging("came to nothing"))
     assert swarm.heads[-1].step == 2
-    assert sum(each.refused["not finite"] for each in swarm.endpoints.values()) >= 16
+    assert sum(each.rejected_requests["not finite"] for each in swarm.endpoints.values()) >= 16
 
 
 def test_sums_that_are_not_finite_end_training(monkeypatch):

@@ -228,7 +228,7 @@ async def over_tcp():
         while any(peer.peer.replica.step < steps for peer in peers):  # noqa: ASYNC110 (nothing tells of it)
             await asyncio.sleep(0)
         await end_in_order(running)
-        return [peer.peer.replica.stage.weights for peer in peers], [end.rejected for end in ends]
+        return [peer.peer.replica.stage.weights for peer in peers], [end.invalid_input for end in ends]
 
 
 def test_bytes_from_strangers_at_every_port_change_nothing_and_are_counted():

@@ -25,7 +25,7 @@ from tests.swarm.over_tcp import end_in_order
 from tests.unit.transports.rpc.hostile import KEY, forged, intruder, request, resident, until_lost
 from transports import pack
 from transports.rpc import Rejected, Unreachable
-from transports.rpc.identity import call, identity
+from transports.rpc.identity import PartyIdentity, connect
 from transports.rpc.tcp import open_at
 from transports.wire.frames import Kind
 
@@ -107,7 +107,7 @@ class Swarm:
                     sock.shutdown(socket.SHUT_WR)
                 await until_lost(sock)
             with suppress(Unreachable):
-                await call(end.address, identity(("127.0.0.1", 9), 78, b"the key of another swarm altogether"))
+                await connect(end.address, PartyIdentity(("127.0.0.1", 9), 78, b"the key of another swarm altogether"))
 
     async def request(self):
         """Ask each peer, and the trainer and the directory for what concerns them, as a member; what came of it."""
@@ -162,7 +162,7 @@ async def troubled():
             await asyncio.sleep(0)
         await end_in_order(swarm.running)
         weights = [peer.peer.replica.stage.weights for peer in swarm.peers]
-        counted = {name: (dict(end.rejected), dict(end.refused)) for name, end in swarm.ends.items()}
+        counted = {name: (dict(end.invalid_input), dict(end.rejected_requests)) for name, end in swarm.ends.items()}
         return weights, outcomes, counted, grown
 
 

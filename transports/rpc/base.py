@@ -70,16 +70,13 @@ class Rejected(TransportError):
         self.reason, self.facts = reason, facts
 
 
-SAME_KEY = "give every party the same PIPELINED_KEY or PIPELINED_KEY_FILE"
-"""The remedy if two ends hold different keys."""
-
 _FACTS = re.compile(r"[(:;'\"\[]|, got")
 
 
 def reason_of(error: Exception) -> str:
     """The text of an error before its facts: "too many blocks (got: 65, limit: 64)" is counted as "too many blocks".
 
-    No received text becomes part of a reason, so the number of reasons in `Endpoint.rejected` stays small.
+    No received text becomes part of a reason, so the number of reasons in `Endpoint.invalid_input` stays small.
     """
     return _FACTS.split(str(error), maxsplit=1)[0].strip() or type(error).__name__
 
@@ -107,15 +104,15 @@ class Endpoint(ABC):
     Attributes:
         address: the address for requests to this party, with its real port (never 0).
         incarnation: the number of this opening.
-        rejected: count of invalid input and callers not admitted, by reason; each ended its connection only.
-        refused: count of requests refused here, by reason.
+        invalid_input: count of invalid input and callers not admitted, by reason; each ended its connection only.
+        rejected_requests: count of requests rejected here, by reason.
         bytes_sent, bytes_received: payload so far.
     """
 
     address: str
     incarnation: int
-    rejected: Counter[str]
-    refused: Counter[str]
+    invalid_input: Counter[str]
+    rejected_requests: Counter[str]
     bytes_sent: int = 0
     bytes_received: int = 0
 

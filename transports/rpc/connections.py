@@ -105,11 +105,11 @@ class CommonEndpoint(Endpoint):
 
     def __init__(self, address: str, incarnation: int, most_under_way: int):
         self.address, self.incarnation = address, incarnation
-        self.rejected: Counter[str] = Counter()
+        self.invalid_input: Counter[str] = Counter()
         self.closed = False
         self.handlers = Handlers(most_under_way)
         self.connections = ConnectionTable(self.handlers.fail)
-        self.refused = self.handlers.refused
+        self.rejected_requests = self.handlers.rejected_requests
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.address} incarnation {self.incarnation}>"

@@ -36,13 +36,13 @@ class Handlers:
         most_under_way: bytes of messages that one connection may have in this endpoint's memory, headers included.
 
     Attributes:
-        failed, refused: as for `Endpoint`.
+        failed, rejected_requests: as for `Endpoint`.
     """
 
     def __init__(self, most_under_way: int = MOST_UNDER_WAY):
         self.most_under_way = most_under_way
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.refused: Counter[str] = Counter()
+        self.rejected_requests: Counter[str] = Counter()
         self._topics: dict[str, Topic] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}  # a dict keeps their order, so runs are reproducible
 
@@ -71,7 +71,9 @@ class Handlers:
     def count(self, rejection: Rejected) -> None:
         """Count a rejected request by its reason."""
         reason = rejection.reason
-        self.refused[reason if reason in self.refused or len(self.refused) < REASONS else "others"] += 1
+        self.rejected_requests[
+            reason if reason in self.rejected_requests or len(self.rejected_requests) < REASONS else "others"
+        ] += 1
 
     def fail(self, error: Exception) -> None:
         """Fail the endpoint with the error of a handler, a callback or the acceptor; the first error stays."""

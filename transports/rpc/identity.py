@@ -1,28 +1,104 @@
-"""The handshake of two endpoints: the ranks' handshake, with addresses in the fields of the ranks.
+"""The identity of an endpoint: its address, as text and in the hello of its handshake; and connecting to an address.
 
-    rank, peer    the listening ports of the sender and of the party that it calls
-    machine       the sender's IP address, 16 bytes (IPv4 as in RFC 4291, section 2.5.5.2)
-    run           one value for all endpoints, so a rank that connects here is refused as a member of another run
-
-So a proof covers both addresses. An address is read from a hello only after its proof.
+A hello holds the IP address of its sender, the port where it listens, and the port that it wants to reach, so a proof
+covers them. An address is read from a hello only after its proof.
 """
 
 import ipaddress
+import secrets
 import socket
+from dataclasses import dataclass, field
+from struct import Struct
 from urllib.parse import urlsplit
 
-from transports.errors import AuthenticationError, RendezvousError, WireError
-from transports.rpc.base import SAME_KEY, Party, Unreachable, reason_of
+from transports.errors import AuthenticationError, RendezvousError, TransportError, WireError
+from transports.rpc.base import Party, Unreachable, reason_of
 from transports.tcp.join.acceptor import converse
-from transports.tcp.join.handshake import Hello, Identity, connecting, digest
+from transports.tcp.join.handshake import (
+    NONCE_BYTES,
+    SAME_KEY,
+    VERSION,
+    Hello,
+    Identity,
+    Role,
+    Verdict,
+    check_prefix,
+    connecting,
+)
 from transports.tcp.sockets import SILENCE_S, Address, dial, is_loopback, resolve, told, tune
 
 SCHEME = "tcp://"
-RUN = digest("endpoints")
+MAGIC = b"PPLE"
+HELLO = Struct("!4sBB16sHHQ32s")
 
 
 class NoSharedKey(PermissionError):
     """The two ends hold different keys, or none."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartyHello(Hello):
+    """An endpoint as it presents itself.
+
+    Args:
+        ip: the sender's IP address, 16 bytes (IPv4 as in RFC 4291, section 2.5.5.2).
+        port, peer_port: the ports where the sender listens, and where it expects the other end to listen.
+        incarnation: as in `Party`.
+    """
+
+    role: Role
+    ip: bytes
+    port: int
+    peer_port: int
+    incarnation: int
+    nonce: bytes
+
+    def pack(self) -> bytes:
+        return HELLO.pack(MAGIC, VERSION, self.role, self.ip, self.port, self.peer_port, self.incarnation, self.nonce)
+
+    @property
+    def party(self) -> Party:
+        """The sender, which must have proved its key."""
+        ip = ipaddress.IPv6Address(self.ip)
+        return Party(written((str(ip.ipv4_mapped or ip), self.port)), self.incarnation)
+
+
+@dataclass(frozen=True, slots=True)
+class PartyIdentity(Identity[PartyHello, int]):
+    """The fields that an endpoint sends in every hello, and the key that it proves (empty: none).
+
+    Args:
+        address: the numeric address at which others reach this endpoint.
+    """
+
+    hello_bytes = HELLO.size
+    address: Address
+    incarnation: int
+    key: bytes = field(repr=False)
+
+    def hello(self, role: Role, peer: int) -> PartyHello:
+        ip = ipaddress.ip_address(self.address[0])
+        packed = ip.packed if ip.version == 6 else b"\0" * 10 + b"\xff\xff" + ip.packed
+        return PartyHello(role, packed, self.address[1], peer, self.incarnation, secrets.token_bytes(NONCE_BYTES))
+
+    def reply(self, hello: PartyHello) -> PartyHello:
+        return self.hello(Role.ACCEPTOR, hello.port)
+
+    def parse(self, data: bytes, role: Role) -> PartyHello:
+        check_prefix(data, MAGIC, role)
+        return PartyHello(role, *HELLO.unpack(data)[3:])
+
+    def judge(self, hello: PartyHello) -> Verdict:
+        return Verdict.WELCOME if hello.peer_port == self.address[1] else Verdict.OTHER_PEER
+
+    def refusal(self, verdict: Verdict, connector: PartyHello, acceptor: PartyHello) -> TransportError:
+        if verdict is Verdict.WRONG_KEY:
+            return AuthenticationError(f"this end holds another key than {acceptor.party.address}, or none; {SAME_KEY}")
+        ports = f"port wanted: {connector.peer_port}, reached: {acceptor.port}"
+        return RendezvousError(f"another endpoint answers there ({ports}); check the address")
+
+    def name(self, hello: PartyHello) -> str:
+        return "a caller"
 
 
 def written(address: Address) -> str:
@@ -43,20 +119,7 @@ def read(address: str) -> Address:
     return parts.hostname, parts.port
 
 
-def identity(own: Address, incarnation: int, key: bytes) -> Identity:
-    """The identity that an endpoint sends in every hello."""
-    ip = ipaddress.ip_address(own[0])
-    packed = ip.packed if ip.version == 6 else b"\0" * 10 + b"\xff\xff" + ip.packed
-    return Identity(own[1], 1, RUN, incarnation, key, packed)
-
-
-def party(hello: Hello) -> Party:
-    """The party that sent this hello and has proved its key."""
-    ip = ipaddress.IPv6Address(hello.machine)
-    return Party(written((str(ip.ipv4_mapped or ip), hello.rank)), hello.incarnation)
-
-
-async def call(address: str, me: Identity) -> tuple[socket.socket, Party]:
+async def connect(address: str, me: PartyIdentity) -> tuple[socket.socket, Party]:
     """Connect to the endpoint at an address and complete the handshake; the caller owns the socket.
 
     Raises:
@@ -72,24 +135,24 @@ async def call(address: str, me: Identity) -> tuple[socket.socket, Party]:
         raise Unreachable(address, told(error), sent=False, wrong_key=isinstance(error, NoSharedKey)) from error
 
 
-async def _first(found: list[Address], me: Identity) -> tuple[socket.socket, Party]:
+async def _first(found: list[Address], me: PartyIdentity) -> tuple[socket.socket, Party]:
     """Try the addresses of one name in turn."""
     for address in found[:-1]:
         try:
-            return await _knock(address, me)
+            return await _connect_to(address, me)
         except OSError:
             continue
-    return await _knock(found[-1], me)
+    return await _connect_to(found[-1], me)
 
 
-async def _knock(address: Address, me: Identity) -> tuple[socket.socket, Party]:
+async def _connect_to(address: Address, me: PartyIdentity) -> tuple[socket.socket, Party]:
     """Connect to one address and complete the handshake. Raises OSError with the reason if that fails."""
     if not me.key and not is_loopback(address[0]):
         raise NoSharedKey(f"it is on another machine, and no key is shared; {SAME_KEY}")
     sock = await dial(address)
     try:
         tune(sock)
-        return sock, party(await converse(sock, connecting(me, address[1])))
+        return sock, (await converse(sock, connecting(me, address[1]))).party
     except BaseException as error:
         sock.close()
         if isinstance(error, AuthenticationError):
@@ -101,15 +164,15 @@ async def _knock(address: Address, me: Identity) -> tuple[socket.socket, Party]:
         raise
 
 
-def why_turned_away(error: Exception) -> str:
+def rejection_label(error: Exception) -> str:
     """The name under which a caller that was not admitted is counted."""
     match error:
         case AuthenticationError():
             return "wrong key"
         case TimeoutError():
-            return "silent at the door"
+            return "handshake timed out"
         case OSError():
-            return "hung up at the door"
+            return "closed during the handshake"
         case RendezvousError():
-            return "wanted another party"
+            return "wanted another endpoint"
     return reason_of(error)

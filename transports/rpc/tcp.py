@@ -17,11 +17,11 @@ from transports.errors import AuthenticationError, RendezvousError
 from transports.rpc.base import Party, Unreachable
 from transports.rpc.connections import CommonEndpoint
 from transports.rpc.handlers import MOST_UNDER_WAY
-from transports.rpc.identity import SAME_KEY, SCHEME, call, identity, party, read, why_turned_away, written
+from transports.rpc.identity import SCHEME, PartyHello, PartyIdentity, connect, read, rejection_label, written
 from transports.rpc.tcp_connection import Connection
 from transports.tcp.config import parse_port, read_key
-from transports.tcp.join.acceptor import Acceptor
-from transports.tcp.join.handshake import Hello, Verdict
+from transports.tcp.join.acceptor import Acceptor, Admission
+from transports.tcp.join.handshake import SAME_KEY, Verdict
 from transports.tcp.join.meeting_points import reachable
 from transports.tcp.sockets import Address, is_loopback, listen, resolve, told
 
@@ -91,15 +91,13 @@ def is_anywhere(host: str) -> bool:
     return ipaddress.ip_address(host.partition("%")[0]).is_unspecified
 
 
-class TcpEndpoint(CommonEndpoint):
+class TcpEndpoint(CommonEndpoint, Admission[PartyHello]):
     """See `open_at`."""
 
     def __init__(self, own: Address, listener: socket.socket, key: bytes, shape: Shape | None, most_under_way: int):
         super().__init__(written(own), secrets.randbits(63), most_under_way)
-        self._me, self._shape = identity(own, self.incarnation, key), shape
-        self._acceptor = Acceptor(
-            listener, self._me, lambda hello: Verdict.WELCOME, self._enter, self._turned_away, failed=self.handlers.fail
-        )
+        self._me, self._shape = PartyIdentity(own, self.incarnation, key), shape
+        self._acceptor = Acceptor(listener, self._me, self)
         self._calls: dict[asyncio.Task[None], None] = {}
         self._closing: asyncio.Task[None] | None = None
 
@@ -132,7 +130,7 @@ class TcpEndpoint(CommonEndpoint):
 
     async def _reach(self, connection: Connection) -> None:
         try:
-            sock, peer = await call(connection.address, self._me)
+            sock, peer = await connect(connection.address, self._me)
         except Unreachable as error:
             return connection.end_for(error)
         except Exception as error:  # a bug here must not leave the requests waiting for ever
@@ -140,12 +138,16 @@ class TcpEndpoint(CommonEndpoint):
             return connection.end(f"calling it failed ({type(error).__name__})", sent=False)
         self._attach(connection, sock, peer)
 
-    async def _enter(self, hello: Hello, sock: socket.socket) -> None:
-        """The acceptor admitted a party."""
+    def admit(self, hello: PartyHello) -> Verdict:
+        return Verdict.WELCOME
+
+    async def enter(self, hello: PartyHello, sock: socket.socket) -> None:
         if self.closed:
             return sock.close()
-        peer = party(hello)
-        self._attach(self._connection(peer.address), sock, peer)
+        self._attach(self._connection(hello.party.address), sock, hello.party)
+
+    def on_error(self, error: Exception) -> None:
+        self.handlers.fail(error)
 
     def _connection(self, address: str) -> Connection:
         connection = Connection(self, address, self._shape)
@@ -162,5 +164,5 @@ class TcpEndpoint(CommonEndpoint):
             sock.close()
             connection.end(told(error), sent=False)
 
-    def _turned_away(self, error: Exception) -> None:
-        self.rejected[why_turned_away(error)] += 1
+    def on_rejected(self, error: Exception) -> None:
+        self.invalid_input[rejection_label(error)] += 1

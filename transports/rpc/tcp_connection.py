@@ -92,7 +92,7 @@ class Connection:
         """Count invalid input by its reason, once for each connection: it ends the connection."""
         if self._fit:
             self._fit = False
-            self._endpoint.rejected[reason_of(error)] += 1
+            self._endpoint.invalid_input[reason_of(error)] += 1
 
     def end(self, reason: str, sent: bool = True) -> None:
         """End the connection with this reason; every wait on it ends."""

@@ -28,7 +28,7 @@ from transports.errors import RendezvousError, TransportError, WireError
 from transports.nursery import Nursery
 from transports.tcp.config import TcpConfig
 from transports.tcp.join.control import read_control, send_control
-from transports.tcp.join.rendezvous import Peers
+from transports.tcp.join.rendezvous import PeerSockets
 from transports.tcp.sockets import accept, read_exactly, watched
 
 NONCE_BYTES = 32
@@ -187,7 +187,7 @@ async def _exchange(sock: socket.socket, own: list[int]) -> list[int]:
     return told
 
 
-async def settle_in(config: TcpConfig, peers: Peers) -> int:
+async def settle_in(config: TcpConfig, peers: PeerSockets) -> int:
     """Replace the sockets to ranks of this machine by faster ones; all ranks call this.
 
     Returns: the number of distinct cores that the ranks of this machine may run on.

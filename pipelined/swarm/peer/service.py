@@ -154,8 +154,8 @@ class PeerService:
         traffic = {
             "sent": endpoint.bytes_sent,
             "received": endpoint.bytes_received,
-            "rejected": dict(endpoint.rejected),
-            "refused": dict(endpoint.refused),
+            "rejected": dict(endpoint.invalid_input),
+            "refused": dict(endpoint.rejected_requests),
         }
         health = {"cut_off": self._view.cut_off, "unsaved": self._saver.failed, "donor": donor}
         return Response(note={**holds, **done, **traffic, **health, **events_asked_for(request)})

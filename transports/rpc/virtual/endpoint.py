@@ -126,7 +126,7 @@ class VirtualConnection:
             self._refuse(error)
 
     def _refuse(self, error: WireError) -> None:
-        self.endpoint.rejected[reason_of(error)] += 1
+        self.endpoint.invalid_input[reason_of(error)] += 1
         self.hang_up(f"it sent what no endpoint says: {error}")
 
     def _tell(self, kind: Kind, header: Header) -> None:

@@ -7,42 +7,47 @@ is dropped, or the oldest if all have sent something.
 
 import asyncio
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, Generic
 
 from transports.errors import RendezvousError, TransportError, WireError
 from transports.nursery import Nursery
-from transports.tcp.join.handshake import Dialogue, Hello, Identity, Verdict, accepting, connecting
+from transports.tcp.join.handshake import Dialogue, H, Identity, P, Verdict, accepting, connecting
+from transports.tcp.join.identity import RankHello, RankIdentity
 from transports.tcp.sockets import SILENCE_S, Address, accept, dial, read_exactly, tune
 
 STRANGERS = 256
 
 
-async def converse(sock: socket.socket, dialogue: Dialogue, spoke: Callable[[], None] = lambda: None) -> Hello:
-    """Run a handshake on a socket, within `SILENCE_S` seconds.
+async def converse(sock: socket.socket, dialogue: Dialogue[H], on_read: Callable[[], None] = lambda: None) -> H:
+    """Run a handshake on a socket, within `SILENCE_S` seconds. Returns the hello of the other end.
 
     Args:
-        spoke: called after each read.
+        on_read: called after each read.
     Raises:
         TimeoutError: the other side did not send in time. ConnectionError: it closed the connection. Else as the
             dialogue.
     """
-    loop, heard = asyncio.get_running_loop(), None
+    loop = asyncio.get_running_loop()
     async with asyncio.timeout(SILENCE_S):
-        while True:
-            try:
-                step = dialogue.send(heard)
-            except StopIteration as end:
-                return end.value
-            if isinstance(step, int):
-                heard = await read_exactly(sock, step)
-                spoke()
-            else:
-                heard = await loop.sock_sendall(sock, step)
+        try:
+            step = next(dialogue)
+            while True:
+                if isinstance(step, int):
+                    data = await read_exactly(sock, step)
+                    on_read()
+                    step = dialogue.send(data)
+                else:
+                    await loop.sock_sendall(sock, step)
+                    step = next(dialogue)
+        except StopIteration as end:
+            hello: H = end.value
+            return hello
 
 
-async def connect(address: Address, me: Identity, peer: int) -> tuple[socket.socket, Hello]:
+async def connect(address: Address, me: RankIdentity, peer: int) -> tuple[socket.socket, RankHello]:
     """Connect to a rank and complete the handshake; the caller owns the socket.
 
     Raises:
@@ -64,33 +69,38 @@ async def connect(address: Address, me: Identity, peer: int) -> tuple[socket.soc
         raise
 
 
-class Acceptor:
+class Admission(ABC, Generic[H]):
+    """The owner of an acceptor: it decides which callers are admitted, and takes their sockets."""
+
+    @abstractmethod
+    def admit(self, hello: H) -> Verdict:
+        """Decide on a caller that has proved the key and means this end."""
+
+    @abstractmethod
+    async def enter(self, hello: H, sock: socket.socket) -> None:
+        """Take the socket of an admitted caller; cancelled when the acceptor closes."""
+
+    def on_rejected(self, error: Exception) -> None:
+        """A caller was not admitted: the error of its handshake, also if it closed the connection or timed out."""
+
+    def on_error(self, error: Exception) -> None:
+        """An unexpected error. If this raises it, the acceptor ends, and raises it when it closes."""
+        raise error
+
+
+class Acceptor(Generic[H, P]):
     """An async context: while it is open, handshakes run concurrently; on exit, the listener is closed.
 
     Args:
         listener: owned by the acceptor from now on.
-        admit: decides on a hello after its sender has proved the key.
-        enter: called with an admitted caller's socket; cancelled when the acceptor closes.
-        turned_away: called with the error of every caller that was not admitted, also if it closed or timed out.
-        failed: called with each error that `enter` or `turned_away` raises, and with an error that ends the acceptor.
-            If None, such an error ends the acceptor and is raised when the acceptor closes.
     """
 
-    def __init__(
-        self,
-        listener: socket.socket,
-        me: Identity,
-        admit: Callable[[Hello], Verdict],
-        enter: Callable[[Hello, socket.socket], Awaitable[None]],
-        turned_away: Callable[[Exception], None] = lambda error: None,
-        failed: Callable[[Exception], None] | None = None,
-    ):
-        self._listener, self._me = listener, me
-        self._admit, self._enter, self._turned_away, self._failed = admit, enter, turned_away, failed
+    def __init__(self, listener: socket.socket, me: Identity[H, P], owner: Admission[H]):
+        self._listener, self._me, self._owner = listener, me, owner
         self._silent: dict[socket.socket, asyncio.Task[None]] = {}
         self._speaking: dict[socket.socket, asyncio.Task[None]] = {}
 
-    async def __aenter__(self) -> "Acceptor":
+    async def __aenter__(self) -> "Acceptor[H, P]":
         self._serving = asyncio.create_task(self._supervise(self._serve))
         return self
 
@@ -107,9 +117,7 @@ class Acceptor:
         try:
             await work(*arguments)
         except Exception as error:
-            if self._failed is None:
-                raise
-            self._failed(error)
+            self._owner.on_error(error)
 
     async def _serve(self) -> None:
         async with Nursery() as callers:
@@ -122,10 +130,10 @@ class Acceptor:
     async def _greet(self, sock: socket.socket) -> None:
         try:
             tune(sock)
-            hello = await converse(sock, accepting(self._me, self._admit), partial(self._spoke, sock))
+            hello = await converse(sock, accepting(self._me, self._owner.admit), partial(self._spoke, sock))
         except (TransportError, OSError, TimeoutError) as error:
             sock.close()
-            return self._turned_away(error)
+            return self._owner.on_rejected(error)
         except BaseException:
             sock.close()
             raise
@@ -133,7 +141,7 @@ class Acceptor:
             self._silent.pop(sock, None)
             self._speaking.pop(sock, None)
         try:
-            await self._enter(hello, sock)
+            await self._owner.enter(hello, sock)
         except Exception:
             sock.close()
             raise

@@ -12,9 +12,10 @@ from typing import Any
 
 from transports.errors import RendezvousError, TransportError, WireError
 from transports.nursery import Nursery
-from transports.tcp.join.acceptor import Acceptor
+from transports.tcp.join.acceptor import Acceptor, Admission
 from transports.tcp.join.control import read_control, refuse, send_control
-from transports.tcp.join.handshake import SAME_KEY, Hello, Identity, Verdict, WrongKey
+from transports.tcp.join.handshake import SAME_KEY, UnprovenKey, Verdict
+from transports.tcp.join.identity import RankHello, RankIdentity
 from transports.tcp.sockets import SILENCE_S, Address, is_loopback, readable
 
 NAMED = 16
@@ -24,8 +25,8 @@ _logger.addHandler(logging.NullHandler())  # else Python prints the warnings of 
 
 
 @dataclass(slots=True)
-class Seat:
-    """A rank that has come: its connection, and the address where it listens, once received."""
+class JoinedRank:
+    """A rank that was admitted: its connection, and the address where it listens, once received."""
 
     sock: socket.socket
     incarnation: int
@@ -33,18 +34,18 @@ class Seat:
     address: Address | None = None
 
 
-class Coordinator:
+class Coordinator(Admission[RankHello]):
     """Gathers the other ranks once.
 
     Args:
         wait: seconds to wait for all ranks to come, and again for all ranks to connect to one another.
     """
 
-    def __init__(self, me: Identity, wait: float):
+    def __init__(self, me: RankIdentity, wait: float):
         self._me, self._wait = me, wait
-        self._seats: dict[int, Seat] = {}
-        self._full: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._refused: dict[int | None, str] = {}
+        self._joined: dict[int, JoinedRank] = {}
+        self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unproven = set[str]()
 
     async def gather(self, listener: socket.socket) -> dict[int, tuple[socket.socket, bytes]]:
         """The socket and machine of each other rank; closes the listener.
@@ -53,8 +54,8 @@ class Coordinator:
             RendezvousError: ranks did not come, or left; the error names callers that held another key.
         """
         try:
-            async with Acceptor(listener, self._me, self._admit, self._seat, self._missed_proof):
-                await self._everybody()
+            async with Acceptor(listener, self._me, self):
+                await self._all_joined()
             await self._mesh()
         except TransportError as error:
             await self._dismiss(error)
@@ -62,64 +63,65 @@ class Coordinator:
         except BaseException:
             self._clear()
             raise
-        return {rank: (seat.sock, seat.machine) for rank, seat in self._seats.items()}
+        return {number: (rank.sock, rank.machine) for number, rank in self._joined.items()}
 
-    async def _everybody(self) -> None:
+    async def _all_joined(self) -> None:
         try:
             async with asyncio.timeout(self._wait):
-                await self._full
+                await self._complete
         except TimeoutError as error:
-            missing = [rank for rank in range(1, self._me.world_size) if not self.is_seated(rank)]
+            missing = [rank for rank in range(1, self._me.world_size) if not self.has_joined(rank)]
             fact = f"ranks that never came: {listed(missing)} ({len(missing)} of {self._me.world_size}, waited: "
             remedy = "start them, or wait longer with tcp://HOST:PORT?wait=SECONDS"
-            if self._refused:
+            if self._unproven:
                 remedy = f"callers that held another key or none: {self._callers()}; {SAME_KEY}, {remedy}"
             raise RendezvousError(f"{fact}{self._wait:g} s); {remedy}") from error
 
-    def _admit(self, hello: Hello) -> Verdict:
+    def admit(self, hello: RankHello) -> Verdict:
         return Verdict.WELCOME if 0 < hello.rank < self._me.world_size else Verdict.UNEXPECTED
 
-    async def _seat(self, hello: Hello, sock: socket.socket) -> None:
-        if hello.rank in self._seats:
+    async def enter(self, hello: RankHello, sock: socket.socket) -> None:
+        if hello.rank in self._joined:
             with sock:
                 twice = f"two processes claim rank {hello.rank}; give each a RANK of its own"
                 return await refuse(sock, RendezvousError(twice))
-        seat = self._seats[hello.rank] = Seat(sock, hello.incarnation, hello.machine)
+        rank = self._joined[hello.rank] = JoinedRank(sock, hello.incarnation, hello.machine)
         try:
             async with asyncio.timeout(SILENCE_S):
-                seat.address = listening(await read_control(sock, "listening"))
-            self._look_around()
+                rank.address = listening(await read_control(sock, "listening"))
+            self._check_complete()
             await readable(sock)  # an admitted rank sends nothing before the table: this rank has left
         except (TransportError, OSError, TimeoutError):
             pass
-        if not self._full.done():  # else the table is being sent, which will fail
-            self._seats.pop(hello.rank).sock.close()
+        if not self._complete.done():  # else the table is being sent, which will fail
+            self._joined.pop(hello.rank).sock.close()
 
-    def is_seated(self, rank: int) -> bool:
+    def has_joined(self, rank: int) -> bool:
         """Whether this rank has come and sent the address where it listens."""
-        return rank in self._seats and self._seats[rank].address is not None
+        return rank in self._joined and self._joined[rank].address is not None
 
-    def _look_around(self) -> None:
-        if not self._full.done() and all(map(self.is_seated, range(1, self._me.world_size))):
-            self._full.set_result(None)
+    def _check_complete(self) -> None:
+        if not self._complete.done() and all(map(self.has_joined, range(1, self._me.world_size))):
+            self._complete.set_result(None)
 
-    def _missed_proof(self, error: Exception) -> None:
+    def on_rejected(self, error: Exception) -> None:
         """Record a caller with another key, and log it once for each rank number that such callers claim.
 
         Nothing else happens: any process that reaches the port can claim a rank's number, and the rank itself may still
         come.
         """
-        if isinstance(error, WrongKey) and error.claimed not in self._refused:
-            self._refused[error.claimed] = error.caller
+        if isinstance(error, UnprovenKey) and error.caller not in self._unproven:
+            self._unproven.add(error.caller)
             _logger.warning("caller refused: %s", error)
 
     def _callers(self) -> str:
-        named = [self._refused[rank] for rank in sorted(self._refused, key=lambda rank: (rank is None, rank))]
+        named = sorted(self._unproven, key=lambda caller: (len(caller), caller))  # rank 2, rank 10, a stranger
         return ", ".join(named[:NAMED]) + (", …" if len(named) > NAMED else "")
 
     async def _mesh(self) -> None:
-        table = [(rank, *seat.address, seat.incarnation) for rank, seat in sorted(self._seats.items())]
-        check_reach(seat.address for seat in self._seats.values())
+        addresses = {number: rank.address for number, rank in sorted(self._joined.items()) if rank.address is not None}
+        table = [(number, *address, self._joined[number].incarnation) for number, address in addresses.items()]
+        check_reach(addresses.values())
         try:
             async with asyncio.timeout(self._wait):
                 await self._with_all(lambda sock: self._meshed(sock, table))
@@ -142,17 +144,17 @@ class Coordinator:
                 raise RendezvousError(reason) from error
 
         async with Nursery() as group:
-            for rank, seat in self._seats.items():
-                group.create_task(with_one(rank, seat.sock))
+            for number, rank in self._joined.items():
+                group.create_task(with_one(number, rank.sock))
 
     async def _dismiss(self, error: TransportError) -> None:
-        for seat in self._seats.values():
-            await refuse(seat.sock, error)
+        for rank in self._joined.values():
+            await refuse(rank.sock, error)
         self._clear()
 
     def _clear(self) -> None:
-        for seat in self._seats.values():
-            seat.sock.close()
+        for rank in self._joined.values():
+            rank.sock.close()
 
 
 def listening(content: Any) -> Address:

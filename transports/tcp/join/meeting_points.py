@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from transports.errors import RendezvousError
 from transports.tcp.config import TcpConfig
-from transports.tcp.join.handshake import digest
+from transports.tcp.join.identity import digest
 from transports.tcp.sockets import Address, family, is_loopback, listen, resolve, told
 
 ANYWHERE = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}

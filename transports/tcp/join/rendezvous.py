@@ -23,10 +23,11 @@ from typing import Any
 from transports.errors import RendezvousError, WireError
 from transports.nursery import Nursery
 from transports.tcp.config import TcpConfig
-from transports.tcp.join.acceptor import Acceptor, connect
+from transports.tcp.join.acceptor import Acceptor, Admission, connect
 from transports.tcp.join.control import read_control, send_control
 from transports.tcp.join.coordinator import Coordinator, listening
-from transports.tcp.join.handshake import Hello, Identity, Verdict, digest
+from transports.tcp.join.handshake import Verdict
+from transports.tcp.join.identity import RankHello, RankIdentity, digest
 from transports.tcp.join.meeting_points import MeetingPoint, permitted, reachable
 from transports.tcp.sockets import Address, check_files, listen, told
 
@@ -35,14 +36,14 @@ TABLE_BYTES = 1 << 12
 ENTRY_BYTES = 1 << 7
 
 
-class Peers(dict[int, socket.socket]):
+class PeerSockets(dict[int, socket.socket]):
     """A socket for each other rank, in order of rank.
 
     Attributes:
         machines: the machine identifier of each rank, including this rank.
     """
 
-    def __init__(self, me: Identity, met: Mapping[int, tuple[socket.socket, bytes]]):
+    def __init__(self, me: RankIdentity, met: Mapping[int, tuple[socket.socket, bytes]]):
         super().__init__({rank: sock for rank, (sock, _) in sorted(met.items())})
         self.machines = {rank: machine for rank, (_, machine) in met.items()} | {me.rank: me.machine}
 
@@ -53,7 +54,7 @@ class Peers(dict[int, socket.socket]):
         return tuple(first.setdefault(machine, rank) for rank, machine in sorted(self.machines.items()))
 
 
-async def gather(config: TcpConfig, point: MeetingPoint) -> Peers:
+async def gather(config: TcpConfig, point: MeetingPoint) -> PeerSockets:
     """One connected, authenticated socket for each other rank; the caller owns them.
 
     Raises:
@@ -64,14 +65,14 @@ async def gather(config: TcpConfig, point: MeetingPoint) -> Peers:
     """
     check_files(config.world_size)
     run, machine = digest(config.run), digest(config.machine)
-    me = Identity(config.rank, config.world_size, run, secrets.randbits(63), config.key, machine)
+    me = RankIdentity(config.rank, config.world_size, run, secrets.randbits(63), config.key, machine)
     if config.world_size == 1:
-        return Peers(me, {})
+        return PeerSockets(me, {})
     if config.rank == 0:
         listener = await point.open()
         try:
             me = keyed(me, point)
-            return Peers(me, await Coordinator(me, config.wait).gather(listener))
+            return PeerSockets(me, await Coordinator(me, config.wait).gather(listener))
         finally:
             point.close()
     with ExitStack() as opened:
@@ -82,12 +83,12 @@ async def gather(config: TcpConfig, point: MeetingPoint) -> Peers:
         return peers
 
 
-def keyed(me: Identity, point: MeetingPoint) -> Identity:
+def keyed(me: RankIdentity, point: MeetingPoint) -> RankIdentity:
     """This rank's identity with the key of the meeting point, unless it has its own key."""
     return me if me.key else replace(me, key=point.key)
 
 
-async def reach(config: TcpConfig, point: MeetingPoint, me: Identity) -> tuple[socket.socket, Hello]:
+async def reach(config: TcpConfig, point: MeetingPoint, me: RankIdentity) -> tuple[socket.socket, RankHello]:
     """Connect to rank 0 at the meeting point; retry until rank 0 listens or `config.wait` is over."""
     seen = "nothing was published there"
     try:
@@ -106,7 +107,9 @@ async def reach(config: TcpConfig, point: MeetingPoint, me: Identity) -> tuple[s
         ) from error
 
 
-async def join(config: TcpConfig, me: Identity, rank_0: socket.socket, hello: Hello, opened: ExitStack) -> Peers:
+async def join(
+    config: TcpConfig, me: RankIdentity, rank_0: socket.socket, hello: RankHello, opened: ExitStack
+) -> PeerSockets:
     """Send rank 0 this rank's address, connect to the other ranks, wait for "go"; sockets are pushed onto `opened`."""
     own = rank_0.getsockname()[0]
     listener = listen(reachable((own, 0)))
@@ -116,7 +119,7 @@ async def join(config: TcpConfig, me: Identity, rank_0: socket.socket, hello: He
             await send_control(rank_0, "listening", [own, listener.getsockname()[1]])
             table = read_table(await read_control(rank_0, "table", TABLE_BYTES + ENTRY_BYTES * me.world_size), config)
         async with asyncio.timeout(2 * config.wait):
-            return await Mesh(me, rank_0, hello, table, opened).meet(listener)
+            return await PeerConnector(me, (rank_0, hello.machine), table, opened).meet(listener)
     except TimeoutError as error:
         raise RendezvousError(f"rank 0 fell silent during the rendezvous (waited: {2 * config.wait:g} s)") from error
     except (OSError, WireError) as error:
@@ -124,18 +127,18 @@ async def join(config: TcpConfig, me: Identity, rank_0: socket.socket, hello: He
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RankAddress:
     """The address where a rank listens, and its incarnation."""
 
     address: Address
     incarnation: int
 
 
-def read_table(content: Any, config: TcpConfig) -> dict[int, Entry]:
+def read_table(content: Any, config: TcpConfig) -> dict[int, RankAddress]:
     """Parse and check a table of ranks; raises WireError if it is malformed or names other ranks."""
     try:
         table = {
-            rank: Entry(permitted(listening([host, port]), config), incarnation)
+            rank: RankAddress(permitted(listening([host, port]), config), incarnation)
             for rank, host, port, incarnation in content
         }
     except (TypeError, ValueError) as error:
@@ -145,22 +148,29 @@ def read_table(content: Any, config: TcpConfig) -> dict[int, Entry]:
     return table
 
 
-class Mesh:
-    """One connection to every other rank: connect to the lower ones, admit the higher ones."""
+class PeerConnector(Admission[RankHello]):
+    """One connection to every other rank: connect to the lower ones, admit the higher ones.
 
-    def __init__(self, me: Identity, rank_0: socket.socket, hello: Hello, table: dict[int, Entry], opened: ExitStack):
-        self._me, self._rank_0, self._table, self._opened = me, rank_0, table, opened
-        self._peers = {0: (rank_0, hello.machine)}
+    Args:
+        rank_0: the socket and the machine of rank 0.
+        opened: closes every socket that this opens, if the rendezvous fails.
+    """
+
+    def __init__(
+        self, me: RankIdentity, rank_0: tuple[socket.socket, bytes], table: dict[int, RankAddress], opened: ExitStack
+    ):
+        self._me, self._rank_0, self._table, self._opened = me, rank_0[0], table, opened
+        self._peers = {0: rank_0}
         self._complete = asyncio.Event()
 
-    async def meet(self, listener: socket.socket) -> Peers:
+    async def meet(self, listener: socket.socket) -> PeerSockets:
         """Connect to all ranks; return when rank 0 sends "go". Closes the listener."""
-        async with Acceptor(listener, self._me, self._admit, self._enter), Nursery() as group:
+        async with Acceptor(listener, self._me, self), Nursery() as group:
             group.create_task(read_control(self._rank_0, "go"))  # or a refusal, at any time
             group.create_task(self._report())
             for rank in range(1, self._me.rank):
                 group.create_task(self._connect(rank))
-        return Peers(self._me, self._peers)
+        return PeerSockets(self._me, self._peers)
 
     async def _report(self) -> None:
         self._check_complete()
@@ -181,15 +191,15 @@ class Mesh:
         if hello.incarnation != entry.incarnation:
             raise RendezvousError(f"rank {rank} is another process than the one that joined; start the job again")
 
-    def _admit(self, hello: Hello) -> Verdict:
+    def admit(self, hello: RankHello) -> Verdict:
         expected = hello.rank > self._me.rank and hello.rank not in self._peers
         known = expected and hello.rank in self._table and self._table[hello.rank].incarnation == hello.incarnation
         return Verdict.WELCOME if known else Verdict.UNEXPECTED
 
-    async def _enter(self, hello: Hello, sock: socket.socket) -> None:
+    async def enter(self, hello: RankHello, sock: socket.socket) -> None:
         self._keep(hello, sock)
 
-    def _keep(self, hello: Hello, sock: socket.socket) -> None:
+    def _keep(self, hello: RankHello, sock: socket.socket) -> None:
         self._opened.callback(sock.close)
         self._peers[hello.rank] = sock, hello.machine
         self._check_complete()

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 import msgpack
 
 from transports.rpc import Response
-from transports.rpc.identity import call, identity
+from transports.rpc.identity import PartyIdentity, connect
 from transports.rpc.tcp import open_at
 from transports.wire.arrays import Block
 from transports.wire.frames import MAGIC, VERSION, Kind, encode
@@ -57,7 +57,7 @@ async def until_lost(sock):
 
 async def intruder(end, key=KEY):
     """A socket on which a party of ours was admitted, and whose bytes are the test's."""
-    sock, peer = await call(end.address, identity(("127.0.0.1", 9), 77, key))
+    sock, peer = await connect(end.address, PartyIdentity(("127.0.0.1", 9), 77, key))
     assert peer == (end.address, end.incarnation)
     return sock
 

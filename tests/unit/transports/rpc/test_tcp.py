@@ -27,7 +27,8 @@ from transports.rpc.identity import read
 from transports.rpc.tcp import open_at
 from transports.rpc.tcp_connection import Connection
 from transports.tcp.join.acceptor import converse
-from transports.tcp.join.handshake import Identity, connecting, digest
+from transports.tcp.join.handshake import connecting
+from transports.tcp.join.identity import RankIdentity, digest
 from transports.tcp.sockets import KEEPALIVE, dial
 from transports.wire.frames import Kind, encode_bare
 
@@ -37,10 +38,12 @@ async def test_another_key_or_none_is_not_let_in(key):
     async with opened() as here, opened(key=key) as other:
         lost = []
         here.on_lost(lost.append)
-        with pytest.raises(Unreachable, match="another key, or none; give every party the same PIPELINED_KEY") as seen:
+        with pytest.raises(
+            Unreachable, match="another key, or none; give every process the same PIPELINED_KEY"
+        ) as seen:
             await other.request(here.address, "echo")
         assert not seen.value.sent and seen.value.wrong_key
-        assert here.rejected == {"wrong key": 1} and not lost
+        assert here.invalid_input == {"wrong key": 1} and not lost
 
 
 async def test_an_error_inside_the_acceptor_fails_the_endpoint_which_goes_on_accepting(monkeypatch):
@@ -70,10 +73,10 @@ async def test_the_kernel_examines_every_connection_of_endpoints_that_is_idle(mo
 async def test_a_rank_that_calls_is_sent_away():
     async with opened() as here:
         sock = await dial(read(here.address))
-        with pytest.raises(RendezvousError):
-            await converse(sock, connecting(Identity(1, 2, digest("run"), 5, KEY), 0))
+        with pytest.raises(ConnectionError):
+            await converse(sock, connecting(RankIdentity(1, 2, digest("run"), 5, KEY), 0))
         sock.close()
-        assert here.rejected == {"wanted another party": 1}
+        assert here.invalid_input == {"a stranger is on the line": 1}
 
 
 async def test_what_listens_and_is_no_endpoint_is_unreachable():

@@ -11,7 +11,7 @@ from transports import PeerLost, RendezvousError, WireError
 from transports.tcp import same_host as _shortcut
 from transports.tcp.config import TcpConfig
 from transports.tcp.join.control import read_control, send_control
-from transports.tcp.join.rendezvous import Peers
+from transports.tcp.join.rendezvous import PeerSockets
 from transports.tcp.same_host import MOST_CORES, NONCE_BYTES, call, cores_together, open_listener, settle_in, shortcuts
 from transports.tcp.sockets import readable, watched
 from transports.testing import kill, tcp_world
@@ -118,7 +118,7 @@ def test_a_control_message_that_names_no_socket_is_refused(told):
 def test_a_rank_that_falls_silent_is_named_with_how_long_it_was_waited_for():
     async def main():
         here, there = map(watched, socket.socketpair())
-        config, peers = TcpConfig(0, 2, "127.0.0.1", 0, wait=0.0), Peers.__new__(Peers)
+        config, peers = TcpConfig(0, 2, "127.0.0.1", 0, wait=0.0), PeerSockets.__new__(PeerSockets)
         peers[1], peers.machines = here, {0: b"m", 1: b"m"}
         with here, there:
             await settle_in(config, peers)

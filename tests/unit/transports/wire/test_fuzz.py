@@ -15,7 +15,8 @@ from transports.tcp.flow_control import credit_limit
 from transports.tcp.incoming import Incoming
 from transports.tcp.join.acceptor import SILENCE_S, connect
 from transports.tcp.join.coordinator import Coordinator
-from transports.tcp.join.handshake import HELLO, PROOF_BYTES, VERDICT, Identity, Role, Verdict, digest
+from transports.tcp.join.handshake import PROOF_BYTES, VERDICT, Role, Verdict
+from transports.tcp.join.identity import HELLO, RankIdentity, digest
 from transports.tcp.join.meeting_points import LOOPBACK, InProcess
 from transports.tcp.join.rendezvous import gather
 from transports.tcp.reader import DIRECT_BYTES, STAGING_BYTES, Inflow
@@ -245,7 +246,7 @@ async def test_a_message_for_which_there_is_no_memory_loses_its_peer_only(monkey
 
 
 def identity(rank):
-    return Identity(rank, 2, digest("none/0"), 1 + rank, b"key")
+    return RankIdentity(rank, 2, digest("none/0"), 1 + rank, b"key")
 
 
 async def test_a_caller_cut_off_at_any_byte_of_the_handshake_does_not_disturb_the_acceptor():

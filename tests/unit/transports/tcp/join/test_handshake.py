@@ -7,22 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transports import AuthenticationError, RendezvousError, TransportError, WireError
-from transports.tcp.join.handshake import (
-    HELLO,
-    PROOF_BYTES,
-    VERDICT,
-    Hello,
-    Identity,
-    Role,
-    Verdict,
-    WrongKey,
-    accepting,
-    connecting,
-    digest,
-)
+from transports.rpc.identity import PartyIdentity
+from transports.tcp.join.handshake import PROOF_BYTES, VERDICT, Hello, Role, UnprovenKey, Verdict, accepting, connecting
+from transports.tcp.join.identity import HELLO, RankIdentity, digest
 
-RANK_3 = Identity(rank=3, world_size=4, run=digest("job/0"), incarnation=33, key=b"secret")
-RANK_1 = Identity(rank=1, world_size=4, run=digest("job/0"), incarnation=11, key=b"secret")
+RANK_3 = RankIdentity(rank=3, world_size=4, run=digest("job/0"), incarnation=33, key=b"secret")
+RANK_1 = RankIdentity(rank=1, world_size=4, run=digest("job/0"), incarnation=11, key=b"secret")
+PARTY_3 = PartyIdentity(("10.0.0.3", 3000), incarnation=33, key=b"secret")
+PARTY_1 = PartyIdentity(("fd00::1", 1000), incarnation=11, key=b"secret")
+PAIRS = [(RANK_3, 1, RANK_1), (PARTY_3, 1000, PARTY_1)]
 
 
 def welcome(hello):
@@ -68,18 +61,37 @@ def test_two_ranks_with_one_key_learn_who_the_other_is():
     assert (here.rank, here.incarnation, here.role) == (3, 33, Role.CONNECTOR)
 
 
+def test_two_endpoints_with_one_key_learn_each_others_address():
+    there, here = spoken(connecting(PARTY_3, 1000), accepting(PARTY_1, welcome))
+    assert there.party == ("tcp://[fd00::1]:1000", 11) and there.role is Role.ACCEPTOR
+    assert here.party == ("tcp://10.0.0.3:3000", 33) and here.role is Role.CONNECTOR
+
+
+def test_an_endpoint_that_wants_another_port_is_refused_with_both_ports():
+    for end in spoken(connecting(PARTY_3, 1001), accepting(PARTY_1, welcome)):
+        assert isinstance(end, RendezvousError) and "port wanted: 1001, reached: 1000" in str(end)
+
+
+def test_a_rank_and_an_endpoint_refuse_each_other():
+    assert isinstance(spoken(connecting(RANK_3, 1), accepting(PARTY_1, welcome))[1], WireError)
+    connector, said = connecting(PARTY_3, 1000), []
+    ended(connector, None, said)
+    with pytest.raises(WireError, match="expected: b'PPLN'"):
+        RANK_1.parse(said[0].ljust(HELLO.size), Role.CONNECTOR)
+
+
 @pytest.mark.parametrize("key", [b"", b"secreT", b"secret\n"])
 def test_another_key_is_an_authentication_error_on_both_sides_with_the_remedy(key):
     for connector, acceptor in [(replace(RANK_3, key=key), RANK_1), (RANK_3, replace(RANK_1, key=key))]:
         ends = spoken(connecting(connector, 1), accepting(acceptor, welcome))
         for end in ends:
             assert isinstance(end, AuthenticationError) and "PIPELINED_KEY_FILE" in str(end)
-        assert ends[1].claimed == 3
+        assert ends[1].caller == "rank 3"
 
 
 def test_a_stranger_of_another_run_claims_no_rank_of_ours():
     stranger = replace(RANK_3, key=b"", run=digest("another"))
-    assert spoken(connecting(stranger, 1), accepting(RANK_1, welcome))[1].claimed is None
+    assert spoken(connecting(stranger, 1), accepting(RANK_1, welcome))[1].caller == "a stranger"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +123,7 @@ def test_an_overheard_conversation_cannot_be_replayed():
     acceptor = accepting(RANK_1, welcome)
     assert ended(acceptor, None, []) == (None, HELLO.size)
     assert ended(acceptor, hello, []) == (None, PROOF_BYTES)
-    assert isinstance(ended(acceptor, proof, [])[0], WrongKey)
+    assert isinstance(ended(acceptor, proof, [])[0], UnprovenKey)
 
 
 def test_an_acceptor_cannot_be_answered_with_its_own_words():
@@ -149,8 +161,9 @@ def test_a_connector_with_another_key_gets_no_proof_of_the_acceptors():
     assert said[-1] == VERDICT.pack(Verdict.WRONG_KEY, bytes(PROOF_BYTES))
 
 
+@pytest.mark.parametrize(("connector", "peer", "acceptor"), PAIRS, ids=["ranks", "endpoints"])
 @given(word=st.integers(0, 3), place=st.integers(0, HELLO.size - 1), mask=st.integers(1, 255))
-def test_whatever_byte_is_changed_on_the_way_the_connector_trusts_nobody(word, place, mask):
+def test_a_connector_admits_no_end_if_any_byte_was_changed(connector, peer, acceptor, word, place, mask):
     def tamper(words, data):
         if words != word:
             return data
@@ -158,7 +171,7 @@ def test_whatever_byte_is_changed_on_the_way_the_connector_trusts_nobody(word, p
         changed[place % len(data)] ^= mask
         return bytes(changed)
 
-    ends = spoken(connecting(RANK_3, 1), accepting(RANK_1, welcome), tamper)
+    ends = spoken(connecting(connector, peer), accepting(acceptor, welcome), tamper)
     assert any(isinstance(end, TransportError) for end in ends)
     assert not isinstance(ends[0], Hello)
 

@@ -8,7 +8,7 @@ import pytest
 from transports import AuthenticationError, RendezvousError
 from transports.tcp.config import TcpConfig
 from transports.tcp.join.acceptor import connect
-from transports.tcp.join.handshake import Identity, digest
+from transports.tcp.join.identity import RankIdentity, digest
 from transports.tcp.join.meeting_points import LOOPBACK, NodeFile, private_folder
 from transports.tcp.join.rendezvous import gather
 
@@ -80,7 +80,7 @@ async def test_a_process_that_cannot_read_the_file_gets_no_seat_and_the_ranks_me
         await asyncio.sleep(0)
     assert points[1]._file.stat().st_mode & 0o777 == 0o600
     with pytest.raises(AuthenticationError):
-        await connect(found[0], Identity(1, 2, digest(configs[1].run), 5, b""), 0)
+        await connect(found[0], RankIdentity(1, 2, digest(configs[1].run), 5, b""), 0)
     assert not rank_0.done()
     rank_1 = await gather(configs[1], points[1])
     ends = [await rank_0, rank_1]

@@ -12,7 +12,8 @@ from transports.tcp.config import TcpConfig
 from transports.tcp.join.acceptor import SILENCE_S, connect
 from transports.tcp.join.control import LENGTH, SHORT, read_control, send_control
 from transports.tcp.join.coordinator import Coordinator, check_reach
-from transports.tcp.join.handshake import Identity, Verdict, connecting, digest
+from transports.tcp.join.handshake import Verdict, connecting
+from transports.tcp.join.identity import RankIdentity, digest
 from transports.tcp.join.meeting_points import LOOPBACK, InProcess, MasterPort, permitted
 from transports.tcp.join.rendezvous import gather, read_table
 from transports.tcp.sockets import KEEPALIVE, accept, dial, listen, read_exactly
@@ -79,7 +80,7 @@ class Seats:
 
 
 def identity(rank, world_size, key=b""):
-    return Identity(rank, world_size, digest("none/0"), 1 + rank, key)
+    return RankIdentity(rank, world_size, digest("none/0"), 1 + rank, key)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
@@ -231,7 +232,7 @@ def test_callers_of_another_run_with_another_key_are_named_as_strangers():
         listener = await InProcess().open()
         gathering = asyncio.create_task(coordinator.gather(listener))
         for rank, run in ((2, "none/0"), (1, "none/0"), (1, "another/0")):
-            stranger = Identity(rank, 3, digest(run), 1, b"guess")
+            stranger = RankIdentity(rank, 3, digest(run), 1, b"guess")
             with pytest.raises(AuthenticationError):
                 await connect(listener.getsockname(), stranger, 0)
         await gathering
