@@ -39,7 +39,7 @@ async def test_whose_donor_failed_once_asks_it_again(topic):
             struck.append(passing)
             swarm.network.reset("p0", "late")
 
-    swarm.network.overhear(hear)
+    swarm.network.listen(hear)
     swarm.peer("late", stage=0)
     await swarm.until(lambda: swarm.peers["late"].peer.replica is not None)
     assert struck
@@ -68,7 +68,7 @@ async def test_who_is_asked_to_leave_while_it_comes_to_its_stage_anew_leaves():
         if "totals" in passing.key and passing.destination == "p1":
             swarm.network.reset("p0", "p1")
 
-    swarm.network.overhear(hear)
+    swarm.network.listen(hear)
     await swarm.until(lambda: swarm.trainers["t0"].view.peers["p0"].phase == Phase.JOINING)
     swarm.kill("p1")
     await leaves(swarm, after=5)

@@ -25,7 +25,7 @@ def on(kind, topic, asker, swarm, act, nth=1):
             if left[0] == 0:
                 act(passing)
 
-    swarm.network.overhear(hear)
+    swarm.network.listen(hear)
 
 
 async def trained(heads, **trainer):

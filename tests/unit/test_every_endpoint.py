@@ -9,7 +9,7 @@ from pipelined.aio.clock import run_virtual
 from tests.conformance.asking import CLAUSES
 from transports.emulation.options import Shape
 from transports.rpc import endpoint_schemes
-from transports.rpc.identity import read
+from transports.rpc.identity import parse_address
 from transports.rpc.tcp import open_at
 from transports.rpc.virtual.network import VirtualNetwork
 
@@ -46,7 +46,7 @@ class Tcp:
         asyncio.run(in_time())
 
     async def open(self, room=ROOM, at=None):
-        return await open_at(("127.0.0.1", 0) if at is None else read(at.address), b"key", self.shape, room)
+        return await open_at(("127.0.0.1", 0) if at is None else parse_address(at.address), b"key", self.shape, room)
 
     async def kill(self, end):
         await end.close()

@@ -65,8 +65,8 @@ class Rejected(TransportError):
     """
 
     def __init__(self, reason: str, **facts: Any):
-        told = ", ".join(f"{name}: {value}" for name, value in facts.items())
-        super().__init__(f"{reason} ({told})" if told else reason)
+        details = ", ".join(f"{name}: {value}" for name, value in facts.items())
+        super().__init__(f"{reason} ({details})" if details else reason)
         self.reason, self.facts = reason, facts
 
 
@@ -145,8 +145,8 @@ class Endpoint(ABC):
         """
 
     @abstractmethod
-    def on_lost(self, hear: Callable[[Party], None]) -> None:
-        """Call `hear` when the last connection with a party breaks or is closed, even if the party opened it.
+    def on_lost(self, callback: Callable[[Party], None]) -> None:
+        """Call `callback` when the last connection with a party breaks or is closed, even if the party opened it.
 
         Two parties that connect to each other at the same moment have two connections. A callback that raises fails
         the endpoint (see `failed`), which continues to work.

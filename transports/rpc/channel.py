@@ -52,7 +52,7 @@ class RpcChannel:
         """
         match kind, header.key:
             case Kind.REQUEST, (int(number), str(topic)):
-                return self._server.lets_in(number, topic, header)
+                return self._server.admits(number, topic, header)
             case Kind.RESPONSE, (int(number),):
                 return self._client.expects(number, header)
             case (Kind.REJECTED, (int(), str())) | (Kind.CANCEL, (int(),)) if not header.layouts:
@@ -69,18 +69,18 @@ class RpcChannel:
             case Kind.REQUEST:
                 self._server.begin(self.peer, header, blocks)
             case Kind.RESPONSE:
-                self._client.answered(header, blocks)
+                self._client.on_response(header, blocks)
             case Kind.REJECTED:
-                self._client.refused(header)
+                self._client.on_rejected(header)
             case Kind.CANCEL:
                 self._server.cancel(header.key[0])
 
-    def broken_off(self, kind: Kind, header: Header) -> None:
+    def on_truncated(self, kind: Kind, header: Header) -> None:
         """Drop an accepted request or response that its sender cut short."""
         if kind is Kind.REQUEST:
-            self._server.leave(header.key[0])
+            self._server.release(header.key[0])
         else:
-            self._client.broken_off(header)
+            self._client.on_truncated(header)
 
     def end(self, error: Unreachable) -> None:
         """The connection has ended: end all waits, and cancel the handlers of requests from the other end."""

@@ -19,26 +19,26 @@ class RpcClient:
 
     def __init__(self, sink: FrameSink, budget: MemoryBudget):
         self._sink, self._budget = sink, budget
-        self._asked: dict[int, asyncio.Future[Response]] = {}
+        self._pending: dict[int, asyncio.Future[Response]] = {}
         self._next = 0
         self._ended: Unreachable | None = None
 
     async def request(self, topic: str, blocks: Sequence[Block], note: Any) -> Response:
         """See `Endpoint.request`."""
         if self._ended is not None:
-            raise _again(self._ended, sent=False)
+            raise _copy_of(self._ended, sent=False)
         number = self._next
         self._sink.send(Kind.REQUEST, (number, topic), blocks, note)
         self._next += 1
-        future = self._asked[number] = asyncio.get_running_loop().create_future()
+        future = self._pending[number] = asyncio.get_running_loop().create_future()
         try:
             return await future
         except asyncio.CancelledError:
-            if self._asked.pop(number, None) is not None and self._ended is None:
+            if self._pending.pop(number, None) is not None and self._ended is None:
                 self._sink.send(Kind.CANCEL, (number,))
             raise
         finally:
-            self._asked.pop(number, None)
+            self._pending.pop(number, None)
             self._sink.withdraw(Kind.REQUEST, number)
 
     def expects(self, number: int, header: Header) -> bool:
@@ -49,7 +49,7 @@ class RpcClient:
         """
         if not 0 <= number < self._next:
             raise WireError(f"a response to no request (number: {number}, sent: {self._next})")
-        if number not in self._asked:
+        if number not in self._pending:
             return False  # the request was cancelled meanwhile
         kept = kept_bytes(header)
         if not self._budget.fits(kept):
@@ -59,28 +59,28 @@ class RpcClient:
         self._budget.taken += kept
         return True
 
-    def answered(self, header: Header, blocks: tuple[Block, ...]) -> None:
+    def on_response(self, header: Header, blocks: tuple[Block, ...]) -> None:
         """An expected response is complete; its memory now belongs to the caller of `request`."""
         self._budget.taken -= kept_bytes(header)
         self._settle(header.key[0], Response(blocks, header.note))
 
-    def broken_off(self, header: Header) -> None:
+    def on_truncated(self, header: Header) -> None:
         """The server cut an expected response short: fail its request."""
         self._budget.taken -= kept_bytes(header)
         self._settle(header.key[0], Rejected("failed", error="the answer broke off"))
 
-    def refused(self, header: Header) -> None:
+    def on_rejected(self, header: Header) -> None:
         """Fail the request with the received rejection. Raises WireError if its facts are malformed."""
-        self._settle(header.key[0], _read_refusal(header))
+        self._settle(header.key[0], _parse_rejection(header))
 
     def end(self, error: Unreachable) -> None:
         """Fail all pending and later requests."""
         self._ended = error
-        for future in list(self._asked.values()):
-            settle(future, _again(error, error.sent))
+        for future in list(self._pending.values()):
+            settle(future, _copy_of(error, error.sent))
 
     def _settle(self, number: int, outcome: Response | Rejected) -> None:
-        future = self._asked.pop(number, None)
+        future = self._pending.pop(number, None)
         if future is None or future.done():
             return
         if isinstance(outcome, Rejected):
@@ -89,12 +89,12 @@ class RpcClient:
             future.set_result(outcome)
 
 
-def _again(error: Unreachable, sent: bool) -> Unreachable:
+def _copy_of(error: Unreachable, sent: bool) -> Unreachable:
     """A copy of the error for one waiting request; an exception that is raised twice would collect both tracebacks."""
     return Unreachable(error.address, error.reason, sent, error.wrong_key)
 
 
-def _read_refusal(header: Header) -> Rejected:
+def _parse_rejection(header: Header) -> Rejected:
     """The `Rejected` that the handler raised, parsed from its frame.
 
     Raises:

@@ -40,20 +40,20 @@ class ConnectionTable:
     def __init__(self, failed: Callable[[Exception], None]):
         self._failed = failed
         self._connections: dict[Connected, None] = {}
-        self._towards: dict[str, Connected] = {}
-        self._hearers: list[Callable[[Party], None]] = []
+        self._by_address: dict[str, Connected] = {}
+        self._lost_callbacks: list[Callable[[Party], None]] = []
 
     def __iter__(self) -> Iterator[Connected]:
         return iter(list(self._connections))
 
     def find(self, address: str) -> Connected | None:
         """The connection for requests to an address."""
-        return self._towards.get(address)
+        return self._by_address.get(address)
 
     def add(self, connection: Connected) -> None:
         """Add a connection; requests to its address go over the first one."""
         self._connections[connection] = None
-        self._towards.setdefault(connection.address, connection)
+        self._by_address.setdefault(connection.address, connection)
 
     def identify(self, connection: Connected, peer: Party) -> None:
         """Record the party at the other end after the handshake; end connections of its former incarnation."""
@@ -62,37 +62,37 @@ class ConnectionTable:
             if known is not None and known.address == peer.address and known != peer:
                 former.end("its party began anew")
         connection.channel.peer = peer
-        self._towards.setdefault(peer.address, connection)
+        self._by_address.setdefault(peer.address, connection)
 
     def remove(self, connection: Connected) -> None:
         """Remove an ended connection; if it was the last one with its party, run the `on_lost` callbacks."""
         del self._connections[connection]
         peer = connection.channel.peer
-        for address, towards in list(self._towards.items()):
-            if towards is connection:
-                del self._towards[address]
+        for address, current in list(self._by_address.items()):
+            if current is connection:
+                del self._by_address[address]
                 self._replace(address)
         if peer is not None and all(other.channel.peer != peer for other in self._connections):
-            self._tell_lost(peer)
+            self._report_lost(peer)
 
-    def on_lost(self, hear: Callable[[Party], None]) -> None:
-        self._hearers.append(hear)
+    def on_lost(self, callback: Callable[[Party], None]) -> None:
+        self._lost_callbacks.append(callback)
 
-    def mute(self) -> None:
-        self._hearers.clear()
+    def clear_callbacks(self) -> None:
+        self._lost_callbacks.clear()
 
-    def _tell_lost(self, peer: Party) -> None:
+    def _report_lost(self, peer: Party) -> None:
         """Run every callback. An error is reported, not raised: the caller is the reader or the acceptor."""
-        for hear in self._hearers:
+        for callback in self._lost_callbacks:
             try:
-                hear(peer)
+                callback(peer)
             except Exception as error:
                 self._failed(error)
 
     def _replace(self, address: str) -> None:
         for other in self._connections:
             if other.address == address or (other.channel.peer is not None and other.channel.peer.address == address):
-                self._towards[address] = other
+                self._by_address[address] = other
                 return
 
 
@@ -130,8 +130,8 @@ class CommonEndpoint(Endpoint):
     def handle(self, topic: str, handler: Handler, most_bytes: int = 0, most_waiting: int = 1024) -> None:
         self.handlers.handle(topic, handler, most_bytes, most_waiting)
 
-    def on_lost(self, hear: Callable[[Party], None]) -> None:
-        self.connections.on_lost(hear)
+    def on_lost(self, callback: Callable[[Party], None]) -> None:
+        self.connections.on_lost(callback)
 
     @property
     def failed(self) -> "asyncio.Future[None]":

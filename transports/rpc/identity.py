@@ -60,7 +60,7 @@ class PartyHello(Hello):
     def party(self) -> Party:
         """The sender, which must have proved its key."""
         ip = ipaddress.IPv6Address(self.ip)
-        return Party(written((str(ip.ipv4_mapped or ip), self.port)), self.incarnation)
+        return Party(format_address((str(ip.ipv4_mapped or ip), self.port)), self.incarnation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +101,13 @@ class PartyIdentity(Identity[PartyHello, int]):
         return "a caller"
 
 
-def written(address: Address) -> str:
+def format_address(address: Address) -> str:
     """The URL of a numeric address."""
     host = f"[{address[0]}]" if ":" in address[0] else address[0]
     return f"{SCHEME}{host}:{address[1]}"
 
 
-def read(address: str) -> Address:
+def parse_address(address: str) -> Address:
     """The host and port of an address `tcp://HOST:PORT`.
 
     Raises:
@@ -126,7 +126,7 @@ async def connect(address: str, me: PartyIdentity) -> tuple[socket.socket, Party
         Unreachable: no endpoint listens there, or it holds another key; no request was sent.
     """
     try:
-        host, port = read(address)
+        host, port = parse_address(address)
         found = await resolve(host, port)
         return await _first(found, me)
     except ValueError as error:

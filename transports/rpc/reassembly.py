@@ -13,10 +13,10 @@ from transports.tcp.reader import Body
 from transports.wire.frames import Header, Kind, Preamble
 
 SCRATCH_BYTES = 64 << 10
-TALKING = (Kind.REQUEST, Kind.RESPONSE, Kind.REJECTED, Kind.CANCEL)
+RPC_KINDS = (Kind.REQUEST, Kind.RESPONSE, Kind.REJECTED, Kind.CANCEL)
 
 
-class Unwanted:
+class DiscardedBody:
     """A body that was not accepted.
 
     Args:
@@ -57,7 +57,7 @@ class BodyPart:
         self._whole.fail(error)
 
 
-NOTHING = Incoming(Header((), None, ()))
+EMPTY_BODY = Incoming(Header((), None, ()))
 
 
 class Reassembly:
@@ -69,7 +69,7 @@ class Reassembly:
 
     def __init__(self, channel: RpcChannel, received: Callable[[int], None]):
         self._channel, self._received = channel, received
-        self._streams: dict[int, tuple[Kind, Incoming | Unwanted]] = {}
+        self._streams: dict[int, tuple[Kind, Incoming | DiscardedBody]] = {}
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
 
     def begin(self, preamble: Preamble, header: Header) -> Body:
@@ -80,16 +80,16 @@ class Reassembly:
         """
         if preamble.kind is Kind.PART:
             return self._next_part(preamble.channel, preamble.body_bytes)
-        if preamble.kind not in TALKING:
+        if preamble.kind not in RPC_KINDS:
             raise WireError(f"a frame that endpoints do not send (kind: {preamble.kind.name})")
         wanted = self._channel.accepts(preamble.kind, header)
-        body = Incoming(header) if wanted else Unwanted(header.nbytes, self._scratch)
+        body = Incoming(header) if wanted else DiscardedBody(header.nbytes, self._scratch)
         if not preamble.channel:
             return body
         if preamble.channel in self._streams or not header.nbytes:
             raise WireError(f"a body in parts that is none (number: {preamble.channel}, bytes: {header.nbytes})")
         self._streams[preamble.channel] = preamble.kind, body
-        return NOTHING
+        return EMPTY_BODY
 
     def complete(self, preamble: Preamble, body: Body) -> None:
         """The body that `begin` returned is complete."""
@@ -99,10 +99,10 @@ class Reassembly:
                 return
             del self._streams[preamble.channel]
             if body.missing:
-                return self._broken_off(kind, body)
-            self._whole(kind, body)
+                return self._truncated(kind, body)
+            self._deliver(kind, body)
         elif not preamble.channel:
-            self._whole(preamble.kind, body)
+            self._deliver(preamble.kind, body)
 
     def end(self, error: Exception) -> None:
         """The connection has ended: fail all incomplete bodies."""
@@ -116,21 +116,21 @@ class Reassembly:
         body = self._streams[stream][1]
         if nbytes > body.missing:
             raise WireError(f"a part beyond its body (bytes: {nbytes}, missing: {body.missing})")
-        return BodyPart(body, nbytes) if nbytes else NOTHING
+        return BodyPart(body, nbytes) if nbytes else EMPTY_BODY
 
-    def _whole(self, kind: Kind, body: Body) -> None:
+    def _deliver(self, kind: Kind, body: Body) -> None:
         if isinstance(body, Incoming):
             self._received(body.nbytes)
             self._channel.receive(kind, body.header, body.blocks)
             if kind is Kind.CANCEL:
-                self._let_go(body.header.key[0])
+                self._discard_request(body.header.key[0])
 
-    def _broken_off(self, kind: Kind, body: Body) -> None:
+    def _truncated(self, kind: Kind, body: Body) -> None:
         if isinstance(body, Incoming):
-            self._channel.broken_off(kind, body.header)
+            self._channel.on_truncated(kind, body.header)
 
-    def _let_go(self, number: int) -> None:
+    def _discard_request(self, number: int) -> None:
         """Drop a cancelled request: free the bytes that have come, and ignore the rest."""
         for stream, (kind, body) in self._streams.items():
             if kind is Kind.REQUEST and isinstance(body, Incoming) and body.header.key[0] == number:
-                self._streams[stream] = kind, Unwanted(body.missing, self._scratch)
+                self._streams[stream] = kind, DiscardedBody(body.missing, self._scratch)

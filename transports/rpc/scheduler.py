@@ -71,7 +71,7 @@ class QueuedFrame:
         self._head, self._views = head, deque(views)
 
     @property
-    def given(self) -> bool:
+    def passed_on(self) -> bool:
         """Whether all of it has been passed to the writer."""
         return self.begun and not self._views
 
@@ -79,15 +79,15 @@ class QueuedFrame:
         """Its next frame: first the head, with the body if short; then parts of at most `most` bytes of the body."""
         if not self.begun:
             self.begun = True
-            return [self._head, *([] if self.stream else self._take(len(self._head) + most))]
-        views = self._take(most)
+            return [self._head, *([] if self.stream else self._cut(len(self._head) + most))]
+        views = self._cut(most)
         return [encode_bare(Kind.PART, self.stream, sum(map(len, views))), *views]
 
     def drop(self) -> None:
         """Release the memory that has not been passed to the writer."""
         self._views.clear()
 
-    def _take(self, most: int) -> list[memoryview]:
+    def _cut(self, most: int) -> list[memoryview]:
         found = []
         while self._views and most:
             view = self._views.popleft()
@@ -144,7 +144,7 @@ class SendScheduler:
         item = self._items.pop((kind, number), None)
         if item is None:
             return
-        cut_short = item.begun and not item.given
+        cut_short = item.begun and not item.passed_on
         item.drop()
         for frame in list(item.writing):
             if self._writer.withdraw(frame):
@@ -194,7 +194,7 @@ class SendScheduler:
         """Pass the next part of this frame to the writer. Returns its bytes."""
         views = item.part(self._part)
         nbytes, began = sum(map(len, views)), self._loop.time()
-        if item.given:
+        if item.passed_on:
             self._leave_lane(item)
         frame = self._writer.write(views)
         if frame is None:
@@ -217,7 +217,7 @@ class SendScheduler:
         if nbytes > self._part:
             quick = self._loop.time() - began < PART_S
             self._part = min(2 * self._part, MOST_PART) if quick else max(self._part // 2, LEAST_PART)
-        if item.given and not item.writing and self._items.get(item.name) is item:
+        if item.passed_on and not item.writing and self._items.get(item.name) is item:
             del self._items[item.name]
             self._streams.discard(item.stream)
             item.out()

@@ -1,9 +1,9 @@
 """The server side of a connection: the requests received, and their replies.
 
     admitted        begun, when complete         replied              sent
-    |--- a place and memory for all of it ----|--- a place ---|        one reply each; none if the sender cancelled
+    |--- a slot and memory for all of it ----|--- a slot ---|        one reply each; none if the sender cancelled
 
-A request keeps its place until its reply is sent, so that a sender that does not read cannot fill this end's memory.
+A request keeps its slot until its reply is sent, so that a sender that does not read cannot fill this end's memory.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ ERROR_CHARACTERS = 1024
 
 
 @dataclass(slots=True)
-class _Place:
-    """The place of a request that is being received, handled or answered.
+class _Slot:
+    """The slot of a request that is being received, handled or answered.
 
     Args:
         kept: bytes of memory reserved for it.
@@ -41,12 +41,12 @@ class RpcServer:
 
     def __init__(self, handlers: Handlers, sink: FrameSink, budget: MemoryBudget):
         self._handlers, self._sink, self._budget = handlers, sink, budget
-        self._places: dict[int, _Place] = {}
+        self._slots: dict[int, _Slot] = {}
         self._waiting: Counter[str] = Counter()
         self._last: dict[str, int] = {}
         self._ended = False
 
-    def lets_in(self, number: int, name: str, header: Header) -> bool:
+    def admits(self, number: int, name: str, header: Header) -> bool:
         """Whether to allocate memory for a request; if not, a rejection is sent.
 
         Raises:
@@ -58,9 +58,9 @@ class RpcServer:
             self._check_new(number, name)
             self._check_room(topic, header.nbytes, kept)
         except Rejected as rejection:
-            self._refuse(number, rejection)
+            self._reject(number, rejection)
             return False
-        self._places[number] = _Place(topic, kept)
+        self._slots[number] = _Slot(topic, kept)
         self._waiting[name] += 1
         self._budget.taken += kept
         return True
@@ -68,34 +68,34 @@ class RpcServer:
     def begin(self, sender: Party, header: Header, blocks: tuple[Block, ...]) -> None:
         """An admitted request is complete: start its handler, unless its sender has cancelled it."""
         number = header.key[0]
-        if (place := self._places.get(number)) is not None:
-            request = Request(sender, place.topic.name, header.note, blocks)
-            place.task = self._handlers.work(self._work(number, place, request))
+        if (slot := self._slots.get(number)) is not None:
+            request = Request(sender, slot.topic.name, header.note, blocks)
+            slot.task = self._handlers.work(self._work(number, slot, request))
 
     def cancel(self, number: int) -> None:
         """The sender no longer waits: cancel the handler, and withdraw the response."""
-        place = self._places.get(number)
-        self.leave(number)
-        if place is not None and place.task is not None and not place.replied:
-            place.task.cancel()
+        slot = self._slots.get(number)
+        self.release(number)
+        if slot is not None and slot.task is not None and not slot.replied:
+            slot.task.cancel()
         self._sink.withdraw(Kind.RESPONSE, number)
 
-    def leave(self, number: int) -> None:
-        """Free the place and memory of a request; does nothing if they are free already."""
-        if (place := self._places.pop(number, None)) is not None:
-            self._waiting[place.topic.name] -= 1
-            self._budget.taken -= place.kept
+    def release(self, number: int) -> None:
+        """Free the slot and memory of a request; does nothing if they are free already."""
+        if (slot := self._slots.pop(number, None)) is not None:
+            self._waiting[slot.topic.name] -= 1
+            self._budget.taken -= slot.kept
 
     def end(self) -> None:
         """The connection has ended: cancel all requests."""
         self._ended = True
-        for number in list(self._places):
+        for number in list(self._slots):
             self.cancel(number)
 
     def _check_new(self, number: int, name: str) -> None:
         """Raise if the number is not new. Requests of different topics may overtake each other, so count by topic."""
         last = self._last.get(name, -1)
-        if number <= last or number in self._places:
+        if number <= last or number in self._slots:
             raise WireError(f"a request that was sent before (number: {number}, last of {name!r}: {last})")
         self._last[name] = number
 
@@ -108,32 +108,32 @@ class RpcServer:
         if not budget.fits(kept):
             raise Rejected("busy", topic=topic.name, bytes=budget.taken + kept, limit=budget.most)
 
-    async def _work(self, number: int, place: _Place, request: Request) -> None:
+    async def _work(self, number: int, slot: _Slot, request: Request) -> None:
         """Run the handler and send exactly one reply: its response, or a rejection if it fails or is cancelled."""
         rejection = Rejected("failed", error="the handler was cancelled")
         try:
-            self._reply(number, await place.topic.handler(request))
-        except Rejected as raised:
-            rejection = raised
+            self._reply(number, await slot.topic.handler(request))
+        except Rejected as rejected:
+            rejection = rejected
         except TransportError as error:
             rejection = Rejected("failed", error=str(error)[:ERROR_CHARACTERS])
         except Exception as error:
             rejection = Rejected("failed", error=type(error).__name__)
             self._handlers.fail(error)
         finally:
-            if number in self._places and not place.replied:
-                self.leave(number)
-                self._refuse(number, rejection)
+            if number in self._slots and not slot.replied:
+                self.release(number)
+                self._reject(number, rejection)
 
     def _reply(self, number: int, response: Response) -> None:
         """Send the response if the sender still waits, and free the memory of the request."""
-        if (place := self._places.get(number)) is not None:
-            self._budget.taken, place.kept = self._budget.taken - place.kept, 0
+        if (slot := self._slots.get(number)) is not None:
+            self._budget.taken, slot.kept = self._budget.taken - slot.kept, 0
             blocks = [Block.of(array) for array in response.blocks]
-            self._sink.send(Kind.RESPONSE, (number,), blocks, response.note, partial(self.leave, number))
-            place.replied = True
+            self._sink.send(Kind.RESPONSE, (number,), blocks, response.note, partial(self.release, number))
+            slot.replied = True
 
-    def _refuse(self, number: int, rejection: Rejected) -> None:
+    def _reject(self, number: int, rejection: Rejected) -> None:
         self._handlers.count(rejection)
         if self._ended:
             return

@@ -17,7 +17,15 @@ from transports.errors import AuthenticationError, RendezvousError
 from transports.rpc.base import Party, Unreachable
 from transports.rpc.connections import CommonEndpoint
 from transports.rpc.handlers import MOST_UNDER_WAY
-from transports.rpc.identity import SCHEME, PartyHello, PartyIdentity, connect, read, rejection_label, written
+from transports.rpc.identity import (
+    SCHEME,
+    PartyHello,
+    PartyIdentity,
+    connect,
+    format_address,
+    parse_address,
+    rejection_label,
+)
 from transports.rpc.tcp_connection import Connection
 from transports.tcp.config import parse_port, read_key
 from transports.tcp.join.acceptor import Acceptor, Admission
@@ -43,10 +51,10 @@ async def open_url(parts: SplitResult, shape: Shape | None) -> "TcpEndpoint":
         raise ValueError(f"no place to listen at in {parts.geturl()!r}; {USAGE}")
     place = parts.hostname, parse_port(parts) or 0
     try:
-        behind = None if listening is None else read(f"{SCHEME}{listening}")
+        bind_address = None if listening is None else parse_address(f"{SCHEME}{listening}")
     except ValueError as error:
         raise ValueError(f"?listen= takes HOST:PORT (got: {listening!r}); {USAGE}") from error
-    return await open_at(place, read_key(os.environ), shape, behind=behind)
+    return await open_at(place, read_key(os.environ), shape, bind_address=bind_address)
 
 
 async def open_at(
@@ -54,7 +62,7 @@ async def open_at(
     key: bytes = b"",
     shape: Shape | None = None,
     most_under_way: int = MOST_UNDER_WAY,
-    behind: Address | None = None,
+    bind_address: Address | None = None,
 ) -> "TcpEndpoint":
     """Listen at the host and port at which others reach this party.
 
@@ -62,7 +70,7 @@ async def open_at(
         key: the shared secret; empty: none, and then only loopback is allowed.
         shape: the shape of emulated slow links to all others.
         most_under_way: bytes of messages that one connection may have in this endpoint's memory, headers included.
-        behind: the address to listen at, if a router or container forwards `place` to it.
+        bind_address: the address to listen at, if a router or container forwards `place` to it.
     Raises:
         AuthenticationError: the address can be reached from other machines, and there is no key.
         RendezvousError: no such address, or it is in use.
@@ -71,12 +79,12 @@ async def open_at(
         host = (await resolve(*place))[0][0]
         if is_anywhere(host):
             raise RendezvousError(f"others cannot ask at {host}; name the address by which they reach this machine")
-        at = reachable((host, place[1])) if behind is None else (await resolve(*behind))[0]
+        at = reachable((host, place[1])) if bind_address is None else (await resolve(*bind_address))[0]
         if not key and not (is_loopback(at[0]) and is_loopback(host)):
             raise AuthenticationError(f"{host} can be reached from other machines, and no key is shared; {SAME_KEY}")
         listener = listen(at)
     except OSError as error:
-        where = place if behind is None else behind
+        where = place if bind_address is None else bind_address
         raise RendezvousError(
             f"cannot listen there ({told(error)}; host: {where[0]}, port: {where[1]}); choose another address"
         ) from error
@@ -95,7 +103,7 @@ class TcpEndpoint(CommonEndpoint, Admission[PartyHello]):
     """See `open_at`."""
 
     def __init__(self, own: Address, listener: socket.socket, key: bytes, shape: Shape | None, most_under_way: int):
-        super().__init__(written(own), secrets.randbits(63), most_under_way)
+        super().__init__(format_address(own), secrets.randbits(63), most_under_way)
         self._me, self._shape = PartyIdentity(own, self.incarnation, key), shape
         self._acceptor = Acceptor(listener, self._me, self)
         self._calls: dict[asyncio.Task[None], None] = {}
@@ -123,12 +131,12 @@ class TcpEndpoint(CommonEndpoint, Admission[PartyHello]):
 
     def call(self, address: str) -> Connection:
         connection = self._connection(address)
-        task = asyncio.create_task(self._reach(connection))
+        task = asyncio.create_task(self._connect(connection))
         self._calls[task] = None
         task.add_done_callback(self._calls.pop)
         return connection
 
-    async def _reach(self, connection: Connection) -> None:
+    async def _connect(self, connection: Connection) -> None:
         try:
             sock, peer = await connect(connection.address, self._me)
         except Unreachable as error:

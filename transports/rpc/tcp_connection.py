@@ -49,14 +49,14 @@ class Connection:
         self._scheduler, self._reassembly = SendScheduler(), Reassembly(self.channel, self._received)
         self._link: Link | None = None
         self._slow: SlowWriter | None = None
-        self._fit, self.ended = True, False
+        self._valid, self.ended = True, False
 
     def attach(self, sock: socket.socket) -> None:
         """Use this connected socket, after the handshake; the connection owns it from now on."""
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         inflow = Inflow(self._reassembly.begin, self._reassembly.complete)
-        self._link = Link(sock, inflow, partial(self._broken, inflow), LONG_BYTES, self._unfit)
+        self._link = Link(sock, inflow, partial(self._broken, inflow), LONG_BYTES, self._count_invalid)
         if self._shape is not None:
             self._slow = SlowWriter(
                 self._link, SlowLink(self._shape, (self._endpoint.address, self.channel.peer.address))
@@ -74,7 +74,7 @@ class Connection:
         if self.ended:
             return
         if kind is Kind.REJECTED and self._scheduler.queued > UNREAD:
-            self._unfit(WireError(f"answers that it does not read (waiting: {self._scheduler.queued})"))
+            self._count_invalid(WireError(f"answers that it does not read (waiting: {self._scheduler.queued})"))
             asyncio.get_running_loop().call_soon(self.end, "it asks and does not read what it is answered")
             return
         self._scheduler.send(kind, key, blocks, note, out)
@@ -85,13 +85,13 @@ class Connection:
 
     def _broken(self, inflow: Inflow, reason: str) -> None:
         if inflow.inside:
-            self._unfit(WireError("a frame cut short"))
+            self._count_invalid(WireError("a frame cut short"))
         self.end(reason)
 
-    def _unfit(self, error: WireError) -> None:
+    def _count_invalid(self, error: WireError) -> None:
         """Count invalid input by its reason, once for each connection: it ends the connection."""
-        if self._fit:
-            self._fit = False
+        if self._valid:
+            self._valid = False
             self._endpoint.invalid_input[reason_of(error)] += 1
 
     def end(self, reason: str, sent: bool = True) -> None:

@@ -41,8 +41,8 @@ class Passing(NamedTuple):
 
     def __str__(self) -> str:
         number, *what = self.key
-        told = " ".join([self.kind, *map(str, what), f"#{number}"])
-        return f"{self.moment:.6f} {self.source} → {self.destination}: {told} ({self.nbytes} bytes)"
+        text = " ".join([self.kind, *map(str, what), f"#{number}"])
+        return f"{self.moment:.6f} {self.source} → {self.destination}: {text} ({self.nbytes} bytes)"
 
 
 class NetworkView(Protocol):
@@ -72,7 +72,7 @@ class VirtualConnection:
         self.endpoint, self.address = endpoint, address
         self.channel = RpcChannel(endpoint.handlers, self)
         self.other: VirtualConnection | None = None
-        self.ended = self._deaf = False
+        self.ended = self._was_reset = False
         self._delay_line = endpoint.network.delay_line(endpoint.address, address)
 
     def send(
@@ -96,25 +96,25 @@ class VirtualConnection:
     def emit(self, nbytes: float, deliver: Callable[[], None]) -> None:
         self.endpoint.process.emit(partial(self._delay_line.send, nbytes, deliver))
 
-    def knock(self) -> None:
+    def connect(self) -> None:
         """Request the connection; frames sent meanwhile follow this request."""
-        self.emit(PREAMBLE_BYTES, self._knocked)
+        self.emit(PREAMBLE_BYTES, self._connect_arrived)
 
-    def hear(self, head: bytes, bodies: list[bytearray]) -> None:
+    def deliver(self, head: bytes, bodies: list[bytearray]) -> None:
         """Receive a frame that has arrived here."""
         try:
             preamble = parse_preamble(head)
             header = parse_header(preamble, memoryview(head)[PREAMBLE_BYTES:])
         except WireError as error:
-            return self._refuse(error)
+            return self._reject_input(error)
         if self.endpoint.network.listeners:
-            self._tell(preamble.kind, header)
-            self.endpoint.process.emit(partial(self._heed, preamble.kind, header, bodies))
+            self._notify(preamble.kind, header)
+            self.endpoint.process.emit(partial(self._dispatch, preamble.kind, header, bodies))
         else:
-            self._heed(preamble.kind, header, bodies)
+            self._dispatch(preamble.kind, header, bodies)
 
-    def _heed(self, kind: Kind, header: Header, bodies: list[bytearray]) -> None:
-        if self.ended or self._deaf:
+    def _dispatch(self, kind: Kind, header: Header, bodies: list[bytearray]) -> None:
+        if self.ended or self._was_reset:
             return
         try:
             if self.channel.accepts(kind, header):
@@ -123,38 +123,38 @@ class VirtualConnection:
                 blocks = tuple([Block(dtype, shape, memoryview(body)) for (dtype, shape), body in parts])
                 self.channel.receive(kind, header, blocks)
         except WireError as error:
-            self._refuse(error)
+            self._reject_input(error)
 
-    def _refuse(self, error: WireError) -> None:
+    def _reject_input(self, error: WireError) -> None:
         self.endpoint.invalid_input[reason_of(error)] += 1
-        self.hang_up(f"it sent what no endpoint says: {error}")
+        self.close(f"it sent what no endpoint says: {error}")
 
-    def _tell(self, kind: Kind, header: Header) -> None:
+    def _notify(self, kind: Kind, header: Header) -> None:
         """Call the listeners. A listener may inject a fault into either party, or end this connection."""
         names = self.address.removeprefix(SCHEME), self.endpoint.process.name
         passing = Passing(self.endpoint.process.now(), *names, kind.name, header.key, header.nbytes)
         for listener in self.endpoint.network.listeners:
             listener(passing)
 
-    def hang_up(self, reason: str) -> None:
+    def close(self, reason: str) -> None:
         """End the connection; the other side sees that after the frames sent before have arrived."""
         if not self.ended:
-            self.emit(PREAMBLE_BYTES, self._hung_up)
+            self.emit(PREAMBLE_BYTES, self._closed_by_peer)
             self.end(reason)
 
     def die(self) -> None:
         """The process was killed; its kernel closes the connection."""
-        self._delay_line.send(PREAMBLE_BYTES, self._hung_up)
+        self._delay_line.send(PREAMBLE_BYTES, self._closed_by_peer)
         self.end("this end was killed")
 
     def reset(self) -> None:
         """Break the connection: frames under way are lost, and each side sees the break after the link's delay."""
-        reason, self._deaf = "the connection was reset", True
+        reason, self._was_reset = "the connection was reset", True
         self.endpoint.network.delay_line(self.address, self.endpoint.address).send(
             PREAMBLE_BYTES, partial(self.end, reason)
         )
         if self.other is not None:
-            self.other._deaf = True
+            self.other._was_reset = True
             self._delay_line.send(PREAMBLE_BYTES, partial(self.other.end, reason))
 
     def end(self, reason: str, sent: bool = True) -> None:
@@ -164,27 +164,27 @@ class VirtualConnection:
             self.channel.end(Unreachable(self.address, reason, sent))
             self.endpoint.connections.remove(self)
 
-    def _knocked(self) -> None:
+    def _connect_arrived(self) -> None:
         """Runs when the connection request arrives at the other side."""
-        if self._deaf:
+        if self._was_reset:
             return
         endpoint = self.endpoint.network.listening(self.address)
         if endpoint is None:
             back = self.endpoint.network.delay_line(self.address, self.endpoint.address)
             back.send(PREAMBLE_BYTES, partial(self.end, "nobody listens there", sent=False))
             return
-        self.other = endpoint.let_in(self)
-        self.other.emit(PREAMBLE_BYTES, partial(self._let_in, endpoint.party))
+        self.other = endpoint.accept(self)
+        self.other.emit(PREAMBLE_BYTES, partial(self._accepted, endpoint.party))
 
-    def _let_in(self, peer: Party) -> None:
+    def _accepted(self, peer: Party) -> None:
         if not self.ended:
             self.endpoint.connections.identify(self, peer)
 
     def _arrive(self, head: bytes, bodies: list[bytearray]) -> None:
-        if self.other is not None and not self.other.ended and not self._deaf:
-            self.other.hear(head, bodies)
+        if self.other is not None and not self.other.ended and not self._was_reset:
+            self.other.deliver(head, bodies)
 
-    def _hung_up(self) -> None:
+    def _closed_by_peer(self) -> None:
         if self.other is not None:
             self.other.end("the connection was closed")
 
@@ -208,7 +208,7 @@ class VirtualEndpoint(CommonEndpoint):
     async def close(self) -> None:
         self.closed = True
         for connection in self.connections:
-            connection.hang_up("this end was closed")
+            connection.close("this end was closed")
         await self.handlers.close()
 
     def die(self) -> None:
@@ -221,10 +221,10 @@ class VirtualEndpoint(CommonEndpoint):
     def call(self, address: str) -> VirtualConnection:
         connection = VirtualConnection(self, address)
         self.connections.add(connection)
-        connection.knock()
+        connection.connect()
         return connection
 
-    def let_in(self, theirs: VirtualConnection) -> VirtualConnection:
+    def accept(self, theirs: VirtualConnection) -> VirtualConnection:
         """The other side has requested a connection: make this side of it."""
         connection = VirtualConnection(self, theirs.endpoint.address)
         connection.other = theirs

@@ -99,9 +99,9 @@ class VirtualNetwork:
         """Run a coroutine as a task of this party's current process; a kill cancels it. The caller awaits the task."""
         return self._process(name).run(coroutine)
 
-    def overhear(self, hear: Callable[[Passing], None]) -> None:
-        """Call `hear` with every frame before it is received; `hear` may inject any fault."""
-        self.listeners.append(hear)
+    def listen(self, deliver: Callable[[Passing], None]) -> None:
+        """Call `deliver` with every frame before it is received; `deliver` may inject any fault."""
+        self.listeners.append(deliver)
 
     def kill(self, name: str) -> None:
         """kill -9: cancel its tasks and end its requests; other parties see their connections break a delay later."""

@@ -18,7 +18,7 @@ from tests.unit.transports.rpc.hostile import (
     resident,
     until_lost,
 )
-from transports.rpc.identity import read
+from transports.rpc.identity import parse_address
 from transports.tcp.sockets import dial, read_exactly
 from transports.wire.arrays import Block
 from transports.wire.frames import MAGIC, VERSION, Kind, encode, encode_bare
@@ -106,7 +106,7 @@ async def test_hostile_bytes_cost_their_connection_and_are_counted_by_name(case)
 )
 async def test_a_stranger_is_not_let_in_and_counted_by_name(spoken, name):
     async with opened() as here:
-        sock = await dial(read(here.address))
+        sock = await dial(parse_address(here.address))
         await asyncio.get_running_loop().sock_sendall(sock, spoken)
         sock.shutdown(socket.SHUT_WR)
         await until_lost(sock)

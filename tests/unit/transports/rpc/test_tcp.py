@@ -23,7 +23,7 @@ from tests.unit.transports.rpc.hostile import (
 )
 from transports import AuthenticationError, RendezvousError
 from transports.rpc import Response, Unreachable, open_endpoint
-from transports.rpc.identity import read
+from transports.rpc.identity import parse_address
 from transports.rpc.tcp import open_at
 from transports.rpc.tcp_connection import Connection
 from transports.tcp.join.acceptor import converse
@@ -72,7 +72,7 @@ async def test_the_kernel_examines_every_connection_of_endpoints_that_is_idle(mo
 
 async def test_a_rank_that_calls_is_sent_away():
     async with opened() as here:
-        sock = await dial(read(here.address))
+        sock = await dial(parse_address(here.address))
         with pytest.raises(ConnectionError):
             await converse(sock, connecting(RankIdentity(1, 2, digest("run"), 5, KEY), 0))
         sock.close()
@@ -173,9 +173,9 @@ async def test_a_party_behind_another_address_is_known_and_asked_by_that_one():
     relayed = await asyncio.start_server(relay, "127.0.0.1", 0)
     behind = free_port()
     place = relayed.sockets[0].getsockname()
-    async with relayed, opened() as other, await open_at(place, KEY, behind=("127.0.0.1", behind)) as here:
+    async with relayed, opened() as other, await open_at(place, KEY, bind_address=("127.0.0.1", behind)) as here:
         here.handle("echo", echo)
-        assert read(here.address) == place
+        assert parse_address(here.address) == place
         assert (await other.request(here.address, "echo", note="through")).note == "through"
 
 
@@ -192,8 +192,8 @@ def test_without_a_key_nobody_listens_behind_loopback_for_other_machines(monkeyp
 
 async def test_a_port_that_is_taken_is_named():
     async with opened() as here:
-        with pytest.raises(RendezvousError, match=f"in use.*{read(here.address)[1]}"):
-            await open_at(read(here.address), KEY)
+        with pytest.raises(RendezvousError, match=f"in use.*{parse_address(here.address)[1]}"):
+            await open_at(parse_address(here.address), KEY)
 
 
 async def test_an_endpoint_may_listen_over_ipv6():
@@ -271,7 +271,7 @@ async def test_a_party_that_hangs_up_while_it_is_called_is_unreachable_and_the_n
             assert (await here.request(address, "echo", note=1)).note == 1
         with pytest.raises(Unreachable):
             await here.request(address, "echo")
-        async with await open_at(read(address), KEY) as again:
+        async with await open_at(parse_address(address), KEY) as again:
             again.handle("echo", echo)
             assert (await here.request(address, "echo", note=2)).note == 2
 

@@ -38,7 +38,7 @@ class Members:
             for at, (end, sums) in enumerate(zip(self.ends, self.sums, strict=True))
         ]
         self.nbytes = 0
-        self.network.overhear(self._weigh)
+        self.network.listen(self._weigh)
         for end, part in zip(self.ends, self.rounds, strict=True):
             end.handle(TOPIC, part.take, PIECE)
 
@@ -81,7 +81,7 @@ async def test_what_an_owner_gathers_is_bounded_however_many_wait_for_the_last(c
 
     stage, held = Members(count, 8192), []
     *first, last = stage.rounds
-    stage.network.overhear(lambda _: held.append(gathered(stage.rounds[0])))
+    stage.network.listen(lambda _: held.append(gathered(stage.rounds[0])))
     summing = [asyncio.ensure_future(part.run(at_once())) for part in first]
     await asyncio.sleep(0.1)
     totals = [await last.run(at_once()), *await asyncio.gather(*summing)]
@@ -110,7 +110,7 @@ async def test_a_round_that_is_aborted_at_any_frame_ends_for_its_member_and_chan
         if left[0] == 0:
             stage.rounds[1].abort("enough")
 
-    stage.network.overhear(hear)
+    stage.network.listen(hear)
     mine = asyncio.ensure_future(stage.rounds[1].run(at_once()))
     others = [asyncio.ensure_future(stage.rounds[at].run(at_once())) for at in (0, 2)]
     with pytest.raises(Rejected, match="enough"):
@@ -234,7 +234,7 @@ async def test_a_second_part_of_one_member_is_refused_and_the_sum_is_right(frame
         if first and left[0] <= 0 and not again:
             again.append(asyncio.ensure_future(twice()))
 
-    stage.network.overhear(hear)
+    stage.network.listen(hear)
     totals = await stage.run()
     again = again or [asyncio.ensure_future(twice())]
     assert await again[0] == "strange piece"

@@ -214,7 +214,7 @@ async def test_every_frame_can_be_overheard_and_answered_with_a_fault():
             if passing.kind == "RESPONSE" and passing.key == (1,):
                 world.network.reset("a", "b")
 
-        world.network.overhear(hear)
+        world.network.listen(hear)
         await world.asking(note="first")
         with pytest.raises(Unreachable, match="reset"):
             await world.asking(note="second")
@@ -232,7 +232,7 @@ async def test_every_frame_can_be_overheard_and_answered_with_a_fault():
 
 async def test_who_is_frozen_by_who_overhears_hears_the_frame_when_it_is_thawed():
     async with opened() as world:
-        world.network.overhear(lambda passing: world.told or world.network.freeze("b"))
+        world.network.listen(lambda passing: world.told or world.network.freeze("b"))
         asks = [world.asking(note=number) for number in range(3)]
         await world.clock.sleep(1.0)
         assert not world.told
@@ -248,7 +248,7 @@ async def test_who_is_frozen_by_who_overhears_hears_the_frame_when_it_is_thawed(
 
 async def test_who_is_killed_by_who_overhears_does_not_hear_the_frame():
     async with opened() as world:
-        world.network.overhear(lambda passing: world.network.kill(passing.destination))
+        world.network.listen(lambda passing: world.network.kill(passing.destination))
         with pytest.raises(Unreachable):
             await world.asking()
         assert not world.told
