@@ -5,9 +5,9 @@ directions:
 
     up the sender's access line | the link: rate, delay ± jitter | down the receiver's access line
 
-`DelayedSender` does the same before the `send` of a transport. A send returns when the link has accepted the message,
-as on a socket with room in its buffer; or, beyond the window, when the receiver has it. On a real machine timers fire
-late, and sending takes time: `DelayedSender` measures both, and starts that much earlier.
+`DelayedSender` puts one before the `send` of a transport. A send returns when the link has accepted the message, as on
+a socket with room in its buffer; or, beyond the window, when the receiver has it. On a real machine timers fire late,
+and sending takes time: `DelayedSender` measures both, and lets its line deliver that much earlier.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from transports.emulation.link import SlowLink
+from transports.emulation.link import Passage, SlowLink
 from transports.errors import TransportError
 from transports.event_loop import settle
 from transports.wire.arrays import Block, copied
@@ -52,33 +52,41 @@ class DelayLine:
     Args:
         link: computes when a message arrives.
         passes: whether messages can arrive now; call `go_on` after its result changes. Default: always.
-        lines: the sender's line up and the receiver's line down; None: unlimited. A message on both takes the time of
-            the slower line, not the sum; the time of the link's own rate is added.
+        up, down: the sender's line up and the receiver's line down; None: unlimited. A message on both takes the time
+            of the slower line, not the sum; the time of the link's own rate is added.
+
+    Attributes:
+        early: seconds before its arrival at which a message is delivered, in advance of what is known to be late.
     """
 
-    __slots__ = ("_down", "_link", "_loop", "_not_before", "_passes", "_queue", "_ringing", "_timer", "_up")
+    __slots__ = ("_down", "_link", "_loop", "_not_before", "_passes", "_queue", "_ringing", "_timer", "_up", "early")
 
     def __init__(
         self,
         link: SlowLink,
         passes: Callable[[], bool] = lambda: True,
-        lines: tuple[AccessLine | None, AccessLine | None] = (None, None),
+        *,
+        up: AccessLine | None = None,
+        down: AccessLine | None = None,
     ):
-        self._link, self._passes = link, passes
-        self._up, self._down = lines
+        self._link, self._passes, self._up, self._down = link, passes, up, down
         self._loop = asyncio.get_running_loop()
         self._queue: deque[tuple[float, Callable[[], None], float | None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._not_before, self._ringing = 0.0, False
+        self._not_before, self._ringing, self.early = 0.0, False, 0.0
 
-    def send(self, nbytes: float, deliver: Callable[[], None]) -> float:
-        """Call `deliver` when this many bytes have arrived. Returns the time when the last byte has left."""
-        now = self._loop.time()
+    def send(self, nbytes: float, deliver: Callable[[], None], sent: float | None = None) -> Passage:
+        """Call `deliver` when this many bytes have arrived. Returns when the last byte has left, and when it arrives.
+
+        Args:
+            sent: the time at which the line gets the bytes; None: now.
+        """
+        now = self._loop.time() if sent is None else sent
         passage = self._link.passage(self._up.carry(now, now, nbytes) if self._up else now, nbytes)
         self._queue.append((passage.arrives, deliver, nbytes if self._down else None))
         if self._timer is None and not self._ringing:
             self._arm()
-        return passage.left
+        return passage
 
     def close(self) -> None:
         """Drop all messages under way."""
@@ -95,23 +103,25 @@ class DelayLine:
         if not self._ringing:
             self._arm()
 
-    def _through(self, arrives: float, nbytes: float) -> float:
+    def _through(self, down: AccessLine, arrives: float, nbytes: float) -> float:
         """The time when bytes that arrive over the link have passed the receiver's line."""
-        first = arrives - nbytes / self._up.rate if self._up else arrives
-        return self._down.carry(first, arrives, nbytes)
+        return down.carry(arrives - nbytes / self._up.rate if self._up else arrives, arrives, nbytes)
+
+    def _due(self) -> float:
+        return max(self._queue[0][0] - self.early, self._not_before)
 
     def _arm(self) -> None:
         if self._queue and self._passes():
-            self._timer = self._loop.call_at(max(self._queue[0][0], self._not_before), self._ring)
+            self._timer = self._loop.call_at(self._due(), self._ring)
 
     def _ring(self) -> None:
         self._timer, self._ringing = None, True
         now, queue = self._loop.time(), self._queue
         try:
-            while queue and max(queue[0][0], self._not_before) <= now and self._passes():
+            while queue and self._due() <= now and self._passes():
                 arrives, deliver, nbytes = queue.popleft()
-                through = arrives if nbytes is None else self._through(arrives, nbytes)
-                if through > now:
+                through = arrives if nbytes is None or not self._down else self._through(self._down, arrives, nbytes)
+                if nbytes is not None and through > now:
                     queue.appendleft((through, deliver, None))
                 else:
                     deliver()
@@ -127,10 +137,10 @@ class _Delayed:
         room: bytes of the window that it takes; 0 if the message stays in the sender's memory until it is received.
     """
 
-    __slots__ = ("arrives", "blocks", "carry", "free", "handing", "room")
+    __slots__ = ("blocks", "carry", "free", "handing", "room")
 
-    def __init__(self, arrives: float, blocks: Sequence[Block], carry: Carry, room: int):
-        self.arrives, self.blocks, self.carry, self.room = arrives, blocks, carry, room
+    def __init__(self, blocks: Sequence[Block], carry: Carry, room: int):
+        self.blocks, self.carry, self.room = blocks, carry, room
         self.free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.handing: asyncio.Task[None] | None = None
 
@@ -154,11 +164,10 @@ class DelayedSender:
     """
 
     def __init__(self, link: SlowLink, window: float, ahead: float, failed: Callable[[TransportError], None]):
-        self._link, self._window, self._ahead, self._failed = link, window, ahead, failed
-        self._late = 0.0
+        self._line, self._window, self._ahead, self._failed = DelayLine(link), window, ahead, failed
         self._loop = asyncio.get_running_loop()
-        self._flying: deque[_Delayed] = deque()
-        self._walk: asyncio.Task[None] | None = None
+        self._under_way: dict[_Delayed, None] = {}
+        self._none_under_way: asyncio.Future[None] | None = None
         self._handing: set[asyncio.Task[None]] = set()
 
     async def post(self, sent: float, blocks: Sequence[Block], head_bytes: int, carry: Carry) -> None:
@@ -172,10 +181,12 @@ class DelayedSender:
             TransportError: an error of `carry` before this returns; or the error given to `fail`.
         """
         nbytes = sum(block.nbytes for block in blocks)
-        passage = self._link.passage(sent, nbytes + head_bytes)
-        delayed = self._delayed(passage.arrives, blocks, nbytes, carry)
-        own = delayed.room or not nbytes
-        leaving = self._loop.call_at(max(sent, passage.left - self._ahead), delayed.settle) if own else None
+        fits = nbytes <= self._window
+        delayed = _Delayed(copied(blocks) if fits else blocks, carry, nbytes if fits else 0)
+        self._window -= delayed.room
+        self._under_way[delayed] = None
+        passage = self._line.send(nbytes + head_bytes, lambda: self._arrive(delayed, passage.arrives), sent)
+        leaving = self._loop.call_at(max(sent, passage.left - self._ahead), delayed.settle) if fits else None
         try:
             await delayed.free
         except asyncio.CancelledError:
@@ -187,9 +198,9 @@ class DelayedSender:
 
     async def landed(self) -> None:
         """Wait until no message is under way: all have been passed to the inner transport."""
-        while self._walk is not None and not self._walk.done():
-            await asyncio.wait([self._walk])
-        await asyncio.sleep(0)  # let the last tasks that it created start
+        if self._under_way:
+            self._none_under_way = self._loop.create_future()
+            await self._none_under_way
 
     async def ended(self) -> None:
         """Wait until all sends of the inner transport have ended."""
@@ -198,58 +209,47 @@ class DelayedSender:
 
     def fail(self, error: TransportError) -> None:
         """Drop all messages under way, and fail their sends."""
-        for delayed in self._flying:
+        self._line.close()
+        for delayed in list(self._under_way):
             self._window += delayed.room
             delayed.settle(error)
-        self._flying.clear()
-        if self._walk is not None:
-            self._walk.cancel()
+            self._remove(delayed)
 
-    def _delayed(self, arrives: float, blocks: Sequence[Block], nbytes: int, carry: Carry) -> _Delayed:
-        """Queue a message; copy it if it fits the window."""
-        fits = nbytes <= self._window
-        delayed = _Delayed(arrives, copied(blocks) if fits else blocks, carry, nbytes if fits else 0)
-        self._window -= delayed.room
-        self._flying.append(delayed)
-        if self._walk is None or self._walk.done():
-            self._walk = self._loop.create_task(self._carry_all())
-        return delayed
+    def _remove(self, delayed: _Delayed) -> None:
+        del self._under_way[delayed]
+        if not self._under_way and self._none_under_way is not None:
+            settle(self._none_under_way)
 
-    async def _carry_all(self) -> None:
-        while self._flying:
-            wait = self._flying[0].arrives - self._late - self._loop.time()
-            if wait > 0:
-                await asyncio.sleep(wait)
-                continue
-            delayed = self._flying.popleft()
-            delayed.handing = self._loop.create_task(self._hand_over(delayed))
-            self._handing.add(delayed.handing)
-            delayed.handing.add_done_callback(partial(self._over, delayed.room))
+    def _arrive(self, delayed: _Delayed, due: float) -> None:
+        delayed.handing = self._loop.create_task(self._hand_over(delayed, due))
+        self._handing.add(delayed.handing)
+        delayed.handing.add_done_callback(partial(self._over, delayed.room))
+        self._remove(delayed)
 
-    def _learn(self, late: float) -> None:
-        """Correct for lateness gradually; a difference within the clock's rounding is ignored."""
-        if abs(late) > ROUNDING_S:
-            self._late = min(max(0.0, self._late + LEARNT * late), LATEST_S)
-
-    async def _hand_over(self, delayed: _Delayed) -> None:
+    async def _hand_over(self, delayed: _Delayed, due: float) -> None:
         """Send the message by the inner transport, which may wait until its receive is posted.
 
         If the send need not wait, its duration (0.15 ms on a core that slept) counts as lateness too, twice: the
         receiver, which slept as long, takes about as long to receive.
         """
-        began, waited = self._loop.time(), []
+        began, waited = self._loop.time(), list[bool]()
         turn = self._loop.call_soon(waited.append, True)
         try:
             if not delayed.free.cancelled():
                 await delayed.carry(delayed.blocks)
             taken = 0.0 if waited else self._loop.time() - began
-            self._learn(began + 2 * taken - delayed.arrives)
+            self._learn(began + 2 * taken - due)
             delayed.settle()
         except TransportError as error:
             delayed.settle(error)
             self._failed(error)
         finally:
             turn.cancel()
+
+    def _learn(self, late: float) -> None:
+        """Correct for lateness gradually; a difference within the clock's rounding is ignored."""
+        if abs(late) > ROUNDING_S:
+            self._line.early = min(max(0.0, self._line.early + LEARNT * late), LATEST_S)
 
     def _over(self, room: int, handing: asyncio.Task[None]) -> None:
         self._window += room

@@ -9,6 +9,7 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 from urllib.parse import SplitResult
@@ -156,13 +157,13 @@ class VirtualNetwork:
 
     def _opened(self, source: str, destination: str) -> DelayLine:
         names = source.removeprefix(SCHEME), destination.removeprefix(SCHEME)
-        passes = lambda: self._passes(*names)  # noqa: E731
+        passes = partial(self._passes, *names)
         if source == destination:
             return DelayLine(SlowLink(Shape(), names), passes)
-        lines = self._lines.get(source, (None, None))[0], self._lines.get(destination, (None, None))[1]
+        up, down = self._lines.get(source, (None, None))[0], self._lines.get(destination, (None, None))[1]
         away = self._away.get(source, 0.0) + self._away.get(destination, 0.0)
         shape = replace(self._shape, delay=self._shape.delay + away)
-        return DelayLine(SlowLink(shape, (source, destination)), passes, lines)
+        return DelayLine(SlowLink(shape, (source, destination)), passes, up=up, down=down)
 
     def _process(self, name: str) -> Process:
         if name not in self._processes:

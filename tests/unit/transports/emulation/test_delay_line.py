@@ -17,7 +17,8 @@ def ways(ends, lines):
     return {
         (source, target): DelayLine(
             SlowLink(Shape(DELAY), (source, target)),
-            lines=(lines.get((source, "up")), lines.get((target, "down"))),
+            up=lines.get((source, "up")),
+            down=lines.get((target, "down")),
         )
         for source, target in ends
     }
