@@ -13,7 +13,6 @@ from tests.conformance.clauses import EVERYWHERE, clauses_of, hold
 from tests.conformance.neighbours import LARGE, filled, same, sending
 from transports import Block, SizeMismatch, TransportError, WireError, new_event_loop, open_transport
 from transports.mpi.node import cores_of
-from transports.mpi.requests import TAGS, Tags
 from transports.mpi.transport import MpiTransport
 
 WORLD = MPI.COMM_WORLD
@@ -180,18 +179,6 @@ def test_what_mpi_cannot_reduce_is_named(block, op):
             await end.native(EVERY_RANK, 5).all_reduce(block, op)
 
     run(clause)
-
-
-@pytest.mark.mpi
-def test_tags_are_used_again_but_never_two_at_a_time():
-    tags = Tags()
-    assert [tags.take(0) for _ in range(TAGS)] == list(range(TAGS))
-    assert tags.take(1) == 0
-    with pytest.raises(TransportError, match=f"rank 0.*{TAGS}"):
-        tags.take(0)
-    tags.release(0, 77)
-    tags.release(0, 5)
-    assert [tags.take(0), tags.take(0)] == [5, 77]
 
 
 @pytest.mark.mpi

@@ -14,8 +14,11 @@ from transports.errors import TransportError
 from transports.mpi.frames import Frames
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
-from transports.mpi.requests import Tags, start
+from transports.mpi.requests import start
+from transports.numbers import Numbers
 from transports.wire.arrays import Block, Layout, landing
+
+TAGS = 32768  # the number that MPI guarantees (MPI 4.1, section 9.1.2: the upper bound is at least 32767)
 
 
 class Bodies:
@@ -30,23 +33,23 @@ class Bodies:
     def __init__(self, comm: MPI.Comm, progress: ProgressEngine, piece: int, frames: Frames, node_peers: NodePeers):
         self._comm, self._progress, self._piece = comm, progress, piece
         self._frames, self._node_peers = frames, node_peers
-        self._tags = Tags()
+        self._tags = [Numbers(f"messages held for rank {peer}", TAGS) for peer in range(comm.size)]
 
     def hold(self, peer: int, blocks: Sequence[Block], offer: Callable[[int], bytes]) -> asyncio.Future:
         """Hold the blocks for the peer under a new tag; `offer(tag)` makes the frame that announces them.
 
         The future is done when the peer has received all blocks.
         """
-        tag = self._tags.take(peer)
+        tag = self._tags[peer].take()
         try:
             frame = offer(tag)
         except TransportError:
-            self._tags.release(peer, tag)
+            self._tags[peer].release(tag)
             raise
         datas = [block.data for block in blocks if block.nbytes]
         requests = [start(self._comm.Issend, data, peer, tag, self._piece) for data in datas]
         self._frames.start(peer, frame)
-        return self._progress.wait(*requests, done=lambda outcome: self._tags.release(peer, tag))
+        return self._progress.wait(*requests, done=lambda outcome: self._tags[peer].release(tag))
 
     def fetch(self, peer: int, tag: int, blocks: Sequence[Block]) -> list[MPI.Request]:
         """Start to fill the blocks with the body held under this tag; the caller watches the returned requests."""

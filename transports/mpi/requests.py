@@ -1,9 +1,8 @@
-"""MPI requests by mpi4py: starting them on buffers of any size, their outcomes, and the allocation of tags.
+"""MPI requests by mpi4py: starting them on buffers of any size, and their outcomes.
 
 No function here blocks.
 """
 
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,6 @@ from transports.errors import TransportError
 
 TAKEN_S = 10e-6
 """Seconds to test whether a send completes at once: Open MPI needs a reply of the receiver before it accepts 4 KiB."""
-TAGS = 32768  # the number that MPI guarantees (MPI 4.1, section 9.1.2: the upper bound is at least 32767)
 
 
 def start(operation: Callable[..., MPI.Request], data: memoryview, peer: int, tag: int, piece: int) -> MPI.Request:
@@ -74,35 +72,6 @@ def _failed(requests: list[MPI.Request], statuses: list[MPI.Status], error: MPI.
         (index, status if code == MPI.SUCCESS else translated(MPI.Exception(code)))
         for index, status, code in zip(done, statuses, codes, strict=False)
     ]
-
-
-class Tags:
-    """Allocates tags for each peer in turn, never one that is in use."""
-
-    def __init__(self) -> None:
-        self._used: defaultdict[int, set[int]] = defaultdict(set)
-        self._next: defaultdict[int, int] = defaultdict(int)
-
-    def take(self, peer: int) -> int:
-        """Allocate a tag that no unfinished message to this peer uses.
-
-        Raises:
-            TransportError: all tags are in use.
-        """
-        used = self._used[peer]
-        if len(used) == TAGS:
-            raise TransportError(
-                f"too many messages are held for rank {peer} (messages: {len(used)}, limit: {TAGS}); send fewer at once"
-            )
-        tag = self._next[peer]
-        while tag in used:
-            tag = (tag + 1) % TAGS
-        self._next[peer] = (tag + 1) % TAGS
-        used.add(tag)
-        return tag
-
-    def release(self, peer: int, tag: int) -> None:
-        self._used[peer].discard(tag)
 
 
 def keep_alive(comm: MPI.Comm, things: Any) -> None:

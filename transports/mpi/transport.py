@@ -257,7 +257,7 @@ class MpiTransport(Transport):
                 self._free()
 
     def _head(self, kind: Kind, key: Key, blocks: Sequence[Block], note: Any, where: int) -> bytes:
-        return encode_head(kind, key, blocks, note, where, self._limits)
+        return encode_head(kind, key, blocks, note, channel=where, limits=self._limits)
 
     def _restore(self, arrival: Arrival[ReceivedFrame], blocks: Sequence[Block]) -> None:
         arrival.item.blocks = copied(blocks)

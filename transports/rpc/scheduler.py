@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 from transports.errors import TransportError
+from transports.numbers import Numbers
 from transports.rpc.sink import nothing
 from transports.tcp.writer import CACHED_CHUNK, Outgoing
 from transports.wire.arrays import Block
@@ -112,8 +113,8 @@ class SendScheduler:
         self._lanes: dict[Hashable, deque[QueuedFrame]] = {}
         self._order: deque[Hashable] = deque()
         self._items: dict[tuple[Kind, int], QueuedFrame] = {}
-        self._streams: set[int] = set()
-        self._last_stream = self._writing = self.queued = 0
+        self._streams = Numbers("long bodies on one connection", STREAMS, first=1)
+        self._writing = self.queued = 0
         self._part = MOST_PART
 
     def begin(self, writer: Writer) -> None:
@@ -129,8 +130,12 @@ class SendScheduler:
 
     def send(self, kind: Kind, key: Key, blocks: Sequence[Block], note: Any, out: Callable[[], None]) -> None:
         """See `FrameSink.send`."""
-        stream = self._free_stream() if sum([block.nbytes for block in blocks]) > SHORT_BYTES else 0
-        head = encode_head(kind, key, blocks, note, stream)
+        stream = self._streams.take() if sum([block.nbytes for block in blocks]) > SHORT_BYTES else 0
+        try:
+            head = encode_head(kind, key, blocks, note, channel=stream)
+        except TransportError:
+            self._streams.release(stream)
+            raise
         views = [block.data for block in blocks if block.nbytes]
         lane = (kind, key[1] if kind is Kind.REQUEST else stream)
         if self._writer is not None and not stream and lane not in self._lanes:
@@ -151,14 +156,12 @@ class SendScheduler:
                 frame.settle()
                 cut_short = True
         self._leave_lane(item)
-        self._streams.discard(item.stream)
+        self._streams.release(item.stream)
         if cut_short:
             self._write_short([encode_bare(Kind.PART, item.stream, 0)], nothing)
 
     def _enqueue(self, item: QueuedFrame) -> None:
         self._items[item.name] = item
-        if item.stream:
-            self._streams.add(item.stream)
         if item.lane not in self._lanes:
             self._lanes[item.lane] = deque()
             self._order.append(item.lane)
@@ -219,7 +222,7 @@ class SendScheduler:
             self._part = min(2 * self._part, MOST_PART) if quick else max(self._part // 2, LEAST_PART)
         if item.passed_on and not item.writing and self._items.get(item.name) is item:
             del self._items[item.name]
-            self._streams.discard(item.stream)
+            self._streams.release(item.stream)
             item.out()
 
     def _leave_lane(self, item: QueuedFrame) -> None:
@@ -230,16 +233,3 @@ class SendScheduler:
         if not lane:
             del self._lanes[item.lane]
             self._order.remove(item.lane)
-
-    def _free_stream(self) -> int:
-        """Allocate a number that no long body uses now, in rotation.
-
-        Raises:
-            TransportError: all numbers are in use.
-        """
-        if len(self._streams) == STREAMS:
-            raise TransportError(f"too many long bodies wait for one connection ({STREAMS}); await some before more")
-        while True:
-            self._last_stream = self._last_stream % STREAMS + 1
-            if self._last_stream not in self._streams:
-                return self._last_stream

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from transports.errors import TransportError, WireError
 from transports.event_loop import settle
+from transports.numbers import Numbers
 from transports.tcp.writer import Outgoing
 from transports.wire.frames import Header, Key
 
@@ -127,9 +128,9 @@ class Credit:
         self._taken += cost
         if 4 * self._taken < self._limit:
             return 0
-        told, self._taken = self._taken, 0
-        self._came -= told
-        return told
+        credit, self._taken = self._taken, 0
+        self._came -= credit
+        return credit
 
 
 class Offer:
@@ -177,7 +178,7 @@ class OfferTable:
     def __init__(self, credit: Credit):
         self._credit = credit
         self._offers: dict[int, Offer] = {}
-        self._next = 0
+        self._numbers = Numbers("messages at their sender that no receive has requested", OFFERS)
 
     def put(self, offer: Offer) -> int:
         """Store an offer; returns its number.
@@ -185,22 +186,22 @@ class OfferTable:
         Raises:
             TransportError: no number is free, or the offers would exceed their limit at the peer.
         """
-        if len(self._offers) == OFFERS or not self._credit.spend(offer.cost):
+        number = self._numbers.take()
+        if not self._credit.spend(offer.cost):
+            self._numbers.release(number)
             raise TransportError(
-                f"too many messages wait at their sender to be asked for (number: {len(self._offers)}, most: {OFFERS}, "
-                f"headers: {self._credit}); await some before more"
+                f"the headers of messages that no receive has requested take too much memory at the receiver ("
+                f"messages: {len(self._offers)}, headers: {self._credit}); await some first"
             )
-        while self._next in self._offers:
-            self._next = (self._next + 1) % OFFERS
-        number, self._next = self._next, (self._next + 1) % OFFERS
         self._offers[number] = offer
         return number
 
     def pop(self, number: int) -> Offer:
         """Remove and return the offer with this number; raises WireError for an unknown number."""
         if number not in self._offers:
-            raise WireError(f"a message was asked for that is not held here (number: {number})")
+            raise WireError(f"a message was requested that is not held here (number: {number})")
         offer = self._offers.pop(number)
+        self._numbers.release(number)
         self._credit.save(offer.cost)
         return offer
 

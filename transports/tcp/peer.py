@@ -83,16 +83,14 @@ class TcpPeer:
         cost = beside + sum([block.nbytes for block in blocks])
         if self._credit.spend(cost):
             return await self._written(frame, cost)
-        head = partial(encode_head, Kind.RTS, key, blocks, note)
-        await self._offer(head, [block.data for block in blocks], beside)
+        await self._offer(Kind.RTS, key, blocks, note, beside)
 
     async def send_buffer(self, channel: int, view: memoryview) -> None:
         """Send a bare buffer; return when its memory may be reused."""
         cost = FRAME_BYTES + view.nbytes
         if self._credit.spend(cost):
             return await self._written([encode_bare(Kind.BUFFER, channel, view.nbytes), view], cost)
-        head = partial(encode_head, Kind.RTS_BUFFER, (channel,), [Block.of(view)], None)
-        await self._offer(head, [view], FRAME_BYTES)
+        await self._offer(Kind.RTS_BUFFER, (channel,), [Block.of(view)], None, FRAME_BYTES)
 
     def farewell(self, last: Views, error: Exception) -> None:
         """Deliver the open offers, up to `CLOSING_BYTES`, then send a last frame; see `Link.farewell`."""
@@ -133,9 +131,9 @@ class TcpPeer:
                 self._credit.save(cost)
             raise
 
-    async def _offer(self, head: Callable[[int], bytes], views: Sequence[memoryview], cost: int) -> None:
-        offer = Offer([view for view in views if view.nbytes], cost)
-        self.link.write([head(self._offer_table.put(offer))])
+    async def _offer(self, kind: Kind, key: Key, blocks: Sequence[Block], note: Any, cost: int) -> None:
+        offer = Offer([block.data for block in blocks if block.nbytes], cost)
+        self.link.write([encode_head(kind, key, blocks, note, channel=self._offer_table.put(offer))])
         try:
             await offer.free
         except asyncio.CancelledError:

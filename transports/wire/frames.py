@@ -100,6 +100,7 @@ def encode(
     key: Key = (),
     blocks: Sequence[Block] = (),
     note: Any = None,
+    *,
     channel: int = 0,
     limits: Limits = DEFAULT_LIMITS,
 ) -> list[bytes | memoryview]:
@@ -108,7 +109,7 @@ def encode(
     Raises:
         WireError: the message is beyond a limit, or a value has no wire form.
     """
-    head = encode_head(kind, key, blocks, note, channel, limits)
+    head = encode_head(kind, key, blocks, note, channel=channel, limits=limits)
     return [head, *[block.data for block in blocks if block.nbytes]]
 
 
@@ -117,6 +118,7 @@ def encode_head(
     key: Key = (),
     blocks: Sequence[Block] = (),
     note: Any = None,
+    *,
     channel: int = 0,
     limits: Limits = DEFAULT_LIMITS,
 ) -> bytes:

@@ -59,12 +59,12 @@ class Hearing:
 
 
 def frame(kind, key, *arrays, note=None, channel=0):
-    return b"".join(encode(kind, key, [Block.of(array) for array in arrays], note, channel))
+    return b"".join(encode(kind, key, [Block.of(array) for array in arrays], note, channel=channel))
 
 
 def in_parts(number, body, stream, lengths):
     """A request whose body is cut into parts of these lengths, and the rest."""
-    frames = [encode_head(Kind.REQUEST, (number, "echo"), [Block.of(body)], number, stream)]
+    frames = [encode_head(Kind.REQUEST, (number, "echo"), [Block.of(body)], number, channel=stream)]
     while body:
         length = lengths.pop() if lengths else len(body)
         frames.append(encode_bare(Kind.PART, stream, len(body[:length])) + body[:length])

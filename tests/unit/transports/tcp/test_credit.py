@@ -213,7 +213,7 @@ async def test_an_offer_without_a_free_number_takes_no_share_of_the_offers(monke
     table = OfferTable(Credit(20))
     number = table.put(Offer((), 10))
     for _ in range(2):
-        with pytest.raises(TransportError, match=r"number: 1, most: 1, headers: 10 bytes, most: 20"):
+        with pytest.raises(TransportError, match=r"at once: 1, limit: 1"):
             table.put(Offer((), 10))
     table.pop(number)
     table.put(Offer((), 20))

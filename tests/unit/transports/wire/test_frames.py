@@ -56,7 +56,7 @@ def forged(fields, body_bytes=0, kind=Kind.MESSAGE):
 def test_what_goes_in_comes_out(kind, key, note, sent, channel):
     if kind in WITHOUT_HEADER:
         return
-    frame = b"".join(encode(kind, key, sent, note, channel))
+    frame = b"".join(encode(kind, key, sent, note, channel=channel))
     preamble, header, came = parse(frame)
     assert (preamble.kind, preamble.channel, header.key, header.note) == (kind, channel, key, note)
     assert [(b.dtype, b.shape, bytes(b.data)) for b in came] == [(b.dtype, b.shape, bytes(b.data)) for b in sent]

@@ -1,0 +1,39 @@
+"""Numbers for messages whose body follows later: allocated in rotation, so that a freed number is not reused at once."""
+
+from transports.errors import TransportError
+
+
+class Numbers:
+    """The numbers from `first` on; none is allocated twice at a time.
+
+    Args:
+        what: what is numbered, for the error.
+        most: how many numbers there are.
+    """
+
+    __slots__ = ("_first", "_most", "_next", "_used", "_what")
+
+    def __init__(self, what: str, most: int, first: int = 0):
+        self._what, self._most, self._first = what, most, first
+        self._used = set[int]()
+        self._next = 0
+
+    def take(self) -> int:
+        """Allocate a number that is not in use.
+
+        Raises:
+            TransportError: all are in use.
+        """
+        if len(self._used) == self._most:
+            raise TransportError(
+                f"too many {self._what} (at once: {self._most}, limit: {self._most}); await some first"
+            )
+        while self._next in self._used:
+            self._next = (self._next + 1) % self._most
+        number, self._next = self._next, (self._next + 1) % self._most
+        self._used.add(number)
+        return self._first + number
+
+    def release(self, number: int) -> None:
+        """Free a number; freeing one that is not in use does nothing."""
+        self._used.discard(number - self._first)
