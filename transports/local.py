@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import SplitResult
 
-from transports.base import Message, Traffic, Transport
+from transports.base import EndState, Message, Traffic, Transport
 from transports.emulation.options import check_nothing_else
 from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
 from transports.event_loop import settle
-from transports.liveness import EndState
 from transports.mailbox import Mailbox
 from transports.wire.arrays import Block, copied, destinations, fill, landing
 from transports.wire.frames import (

@@ -9,12 +9,11 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from transports.base import Message, Traffic, Transport
+from transports.base import EndState, Message, Traffic, Transport
 from transports.emulation.delay_line import DelayedSender
 from transports.emulation.link import SlowLink
 from transports.emulation.options import Shape
 from transports.errors import Closed, PeerAborted, PeerLost, TransportError
-from transports.liveness import EndState
 from transports.wire.arrays import Block, flat_bytes
 from transports.wire.frames import PREAMBLE_BYTES, Key, Kind, encode_buffer, encode_head, parse_header, parse_preamble
 

@@ -6,8 +6,8 @@ the tag under which `transports.mpi.bodies` fetches it.
 
 from collections.abc import Callable, Sequence
 
+from transports.base import EndState
 from transports.errors import PeerAborted, PeerLost, TransportError, WireError
-from transports.liveness import EndState
 from transports.mailbox import Mailbox
 from transports.mpi.bodies import Bodies
 from transports.mpi.frames import ReceivedFrame

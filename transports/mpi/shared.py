@@ -10,9 +10,8 @@ import os
 from collections.abc import Sequence
 from time import perf_counter
 
-from transports.base import Transport
+from transports.base import EndState, Transport
 from transports.event_loop import step_aside
-from transports.liveness import EndState
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
 from transports.shm.barrier import HEAD, Sleep, Windows

@@ -11,8 +11,8 @@ from typing import Any
 
 from mpi4py import MPI
 
+from transports.base import EndState
 from transports.errors import PeerLost, TransportError
-from transports.liveness import EndState
 from transports.mailbox import Arrival, Mailbox
 from transports.mpi.bodies import Bodies
 from transports.mpi.channels import Buffers

@@ -27,9 +27,8 @@ from typing import Any
 
 from mpi4py import MPI
 
-from transports.base import Message, Traffic, Transport
+from transports.base import EndState, Message, Traffic, Transport
 from transports.errors import Closed, TransportError
-from transports.liveness import EndState
 from transports.mailbox import Arrival, Mailbox
 from transports.mpi.backoff import Patience
 from transports.mpi.bodies import Bodies

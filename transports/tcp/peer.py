@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from transports.base import CHANNELS
 from transports.errors import PeerLost, WireError
-from transports.liveness import CHANNELS
 from transports.mailbox import Mailbox
 from transports.tcp.channels import BareBuffer, BareBuffers
 from transports.tcp.connection import Link

@@ -13,9 +13,8 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import SplitResult
 
-from transports.base import Message, Traffic, Transport
+from transports.base import EndState, Message, Traffic, Transport
 from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
-from transports.liveness import EndState
 from transports.mailbox import Arrival, Mailbox
 from transports.tcp.channels import BareBuffers, Unfit
 from transports.tcp.config import TcpConfig
