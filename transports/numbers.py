@@ -1,4 +1,4 @@
-"""Numbers for messages whose body follows later: allocated in rotation, so that a freed number is not reused at once."""
+"""Numbers of messages whose body follows later: in rotation, so that a freed number is not used again at once."""
 
 from transports.errors import TransportError
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 from transports.errors import WireError
 from transports.rpc.channel import RpcChannel
-from transports.tcp.incoming import Incoming
-from transports.tcp.reader import Body
+from transports.tcp.incoming import Body, IncomingMessage
 from transports.wire.frames import Header, Kind, Preamble
 
 SCRATCH_BYTES = 64 << 10
@@ -57,11 +56,11 @@ class BodyPart:
         self._whole.fail(error)
 
 
-EMPTY_BODY = Incoming(Header((), None, ()))
+EMPTY_BODY = IncomingMessage(Header((), None, ()))
 
 
 class Reassembly:
-    """The incoming frames of one connection; an `Inflow` calls `begin` and `complete`.
+    """The incoming frames of one connection; a `FrameReader` calls `begin` and `complete`.
 
     Args:
         received: called with the bytes of the arrays of each accepted frame that is complete.
@@ -69,7 +68,7 @@ class Reassembly:
 
     def __init__(self, channel: RpcChannel, received: Callable[[int], None]):
         self._channel, self._received = channel, received
-        self._streams: dict[int, tuple[Kind, Incoming | DiscardedBody]] = {}
+        self._streams: dict[int, tuple[Kind, IncomingMessage | DiscardedBody]] = {}
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
 
     def begin(self, preamble: Preamble, header: Header) -> Body:
@@ -83,7 +82,7 @@ class Reassembly:
         if preamble.kind not in RPC_KINDS:
             raise WireError(f"a frame that endpoints do not send (kind: {preamble.kind.name})")
         wanted = self._channel.accepts(preamble.kind, header)
-        body = Incoming(header) if wanted else DiscardedBody(header.nbytes, self._scratch)
+        body = IncomingMessage(header) if wanted else DiscardedBody(header.nbytes, self._scratch)
         if not preamble.channel:
             return body
         if preamble.channel in self._streams or not header.nbytes:
@@ -91,7 +90,7 @@ class Reassembly:
         self._streams[preamble.channel] = preamble.kind, body
         return EMPTY_BODY
 
-    def complete(self, preamble: Preamble, body: Body) -> None:
+    def complete(self, preamble: Preamble, header: Header, body: Body) -> None:
         """The body that `begin` returned is complete."""
         if preamble.kind is Kind.PART:
             kind, body = self._streams[preamble.channel]
@@ -119,18 +118,18 @@ class Reassembly:
         return BodyPart(body, nbytes) if nbytes else EMPTY_BODY
 
     def _deliver(self, kind: Kind, body: Body) -> None:
-        if isinstance(body, Incoming):
+        if isinstance(body, IncomingMessage):
             self._received(body.nbytes)
             self._channel.receive(kind, body.header, body.blocks)
             if kind is Kind.CANCEL:
                 self._discard_request(body.header.key[0])
 
     def _truncated(self, kind: Kind, body: Body) -> None:
-        if isinstance(body, Incoming):
+        if isinstance(body, IncomingMessage):
             self._channel.on_truncated(kind, body.header)
 
     def _discard_request(self, number: int) -> None:
         """Drop a cancelled request: free the bytes that have come, and ignore the rest."""
         for stream, (kind, body) in self._streams.items():
-            if kind is Kind.REQUEST and isinstance(body, Incoming) and body.header.key[0] == number:
+            if kind is Kind.REQUEST and isinstance(body, IncomingMessage) and body.header.key[0] == number:
                 self._streams[stream] = kind, DiscardedBody(body.missing, self._scratch)

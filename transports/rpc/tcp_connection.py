@@ -1,7 +1,7 @@
 """One end of a connection between two endpoints over TCP, from the first request until the connection ends.
 
     channel — send → scheduler → link, or an emulated slow link before it → socket
-    channel ← receive — reassembly ← inflow ← link ← socket
+    channel ← receive — reassembly ← reader ← link ← socket
 
 Requests that are sent before the connection is established wait in the scheduler. The connection ends once.
 """
@@ -22,7 +22,7 @@ from transports.rpc.connections import CommonEndpoint
 from transports.rpc.reassembly import Reassembly
 from transports.rpc.scheduler import SendScheduler, Writer
 from transports.tcp.connection import Link
-from transports.tcp.reader import Inflow
+from transports.tcp.incoming import FrameReader
 from transports.tcp.writer import LONG_BYTES, Outgoing
 from transports.wire.arrays import Block
 from transports.wire.frames import Key, Kind
@@ -55,8 +55,8 @@ class Connection:
         """Use this connected socket, after the handshake; the connection owns it from now on."""
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-        inflow = Inflow(self._reassembly.begin, self._reassembly.complete)
-        self._link = Link(sock, inflow, partial(self._broken, inflow), LONG_BYTES, self._count_invalid)
+        reader = FrameReader(self._reassembly.begin, self._reassembly.complete)
+        self._link = Link(sock, reader, partial(self._broken, reader), invalid=self._count_invalid)
         if self._shape is not None:
             self._slow = SlowWriter(
                 self._link, SlowLink(self._shape, (self._endpoint.address, self.channel.peer.address))
@@ -83,8 +83,8 @@ class Connection:
     def withdraw(self, kind: Kind, number: int) -> None:
         self._scheduler.withdraw(kind, number)
 
-    def _broken(self, inflow: Inflow, reason: str) -> None:
-        if inflow.inside:
+    def _broken(self, reader: FrameReader, reason: str) -> None:
+        if reader.inside:
             self._count_invalid(WireError("a frame cut short"))
         self.end(reason)
 

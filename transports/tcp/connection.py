@@ -9,9 +9,9 @@ import socket
 from collections.abc import Callable, Sequence
 
 from transports.errors import WireError
-from transports.tcp.reader import Inflow
+from transports.tcp.incoming import FrameReader
 from transports.tcp.sockets import SENDING_S, told, unacknowledged, unanswered
-from transports.tcp.writer import LONG_BYTES, Outflow, Outgoing
+from transports.tcp.writer import LONG_BYTES, FrameQueue, Outgoing
 
 TRASH_BYTES = 64 << 10
 SHORT_BYTES = 64 << 10
@@ -24,24 +24,26 @@ class Link:
     """Owns a connected, authenticated socket.
 
     Args:
-        inflow: parses the bytes read.
+        reader: parses the bytes read.
         broken: called once with the reason when the connection ends and neither side has sent a farewell.
         chunk: maximum bytes of one write call.
-        refused: called before `broken` with the error if the bytes read are not a frame.
+        invalid: called before `broken` with the error if the bytes read are not a frame.
         patience: seconds without an acknowledgement of sent bytes after which the connection ends.
     """
 
     def __init__(
         self,
         sock: socket.socket,
-        inflow: Inflow,
+        reader: FrameReader,
         broken: Callable[[str], None],
+        *,
         chunk: int = LONG_BYTES,
-        refused: Callable[[WireError], None] = lambda error: None,
+        invalid: Callable[[WireError], None] = lambda error: None,
         patience: float = SENDING_S,
     ):
-        self._sock, self._inflow, self._broken, self._refused = sock, inflow, broken, refused
-        self._outflow = Outflow(self._sendmsg, chunk)
+        self._sock, self._broken, self._invalid = sock, broken, invalid
+        self._reader: FrameReader | None = reader
+        self._queue = FrameQueue(self._sendmsg, chunk)
         self._loop = asyncio.get_running_loop()
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._writing = False
@@ -57,13 +59,13 @@ class Link:
 
         Returns: None if nothing is left; else the frame. The caller awaits its `written` before it reuses the memory.
         """
-        waiting, nbytes = bool(self._outflow), sum(map(len, views))
+        waiting, nbytes = bool(self._queue), sum(map(len, views))
         count = 0 if waiting or nbytes > SHORT_BYTES else self._write_short(views)
         if nbytes and count == nbytes:
             return None
-        frame = self._outflow.push(views)
-        if self._gone.done():
-            self._outflow.fail(self._ended, begun=True)
+        frame = self._queue.push(views)
+        if self._ended is not None:
+            self._queue.fail(self._ended, begun=True)
         elif not waiting:
             frame.advance(count)
             self._flush()
@@ -82,7 +84,7 @@ class Link:
 
     def withdraw(self, frame: Outgoing) -> bool:
         """The frame's sender was cancelled. Returns True if no byte of the frame will be sent."""
-        return self._outflow.withdraw(frame)
+        return self._queue.withdraw(frame)
 
     def farewell(self, views: Sequence[bytes | memoryview], error: Exception) -> None:
         """Queue a last frame; once it is written, shut down the sending side. Bytes that come from now on are dropped.
@@ -92,8 +94,8 @@ class Link:
         """
         if self._farewell is None and not self._gone.done():
             self._farewell = error
-            self._inflow = None
-            self._outflow.push(views)
+            self._reader = None
+            self._queue.push(views)
             self._flush()
 
     async def gone(self, patience: float) -> None:
@@ -112,20 +114,21 @@ class Link:
                 await asyncio.wait([self._gone], timeout=patience)
                 moving = left - self._left() >= min(left, STEP_BYTES) > 0
         finally:
-            self.drop(self._farewell)
+            if self._farewell is not None:
+                self.drop(self._farewell)
 
     def _left(self) -> int:
         """Bytes that the peer's kernel has not acknowledged."""
-        return 0 if self._gone.done() else self._outflow.nbytes + unacknowledged(self._sock)
+        return 0 if self._gone.done() else self._queue.nbytes + unacknowledged(self._sock)
 
     def discard(self, error: Exception) -> None:
         """Fail every frame that has not begun."""
-        self._outflow.fail(error, begun=False)
+        self._queue.fail(error, begun=False)
 
     def fail_incoming(self, error: Exception) -> None:
         """Fail the message that is being received; the receiver's arrays are not written again."""
-        if self._inflow is not None:
-            self._inflow.fail(error)
+        if self._reader is not None:
+            self._reader.fail(error)
 
     def drop(self, error: Exception) -> None:
         """Close now, and fail everything that is being sent or received."""
@@ -137,7 +140,7 @@ class Link:
         self._loop.remove_writer(self._sock)
         self._next_look.cancel()
         self._sock.close()
-        self._outflow.fail(error, begun=True)
+        self._queue.fail(error, begun=True)
         self.fail_incoming(error)
 
     def _look(self) -> None:
@@ -161,35 +164,35 @@ class Link:
         except OSError as error:
             self._end(f"the connection broke ({told(error)})")
         except WireError as error:
-            self._refused(error)
+            self._invalid(error)
             self._end(f"it sent what is no frame: {error}")
         except MemoryError:
             self._end("there is no memory for a message it announced")
 
     def _read_some(self) -> bool:
         """Read once. Returns whether to read on: the next bytes of a large body have probably come already."""
-        inflow = self._inflow
-        buffer = memoryview(bytearray(TRASH_BYTES)) if inflow is None else inflow.buffer()
+        reader = self._reader
+        buffer = memoryview(bytearray(TRASH_BYTES)) if reader is None else reader.buffer()
         count = self._sock.recv_into(buffer)
         self._progress += count
         if not count:
             self._end("the connection was closed without a goodbye")
-        elif inflow is not None:
-            direct = inflow.direct
-            inflow.advance(count)
-            return direct and inflow is self._inflow and not self._gone.done()
+        elif reader is not None:
+            direct = reader.direct
+            reader.advance(count)
+            return direct and reader is self._reader and not self._gone.done()
         return False
 
     def _flush(self) -> None:
         try:
-            self._progress += self._outflow.flush(TURN_BYTES)
-            if not self._outflow and self._farewell is not None:
+            self._progress += self._queue.flush(TURN_BYTES)
+            if not self._queue and self._farewell is not None:
                 self._sock.shutdown(socket.SHUT_WR)
         except OSError as error:  # report it later: this write may answer a frame that is being read
             self._loop.call_soon(self._end, f"the connection broke ({told(error)})")
             return
-        if bool(self._outflow) != self._writing and not self._gone.done():
-            self._writing = bool(self._outflow)
+        if bool(self._queue) != self._writing and not self._gone.done():
+            self._writing = bool(self._queue)
             if self._writing:
                 self._loop.add_writer(self._sock, self._flush)
             else:

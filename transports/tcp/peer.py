@@ -19,7 +19,7 @@ from typing import Any
 from transports.base import CHANNELS
 from transports.errors import PeerLost, WireError
 from transports.mailbox import Mailbox
-from transports.tcp.channels import BareBuffer, BareBuffers
+from transports.tcp.channels import ChannelTable
 from transports.tcp.connection import Link
 from transports.tcp.flow_control import (
     CLOSING_BYTES,
@@ -31,14 +31,13 @@ from transports.tcp.flow_control import (
     kept_bytes,
     overhead,
 )
-from transports.tcp.incoming import Incoming
-from transports.tcp.reader import Body, Inflow
+from transports.tcp.incoming import Body, FrameReader, IncomingBody, IncomingMessage
 from transports.tcp.sockets import stay_in_cache
 from transports.tcp.writer import CACHED_CHUNK, LONG_BYTES
 from transports.wire.arrays import Block
 from transports.wire.frames import Header, Key, Kind, Preamble, encode, encode_bare, encode_head
 
-NOTHING = Incoming(Header((), None, ()))
+EMPTY_BODY = IncomingMessage(Header((), None, ()))
 
 Views = Sequence[bytes | memoryview]
 
@@ -59,22 +58,22 @@ class TcpPeer:
         rank: int,
         sock: socket.socket,
         *,
-        messages: Mailbox[Incoming],
-        buffers: BareBuffers,
+        messages: Mailbox[IncomingMessage],
+        channels: ChannelTable,
         limit: int,
         cached: bool,
         lost: Callable[[PeerLost], None],
         aborted: Callable[[int, str], None],
     ):
-        self._rank, self._messages, self._buffers = rank, messages, buffers
+        self._rank, self._messages, self._channels = rank, messages, channels
         self._lost, self._aborted = lost, aborted
         self._credit, self._offers = Credit(limit), Credit(max(limit, OFFERS_BYTES))
         self._offer_table, self._closing = OfferTable(self._offers), Credit(max(limit, CLOSING_BYTES))
-        self._offered: dict[int, Incoming | BareBuffer] = {}
+        self._offered: dict[int, IncomingBody] = {}
         if cached:
             stay_in_cache(sock)
-        inflow, chunk = Inflow(self._begin, self._complete), CACHED_CHUNK if cached else LONG_BYTES
-        self.link = Link(sock, inflow, lambda reason: lost(PeerLost(rank, reason)), chunk)
+        reader, chunk = FrameReader(self._begin, self._complete), CACHED_CHUNK if cached else LONG_BYTES
+        self.link = Link(sock, reader, lambda reason: lost(PeerLost(rank, reason)), chunk=chunk)
 
     async def send_message(self, key: Key, blocks: Sequence[Block], note: Any) -> None:
         """Send a message; return when the blocks' memory may be reused."""
@@ -153,32 +152,32 @@ class TcpPeer:
             case Kind.BUFFER if preamble.channel < CHANNELS:
                 cost = FRAME_BYTES + preamble.body_bytes
                 self._credit.came(cost)
-                lane = self._buffers.lane(self._rank, preamble.channel)
-                return lane.arriving(preamble.body_bytes, partial(self._took, cost))
+                channel = self._channels.find(self._rank, preamble.channel)
+                return channel.begin(preamble.body_bytes, partial(self._took, cost))
             case Kind.RTS | Kind.RTS_BUFFER:
                 return self._note_offer(preamble, header)
             case Kind.DATA:
                 return self._offered_body(preamble)
             case Kind.ABORT | Kind.GOODBYE | Kind.CTS | Kind.CREDIT if not preamble.body_bytes:
-                return Incoming(header)
+                return EMPTY_BODY
         raise WireError(
             f"a frame that tcp does not send (kind: {preamble.kind.name}, channel: {preamble.channel}, "
             f"body: {preamble.body_bytes} bytes); use one release on every rank"
         )
 
-    def _complete(self, preamble: Preamble, body: Body) -> None:
+    def _complete(self, preamble: Preamble, header: Header, body: Body) -> None:
         match preamble.kind:
             case Kind.CTS:
                 self._deliver(preamble.channel, self._offer_table.pop(preamble.channel))
             case Kind.CREDIT:
-                self._credit.regain(body.header.note)
+                self._credit.regain(header.note)
             case Kind.GOODBYE:
                 self._lost(PeerLost(self._rank, "it closed"))
             case Kind.ABORT:
-                self._aborted(self._rank, str(body.header.note))
+                self._aborted(self._rank, str(header.note))
 
-    def _arrived(self, header: Header, on_posted: Callable[[], None]) -> Incoming:
-        incoming = Incoming(header, on_posted)
+    def _arrived(self, header: Header, on_posted: Callable[[], None]) -> IncomingMessage:
+        incoming = IncomingMessage(header, on_posted)
         self._messages.arrived(self._rank, header.key, incoming)
         return incoming
 
@@ -192,14 +191,12 @@ class TcpPeer:
         self._offers.came(cost)
         on_posted = partial(self._clear_to_send, number, cost)
         if not bare:
-            self._offered[number] = incoming = Incoming(header, on_posted)
-            self._messages.arrived(self._rank, header.key, incoming)
-            return NOTHING
+            self._offered[number] = self._arrived(header, on_posted)
+            return EMPTY_BODY
         match header.key:
             case (int(channel),) if 0 <= channel < CHANNELS:
-                lane = self._buffers.lane(self._rank, channel)
-                self._offered[number] = lane.arriving(header.nbytes, on_posted)
-                return NOTHING
+                self._offered[number] = self._channels.find(self._rank, channel).begin(header.nbytes, on_posted)
+                return EMPTY_BODY
         raise WireError(f"a buffer offered on no channel (key: {header.key!r}, channels: {CHANNELS})")
 
     def _offered_body(self, preamble: Preamble) -> Body:
@@ -217,5 +214,5 @@ class TcpPeer:
         self.link.write([encode_bare(Kind.CTS, number, 0)])
 
     def _took(self, cost: int) -> None:
-        if told := self._credit.taken(cost):
-            self.link.write(encode(Kind.CREDIT, note=told))
+        if credit := self._credit.taken(cost):
+            self.link.write(encode(Kind.CREDIT, note=credit))

@@ -16,10 +16,10 @@ from urllib.parse import SplitResult
 from transports.base import EndState, Message, Traffic, Transport
 from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
 from transports.mailbox import Arrival, Mailbox
-from transports.tcp.channels import BareBuffers, Unfit
+from transports.tcp.channels import ChannelTable, WrongSize
 from transports.tcp.config import TcpConfig
 from transports.tcp.flow_control import credit_limit
-from transports.tcp.incoming import Incoming
+from transports.tcp.incoming import IncomingMessage
 from transports.tcp.join.meeting_points import MeetingPoint, meeting_point
 from transports.tcp.join.rendezvous import gather
 from transports.tcp.peer import TcpPeer
@@ -29,7 +29,7 @@ from transports.wire.arrays import Block, Layout, copied, destinations, flat_byt
 from transports.wire.frames import Header, Key, Kind, encode, encode_head
 
 REASON_CHARACTERS = 4096
-TOLD_BYTES = 64 << 10
+SHOWN_BYTES = 64 << 10
 """If a buffer of an unexpected size has at most this many bytes, the error includes its beginning."""
 MOMENT_S = 200e-6
 """Seconds to keep the loop awake; a short reply comes within this time if its sender does nothing else first."""
@@ -87,11 +87,11 @@ class Tcp(Transport):
     ):
         self.rank, self.world_size, self.traffic = rank, world_size, Traffic()
         self._nodes = nodes or super().nodes
-        self._messages: Mailbox[Incoming] = Mailbox(world_size)
-        self._buffers = BareBuffers()
+        self._messages: Mailbox[IncomingMessage] = Mailbox(world_size)
+        self._channels = ChannelTable()
         self._end_state = EndState(world_size)
         self._roomy = self.nodes.count(self.nodes[rank]) <= (cores or len(os.sched_getaffinity(0)))
-        self._vigil = Vigil(self._roomy)
+        self._busy_poll = BusyPoll(self._roomy)
         self._peers = {peer: self._peer(peer, sock, limit) for peer, sock in peers.items()}
 
     def __repr__(self) -> str:
@@ -128,7 +128,7 @@ class Tcp(Transport):
         self._end_state.check_sendable(peer, channel)
         view = flat_bytes(buffer)
         if peer == self.rank:
-            self._buffers.lane(peer, channel).whole(view)
+            self._channels.find(peer, channel).deliver(view)
         else:
             await self._peers[peer].send_buffer(channel, view)
         self.traffic.count_sent(peer, view.nbytes, header)
@@ -136,25 +136,25 @@ class Tcp(Transport):
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
         self._end_state.check(peer, channel)
         view = flat_bytes(buffer)
-        lane = self._buffers.lane(peer, channel)
-        if not lane.arrived:
-            self._vigil.keep()
+        found = self._channels.find(peer, channel)
+        if not found.arrived:
+            self._busy_poll.start()
         try:
-            await lane.receive(view, self._end_state.lost.get(peer))
-        except Unfit as error:
-            raise await self._misfit(peer, channel, view.nbytes, error.came) from None
+            await found.receive(view, self._end_state.lost.get(peer))
+        except WrongSize as error:
+            raise await self._mismatch(peer, channel, view.nbytes, error.came) from None
         self.traffic.count_received(view.nbytes, header)
 
-    async def _misfit(self, peer: int, channel: int, expected: int, came: int) -> SizeMismatch:
+    async def _mismatch(self, peer: int, channel: int, expected: int, came: int) -> SizeMismatch:
         """The error for a buffer of another size; includes the beginning of a short buffer that is still available."""
-        lane, beginning = self._buffers.lane(peer, channel), memoryview(b"")
-        if came <= TOLD_BYTES and lane.arrived and lane.arrived[0].nbytes == came:
+        found, beginning = self._channels.find(peer, channel), memoryview(b"")
+        if came <= SHOWN_BYTES and found.arrived and found.arrived[0].nbytes == came:
             beginning = memoryview(bytearray(came))
-            await lane.receive(beginning, self._end_state.lost.get(peer))
+            await found.receive(beginning, self._end_state.lost.get(peer))
         return SizeMismatch(peer, channel, expected, came, beginning[:expected])
 
     def computing(self, busy: bool) -> None:
-        self._vigil.computing(busy)
+        self._busy_poll.computing(busy)
 
     async def abort(self, reason: str) -> None:
         ended = self._finish(Closed(f"rank {self.rank} aborted: {reason}"))
@@ -174,26 +174,28 @@ class Tcp(Transport):
         await asyncio.gather(*(peer.link.gone(patience) for peer in self._peers.values()))
 
     async def _take(
-        self, mailbox: Mailbox[Incoming], peer: int | None, key: Key, into: Sequence[Block] | None
-    ) -> Arrival[Incoming]:
+        self, mailbox: Mailbox[IncomingMessage], peer: int | None, key: Key, into: Sequence[Block] | None
+    ) -> Arrival[IncomingMessage]:
         """Take a message and wait for its last byte. Cancelled: the message is put back, and `into` is returned."""
-        lent: list[tuple[Incoming, tuple[Block, ...]]] = []
+        attached: list[tuple[IncomingMessage, Sequence[memoryview]]] = []
         arrival = None
 
-        def accept(incoming: Incoming) -> None:
+        def accept(incoming: IncomingMessage) -> None:
             if into is not None:
-                lent.append((incoming, incoming.attach(into)))
+                attached.append((incoming, incoming.attach_arrays(into)))
             incoming.post()
 
         try:
             if not mailbox.holds(peer, key):
-                self._vigil.keep()
+                self._busy_poll.start()
             arrival = await mailbox.take(peer, key, accept)
             if arrival.item.missing:
-                await arrival.item.whole()
+                waiter = asyncio.get_running_loop().create_future()
+                arrival.item.whole(waiter)
+                await waiter
         except asyncio.CancelledError:
-            for incoming, blocks in lent:
-                incoming.detach(blocks)
+            for incoming, views in attached:
+                incoming.detach(views)
             if arrival is not None:
                 mailbox.put_back(arrival)
             raise
@@ -205,7 +207,7 @@ class Tcp(Transport):
             rank,
             sock,
             messages=self._messages,
-            buffers=self._buffers,
+            channels=self._channels,
             limit=limit,
             cached=cached,
             lost=self._lose,
@@ -220,25 +222,26 @@ class Tcp(Transport):
         """Close the connection with the lost rank; complete messages that came before stay available."""
         self._end_state.lose(error)
         self._messages.fail_peer(error.rank, error)
-        self._buffers.fail_peer(error.rank, error)
+        self._channels.fail_peer(error.rank, error)
         self._peers[error.rank].drop(error)
 
     def _finish(self, error: TransportError) -> TransportError:
         """Fail every operation here except the sends in progress; the first reason is kept."""
         if self._end_state.finish(error):
             self._messages.fail_all(error)
-            self._buffers.fail_all(error)
+            self._channels.fail_all(error)
             for peer in self._peers.values():
                 peer.fail_incoming(error)
         return self._end_state.end
 
 
-def _to_itself(key: Key, blocks: Sequence[Block], note: Any = None) -> Incoming:
+def _to_itself(key: Key, blocks: Sequence[Block], note: Any = None) -> IncomingMessage:
     layouts = tuple(Layout(block.dtype, block.shape) for block in blocks)
-    return Incoming.complete(Header(key, note, layouts), copied(blocks))
+    header = Header(key, note, layouts, sum(block.nbytes for block in blocks))
+    return IncomingMessage.complete(header, copied(blocks))
 
 
-class Vigil:
+class BusyPoll:
     """Keeps the loop of a waiting rank awake for `MOMENT_S` seconds, before it sleeps in the kernel.
 
     Sleeping and waking cost about 25 µs for each message, half of the rest of a short message's time. The loop is not
@@ -254,7 +257,7 @@ class Vigil:
         self._computing = self._looking = False
         self._until = 0.0
 
-    def keep(self) -> None:
+    def start(self) -> None:
         """A receive begins to wait: keep the loop awake for `MOMENT_S` from now on."""
         if not self._moment or self._computing:
             return

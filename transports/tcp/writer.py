@@ -24,7 +24,7 @@ class Outgoing:
     __slots__ = ("begun", "chunk", "views", "written")
 
     def __init__(self, views: Sequence[bytes | memoryview], chunk: int):
-        self.views = deque(map(memoryview, views))
+        self.views = deque(memoryview(view) for view in views)
         self.written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.begun = False
         nbytes = sum([view.nbytes for view in self.views])
@@ -40,7 +40,7 @@ class Outgoing:
 
     def front(self) -> list[memoryview]:
         """The views to write next: a chunk, or all that is left, at most `PIECES` views."""
-        found, most = [], self.chunk
+        most, found = self.chunk, list[memoryview]()
         for view in self.views:
             if not most or len(found) == PIECES:
                 break
@@ -56,7 +56,7 @@ class Outgoing:
         settle(self.written, error)
 
 
-class Outflow:
+class FrameQueue:
     """Frames in the order they were pushed.
 
     Args:

@@ -13,7 +13,7 @@ from transports.rpc import Party, Response
 from transports.rpc.channel import RpcChannel
 from transports.rpc.handlers import Handlers
 from transports.rpc.reassembly import Reassembly
-from transports.tcp.reader import Inflow
+from transports.tcp.incoming import FrameReader
 from transports.wire.arrays import Block
 from transports.wire.frames import Kind, encode, encode_bare, encode_head
 
@@ -41,7 +41,7 @@ class Hearing:
         self.channel = RpcChannel(self.handlers, Silence())
         self.channel.peer = Party("tcp://127.0.0.1:9", 1)
         parts = Reassembly(self.channel, self.received.append)
-        self.inflow = Inflow(parts.begin, parts.complete)
+        self.stream = FrameReader(parts.begin, parts.complete)
 
     async def echo(self, request):
         self.heard.append((request.note, b"".join(bytes(block.data) for block in request.blocks)))
@@ -51,11 +51,11 @@ class Hearing:
         """Read a stream, no more than so many bytes at once."""
         stream = memoryview(stream)
         while stream:
-            buffer = self.inflow.buffer()
+            buffer = self.stream.buffer()
             count = min(buffer.nbytes, len(stream), most)
             buffer[:count] = stream[:count]
             stream = stream[count:]
-            self.inflow.advance(count)
+            self.stream.advance(count)
 
 
 def frame(kind, key, *arrays, note=None, channel=0):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transports import PeerLost
-from transports.tcp.channels import BareBuffers, Lane
+from transports.tcp.channels import Channel, ChannelTable
 
 
 def fill(buffer, data):
@@ -27,16 +27,16 @@ async def started(work):
 
 
 async def test_a_buffer_rests_in_memory_of_its_own_until_somebody_asks():
-    lane, room = Lane(), bytearray(4)
-    fill(lane.arriving(4), b"abcd")
-    await lane.receive(memoryview(room), None)
+    channel, room = Channel(), bytearray(4)
+    fill(channel.begin(4), b"abcd")
+    await channel.receive(memoryview(room), None)
     assert room == b"abcd"
 
 
 async def test_a_receive_that_waits_lends_its_memory_at_once():
-    lane, room = Lane(), bytearray(4)
-    task = await started(lane.receive(memoryview(room), None))
-    buffer = lane.arriving(4)
+    channel, room = Channel(), bytearray(4)
+    task = await started(channel.receive(memoryview(room), None))
+    buffer = channel.begin(4)
     buffer.buffer()[:2] = b"ab"
     buffer.advance(2)
     assert room == b"ab\0\0" and not task.done()
@@ -47,9 +47,9 @@ async def test_a_receive_that_waits_lends_its_memory_at_once():
 
 
 async def test_a_cancelled_receive_lets_go_of_its_memory_and_the_next_one_gets_all():
-    lane, room, other = Lane(), bytearray(4), bytearray(4)
-    task = await started(lane.receive(memoryview(room), None))
-    buffer = lane.arriving(4)
+    channel, room, other = Channel(), bytearray(4), bytearray(4)
+    task = await started(channel.receive(memoryview(room), None))
+    buffer = channel.begin(4)
     buffer.buffer()[:2] = b"ab"
     buffer.advance(2)
     task.cancel()
@@ -57,42 +57,42 @@ async def test_a_cancelled_receive_lets_go_of_its_memory_and_the_next_one_gets_a
     room[:] = b"mine"
     buffer.buffer()[:2] = b"cd"
     buffer.advance(2)
-    await lane.receive(memoryview(other), None)
+    await channel.receive(memoryview(other), None)
     assert (room, other) == (b"mine", b"abcd")
 
 
 async def test_a_buffer_of_another_size_names_both_and_stays():
-    lane, room = Lane(), bytearray(4)
-    waiting = await started(lane.receive(memoryview(bytearray(3)), None))
-    fill(lane.arriving(4), b"abcd")
-    for receive in (waiting, lane.receive(memoryview(bytearray(5)), None)):
+    channel, room = Channel(), bytearray(4)
+    waiting = await started(channel.receive(memoryview(bytearray(3)), None))
+    fill(channel.begin(4), b"abcd")
+    for receive in (waiting, channel.receive(memoryview(bytearray(5)), None)):
         with pytest.raises(ValueError, match=r"expected: [35] bytes, came: 4 bytes"):
             await receive
-    await lane.receive(memoryview(room), None)
+    await channel.receive(memoryview(room), None)
     assert room == b"abcd"
 
 
 async def test_it_is_told_once_that_somebody_asks():
-    lane, asked = Lane(), []
-    lane.arriving(0, lambda: asked.append(1))
+    channel, asked = Channel(), []
+    channel.begin(0, lambda: asked.append(1))
     assert not asked
-    task = await started(lane.receive(memoryview(b""), None))
+    task = await started(channel.receive(memoryview(b""), None))
     await asyncio.wait([task])
     assert asked == [1]
 
 
 async def test_what_came_whole_outlives_its_peer_and_what_did_not_fails_with_it():
-    buffers, lost, room = BareBuffers(), PeerLost(1, "gone"), bytearray(4)
-    lane = buffers.lane(1, 0)
-    fill(lane.arriving(4), b"abcd")
-    half = lane.arriving(4)
+    buffers, lost, room = ChannelTable(), PeerLost(1, "gone"), bytearray(4)
+    channel = buffers.find(1, 0)
+    fill(channel.begin(4), b"abcd")
+    half = channel.begin(4)
     half.fail(lost)
-    elsewhere = await started(buffers.lane(2, 0).receive(memoryview(bytearray(1)), None))
-    waiting = await started(buffers.lane(1, 1).receive(memoryview(bytearray(1)), None))
+    elsewhere = await started(buffers.find(2, 0).receive(memoryview(bytearray(1)), None))
+    waiting = await started(buffers.find(1, 1).receive(memoryview(bytearray(1)), None))
     buffers.fail_peer(1, lost)
-    await lane.receive(memoryview(room), lost)
+    await channel.receive(memoryview(room), lost)
     assert room == b"abcd" and not elsewhere.done()
-    for receive in (waiting, lane.receive(memoryview(room), lost), lane.receive(memoryview(room), lost)):
+    for receive in (waiting, channel.receive(memoryview(room), lost), channel.receive(memoryview(room), lost)):
         with pytest.raises(PeerLost):
             await receive
     buffers.fail_all(lost)
@@ -103,16 +103,16 @@ async def test_what_came_whole_outlives_its_peer_and_what_did_not_fails_with_it(
 @given(st.lists(st.sampled_from(["arrive", "receive", "cancel"]), max_size=40))
 def test_whatever_is_cancelled_when_every_buffer_is_received_once_and_in_order(steps):
     async def main():
-        lane, arrived, waiting, received = Lane(), 0, [], []
+        channel, arrived, waiting, received = Channel(), 0, [], []
 
         async def receive():
             room = bytearray(1)
-            await lane.receive(memoryview(room), None)
+            await channel.receive(memoryview(room), None)
             received.append(room[0])
 
         for step in steps:
             if step == "arrive":
-                fill(lane.arriving(1), bytes([arrived]))
+                fill(channel.begin(1), bytes([arrived]))
                 arrived += 1
             elif step == "receive":
                 waiting.append(await started(receive()))

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from transports import Block, WireError
 from transports.mailbox import Mailbox
-from transports.tcp.channels import BareBuffers
+from transports.tcp.channels import ChannelTable
 from transports.tcp.flow_control import ALL_PEERS_BYTES, FRAME_BYTES, LEAST_BYTES, Credit, credit_limit, overhead
-from transports.tcp.incoming import Incoming
+from transports.tcp.incoming import IncomingMessage
 from transports.wire.frames import PREAMBLE_BYTES, Kind, encode_head, parse_header, parse_preamble
 
 COST = 1000
@@ -113,7 +113,7 @@ def test_no_message_takes_more_memory_than_it_counts(key, note, arrays):
     def arrive(number):
         head = encode_head(Kind.MESSAGE, (number, *key[1:]), blocks, NOTES[note])
         header = parse_header(parse_preamble(head), head[PREAMBLE_BYTES:])
-        incoming = Incoming(header, partial(print, number))
+        incoming = IncomingMessage(header, partial(print, number))
         mailbox.arrived(0, header.key, incoming)
         if incoming.missing:
             incoming.buffer()
@@ -123,8 +123,8 @@ def test_no_message_takes_more_memory_than_it_counts(key, note, arrays):
 
 
 def test_no_buffer_takes_more_memory_than_it_counts_nor_does_its_lane():
-    buffers = BareBuffers()
-    assert kept(lambda channel: buffers.lane(0, channel).arriving(0, partial(print, channel)), 100) <= FRAME_BYTES
+    buffers = ChannelTable()
+    assert kept(lambda channel: buffers.find(0, channel).begin(0, partial(print, channel)), 100) <= FRAME_BYTES
 
 
 texts = st.text(st.sampled_from("a\0é€😀"))  # of each width in UTF-8; with all of Unicode the test took seconds

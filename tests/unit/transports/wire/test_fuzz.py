@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from transports import PeerLost, RendezvousError, TransportError, WireError
 from transports.tcp.config import TcpConfig
 from transports.tcp.flow_control import credit_limit
-from transports.tcp.incoming import Incoming
+from transports.tcp.incoming import DIRECT_BYTES, STAGING_BYTES, FrameReader, IncomingMessage
 from transports.tcp.join.acceptor import SILENCE_S, connect
 from transports.tcp.join.coordinator import Coordinator
 from transports.tcp.join.handshake import PROOF_BYTES, VERDICT, Role, Verdict
 from transports.tcp.join.identity import HELLO, RankIdentity, digest
 from transports.tcp.join.meeting_points import LOOPBACK, InProcess
 from transports.tcp.join.rendezvous import gather
-from transports.tcp.reader import DIRECT_BYTES, STAGING_BYTES, Inflow
 from transports.tcp.sockets import accept, dial, listen, read_exactly
 from transports.tcp.transport import Tcp
 from transports.testing import kill
@@ -27,29 +26,28 @@ from transports.wire.frames import DEFAULT_LIMITS, Block, Kind, encode, encode_b
 
 
 class Reader:
-    """An inflow and all that came out of it: [kind, key or channel, note, contents of the blocks]."""
+    """A frame reader and all that came out of it: [kind, key or channel, note, contents of the blocks]."""
 
     def __init__(self):
         self.frames, self.begun = [], []
-        self.inflow = Inflow(self._begin, self._complete)
+        self.stream = FrameReader(self._begin, self._complete)
 
     def feed(self, data):
-        """Give the bytes as the inflow asks for them."""
+        """Give the bytes as the reader asks for them."""
         data = memoryview(data)
         while data:
-            buffer = self.inflow.buffer()
+            buffer = self.stream.buffer()
             count = min(len(buffer), len(data))
             assert count
             buffer[:count] = data[:count]
             data = data[count:]
-            self.inflow.advance(count)
+            self.stream.advance(count)
 
     def _begin(self, preamble, header):
-        self.begun.append(Incoming(header))
+        self.begun.append(IncomingMessage(header))
         return self.begun[-1]
 
-    def _complete(self, preamble, incoming):
-        header = incoming.header
+    def _complete(self, preamble, header, incoming):
         self.frames.append((preamble.kind, header.key, header.note, [bytes(block.data) for block in incoming.blocks]))
 
 
@@ -107,10 +105,12 @@ async def test_a_stream_cut_at_any_byte_gives_no_frame_and_no_error():
         reader = Reader()
         reader.feed(data[:end])
         assert not reader.frames
-        reader.inflow.fail(PeerLost(1, "cut"))
+        reader.stream.fail(PeerLost(1, "cut"))
         for incoming in reader.begun:
+            waiter = asyncio.get_running_loop().create_future()
+            incoming.whole(waiter)
             with pytest.raises(PeerLost):
-                await incoming.whole()
+                await waiter
 
 
 @given(st.binary(max_size=2000))
@@ -124,7 +124,7 @@ def test_random_bytes_give_a_wire_error_or_wait_for_more(noise):
             reader.feed(front + noise)
         except WireError as error:
             assert str(error)
-        assert len(reader.inflow.buffer()) <= STAGING_BYTES
+        assert len(reader.stream.buffer()) <= STAGING_BYTES
 
 
 @given(st.integers(0, 90), st.integers(1, 255))

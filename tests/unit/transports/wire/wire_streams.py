@@ -6,8 +6,7 @@ import numpy as np
 
 from transports import Block, WireError
 from transports.tcp.flow_control import Credit, credit_limit
-from transports.tcp.incoming import Incoming
-from transports.tcp.reader import STAGING_BYTES, Inflow
+from transports.tcp.incoming import STAGING_BYTES, FrameReader, IncomingMessage
 from transports.wire.frames import WITHOUT_HEADER, Header, Kind, encode, encode_bare
 
 NUMBERS = (0, 1, 0x7F, 0x80, 0xC1, 0xDC, 0xDD, 0xFF)
@@ -51,24 +50,24 @@ def read(data: bytes, step: int) -> int:
     credit, count = Credit(credit_limit(64)), 0
 
     def begin(preamble, header):
-        body = Incoming(header)
+        body = IncomingMessage(header)
         credit.came(body.nbytes)
         return body
 
-    def complete(preamble, body):
+    def complete(preamble, header, body):
         nonlocal count
         count += 1
-        assert isinstance(body.header, Header) and not body.missing
+        assert isinstance(header, Header) and not body.missing
 
-    inflow, view = Inflow(begin, complete), memoryview(data)
+    reader, view = FrameReader(begin, complete), memoryview(data)
     try:
         while view:
-            buffer = inflow.buffer()
+            buffer = reader.buffer()
             size = min(len(buffer), len(view), step)
             assert 0 < len(buffer) <= max(STAGING_BYTES, credit_limit(64))
             buffer[:size] = view[:size]
             view = view[size:]
-            inflow.advance(size)
+            reader.advance(size)
     except WireError as error:
         assert str(error)
     return count

@@ -5,7 +5,7 @@ import selectors
 
 import pytest
 
-from transports.tcp.transport import MOMENT_S, Vigil
+from transports.tcp.transport import MOMENT_S, BusyPoll
 from transports.tcp.writer import CACHED_CHUNK, LONG_BYTES
 from transports.testing import tcp_world
 
@@ -40,9 +40,9 @@ def falls_asleep(waiting, roomy=True):
 
     async def main():
         loop = asyncio.get_running_loop()
-        vigil = Vigil(roomy)
+        busy_poll = BusyPoll(roomy)
         begun = loop.now
-        await waiting(vigil)
+        await waiting(busy_poll)
         await asyncio.sleep(1.0)
         return loop.fell_asleep[0] - begun
 
@@ -50,31 +50,31 @@ def falls_asleep(waiting, roomy=True):
         return runner.run(main())
 
 
-async def begin(vigil):
-    vigil.keep()
+async def begin(busy_poll):
+    busy_poll.start()
 
 
-async def begin_twice(vigil):
-    vigil.keep()
+async def begin_twice(busy_poll):
+    busy_poll.start()
     for _ in range(10):
         await asyncio.sleep(0)
-    vigil.keep()
+    busy_poll.start()
 
 
-async def begin_while_computing(vigil):
-    vigil.computing(True)
-    vigil.keep()
+async def begin_while_computing(busy_poll):
+    busy_poll.computing(True)
+    busy_poll.start()
 
 
-async def begin_to_compute(vigil):
-    vigil.keep()
-    vigil.computing(True)
+async def begin_to_compute(busy_poll):
+    busy_poll.start()
+    busy_poll.computing(True)
 
 
-async def compute_no_more(vigil):
-    vigil.computing(True)
-    vigil.computing(False)
-    vigil.keep()
+async def compute_no_more(busy_poll):
+    busy_poll.computing(True)
+    busy_poll.computing(False)
+    busy_poll.start()
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ async def test_ranks_with_a_core_each_stay_awake_and_write_what_fits_the_cache(
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(cores)))
 
     ends = await tcp_world(3, machines=machines)
-    assert (ends[0]._vigil._moment > 0) == roomy
+    assert (ends[0]._busy_poll._moment > 0) == roomy
     assert [end._peers[0].link._outflow._chunk for end in ends[1:]] == [
         CACHED_CHUNK if cached and machine == "a" else LONG_BYTES for machine in machines[1:]
     ]
