@@ -90,14 +90,15 @@ class Shared(Protocol):
 
     What a rank writes into its window before a meeting is visible to all other ranks after it. The memory and its
     descriptors are freed with this object and the last array that views a window.
-
-    Attributes:
-        windows: writable memory of each rank, in the group's order; only its owner may write to it.
-        meetings: the number of meetings so far.
     """
 
-    windows: Sequence[memoryview]
-    meetings: int
+    @property
+    def windows(self) -> Sequence[memoryview]:
+        """Writable memory of each rank, in the group's order; only its owner may write to it."""
+
+    @property
+    def meetings(self) -> int:
+        """The number of meetings so far."""
 
     async def ready(self) -> bool:
         """Map the memory of all ranks. Returns whether every rank could; all ranks get the same answer.
@@ -248,11 +249,10 @@ class EndState:
         self.end: TransportError | None = None
         self.lost: dict[int, PeerLost] = {}
 
-    def finish(self, error: TransportError) -> bool:
-        """End with this reason. Returns False if this end had already ended; the first reason stays."""
-        first = self.end is None
+    def finish(self, error: TransportError) -> TransportError:
+        """End with this reason. Returns the reason that is kept: the first."""
         self.end = self.end or error
-        return first
+        return self.end
 
     def lose(self, error: PeerLost) -> None:
         """Record that a peer is lost; the first reason is kept."""

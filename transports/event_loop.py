@@ -46,15 +46,12 @@ def this_task() -> asyncio.Task[Any]:
     return task
 
 
-def settle(freed: asyncio.Future[None], error: BaseException | None = None) -> None:
-    """Resolve a sender's future: its memory is free, or, with an error, its message will not be sent.
-
-    Resolving a done or cancelled future does nothing.
-    """
-    if freed.done():
+def settle(future: asyncio.Future[Any], error: BaseException | None = None) -> None:
+    """Resolve a future without a result, or with an error; a done or cancelled future stays as it is."""
+    if future.done():
         return
     if error is None:
-        freed.set_result(None)
+        future.set_result(None)
     else:
-        freed.set_exception(error)
-        freed.exception()  # else the loop would report an unread exception if the sender was cancelled
+        future.set_exception(error)
+        future.exception()  # else the loop would report an unread exception if the waiter was cancelled

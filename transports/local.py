@@ -169,8 +169,8 @@ class Local(Transport):
                 offer.release(error)
 
     def _finish(self, error: TransportError) -> None:
-        if self._end_state.finish(error):
-            self._messages.fail_all(error)
-            self._buffers.fail_all(error)
-            for offer in self._outgoing:
-                offer.release(error)
+        error = self._end_state.finish(error)
+        self._messages.fail_all(error)
+        self._buffers.fail_all(error)
+        for offer in self._outgoing:
+            offer.release(error)

@@ -33,7 +33,7 @@ class _Receive:
 
     order: int
     accept: Callable[[Any], None]
-    future: asyncio.Future = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    future: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class Mailbox(Generic[Item]):
@@ -152,8 +152,8 @@ class Mailbox(Generic[Item]):
         if future.done() and not future.cancelled() and future.exception() is None:
             self.put_back(future.result())
             return
-        receives = self._waiting.get((peer, key), ())
-        if receive in receives:
+        receives = self._waiting.get((peer, key))
+        if receives is not None and receive in receives:
             receives.remove(receive)
             self._front((peer, key))
 

@@ -20,7 +20,7 @@ from transports.tcp.join.meeting_points import LOOPBACK, InProcess
 from transports.tcp.transport import Tcp, meet
 
 
-def local_world(world_size: int, nodes: Sequence[int] = (), shares: bool = False) -> list[Local]:
+def local_world(world_size: int, nodes: Sequence[int] = (), shares: bool = False) -> Sequence[Local]:
     """The ranks of a `local` world, in order, for one event loop.
 
     Args:
@@ -91,8 +91,8 @@ class OnNodes(Local):
 
     def __init__(self, rank: int, ranks: Sequence["OnNodes"], nodes: tuple[int, ...], shares: bool):
         super().__init__(rank, len(nodes), ranks)
-        self._nodes, self._shares = nodes, shares
-        self._tables: dict[tuple[tuple[int, ...], int, int], Table] = {}
+        self._nodes, self._shares, self._world = nodes, shares, ranks
+        self._tables: dict[tuple[tuple[int, ...], int, int], MeetingTable] = {}
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -102,8 +102,8 @@ class OnNodes(Local):
         if not self._shares or len({self.nodes[rank] for rank in ranks}) > 1:
             return None
         group = (tuple(ranks), channel, self.count(("shared", tuple(ranks), channel)))
-        found = (self._ranks[rank]._tables.get(group) for rank in ranks)
-        self._tables[group] = next((table for table in found if table), None) or Table(len(ranks), nbytes)
+        found = (self._world[rank]._tables.get(group) for rank in ranks)
+        self._tables[group] = next((table for table in found if table), None) or MeetingTable(len(ranks), nbytes)
         return LocalShared(self._tables[group], ranks, ranks.index(self.rank), self._end_state.check_sendable)
 
     def _lose(self, error: PeerLost) -> None:
@@ -120,7 +120,7 @@ class OnNodes(Local):
             table.wake()
 
 
-class Table:
+class MeetingTable:
     """The meetings of one group: the ranks' windows, the count of meetings of each, and the ranks that wait."""
 
     def __init__(self, size: int, nbytes: int):
@@ -145,7 +145,7 @@ class LocalShared:
         check: raises if this end has ended or the given rank is lost.
     """
 
-    def __init__(self, table: Table, ranks: Sequence[int], place: int, check: Callable[[int], None]):
+    def __init__(self, table: MeetingTable, ranks: Sequence[int], place: int, check: Callable[[int], None]):
         self._table, self._ranks, self._place, self._check = table, tuple(ranks), place, check
         self.windows = table.windows
 

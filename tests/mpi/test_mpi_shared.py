@@ -100,7 +100,7 @@ def test_where_one_rank_has_no_memory_to_lend_all_go_without(monkeypatch):
         raise OSError("none left")
 
     if WORLD.rank == WORLD.size - 1:
-        monkeypatch.setattr(transports.mpi.shared, "Lent", refuses)
+        monkeypatch.setattr(transports.mpi.shared, "MemoryFile", refuses)
 
     async def work(transport):
         group, array = Group(transport, EVERY_RANK, 1), np.full(5000, WORLD.rank + 1.0)

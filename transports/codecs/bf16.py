@@ -20,7 +20,7 @@ class BFloat16(Cast):
     narrow = "bfloat16"
 
     def _narrowed(self, block: Block) -> Block:
-        return Block("bfloat16", block.shape, memoryview(to_bfloat16(as_float32(block))).cast("B"))
+        return Block("bfloat16", block.shape, to_bfloat16(as_float32(block)).data.cast("B"))
 
     def decode(self, parts: Sequence[Block], true: Layout) -> Block:
         return from_float32(from_bfloat16(values_of(parts[0])), true)

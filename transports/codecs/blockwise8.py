@@ -129,7 +129,7 @@ class _Scratch:
 
     def look_up(self, rows: np.ndarray, scales: np.ndarray, codes: np.ndarray) -> None:
         """Fill in the codes (n,) of some blocks (rows, width); see `transports.codecs.code_book` for the arithmetic."""
-        scaled, entries, places = (held[: rows.size] for held in (self._scaled, self._entries, self._places))
+        scaled, entries, places = self._scaled[: rows.size], self._entries[: rows.size], self._places[: rows.size]
         bits = scaled.view(np.uint32)
         with np.errstate(invalid="ignore"):
             divisors = np.where(scales > 0, scales, np.float32(1))

@@ -21,6 +21,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 ZERO = 127
 """The code of 0."""
@@ -61,7 +62,7 @@ class PairLookUp:
 
     def __init__(self, most: int):
         self._torch = sys.modules.get("torch")
-        self._places = np.empty(most, np.intp if self._torch is None else np.int32)
+        self._places: NDArray[np.integer[Any]] = np.empty(most, np.intp if self._torch is None else np.int32)
 
     def __call__(self, codes: np.ndarray, values: np.ndarray) -> None:
         """Fill in the values, float32 (2 n,), of n pairs of codes, uint8 (2 n,)."""

@@ -66,7 +66,7 @@ def from_float32(values: np.ndarray, true: Layout) -> Block:
         values = to_bfloat16(values)
     elif true.dtype == "float16":
         values = to_float16(values)
-    return Block(true.dtype, true.shape, memoryview(values.astype(_numpy_dtype(true.dtype), copy=False)).cast("B"))
+    return Block(true.dtype, true.shape, values.astype(_numpy_dtype(true.dtype), copy=False).data.cast("B"))
 
 
 def to_float16(values: np.ndarray) -> np.ndarray:

@@ -34,7 +34,7 @@ class Float16(Cast):
             largest = np.abs(values[np.isfinite(values)]).max()
             fact = f"a value beyond float16 (largest magnitude: {largest:g}, limit: {LARGEST:g})"
             raise WireError(f"{fact}; use bf16 or blockwise8")
-        return Block("float16", block.shape, memoryview(narrow).cast("B"))
+        return Block("float16", block.shape, narrow.data.cast("B"))
 
     def decode(self, parts: Sequence[Block], true: Layout) -> Block:
         return from_float32(from_float16(values_of(parts[0])), true)

@@ -16,7 +16,7 @@ from transports.codecs.base import Codec
 from transports.codecs.registry import find_codec
 from transports.errors import WireError
 from transports.wire.arrays import Block, Layout
-from transports.wire.frames import DEFAULT_LIMITS, Limits, parse_layout
+from transports.wire.frames import DEFAULT_LIMITS, WireLimits, parse_layout
 
 MOST_BYTES = 1 << 30
 """The limit of a message's unpacked bytes when it is packed, and the receiver's default limit."""
@@ -51,7 +51,7 @@ def pack(spec: str, arrays: Sequence[Any], what: str = "an array") -> Packed:
     true_bytes = sum(block.nbytes for block in plain)
     if true_bytes > MOST_BYTES:
         raise WireError(f"{what}: too many bytes to pack (bytes: {true_bytes}, limit: {MOST_BYTES}); send less at once")
-    blocks, entries = [], []
+    blocks, entries = list[Block](), list[list[Any]]()
     for block in plain:
         try:
             parts = codec.encode(block) if block.nbytes else None
@@ -63,7 +63,7 @@ def pack(spec: str, arrays: Sequence[Any], what: str = "an array") -> Packed:
 
 
 def unpack(
-    blocks: Sequence[Block], note: Any, most: int = MOST_BYTES, limits: Limits = DEFAULT_LIMITS
+    blocks: Sequence[Block], note: Any, most: int = MOST_BYTES, limits: WireLimits = DEFAULT_LIMITS
 ) -> tuple[Block, ...]:
     """The arrays of a received packed message.
 
@@ -87,7 +87,7 @@ def unpack(
     return tuple(codec.decode(own, true) if count else own[0] for true, count, own in parts)
 
 
-def _header(note: Any, limits: Limits) -> tuple[Codec, list[tuple[Layout, int]]]:
+def _header(note: Any, limits: WireLimits) -> tuple[Codec, list[tuple[Layout, int]]]:
     match note:
         case [str(spec), list(entries)] if len(entries) <= limits.blocks:
             return _codec(spec), [_entry(entry, limits) for entry in entries]
@@ -101,7 +101,7 @@ def _codec(spec: str) -> Codec:
         raise WireError(str(error)) from error
 
 
-def _entry(entry: Any, limits: Limits) -> tuple[Layout, int]:
+def _entry(entry: Any, limits: WireLimits) -> tuple[Layout, int]:
     if type(entry) is not list or len(entry) != 3 or type(entry[2]) is not int or not 0 <= entry[2] <= limits.blocks:
         raise WireError(f"a packed array is not [dtype, shape, parts] (got: {str(entry)[:80]})")
     return parse_layout(entry[:2], limits), entry[2]

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any
 from urllib.parse import SplitResult, parse_qs, parse_qsl
 
 SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -117,7 +118,7 @@ def _refused(name: str, text: str, allowed: str) -> ValueError:
     return ValueError(f"?{name}= takes {allowed} (got: {text!r}); {EXAMPLE}")
 
 
-_READERS: dict[str, Callable[[str, str], float]] = {
+_READERS: dict[str, Callable[[str, str], Any]] = {
     "delay": _with_unit(SECONDS),
     "jitter": _with_unit(SECONDS),
     "rate": _rate,

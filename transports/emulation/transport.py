@@ -6,11 +6,11 @@ to itself. All methods of the contract are passed on except `native` and `shared
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
 from transports.base import EndState, Message, Traffic, Transport
-from transports.emulation.delay_line import DelayedSender
+from transports.emulation.delay_line import Carry, DelayedSender
 from transports.emulation.link import SlowLink
 from transports.emulation.options import Shape
 from transports.errors import Closed, PeerAborted, PeerLost, TransportError
@@ -36,6 +36,7 @@ class SlowTransport(Transport):
         self._inner, self._shape = inner, shape
         self._end_state = EndState(inner.world_size)
         self._senders: dict[int, DelayedSender] = {}
+        self.kill_world = inner.kill_world
 
     def __repr__(self) -> str:
         return f"<SlowTransport {self._inner!r}: {self._shape}>"
@@ -43,10 +44,6 @@ class SlowTransport(Transport):
     @property
     def nodes(self) -> tuple[int, ...]:
         return self._inner.nodes
-
-    @property
-    def kill_world(self) -> Callable[[int], None] | None:
-        return self._inner.kill_world
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
         self._end_state.check_sendable(peer)
@@ -76,7 +73,7 @@ class SlowTransport(Transport):
         def carry(parts: Sequence[Block]) -> Awaitable[None]:
             return self._inner.send_buffer(peer, channel, parts[0].data)
 
-        await self._sent(now, peer, [block], len(encode_buffer(channel, block.nbytes)), carry, header)
+        await self._sent(now, peer, [block], len(encode_buffer(channel, block.nbytes)), carry, header=header)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
         self._end_state.check(peer, channel)
@@ -102,7 +99,7 @@ class SlowTransport(Transport):
         await self._ended()
 
     async def _sent(
-        self, now: float, peer: int, blocks: Sequence[Block], head_bytes: int, carry: Any, header: int = 0
+        self, now: float, peer: int, blocks: Sequence[Block], head_bytes: int, carry: Carry, *, header: int = 0
     ) -> None:
         if peer == self.rank:
             await self._heeding(carry(blocks))

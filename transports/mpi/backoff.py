@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class PollBackoff:
     """How long to nap between two polls; all in seconds.
 
     Args:
@@ -36,7 +36,7 @@ class Patience:
     share: float = 1 / 8
 
     @classmethod
-    def on_node(cls, ranks: int, cores: int) -> "Patience":
+    def on_node(cls, ranks: int, cores: int) -> "PollBackoff":
         """Keen polling if every rank has a core; the more ranks share a core, the longer the naps, up to 20 ms.
 
         A poll costs about 30 µs; with these naps, polling takes at most a quarter of the cores. Naps in the inner loop

@@ -7,11 +7,11 @@ memory is bounded: MPI buffers no large body.
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from mpi4py import MPI
 
 from transports.errors import TransportError
-from transports.mpi.frames import Frames
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import start
@@ -26,29 +26,26 @@ class Bodies:
 
     Args:
         piece: the largest count given to MPI, in bytes, below 2 GiB.
-        frames: sends the header to the peer.
         node_peers: rings the peer's doorbell after its body has been fetched.
     """
 
-    def __init__(self, comm: MPI.Comm, progress: ProgressEngine, piece: int, frames: Frames, node_peers: NodePeers):
-        self._comm, self._progress, self._piece = comm, progress, piece
-        self._frames, self._node_peers = frames, node_peers
+    def __init__(self, comm: MPI.Comm, progress: ProgressEngine, piece: int, node_peers: NodePeers):
+        self._comm, self._progress, self._piece, self._node_peers = comm, progress, piece, node_peers
         self._tags = [Numbers(f"messages held for rank {peer}", TAGS) for peer in range(comm.size)]
 
-    def hold(self, peer: int, blocks: Sequence[Block], offer: Callable[[int], bytes]) -> asyncio.Future:
-        """Hold the blocks for the peer under a new tag; `offer(tag)` makes the frame that announces them.
+    def hold(self, peer: int, blocks: Sequence[Block], announce: Callable[[int], None]) -> asyncio.Future[Any]:
+        """Hold the blocks for the peer under a new tag; `announce(tag)` sends the frame that offers them.
 
         The future is done when the peer has received all blocks.
         """
         tag = self._tags[peer].take()
         try:
-            frame = offer(tag)
+            announce(tag)
         except TransportError:
             self._tags[peer].release(tag)
             raise
         datas = [block.data for block in blocks if block.nbytes]
         requests = [start(self._comm.Issend, data, peer, tag, self._piece) for data in datas]
-        self._frames.start(peer, frame)
         return self._progress.wait(*requests, done=lambda outcome: self._tags[peer].release(tag))
 
     def fetch(self, peer: int, tag: int, blocks: Sequence[Block]) -> list[MPI.Request]:

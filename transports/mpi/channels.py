@@ -1,7 +1,7 @@
 """Bare buffers over MPI: tag = channel. A buffer belongs to the caller or to MPI, never to both at once.
 
 So a cancelled receive returns only when MPI no longer uses its memory; a buffer that arrived meanwhile is kept for the
-next receive. Buffers from each peer are counted, because a closing peer reports how many it sent.
+next receive. MpiChannels from each peer are counted, because a closing peer reports how many it sent.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ SLOWEST = 5e9
 """Bytes a second between ranks, even on a slow machine; a sender polls keenly for nbytes / SLOWEST seconds."""
 
 
-class Buffers:
+class MpiChannels:
     """This rank's bare buffers on one communicator.
 
     Args:

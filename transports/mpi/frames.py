@@ -1,4 +1,8 @@
-"""Frames over MPI: the header of each message, followed by its body if small, on one communicator.
+"""Frames over MPI: sent, probed for, received and dispatched by their kind; on one communicator.
+
+A frame is the header of a message, followed by its body if small. A received message goes into the mailbox with its
+body, if that is in the frame or in memory that both ranks share; else with the tag under which `transports.mpi.bodies`
+fetches it. A peer's goodbye or abort ends that peer here.
 
 Each frame is probed for and then received, one at a time. Do not leave a receive from any source open: over MPICH's UCX
 module with ranks on several nodes, such a receive gets only the first frame of each peer. A probe also returns the
@@ -6,25 +10,36 @@ length, so that no memory is reserved for the longest frame.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from mpi4py import MPI
 
-from transports.errors import TransportError, WireError
+from transports.base import EndState
+from transports.errors import PeerAborted, PeerLost, TransportError, WireError
+from transports.mailbox import Mailbox
+from transports.mpi.bodies import Bodies
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import TAKEN_S, outcome_now, translated
-from transports.wire.arrays import Block, fill, landing
-from transports.wire.frames import Header
+from transports.wire.arrays import Block, copied, fill, landing
+from transports.wire.frames import (
+    MESSAGE,
+    PREAMBLE_BYTES,
+    SHARED,
+    Header,
+    Kind,
+    WireLimits,
+    parse_header,
+    parse_preamble,
+    split_body,
+)
 
 TAG = 0  # `native` uses the other tags of this communicator to create communicators
 PROBES = 8
 MOST = 16  # frames received at one poll, so that other tasks of the loop can run during a flood
-
-Dispatch = Callable[[int, memoryview], None]
 
 
 @dataclass(slots=True)
@@ -51,31 +66,43 @@ class ReceivedFrame:
         return blocks
 
 
+class FrameOwner(Protocol):
+    """The transport that sends and receives frames."""
+
+    def fail(self, error: TransportError) -> None:
+        """End with an error: a frame cannot be sent, received or dispatched, or a peer aborted."""
+
+    def peer_closed(self, peer: int, buffers: int) -> None:
+        """A peer has closed, after sending this many bare buffers."""
+
+
 class Frames:
     """This rank's frames on one communicator.
 
     Args:
-        longest: bytes of the longest frame that a peer may send.
-        node_peers: rings a peer's doorbell after MPI has accepted a frame for it.
-        failed: called when a frame cannot be sent or received, or its dispatch raises a TransportError.
+        node_peers: rings a peer's doorbell after MPI has accepted a frame for it; finds bodies in shared memory.
+        bodies: discards a body that no receive will request.
+        longest_body: bytes of the longest body in a frame.
     """
 
     def __init__(
         self,
         comm: MPI.Comm,
         progress: ProgressEngine,
-        longest: int,
+        owner: FrameOwner,
+        *,
+        end_state: EndState,
+        mailbox: Mailbox[ReceivedFrame],
         node_peers: NodePeers,
-        failed: Callable[[TransportError], None],
+        bodies: Bodies,
+        limits: WireLimits,
+        longest_body: int,
     ):
-        self._comm, self._progress, self._longest = comm, progress, longest
-        self._node_peers, self._failed = node_peers, failed
+        self._comm, self._progress, self._owner, self._end_state = comm, progress, owner, end_state
+        self._mailbox, self._node_peers, self._bodies, self._limits = mailbox, node_peers, bodies, limits
+        self._longest = PREAMBLE_BYTES + limits.header + longest_body
         self._status, self._fetching = MPI.Status(), False
-
-    def listen(self, dispatch: Dispatch) -> None:
-        """Receive frames from now on; calls `dispatch(source, frame)` for each, which may keep the memory."""
-        self._dispatch = dispatch
-        self._progress.listen(self._listen)
+        progress.listen(self._listen)
 
     async def send(self, peer: int, frame: bytes) -> None:
         """Send a frame; returns when MPI has accepted it, which needs no posted receive."""
@@ -94,7 +121,7 @@ class Frames:
         return None
 
     def start(self, peer: int, frame: bytes) -> None:
-        """Send without waiting; calls `failed` with an error."""
+        """Send without waiting; an error fails the owner."""
         request = self._comm.Isend([frame, MPI.BYTE], peer, TAG)
         outcome = outcome_now(request)
         if outcome is None:
@@ -105,7 +132,7 @@ class Frames:
     def _taken(self, peer: int, outcome: MPI.Status | Exception) -> None:
         self._node_peers.ring(peer)
         if isinstance(outcome, TransportError):
-            self._failed(outcome)
+            self._owner.fail(outcome)
 
     def _listen(self) -> bool:
         """Receive the frames that have arrived, at most `MOST`. Returns whether there were any."""
@@ -121,7 +148,7 @@ class Frames:
         try:
             message = self._probe(probes)
         except MPI.Exception as error:
-            self._failed(translated(error))
+            self._owner.fail(translated(error))
             return False
         if message is None:
             return False
@@ -139,7 +166,7 @@ class Frames:
     def _fetch(self, message: MPI.Message, source: int, length: int) -> None:
         if length > self._longest:
             fact = f"rank {source} sent a frame of {length} bytes (limit: {self._longest})"
-            return self._failed(WireError(f"{fact}; run the same version on all ranks"))
+            return self._owner.fail(WireError(f"{fact}; run the same version on all ranks"))
         frame = memoryview(bytearray(length))
         request = message.Irecv([frame, MPI.BYTE])
         outcome = outcome_now(request)
@@ -153,6 +180,43 @@ class Frames:
         try:
             if isinstance(outcome, Exception):
                 raise outcome
-            self._dispatch(source, frame)
+            self.dispatch(source, frame)
         except TransportError as error:
-            self._failed(error)
+            self._owner.fail(error)
+
+    def dispatch(self, source: int, frame: memoryview) -> None:
+        """Handle a frame. The caller must not reuse its memory.
+
+        Raises:
+            WireError: it is malformed, or of a kind that ranks do not send. PeerLost: the sender's memory is gone.
+        """
+        preamble = parse_preamble(frame, self._limits)
+        start = PREAMBLE_BYTES + preamble.header_bytes
+        header = parse_header(preamble, frame[PREAMBLE_BYTES:start], self._limits)
+        kind = preamble.kind
+        if kind is MESSAGE or kind is SHARED:
+            body = frame[start:] if kind is MESSAGE else self._look(source, preamble.channel, header.nbytes)
+            return self._mailbox.arrived(source, header.key, ReceivedFrame(header, 0, split_body(header.layouts, body)))
+        match kind:
+            case Kind.RTS if self._end_state.end is None:
+                self._mailbox.arrived(source, header.key, ReceivedFrame(header, preamble.channel, None))
+            case Kind.RTS:
+                self._bodies.discard(source, preamble.channel, header.layouts)
+            case Kind.ABORT:
+                self._owner.fail(PeerAborted(source, str(header.note)))
+            case Kind.GOODBYE:
+                self._owner.peer_closed(source, int(header.note))
+            case kind:
+                raise WireError(f"rank {source} sent a frame that does not belong here (kind: {kind})")
+
+    def deliver(self, rank: int, head: bytes, blocks: Sequence[Block]) -> None:
+        """Deliver a message of this rank to itself by a copy: 1 MiB takes 0.07 ms, and 0.7 ms over MPI."""
+        preamble = parse_preamble(head, self._limits)
+        header = parse_header(preamble, memoryview(head)[PREAMBLE_BYTES:], self._limits)
+        self._mailbox.arrived(rank, header.key, ReceivedFrame(header, 0, copied(blocks)))
+
+    def _look(self, source: int, page: int, nbytes: int) -> memoryview:
+        try:
+            return self._node_peers.look(source, page, nbytes)
+        except OSError as error:
+            raise PeerLost(source, f"its memory is gone ({error})") from error

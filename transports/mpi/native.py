@@ -32,11 +32,11 @@ class MpiNative:
     """
 
     def __init__(
-        self, transport: Transport, progress: ProgressEngine, frames: MPI.Comm, ranks: Sequence[int], channel: int
+        self, transport: Transport, progress: ProgressEngine, frames: MPI.Intracomm, ranks: Sequence[int], channel: int
     ):
         self._transport, self._progress, self._frames = transport, progress, frames
         self._ranks, self._channel = tuple(ranks), channel
-        self.comm: MPI.Comm | None = None
+        self.comm: MPI.Intracomm | None = None
         self._making = asyncio.Lock()
 
     async def all_reduce(self, block: Block, op: str) -> None:
@@ -46,18 +46,22 @@ class MpiNative:
                 f"MPI cannot reduce {block.dtype} by {op!r}; known dtypes: {', '.join(_DATATYPES)}; known ops: "
                 f"{', '.join(_OPS)} (max: not of complex)"
             )
-        await self.ready()
-        request = self.comm.Iallreduce(MPI.IN_PLACE, [block.data, _DATATYPES[block.dtype]], op=_OPS[op])
+        comm = await self._communicator()
+        request = comm.Iallreduce(MPI.IN_PLACE, [block.data, _DATATYPES[block.dtype]], op=_OPS[op])
         await self._progress.wait(request, urgent=True)
 
     async def ready(self) -> None:
         """Make the group's communicator; see `transports.base.Native`."""
+        await self._communicator()
+
+    async def _communicator(self) -> MPI.Intracomm:
         async with self._making:
             if self.comm is None:
                 await self._meet()
                 group = self._frames.Get_group().Incl(self._ranks)
                 self.comm = self._frames.Create_group(group, tag=TAG + 1 + self._channel)
                 group.Free()
+            return self.comm
 
     async def _meet(self) -> None:
         """Return when every rank of the group has come: each sends "here" to the first rank, which replies "go"."""

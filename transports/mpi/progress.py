@@ -1,12 +1,12 @@
 """The progress engine: decides when to poll a library without callbacks for completed requests.
 
     state       entered                                        left
-    keen        any event, or a doorbell rang                  after `Patience.keen` quiet seconds (`hurried` if urgent)
+    keen        any event, or a doorbell rang                  after `keen` quiet seconds (`hurried` if urgent)
     napping     quiet since then, or this rank computes        at the next poll, or by `wake`
     dozing      announced to the peers one poll before a nap   as napping, or when a peer rings
 
 The time to the next poll depends on the quiet time so far, on whether this rank computes, and on how many ranks share
-the node's cores (`transports.mpi.backoff`). No MPI here; `transports.mpi.pending` holds the requests.
+the node's cores (`transports.mpi.backoff`). No MPI here: the caller passes the function that tests requests.
 """
 
 import asyncio
@@ -16,11 +16,12 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any
 
-from transports.mpi.backoff import Patience
-from transports.mpi.pending import Done, PendingRequests, Test
+from transports.errors import TransportError
+from transports.mpi.backoff import PollBackoff
 
-FEW = 8
-URGENT_POLLS = 4
+Done = Callable[[Any], None]
+Test = Callable[[list[Any]], list[tuple[int, Any]]]
+FEW, URGENT_POLLS = 8, 4
 
 
 class Doze(IntEnum):
@@ -32,39 +33,34 @@ class Doze(IntEnum):
 
 
 class ProgressEngine:
-    """Polls pending requests until they are done.
+    """Polls pending requests until they are done. A callback is called once: with the outcome, or the error of `fail`.
 
     Args:
-        test: as for `PendingRequests`.
+        test: takes the requests, returns (index, outcome) of those that are done; an exception as outcome is a
+            failure. It must not block.
         patience: how long to nap.
         doze: called with the new state one poll before the first nap, and when this rank polls without naps again.
             During a nap only a doorbell wakes this rank at once.
+
+    Attributes:
+        requests: the watched requests.
+        failure: the error that ended the watching; None while requests are watched.
     """
 
-    def __init__(self, test: Test, patience: Patience, doze: Callable[[Doze], None] = lambda dozing: None):
-        self._pending, self._patience, self._doze = PendingRequests(test), patience, doze
+    def __init__(self, test: Test, patience: PollBackoff, doze: Callable[[Doze], None] = lambda dozing: None):
+        self._test, self._patience, self._doze = test, patience, doze
         self._loop = asyncio.get_running_loop()
-        self._turns: list[asyncio.Future] = []
+        self._listen: Callable[[], bool] = lambda: False
+        self.requests: list[Any] = []
+        self._dones: list[Done] = []
+        self.failure: TransportError | None = None
+        self._turns: list[asyncio.Future[None]] = []
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._next: asyncio.Handle | None = None
-        self._napping = False
         self._dozing = Doze.AWAKE
-        self._rung = False
-        self._computing = False
-        self._woken = False
+        self._napping = self._rung = self._computing = self._woken = self._stopped = False
         self._urgent = 0
-        self._stopped = False
         self._active = self._loop.time()
-
-    @property
-    def requests(self) -> list[Any]:
-        """The watched requests."""
-        return list(self._pending.requests)
-
-    @property
-    def failure(self) -> Exception | None:
-        """The error that ended the watching; None while requests are watched."""
-        return self._pending.failure
 
     @property
     def gentle(self) -> bool:
@@ -73,28 +69,39 @@ class ProgressEngine:
 
     def listen(self, listen: Callable[[], bool]) -> None:
         """Call `listen` at each poll, for arrivals without a request; it returns whether anything came."""
-        self._pending.listen(listen)
+        self._listen = listen
 
     def watch(self, request: Any, done: Done) -> None:
         """Call `done(outcome)` once the request is done; at once after `fail`."""
-        self._pending.watch(request, done)
-        if self._pending.requests:
+        if self.failure is not None:
+            done(self.failure)
+        else:
+            self.requests.append(request)
+            self._dones.append(done)
             self.wake()
 
     def watch_all(self, requests: Sequence[Any], done: Done) -> None:
         """Call `done(outcome)` once all the requests are done: with the first failure, or else the last outcome."""
-        self._pending.watch_all(requests, done)
-        if self._pending.requests:
-            self.wake()
+        outcomes: list[Any] = []
 
-    def wait(self, *requests: Any, done: Done | None = None, urgent: bool = False) -> asyncio.Future:
+        def one_done(outcome: Any) -> None:
+            outcomes.append(outcome)
+            if len(outcomes) == len(requests):
+                done(next((outcome for outcome in outcomes if isinstance(outcome, Exception)), outcome))
+
+        for request in requests:
+            self.watch(request, one_done)
+        if not requests:
+            done(self.failure)
+
+    def wait(self, *requests: Any, done: Done | None = None, urgent: bool = False) -> asyncio.Future[Any]:
         """A future for the outcome as in `watch_all`. Cancelling it leaves the requests watched.
 
         Args:
             urgent: poll keenly for a while even if ranks share cores.
             done: called with the outcome before the future is resolved, even if it was cancelled.
         """
-        future = self._loop.create_future()
+        future: asyncio.Future[Any] = self._loop.create_future()
         self._urgent += urgent
 
         def finished(outcome: Any) -> None:
@@ -106,9 +113,9 @@ class ProgressEngine:
         self.watch_all(requests, finished)
         return future
 
-    def turn(self) -> asyncio.Future:
+    def turn(self) -> asyncio.Future[None]:
         """A future that is done after the next poll, or at once after `fail`."""
-        turn = self._loop.create_future()
+        turn: asyncio.Future[None] = self._loop.create_future()
         if self.failure is None:
             self._turns.append(turn)
         else:
@@ -116,7 +123,7 @@ class ProgressEngine:
         return turn
 
     def poll_for(self, look: Callable[[], Any]) -> Any:
-        """Poll here for up to `Patience.moment` seconds, without a turn of the loop.
+        """Poll here for up to `PollBackoff.moment` seconds, without a turn of the loop.
 
         Only checks once while this rank computes, or with more than `FEW` requests: then the loop has other work.
 
@@ -127,7 +134,7 @@ class ProgressEngine:
         if not found:
             end = self._loop.time() + self._time_to_spare
             while not found and self._loop.time() < end:
-                self._pending.poll()
+                self._poll()
                 found = look()
         return found
 
@@ -146,7 +153,7 @@ class ProgressEngine:
                 if outcome is None:
                     await asyncio.sleep(0)
                 else:
-                    self._pending.settle(request, outcome)
+                    self._settle(request, outcome)
         except asyncio.CancelledError:
             future.cancel()
             raise
@@ -156,7 +163,7 @@ class ProgressEngine:
         """Call `look` for a request that is not watched yet, at least once, until it returns an outcome or time is up.
 
         Args:
-            most: maximum time in seconds, if less than `Patience.moment`.
+            most: maximum time in seconds, if less than `PollBackoff.moment`.
         """
         seen = look()
         if seen is None:
@@ -167,7 +174,7 @@ class ProgressEngine:
 
     @property
     def _time_to_spare(self) -> float:
-        return 0.0 if self._computing or len(self._pending.requests) > FEW else self._patience.moment
+        return 0.0 if self._computing or len(self.requests) > FEW else self._patience.moment
 
     async def run(self) -> None:
         """Poll until `stop` or `fail`.
@@ -186,8 +193,7 @@ class ProgressEngine:
         try:
             news = self._look()
         except Exception as error:
-            resolve(self._over, error)
-            return
+            return resolve(self._over, error)
         self._take_turn()
         if self._stopped:
             resolve(self._over, None)
@@ -200,11 +206,29 @@ class ProgressEngine:
     def _look(self) -> bool:
         """Poll; several times if a wait is urgent, because a turn of the loop takes longer than several polls."""
         times = URGENT_POLLS if self._urgent and self._time_to_spare else 1
-        return any(self._pending.poll() for _ in range(times))
+        return any(self._poll() for _ in range(times))
+
+    def _poll(self) -> bool:
+        """Call `listen`, test all requests once, call the callbacks of those done. Returns whether any event came."""
+        news = self._listen()
+        if not (finished := self._test(self.requests) if self.requests else []):
+            return news
+        dones = [(self._dones[index], outcome) for index, outcome in finished]
+        for index in sorted([index for index, _ in finished], reverse=True):
+            del self.requests[index], self._dones[index]
+        for done, outcome in dones:
+            done(outcome)
+        return True
+
+    def _settle(self, request: Any, outcome: Any) -> None:
+        """Finish a watched request with the outcome that the caller has seen; the request is not tested again."""
+        at = next(index for index, watched in enumerate(self.requests) if watched is request)
+        del self.requests[at]
+        self._dones.pop(at)(outcome)
 
     def _rest(self) -> None:
         """Arm the timer. After announcing sleep, poll once more: a sender may have checked just before."""
-        quiet, asleep = self._loop.time() - self._active, self._woken and not self._pending.requests
+        quiet, asleep = self._loop.time() - self._active, self._woken and not self.requests
         pause = self._patience.nap(quiet, self._computing, self._urgent > 0 or self._rung, asleep)
         dozing = Doze.AWAKE if pause == 0 else Doze.COMPUTING if self._computing else Doze.IDLE
         self._napping = pause > 0 and self._dozing == dozing
@@ -224,9 +248,12 @@ class ProgressEngine:
         self._stopped = True
         self.wake()
 
-    def fail(self, error: Exception) -> list[Any]:
+    def fail(self, error: TransportError) -> list[Any]:
         """Finish all requests watched now or later with this error. Returns the unfinished requests."""
-        requests = self._pending.fail(error)
+        self.failure = self.failure or error
+        requests, dones, self.requests, self._dones = self.requests, self._dones, [], []
+        for done in dones:
+            done(self.failure)
         self._take_turn()
         self.stop()
         return requests
@@ -234,7 +261,7 @@ class ProgressEngine:
     def wake(self) -> None:
         """End the nap and poll keenly again after an event on this rank."""
         self._active = self._loop.time()
-        if self._napping:
+        if self._napping and self._next is not None:
             self._napping = False  # at most one tick is scheduled at any time
             self._next.cancel()
             self._next = self._loop.call_soon(self._tick)
@@ -263,7 +290,7 @@ class ProgressEngine:
             resolve(turn, None)
 
 
-def resolve(future: asyncio.Future, outcome: Any) -> None:
+def resolve(future: asyncio.Future[Any], outcome: Any) -> None:
     """Set a future's result or exception, unless the future is done."""
     if future.done():
         return

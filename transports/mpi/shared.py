@@ -15,7 +15,7 @@ from transports.event_loop import step_aside
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
 from transports.shm.barrier import HEAD, Sleep, Windows
-from transports.shm.memfd import ADDRESS_BYTES, Lent
+from transports.shm.memfd import ADDRESS_BYTES, MemoryFile
 
 TURN_S = 1e-3
 """The loop gets a turn after at most this many seconds."""
@@ -57,6 +57,7 @@ class MpiShared:
         self._key = ("shared", channel, ",".join(map(str, ranks)))
         self._look = CROWDED_LOOK_S if crowded else LOOK_S
         self._due = 0.0
+        self.windows: Sequence[memoryview] = ()
 
     async def ready(self) -> bool:
         lent = self._lent()
@@ -133,13 +134,13 @@ class MpiShared:
         if absent is not None:
             self._end_state.check_sendable(self._others[absent])
 
-    def _lent(self) -> Lent | None:
+    def _lent(self) -> MemoryFile | None:
         try:
-            return Lent(HEAD + self._nbytes)
+            return MemoryFile(HEAD + self._nbytes)
         except OSError:
             return None
 
-    def _found(self, lent: Lent | None, addresses: Sequence[bytes]) -> Windows | None:
+    def _found(self, lent: MemoryFile | None, addresses: Sequence[bytes]) -> Windows | None:
         try:
             return None if lent is None else Windows(lent, addresses, self._ranks.index(self._transport.rank))
         except OSError:

@@ -30,10 +30,9 @@ from mpi4py import MPI
 from transports.base import EndState, Message, Traffic, Transport
 from transports.errors import Closed, TransportError
 from transports.mailbox import Arrival, Mailbox
-from transports.mpi.backoff import Patience
+from transports.mpi.backoff import PollBackoff
 from transports.mpi.bodies import Bodies
-from transports.mpi.channels import Buffers
-from transports.mpi.dispatch import Dispatcher
+from transports.mpi.channels import MpiChannels
 from transports.mpi.frames import Frames, ReceivedFrame
 from transports.mpi.native import MpiNative
 from transports.mpi.node import NodePeers, cores_of, nodes_of
@@ -43,7 +42,7 @@ from transports.mpi.shared import MpiShared
 from transports.mpi.shutdown import Shutdown
 from transports.shm.barrier import KEEPS_ORDER
 from transports.wire.arrays import Block, copied, destinations, flat_bytes
-from transports.wire.frames import DEFAULT_LIMITS, MESSAGE, PREAMBLE_BYTES, Key, Kind, Limits, encode, encode_head
+from transports.wire.frames import DEFAULT_LIMITS, MESSAGE, Key, Kind, WireLimits, encode, encode_head
 
 ABORT_SECONDS = 1.0
 
@@ -63,11 +62,11 @@ class MpiTransport(Transport):
 
     def __init__(
         self,
-        world: MPI.Comm,
-        comms: Sequence[MPI.Comm],
+        world: MPI.Intracomm,
+        comms: Sequence[MPI.Intracomm],
         *,
-        patience: Patience,
-        limits: Limits,
+        patience: PollBackoff,
+        limits: WireLimits,
         inline: int,
         piece: int,
         shared: int,
@@ -78,40 +77,41 @@ class MpiTransport(Transport):
         self._natives: dict[tuple[tuple[int, ...], int], MpiNative] = {}
         self._end_state = EndState(world.size)
         self._closing, self._closed = asyncio.Lock(), False
+        self._nodes: tuple[int, ...] = ()
+        self._crowded = False
         self._node_peers = NodePeers(lambda: self._progress.rung(), shared)
         self._progress = ProgressEngine(outcomes_now, patience, self._node_peers.doze)
-        frames, bodies, buffers = comms
-        longest = PREAMBLE_BYTES + limits.header + inline
-        self._frames = Frames(frames, self._progress, longest, self._node_peers, self._give_up)
-        self._bodies = Bodies(bodies, self._progress, piece, self._frames, self._node_peers)
-        self._buffers = Buffers(buffers, self._progress, piece)
+        frames, bodies, channels = comms
+        self._bodies = Bodies(bodies, self._progress, piece, self._node_peers)
+        self._frames = Frames(
+            frames,
+            self._progress,
+            self,
+            end_state=self._end_state,
+            mailbox=self._mailbox,
+            node_peers=self._node_peers,
+            bodies=self._bodies,
+            limits=limits,
+            longest_body=inline,
+        )
+        self._channels = MpiChannels(channels, self._progress, piece)
         self._shutdown = Shutdown(
             world_size=world.size,
             end_state=self._end_state,
             mailbox=self._mailbox,
             frames=self._frames,
             bodies=self._bodies,
-            buffers=self._buffers,
+            channels=self._channels,
             progress=self._progress,
-            failed=self._give_up,
+            owner=self,
         )
-        self._dispatcher = Dispatcher(
-            end_state=self._end_state,
-            mailbox=self._mailbox,
-            node_peers=self._node_peers,
-            limits=limits,
-            bodies=self._bodies,
-            shutdown=self._shutdown,
-            failed=self._give_up,
-        )
-        self._frames.listen(self._dispatcher.dispatch)
         self._task = asyncio.get_running_loop().create_task(self._poll())
 
     @classmethod
     async def open(
         cls,
-        world: MPI.Comm,
-        limits: Limits = DEFAULT_LIMITS,
+        world: MPI.Intracomm,
+        limits: WireLimits = DEFAULT_LIMITS,
         inline: int = 16 << 10,
         piece: int = 1 << 30,
         shared: int = 256 << 20,
@@ -123,7 +123,7 @@ class MpiTransport(Transport):
             await asyncio.sleep(1e-3)
         node = world.Split_type(MPI.COMM_TYPE_SHARED)
         cores = cores_of(node)
-        patience = Patience.on_node(node.size, cores)
+        patience = PollBackoff.on_node(node.size, cores)
         transport = cls(
             world,
             [comm for comm, _ in duplicates],
@@ -153,15 +153,16 @@ class MpiTransport(Transport):
         blocks = tuple([Block.of(array) for array in arrays])
         nbytes = sum([block.nbytes for block in blocks])
         if peer == self.rank:
-            self._dispatcher.keep(peer, encode_head(Kind.RTS, key, blocks, note, limits=self._limits), blocks)
+            self._frames.deliver(peer, encode_head(Kind.RTS, key, blocks, note, limits=self._limits), blocks)
         elif nbytes <= self._inline:
             frame = b"".join(encode(MESSAGE, key, blocks, note, limits=self._limits))
             if (sending := self._frames.begin(peer, frame)) is not None:
                 await sending
-        elif frame := self._node_peers.put(peer, blocks, partial(self._head, Kind.SHARED, key, blocks, note)):
-            await self._frames.send(peer, frame)
+        elif shared := self._node_peers.put(peer, blocks, partial(self._head, Kind.SHARED, key, blocks, note)):
+            await self._frames.send(peer, shared)
         else:
-            await self._bodies.hold(peer, blocks, partial(self._head, Kind.RTS, key, blocks, note))
+            head = partial(self._head, Kind.RTS, key, blocks, note)
+            await self._bodies.hold(peer, blocks, lambda tag: self._frames.start(peer, head(tag)))
         self.traffic.count_sent(peer, nbytes)
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
@@ -187,13 +188,13 @@ class MpiTransport(Transport):
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
         self._end_state.check_sendable(peer, channel)
         data = flat_bytes(buffer)
-        await self._buffers.send(peer, channel, data)
+        await self._channels.send(peer, channel, data)
         self.traffic.count_sent(peer, data.nbytes, header)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
         self._end_state.check(peer, channel)
         data = flat_bytes(buffer)
-        await self._buffers.receive(peer, channel, data)
+        await self._channels.receive(peer, channel, data)
         self.traffic.count_received(data.nbytes, header)
 
     def computing(self, busy: bool) -> None:
@@ -229,12 +230,12 @@ class MpiTransport(Transport):
     async def abort(self, reason: str) -> None:
         if self._progress.failure is not None:
             return
-        self._refuse(Closed(f"rank {self.rank} aborted: {reason}"))
+        ended = self._refuse(Closed(f"rank {self.rank} aborted: {reason}"))
         frame = encode_head(Kind.ABORT, note=reason[: self._limits.header // 8], limits=self._limits)
         with suppress(TimeoutError, TransportError):
             async with asyncio.timeout(ABORT_SECONDS):
                 await asyncio.gather(*[self._frames.send(peer, frame) for peer in range(self.world_size)])
-        self._give_up(self._end_state.end)
+        self.fail(ended)
         await self.close()
 
     async def close(self) -> None:
@@ -262,16 +263,21 @@ class MpiTransport(Transport):
         arrival.item.blocks = copied(blocks)
         self._mailbox.put_back(arrival)
 
-    def _refuse(self, error: TransportError) -> None:
-        self._end_state.finish(error)
-        self._mailbox.fail_all(self._end_state.end)
-        self._buffers.end(self._end_state.end)
+    def _refuse(self, error: TransportError) -> TransportError:
+        """Fail every waiting operation. Returns the reason that is kept: the first."""
+        error = self._end_state.finish(error)
+        self._mailbox.fail_all(error)
+        self._channels.end(error)
+        return error
 
-    def _give_up(self, error: TransportError) -> None:
+    def peer_closed(self, peer: int, buffers: int) -> None:
+        """See `FrameOwner`."""
+        self._shutdown.peer_closed(peer, buffers)
+
+    def fail(self, error: TransportError) -> None:
         """Fail every waiting operation; keep the memory of MPI's unfinished requests, because MPI may still use it."""
         if self._progress.failure is None:
-            self._refuse(error)
-            keep_alive(self._comms[0], self._progress.fail(self._end_state.end))
+            keep_alive(self._comms[0], self._progress.fail(self._refuse(error)))
 
     async def _poll(self) -> None:
         error: TransportError = Closed(f"rank {self.rank} stopped polling")
@@ -281,7 +287,7 @@ class MpiTransport(Transport):
             error = TransportError(f"rank {self.rank} cannot poll MPI: {unexpected}")
             raise
         finally:
-            self._give_up(error)
+            self.fail(error)
 
     def _free(self) -> None:
         for comm in [*self._comms, *(native.comm for native in self._natives.values() if native.comm is not None)]:

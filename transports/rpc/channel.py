@@ -65,22 +65,23 @@ class RpcChannel:
         Raises:
             WireError: it is malformed.
         """
-        match kind:
-            case Kind.REQUEST:
-                self._server.begin(self.peer, header, blocks)
-            case Kind.RESPONSE:
-                self._client.on_response(header, blocks)
-            case Kind.REJECTED:
-                self._client.on_rejected(header)
-            case Kind.CANCEL:
-                self._server.cancel(header.key[0])
+        match kind, header.key:
+            case Kind.REQUEST, (int(number), *_) if self.peer is not None:
+                self._server.begin(number, self.peer, header, blocks)
+            case Kind.RESPONSE, (int(number), *_):
+                self._client.on_response(number, header, blocks)
+            case Kind.REJECTED, (int(number), str(reason)):
+                self._client.on_rejected(number, reason, header.note)
+            case Kind.CANCEL, (int(number), *_):
+                self._server.cancel(number)
 
     def on_truncated(self, kind: Kind, header: Header) -> None:
         """Drop an accepted request or response that its sender cut short."""
-        if kind is Kind.REQUEST:
-            self._server.release(header.key[0])
-        else:
-            self._client.on_truncated(header)
+        match kind, header.key:
+            case Kind.REQUEST, (int(number), *_):
+                self._server.release(number)
+            case Kind.RESPONSE, (int(number), *_):
+                self._client.on_truncated(number, header)
 
     def end(self, error: Unreachable) -> None:
         """The connection has ended: end all waits, and cancel the handlers of requests from the other end."""

@@ -59,19 +59,19 @@ class RpcClient:
         self._budget.taken += kept
         return True
 
-    def on_response(self, header: Header, blocks: tuple[Block, ...]) -> None:
+    def on_response(self, number: int, header: Header, blocks: tuple[Block, ...]) -> None:
         """An expected response is complete; its memory now belongs to the caller of `request`."""
         self._budget.taken -= kept_bytes(header)
-        self._settle(header.key[0], Response(blocks, header.note))
+        self._settle(number, Response(blocks, header.note))
 
-    def on_truncated(self, header: Header) -> None:
+    def on_truncated(self, number: int, header: Header) -> None:
         """The server cut an expected response short: fail its request."""
         self._budget.taken -= kept_bytes(header)
-        self._settle(header.key[0], Rejected("failed", error="the answer broke off"))
+        self._settle(number, Rejected("failed", error="the answer broke off"))
 
-    def on_rejected(self, header: Header) -> None:
+    def on_rejected(self, number: int, reason: str, facts: object) -> None:
         """Fail the request with the received rejection. Raises WireError if its facts are malformed."""
-        self._settle(header.key[0], _parse_rejection(header))
+        self._settle(number, _parse_rejection(reason, facts))
 
     def end(self, error: Unreachable) -> None:
         """Fail all pending and later requests."""
@@ -94,15 +94,14 @@ def _copy_of(error: Unreachable, sent: bool) -> Unreachable:
     return Unreachable(error.address, error.reason, sent, error.wrong_key)
 
 
-def _parse_rejection(header: Header) -> Rejected:
+def _parse_rejection(reason: str, facts: object) -> Rejected:
     """The `Rejected` that the handler raised, parsed from its frame.
 
     Raises:
         WireError: its facts are malformed.
     """
-    facts = header.note
-    if type(facts) is not dict or not all(type(name) is str for name in facts):
+    if not isinstance(facts, dict) or not all(type(name) is str for name in facts):
         raise WireError("facts of a rejection without names")
     with suppress(TypeError):
-        return Rejected(header.key[1], **facts)
+        return Rejected(reason, **facts)
     raise WireError("facts of a rejection with names that none can have")

@@ -8,7 +8,7 @@ import asyncio
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from transports.rpc.base import Endpoint, Handler, Party, Response, Unreachable
 from transports.rpc.channel import RpcChannel
@@ -30,7 +30,10 @@ class Connected(Protocol):
         """End the connection and remove it from the table."""
 
 
-class ConnectionTable:
+C = TypeVar("C", bound=Connected)
+
+
+class ConnectionTable(Generic[C]):
     """The connections of one endpoint, by the address of the other party.
 
     Args:
@@ -39,23 +42,23 @@ class ConnectionTable:
 
     def __init__(self, failed: Callable[[Exception], None]):
         self._failed = failed
-        self._connections: dict[Connected, None] = {}
-        self._by_address: dict[str, Connected] = {}
+        self._connections: dict[C, None] = {}
+        self._by_address: dict[str, C] = {}
         self._lost_callbacks: list[Callable[[Party], None]] = []
 
-    def __iter__(self) -> Iterator[Connected]:
+    def __iter__(self) -> Iterator[C]:
         return iter(list(self._connections))
 
-    def find(self, address: str) -> Connected | None:
+    def find(self, address: str) -> C | None:
         """The connection for requests to an address."""
         return self._by_address.get(address)
 
-    def add(self, connection: Connected) -> None:
+    def add(self, connection: C) -> None:
         """Add a connection; requests to its address go over the first one."""
         self._connections[connection] = None
         self._by_address.setdefault(connection.address, connection)
 
-    def identify(self, connection: Connected, peer: Party) -> None:
+    def identify(self, connection: C, peer: Party) -> None:
         """Record the party at the other end after the handshake; end connections of its former incarnation."""
         for former in self:
             known = former.channel.peer
@@ -64,7 +67,7 @@ class ConnectionTable:
         connection.channel.peer = peer
         self._by_address.setdefault(peer.address, connection)
 
-    def remove(self, connection: Connected) -> None:
+    def remove(self, connection: C) -> None:
         """Remove an ended connection; if it was the last one with its party, run the `on_lost` callbacks."""
         del self._connections[connection]
         peer = connection.channel.peer
@@ -96,7 +99,7 @@ class ConnectionTable:
                 return
 
 
-class CommonEndpoint(Endpoint):
+class CommonEndpoint(Endpoint, Generic[C]):
     """The part of an endpoint that does not depend on how connections are made.
 
     Args:
@@ -108,7 +111,7 @@ class CommonEndpoint(Endpoint):
         self.invalid_input: Counter[str] = Counter()
         self.closed = False
         self.handlers = Handlers(most_under_way)
-        self.connections = ConnectionTable(self.handlers.fail)
+        self.connections = ConnectionTable[C](self.handlers.fail)
         self.rejected_requests = self.handlers.rejected_requests
 
     def __repr__(self) -> str:
@@ -124,7 +127,7 @@ class CommonEndpoint(Endpoint):
         return await connection.channel.request(topic, blocks, note)
 
     @abstractmethod
-    def call(self, address: str) -> Connected:
+    def call(self, address: str) -> C:
         """Begin a connection and add it to the table; its requests wait until it is established."""
 
     def handle(self, topic: str, handler: Handler, most_bytes: int = 0, most_waiting: int = 1024) -> None:

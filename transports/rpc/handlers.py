@@ -75,7 +75,7 @@ class Handlers:
             reason if reason in self.rejected_requests or len(self.rejected_requests) < REASONS else "others"
         ] += 1
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """Fail the endpoint with the error of a handler, a callback or the acceptor; the first error stays."""
         if not self.failed.done():
             self.failed.set_exception(error)

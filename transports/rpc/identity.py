@@ -25,7 +25,7 @@ from transports.tcp.join.handshake import (
     check_prefix,
     connecting,
 )
-from transports.tcp.sockets import SILENCE_S, Address, dial, is_loopback, resolve, told, tune
+from transports.tcp.sockets import SILENCE_S, Address, dial, is_loopback, resolve, system_text, tune
 
 SCHEME = "tcp://"
 MAGIC = b"PPLE"
@@ -132,7 +132,7 @@ async def connect(address: str, me: PartyIdentity) -> tuple[socket.socket, Party
     except ValueError as error:
         raise Unreachable(address, str(error), sent=False) from error
     except OSError as error:
-        raise Unreachable(address, told(error), sent=False, wrong_key=isinstance(error, NoSharedKey)) from error
+        raise Unreachable(address, system_text(error), sent=False, wrong_key=isinstance(error, NoSharedKey)) from error
 
 
 async def _first(found: list[Address], me: PartyIdentity) -> tuple[socket.socket, Party]:

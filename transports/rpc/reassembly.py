@@ -128,7 +128,7 @@ class Reassembly:
         if isinstance(body, IncomingMessage):
             self._channel.on_truncated(kind, body.header)
 
-    def _discard_request(self, number: int) -> None:
+    def _discard_request(self, number: int | str) -> None:
         """Drop a cancelled request: free the bytes that have come, and ignore the rest."""
         for stream, (kind, body) in self._streams.items():
             if kind is Kind.REQUEST and isinstance(body, IncomingMessage) and body.header.key[0] == number:

@@ -59,7 +59,7 @@ class QueuedFrame:
     def __init__(
         self,
         *,
-        name: tuple[Kind, int],
+        name: tuple[Kind, int | str],
         lane: Hashable,
         head: bytes,
         views: Sequence[memoryview],
@@ -112,7 +112,7 @@ class SendScheduler:
         self._writer: Writer | None = None
         self._lanes: dict[Hashable, deque[QueuedFrame]] = {}
         self._order: deque[Hashable] = deque()
-        self._items: dict[tuple[Kind, int], QueuedFrame] = {}
+        self._items: dict[tuple[Kind, int | str], QueuedFrame] = {}
         self._streams = Numbers("long bodies on one connection", STREAMS, first=1)
         self._writing = self.queued = 0
         self._part = MOST_PART
@@ -139,26 +139,26 @@ class SendScheduler:
         views = [block.data for block in blocks if block.nbytes]
         lane = (kind, key[1] if kind is Kind.REQUEST else stream)
         if self._writer is not None and not stream and lane not in self._lanes:
-            self._write_short([head, *views], out)
+            self._write_short(self._writer, [head, *views], out)
         else:
             item = QueuedFrame(name=(kind, key[0]), lane=lane, head=head, views=views, stream=stream, out=out)
             self._enqueue(item)
 
     def withdraw(self, kind: Kind, number: int) -> None:
         """See `FrameSink.withdraw`."""
-        item = self._items.pop((kind, number), None)
+        item, writer = self._items.pop((kind, number), None), self._writer
         if item is None:
             return
         cut_short = item.begun and not item.passed_on
         item.drop()
         for frame in list(item.writing):
-            if self._writer.withdraw(frame):
+            if writer is not None and writer.withdraw(frame):
                 frame.settle()
                 cut_short = True
         self._leave_lane(item)
         self._streams.release(item.stream)
-        if cut_short:
-            self._write_short([encode_bare(Kind.PART, item.stream, 0)], nothing)
+        if cut_short and writer is not None:
+            self._write_short(writer, [encode_bare(Kind.PART, item.stream, 0)], nothing)
 
     def _enqueue(self, item: QueuedFrame) -> None:
         self._items[item.name] = item
@@ -168,9 +168,9 @@ class SendScheduler:
         self._lanes[item.lane].append(item)
         self._go_on()
 
-    def _write_short(self, views: Sequence[bytes | memoryview], out: Callable[[], None]) -> None:
+    def _write_short(self, writer: Writer, views: Sequence[bytes | memoryview], out: Callable[[], None]) -> None:
         """Write now. What the kernel does not accept at once is copied, so that the sender need not wait."""
-        frame = self._writer.write(views)
+        frame = writer.write(views)
         if frame is None:
             return out()
 
@@ -191,15 +191,15 @@ class SendScheduler:
                 return
             item = self._lanes[self._order[0]][0]
             self._order.rotate(-1)
-            left -= self._write_part(item)
+            left -= self._write_part(self._writer, item)
 
-    def _write_part(self, item: QueuedFrame) -> int:
+    def _write_part(self, writer: Writer, item: QueuedFrame) -> int:
         """Pass the next part of this frame to the writer. Returns its bytes."""
         views = item.part(self._part)
         nbytes, began = sum(map(len, views)), self._loop.time()
         if item.passed_on:
             self._leave_lane(item)
-        frame = self._writer.write(views)
+        frame = writer.write(views)
         if frame is None:
             self._written(item, nbytes, began)
             return nbytes
@@ -226,8 +226,8 @@ class SendScheduler:
             item.out()
 
     def _leave_lane(self, item: QueuedFrame) -> None:
-        lane = self._lanes.get(item.lane, ())
-        if item not in lane:
+        lane = self._lanes.get(item.lane)
+        if lane is None or item not in lane:
             return
         lane.remove(item)
         if not lane:

@@ -65,9 +65,8 @@ class RpcServer:
         self._budget.taken += kept
         return True
 
-    def begin(self, sender: Party, header: Header, blocks: tuple[Block, ...]) -> None:
+    def begin(self, number: int, sender: Party, header: Header, blocks: tuple[Block, ...]) -> None:
         """An admitted request is complete: start its handler, unless its sender has cancelled it."""
-        number = header.key[0]
         if (slot := self._slots.get(number)) is not None:
             request = Request(sender, slot.topic.name, header.note, blocks)
             slot.task = self._handlers.work(self._work(number, slot, request))

@@ -31,7 +31,7 @@ from transports.tcp.config import parse_port, read_key
 from transports.tcp.join.acceptor import Acceptor, Admission
 from transports.tcp.join.handshake import SAME_KEY, Verdict
 from transports.tcp.join.meeting_points import reachable
-from transports.tcp.sockets import Address, is_loopback, listen, resolve, told
+from transports.tcp.sockets import Address, is_loopback, listen, resolve, system_text
 
 USAGE = "write tcp://HOST:PORT, port 0 for any, and ?listen=HOST:PORT where others reach it by another address"
 
@@ -86,7 +86,7 @@ async def open_at(
     except OSError as error:
         where = place if bind_address is None else bind_address
         raise RendezvousError(
-            f"cannot listen there ({told(error)}; host: {where[0]}, port: {where[1]}); choose another address"
+            f"cannot listen there ({system_text(error)}; host: {where[0]}, port: {where[1]}); choose another address"
         ) from error
     own = host, place[1] or listener.getsockname()[1]
     end = TcpEndpoint(own, listener, key, shape, most_under_way)
@@ -99,7 +99,7 @@ def is_anywhere(host: str) -> bool:
     return ipaddress.ip_address(host.partition("%")[0]).is_unspecified
 
 
-class TcpEndpoint(CommonEndpoint, Admission[PartyHello]):
+class TcpEndpoint(CommonEndpoint[Connection], Admission[PartyHello]):
     """See `open_at`."""
 
     def __init__(self, own: Address, listener: socket.socket, key: bytes, shape: Shape | None, most_under_way: int):
@@ -167,10 +167,10 @@ class TcpEndpoint(CommonEndpoint, Admission[PartyHello]):
             return sock.close()
         self.connections.identify(connection, peer)
         try:
-            connection.attach(sock)
+            connection.attach(sock, peer)
         except OSError as error:  # the connection broke before its first use
             sock.close()
-            connection.end(told(error), sent=False)
+            connection.end(system_text(error), sent=False)
 
     def on_rejected(self, error: Exception) -> None:
         self.invalid_input[rejection_label(error)] += 1

@@ -16,7 +16,7 @@ from transports.emulation.delay_line import DelayLine
 from transports.emulation.link import SlowLink
 from transports.emulation.options import Shape
 from transports.errors import WireError
-from transports.rpc.base import Unreachable, reason_of
+from transports.rpc.base import Party, Unreachable, reason_of
 from transports.rpc.channel import RpcChannel
 from transports.rpc.connections import CommonEndpoint
 from transports.rpc.reassembly import Reassembly
@@ -43,7 +43,7 @@ class Connection:
         ended: whether the connection has ended.
     """
 
-    def __init__(self, endpoint: CommonEndpoint, address: str, shape: Shape | None):
+    def __init__(self, endpoint: "CommonEndpoint[Connection]", address: str, shape: Shape | None):
         self.address, self._endpoint, self._shape = address, endpoint, shape
         self.channel = RpcChannel(endpoint.handlers, self)
         self._scheduler, self._reassembly = SendScheduler(), Reassembly(self.channel, self._received)
@@ -51,16 +51,14 @@ class Connection:
         self._slow: SlowWriter | None = None
         self._valid, self.ended = True, False
 
-    def attach(self, sock: socket.socket) -> None:
-        """Use this connected socket, after the handshake; the connection owns it from now on."""
+    def attach(self, sock: socket.socket, peer: Party) -> None:
+        """Use this connected socket, after the handshake with this party; the connection owns it from now on."""
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         reader = FrameReader(self._reassembly.begin, self._reassembly.complete)
         self._link = Link(sock, reader, partial(self._broken, reader), invalid=self._count_invalid)
         if self._shape is not None:
-            self._slow = SlowWriter(
-                self._link, SlowLink(self._shape, (self._endpoint.address, self.channel.peer.address))
-            )
+            self._slow = SlowWriter(self._link, SlowLink(self._shape, (self._endpoint.address, peer.address)))
         self._scheduler.begin(self._slow or self._link)
 
     def send(

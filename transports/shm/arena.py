@@ -14,11 +14,12 @@ page, and needs both ends awake twice; into new memory it takes 900 µs, because
 import mmap
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 
 from transports.errors import WireError
-from transports.shm.memfd import ADDRESS_BYTES, TOKEN_BYTES, Lent, mapped
+from transports.shm.memfd import ADDRESS_BYTES, TOKEN_BYTES, MemoryFile, mapped
 from transports.wire.arrays import Block
 
 PAGE = 4096
@@ -45,13 +46,11 @@ class Arena:
 
     def __init__(self, nbytes: int):
         self._pages, self._first = min(nbytes // PAGE, MOST_PAGES), _first(nbytes)
-        try:
-            self._lent: Lent | None = Lent(self._first + nbytes)
-        except OSError:
-            self._lent, self.address = None, bytes(ADDRESS_BYTES)
-        else:
-            self._shared, self.address = self._lent.memory, self._lent.address
-            self._bytes = np.frombuffer(self._shared, np.uint8)
+        self._file: MemoryFile | None = None
+        self.address = bytes(ADDRESS_BYTES)
+        with suppress(OSError):
+            self._file = MemoryFile(self._first + nbytes)
+            self.address = self._file.address
 
     def put(self, blocks: Sequence[Block]) -> int | None:
         """Copy the blocks in, one after the other. Returns their first page; None if there is no room.
@@ -59,33 +58,35 @@ class Arena:
         Cost: one copy, and a search of the marks.
         """
         pages = _pages(blocks)
-        if self._lent is None or pages * SHARE > self._pages:
+        if self._file is None or pages * SHARE > self._pages:
             return None
-        mark = self._shared.find(bytes(pages), MARKS, MARKS + self._pages)
+        shared = self._file.memory
+        mark = shared.find(bytes(pages), MARKS, MARKS + self._pages)
         if mark < 0:
             return None
-        self._shared[mark : mark + pages] = b"\1" * pages
+        shared[mark : mark + pages] = b"\1" * pages
         at = self._first + (mark - MARKS) * PAGE
         for data in [block.data for block in blocks if block.nbytes]:
-            self._bytes[at : at + data.nbytes] = np.frombuffer(data, np.uint8)  # numpy lets other threads run
+            into = np.frombuffer(shared, np.uint8, data.nbytes, at)
+            into[:] = np.frombuffer(data, np.uint8)  # numpy lets other threads run
             at += data.nbytes
         return mark - MARKS
 
     def take_back(self, page: int, blocks: Sequence[Block]) -> None:
         """Free the pages of blocks that `put` stored but no peer received a frame for."""
-        if self._lent is not None:
-            _free(self._shared, MARKS + page, _pages(blocks))
+        if self._file is not None:
+            _free(self._file.memory, MARKS + page, _pages(blocks))
 
     def doze(self, dozing: int) -> None:
         """Announce how this rank sleeps; 0: awake. A peer must ring a sleeping rank after sending to it."""
-        if self._lent is not None:
-            self._shared[DOZING] = dozing
+        if self._file is not None:
+            self._file.memory[DOZING] = dozing
 
     def close(self) -> None:
         """Accept no more bodies; bodies that peers still view stay."""
-        if self._lent is not None:
-            self._lent.close()
-            self._lent = self._shared = self._bytes = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 class Window:
@@ -126,7 +127,7 @@ class Window:
             raise WireError(f"{fact}; install one release on every rank")
         body = np.frombuffer(self._shared, np.uint8, nbytes, self._first + page * PAGE)
         weakref.finalize(body, _free, self._shared, MARKS + page, pages).atexit = False
-        return memoryview(body)
+        return body.data
 
 
 def _pages(blocks: Sequence[Block]) -> int:

@@ -27,7 +27,7 @@ from enum import IntEnum
 from mmap import mmap
 from time import perf_counter
 
-from transports.shm.memfd import Lent, mapped
+from transports.shm.memfd import MemoryFile, mapped
 
 FUTEX_CALL = 202
 """The number of the system call on x86-64."""
@@ -95,7 +95,7 @@ class Windows:
         OSError: a rank's memory cannot be mapped.
     """
 
-    def __init__(self, lent: Lent, addresses: Sequence[bytes], rank: int):
+    def __init__(self, lent: MemoryFile, addresses: Sequence[bytes], rank: int):
         nbytes = len(lent.memory)
         maps = [lent.memory if at == rank else mapped(address, nbytes) for at, address in enumerate(addresses)]
         self.windows = [memoryview(shared)[HEAD:] for shared in maps]

@@ -46,7 +46,7 @@ class Doorbell:
 
     def ring(self, peer: int) -> None:
         """Wake this peer if its doorbell can be reached; a full queue of rings needs no further ring."""
-        if peer in self._names:
+        if self._socket is not None and peer in self._names:
             try:
                 self._socket.sendto(b"", self._names[peer])
             except OSError:  # its queue of rings is full, or the peer is gone
@@ -73,6 +73,8 @@ class Doorbell:
 
     def _rung(self) -> None:
         """Read all queued rings and call `woken` once: any user of the machine can ring without end."""
+        if self._socket is None:
+            return
         with suppress(BlockingIOError):
             for _ in range(MOST_RINGS):
                 self._socket.recv(1)

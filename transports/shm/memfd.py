@@ -18,13 +18,12 @@ ADDRESS_BYTES = _ADDRESS.size
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW if sys.platform == "linux" else 0
 
 
-class Lent:
+class MemoryFile:
     """Memory of this process that other processes may map.
 
     Args:
         nbytes: its size; pages that are never touched take no memory. The first `TOKEN_BYTES` hold the token.
     Attributes:
-        memory: the memory, initially zeros; None once closed.
         address: what other processes need to map it, `ADDRESS_BYTES` long.
     Raises:
         OSError: the system has no such memory, or none is left.
@@ -37,7 +36,7 @@ class Lent:
         try:
             os.ftruncate(self._file, nbytes)
             fcntl.fcntl(self._file, fcntl.F_ADD_SEALS, _SEALS)
-            self.memory: mmap.mmap | None = mmap.mmap(self._file, nbytes)
+            self._memory: mmap.mmap | None = mmap.mmap(self._file, nbytes)
         except OSError:
             os.close(self._file)
             raise
@@ -45,11 +44,18 @@ class Lent:
         self.memory[:TOKEN_BYTES] = token
         self.address = _ADDRESS.pack(os.getpid(), self._file, token)
 
+    @property
+    def memory(self) -> mmap.mmap:
+        """The memory, initially zeros. Raises ValueError once closed."""
+        if self._memory is None:
+            raise ValueError("this memory is closed")
+        return self._memory
+
     def close(self) -> None:
         """Let no further process map it. Processes that have mapped it keep it; this process, while a view exists."""
         if self._file >= 0:
             os.close(self._file)
-            self._file, self.memory = -1, None  # the mapping has a descriptor of its own
+            self._file, self._memory = -1, None  # the mapping has a descriptor of its own
 
 
 def mapped(address: bytes, nbytes: int) -> mmap.mmap:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from transports.errors import WireError
 from transports.tcp.incoming import FrameReader
-from transports.tcp.sockets import SENDING_S, told, unacknowledged, unanswered
+from transports.tcp.sockets import SENDING_S, system_text, unacknowledged, unanswered
 from transports.tcp.writer import LONG_BYTES, FrameQueue, Outgoing
 
 TRASH_BYTES = 64 << 10
@@ -162,7 +162,7 @@ class Link:
         except BlockingIOError:
             pass
         except OSError as error:
-            self._end(f"the connection broke ({told(error)})")
+            self._end(f"the connection broke ({system_text(error)})")
         except WireError as error:
             self._invalid(error)
             self._end(f"it sent what is no frame: {error}")
@@ -189,7 +189,7 @@ class Link:
             if not self._queue and self._farewell is not None:
                 self._sock.shutdown(socket.SHUT_WR)
         except OSError as error:  # report it later: this write may answer a frame that is being read
-            self._loop.call_soon(self._end, f"the connection broke ({told(error)})")
+            self._loop.call_soon(self._end, f"the connection broke ({system_text(error)})")
             return
         if bool(self._queue) != self._writing and not self._gone.done():
             self._writing = bool(self._queue)

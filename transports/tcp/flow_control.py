@@ -33,7 +33,9 @@ OFFERS = 1 << 16  # open offers to one peer; their numbers take two bytes on the
 class Shaped(Protocol):
     """An array, or the layout of an array."""
 
-    shape: tuple[int, ...]
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its size in each dimension."""
 
 
 def overhead(key: Key, note: Any, layouts: Sequence[Shaped]) -> int:
@@ -190,8 +192,8 @@ class OfferTable:
         if not self._credit.spend(offer.cost):
             self._numbers.release(number)
             raise TransportError(
-                f"the headers of messages that no receive has requested take too much memory at the receiver ("
-                f"messages: {len(self._offers)}, headers: {self._credit}); await some first"
+                f"too much memory at the receiver for messages that no receive has requested (messages: "
+                f"{len(self._offers)}, headers: {self._credit}); await some first"
             )
         self._offers[number] = offer
         return number

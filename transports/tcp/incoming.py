@@ -49,14 +49,13 @@ class IncomingBody(ABC):
         on_posted: called when the first receive for it is posted.
     """
 
-    __slots__ = ("_attached", "_error", "_offset", "_place", "_views", "_waiter", "missing", "nbytes", "on_posted")
+    __slots__ = ("_attached", "_error", "_views", "_waiter", "missing", "nbytes", "on_posted")
 
     def __init__(self, nbytes: int, on_posted: Callable[[], None] | None = None):
         self.nbytes = self.missing = nbytes
         self.on_posted = on_posted
         self._views: Sequence[memoryview] = ()
         self._attached: Sequence[memoryview] | None = None
-        self._place = self._offset = 0
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
 
@@ -83,16 +82,17 @@ class IncomingBody(ABC):
 
     def buffer(self) -> memoryview:
         """Memory for the next bytes. Do not call this when no byte is missing."""
-        views = self._views
-        if not views:
-            views = self._views = self.allocate()
-        while self._offset == views[self._place].nbytes:
-            self._place, self._offset = self._place + 1, 0
-        return views[self._place][self._offset :]
+        if not self._views:
+            self._views = self.allocate()
+        offset = self.nbytes - self.missing
+        for view in self._views:
+            if offset < view.nbytes:
+                return view[offset:]
+            offset -= view.nbytes
+        raise ValueError("no byte of this body is missing")
 
     def advance(self, count: int) -> None:
         """Account for `count` bytes that were written to the front of `buffer`."""
-        self._offset += count
         self.missing -= count
         if not self.missing:
             self._wake()
@@ -110,11 +110,11 @@ class IncomingBody(ABC):
             self._wake()
 
     def _move(self, views: Sequence[memoryview]) -> None:
-        if self._views:
-            for place in range(min(self._place, len(views))):
-                views[place][:] = self._views[place]
-            if self._offset:
-                views[self._place][: self._offset] = self._views[self._place][: self._offset]
+        left = self.nbytes - self.missing
+        for source, into in zip(self._views, views, strict=False):
+            count = min(left, source.nbytes)
+            into[:count] = source[:count]
+            left -= count
         self._views = views
 
     def _wake(self) -> None:
@@ -137,7 +137,7 @@ class IncomingMessage(IncomingBody):
         """A complete message, which a rank has sent to itself; `blocks` are its own copies."""
         message = cls(header)
         message._blocks, message._views = blocks, [block.data for block in blocks]
-        message._place, message.missing = len(blocks), 0
+        message.missing = 0
         return message
 
     @property

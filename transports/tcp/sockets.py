@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from transports.errors import RendezvousError
+from transports.event_loop import settle
 
 BACKLOG = 4096
 SHORT_OF_FILES_S = 0.05
@@ -71,7 +72,7 @@ def check_files(world_size: int) -> None:
         )
 
 
-def told(error: OSError) -> str:
+def system_text(error: OSError) -> str:
     """The system's text for the error, which asyncio replaces by its own."""
     return os.strerror(error.errno) if error.errno else str(error)
 
@@ -80,7 +81,7 @@ async def resolve(host: str, port: int) -> list[Address]:
     """The numeric addresses of a name, IPv4 first; raises OSError for an unknown name."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     found.sort(key=lambda entry: entry[0] != socket.AF_INET)
-    return list(dict.fromkeys((entry[4][0], port) for entry in found))
+    return list(dict.fromkeys((str(entry[4][0]), port) for entry in found))
 
 
 def watched(sock: socket.socket) -> socket.socket:
@@ -113,8 +114,8 @@ def listen(address: Address) -> socket.socket:
 async def readable(sock: socket.socket) -> None:
     """Wait until the socket has bytes or a connection, or is closed by the peer."""
     loop = asyncio.get_running_loop()
-    ready = loop.create_future()
-    loop.add_reader(sock, lambda: ready.done() or ready.set_result(None))
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(sock, settle, ready)
     try:
         await ready
     finally:

@@ -63,7 +63,7 @@ async def meet(config: TcpConfig, point: MeetingPoint, limit: int) -> "Tcp":
         for sock in peers.values():
             sock.close()
         raise
-    return Tcp(config.rank, config.world_size, peers, limit, peers.nodes, cores)
+    return Tcp(config.rank, config.world_size, peers, limit=limit, nodes=peers.nodes, cores=cores)
 
 
 class Tcp(Transport):
@@ -81,6 +81,7 @@ class Tcp(Transport):
         rank: int,
         world_size: int,
         peers: dict[int, socket.socket],
+        *,
         limit: int,
         nodes: tuple[int, ...] = (),
         cores: int = 0,
@@ -162,15 +163,15 @@ class Tcp(Transport):
             peer.discard(ended)
         with suppress(TimeoutError):
             async with asyncio.timeout(ABORT_S):
-                await self._depart(encode(Kind.ABORT, note=reason[:REASON_CHARACTERS]), ABORT_S)
+                await self._depart(encode(Kind.ABORT, note=reason[:REASON_CHARACTERS]), ended, ABORT_S)
 
     async def close(self) -> None:
-        self._finish(Closed(f"rank {self.rank} is closed"))
-        await self._depart(encode(Kind.GOODBYE), CLOSE_S)
+        ended = self._finish(Closed(f"rank {self.rank} is closed"))
+        await self._depart(encode(Kind.GOODBYE), ended, CLOSE_S)
 
-    async def _depart(self, last: Sequence[bytes | memoryview], patience: float) -> None:
+    async def _depart(self, last: Sequence[bytes | memoryview], ended: TransportError, patience: float) -> None:
         for peer in self._peers.values():
-            peer.farewell(last, self._end_state.end)
+            peer.farewell(last, ended)
         await asyncio.gather(*(peer.link.gone(patience) for peer in self._peers.values()))
 
     async def _take(
@@ -226,13 +227,13 @@ class Tcp(Transport):
         self._peers[error.rank].drop(error)
 
     def _finish(self, error: TransportError) -> TransportError:
-        """Fail every operation here except the sends in progress; the first reason is kept."""
-        if self._end_state.finish(error):
-            self._messages.fail_all(error)
-            self._channels.fail_all(error)
-            for peer in self._peers.values():
-                peer.fail_incoming(error)
-        return self._end_state.end
+        """Fail every operation here except the sends in progress. Returns the reason that is kept: the first."""
+        error = self._end_state.finish(error)
+        self._messages.fail_all(error)
+        self._channels.fail_all(error)
+        for peer in self._peers.values():
+            peer.fail_incoming(error)
+        return error
 
 
 def _to_itself(key: Key, blocks: Sequence[Block], note: Any = None) -> IncomingMessage:

@@ -68,7 +68,7 @@ class Block:
             if torch is not None and isinstance(array, torch.Tensor):
                 name, whole = wire_name(array.dtype), array.detach().resolve_conj().resolve_neg().contiguous()
                 flat = whole.reshape(-1).view(torch.uint8).numpy()
-                return cls(name, tuple(array.shape), memoryview(flat))
+                return cls(name, tuple(array.shape), flat.data)
             array = np.asarray(array)
         name = _NAMES.get(array.dtype) or wire_name(array.dtype)
         solid = array if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(array.shape)
@@ -85,7 +85,7 @@ class Block:
     @classmethod
     def empty(cls, dtype: str, shape: tuple[int, ...]) -> "Block":
         """A block in new, uninitialised memory."""
-        return cls(dtype, shape, memoryview(np.empty(prod(shape) * SIZES[dtype], np.uint8)))
+        return cls(dtype, shape, np.empty(prod(shape) * SIZES[dtype], np.uint8).data)
 
     @property
     def nbytes(self) -> int:
@@ -135,9 +135,9 @@ def flat_bytes(buffer: Any) -> memoryview:
 def _flat(solid: np.ndarray) -> memoryview:
     """View the bytes of a contiguous array; numpy's view is slower, but works for empty arrays and all dtypes."""
     try:
-        return memoryview(solid).cast("B")
+        return solid.data.cast("B")
     except (TypeError, ValueError):
-        return memoryview(solid.reshape(-1).view(_BYTE))
+        return solid.reshape(-1).view(_BYTE).data
 
 
 def destinations(into: Sequence[Any] | None) -> tuple[Block, ...] | None:

@@ -5,9 +5,9 @@
     header bytes 4 | body bytes 8                     [key, note, [[dtype,        one after the other
                                                       shape], ...]]
 
-Sender and receiver check every number against `Limits` before they allocate memory for it: the sender to find its own
-mistakes, the receiver because it does not trust the sender. Arrays are never copied: `encode` returns views of them,
-and a reader allocates memory (`transports.wire.arrays`) only after it has parsed the header. No I/O and no clock.
+Sender and receiver check every number against `WireLimits` before they allocate memory for it: the sender to find its
+own mistakes, the receiver because it does not trust the sender. Arrays are never copied: `encode` returns views of
+them, and a reader allocates memory (`transports.wire.arrays`) only after it has parsed the header. No I/O and no clock.
 """
 
 import struct
@@ -56,7 +56,7 @@ _packer = msgpack.Packer()  # reused: creating one takes longer than packing a h
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class WireLimits:
     """The most that a reader accepts and a writer emits.
 
     Args:
@@ -92,7 +92,7 @@ class Header(NamedTuple):
     nbytes: int = 0
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = WireLimits()
 
 
 def encode(
@@ -102,7 +102,7 @@ def encode(
     note: Any = None,
     *,
     channel: int = 0,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: WireLimits = DEFAULT_LIMITS,
 ) -> list[bytes | memoryview]:
     """Encode a frame as buffers to write one after the other: the head, then each block that is not empty.
 
@@ -120,7 +120,7 @@ def encode_head(
     note: Any = None,
     *,
     channel: int = 0,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: WireLimits = DEFAULT_LIMITS,
 ) -> bytes:
     """Preamble and header, without the body. Raises as `encode`."""
     _check_key(key, limits)
@@ -145,7 +145,7 @@ def encode_bare(kind: Kind, channel: int, nbytes: int) -> bytes:
     return _PREAMBLE.pack(MAGIC, VERSION, kind, channel, 0, nbytes)
 
 
-def parse_preamble(data: bytes | bytearray | memoryview, limits: Limits = DEFAULT_LIMITS) -> Preamble:
+def parse_preamble(data: bytes | bytearray | memoryview, limits: WireLimits = DEFAULT_LIMITS) -> Preamble:
     """Parse the first `PREAMBLE_BYTES` of a frame; bytes after them are ignored.
 
     Raises:
@@ -168,7 +168,9 @@ def parse_preamble(data: bytes | bytearray | memoryview, limits: Limits = DEFAUL
     return Preamble(known, channel, header_bytes, body_bytes)
 
 
-def parse_header(preamble: Preamble, data: bytes | bytearray | memoryview, limits: Limits = DEFAULT_LIMITS) -> Header:
+def parse_header(
+    preamble: Preamble, data: bytes | bytearray | memoryview, limits: WireLimits = DEFAULT_LIMITS
+) -> Header:
     """Parse the header, which is exactly `preamble.header_bytes` long.
 
     Raises:
@@ -194,7 +196,7 @@ def parse_header(preamble: Preamble, data: bytes | bytearray | memoryview, limit
     return Header(tuple(key), note, tuple(layouts), body_bytes)
 
 
-def parse_layout(block: Any, limits: Limits = DEFAULT_LIMITS) -> Layout:
+def parse_layout(block: Any, limits: WireLimits = DEFAULT_LIMITS) -> Layout:
     """Parse a block's [dtype, shape].
 
     Raises:
@@ -241,7 +243,7 @@ def _fields(data: bytes | bytearray | memoryview) -> Sequence[Any]:
     return fields
 
 
-def _check_key(key: Sequence[Any], limits: Limits) -> None:
+def _check_key(key: Sequence[Any], limits: WireLimits) -> None:
     if len(key) > limits.key:
         raise _beyond("key items", len(key), limits.key)
     for item in key:
@@ -255,7 +257,7 @@ def _layout_fields(block: Any) -> Sequence[Any]:
     return block
 
 
-def _checked_bytes(dtype: Any, shape: Sequence[Any], limits: Limits) -> int:
+def _checked_bytes(dtype: Any, shape: Sequence[Any], limits: WireLimits) -> int:
     """The bytes of an array of this dtype and shape. Raises WireError if they are invalid or exceed a limit."""
     if type(dtype) is not str or dtype not in SIZES:
         raise WireError(f"unknown dtype {dtype!r}; known: {', '.join(SIZES)}")

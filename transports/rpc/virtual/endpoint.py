@@ -189,7 +189,7 @@ class VirtualConnection:
             self.other.end("the connection was closed")
 
 
-class VirtualEndpoint(CommonEndpoint):
+class VirtualEndpoint(CommonEndpoint[VirtualConnection]):
     """See `VirtualNetwork.endpoint`.
 
     Args:
@@ -214,7 +214,7 @@ class VirtualEndpoint(CommonEndpoint):
     def die(self) -> None:
         """The process was killed: break its connections, without calling its callbacks."""
         self.closed = True
-        self.connections.mute()
+        self.connections.clear_callbacks()
         for connection in self.connections:
             connection.die()
 

@@ -25,8 +25,8 @@ class Process:
         self.name, self.dead, self.frozen = name, False, False
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        self._sleepers: dict[asyncio.Future[None], None] = {}
-        self._held: list[Callable[[], None]] = []
+        self._sleepers: dict[asyncio.Future[None], asyncio.TimerHandle | None] = {}
+        self._held: list[Callable[[], object]] = []
 
     def now(self) -> float:
         """Seconds on the loop's clock, which also runs while the process is frozen."""
@@ -53,7 +53,7 @@ class Process:
         task.add_done_callback(self._tasks.pop)
         return task
 
-    def emit(self, act: Callable[[], None]) -> None:
+    def emit(self, act: Callable[[], object]) -> None:
         """Run a send of the process: now; at the thaw if it is frozen; never if it is dead."""
         if self.frozen:
             self._held.append(act)

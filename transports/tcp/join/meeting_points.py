@@ -14,16 +14,17 @@ import os
 import secrets
 import socket
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from transports.errors import RendezvousError
 from transports.tcp.config import TcpConfig
 from transports.tcp.join.identity import digest
-from transports.tcp.sockets import Address, family, is_loopback, listen, resolve, told
+from transports.tcp.sockets import Address, family, is_loopback, listen, resolve, system_text
 
 ANYWHERE = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 LOOPBACK = "127.0.0.1"
@@ -32,7 +33,7 @@ KEY_BYTES = 32
 FILE_BYTES = 256
 
 
-class MeetingPoint(Protocol):
+class MeetingPoint(ABC):
     """Rank 0 calls `open` once; every other rank calls `find` repeatedly.
 
     Attributes:
@@ -41,13 +42,15 @@ class MeetingPoint(Protocol):
 
     key: bytes = b""
 
+    @abstractmethod
     async def open(self) -> socket.socket:
         """Listen for the other ranks; raises RendezvousError if that is impossible."""
 
+    @abstractmethod
     async def find(self) -> list[Address]:
         """The numeric addresses to try now, best first; empty while rank 0 has published none."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (most have nothing to close)
         """Called by rank 0 after the rendezvous. Most meeting points do nothing: they may stay until the job ends."""
 
 
@@ -68,7 +71,7 @@ class MasterPort(MeetingPoint):
         try:
             return listen(reachable(address))
         except OSError as error:
-            taken = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({told(error)})"
+            taken = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({system_text(error)})"
             raise RendezvousError(
                 f"the port where rank 0 should listen {taken} (host: {address[0]}, port: {address[1]}); "
                 "choose another MASTER_PORT, or end the program that holds it"
@@ -93,7 +96,8 @@ class AgentStore(MeetingPoint):
     """
 
     def __init__(self, config: TcpConfig):
-        self._config, self._store = config, None
+        self._config = config
+        self._store: Any = None
         self._name = f"pipelined/{config.run}/rank 0"
 
     async def open(self) -> socket.socket:
@@ -174,7 +178,7 @@ def permitted(address: Address, config: TcpConfig) -> Address:
     )
 
 
-class NodeFile:
+class NodeFile(MeetingPoint):
     """Rank 0 writes its port into a file, named by the launcher's port (unique to a job of this machine) and the run.
 
         <port> <key in hexadecimal>      mode 0600, in a folder that only this user can read and write

@@ -29,7 +29,7 @@ from transports.tcp.join.coordinator import Coordinator, listening
 from transports.tcp.join.handshake import Verdict
 from transports.tcp.join.identity import RankHello, RankIdentity, digest
 from transports.tcp.join.meeting_points import MeetingPoint, permitted, reachable
-from transports.tcp.sockets import Address, check_files, listen, told
+from transports.tcp.sockets import Address, check_files, listen, system_text
 
 RETRY_S = 0.05
 TABLE_BYTES = 1 << 12
@@ -98,7 +98,7 @@ async def reach(config: TcpConfig, point: MeetingPoint, me: RankIdentity) -> tup
                     try:
                         return await connect(address, keyed(me, point), 0)
                     except OSError as error:
-                        seen = f"{address[0]}:{address[1]}: {told(error)}"
+                        seen = f"{address[0]}:{address[1]}: {system_text(error)}"
                 await asyncio.sleep(RETRY_S)
     except TimeoutError as error:
         raise RendezvousError(
@@ -184,7 +184,7 @@ class PeerConnector(Admission[RankHello]):
         except OSError as error:
             host, port = entry.address
             raise RendezvousError(
-                f"rank {self._me.rank} cannot reach rank {rank} ({host}:{port}: {told(error)}); "
+                f"rank {self._me.rank} cannot reach rank {rank} ({host}:{port}: {system_text(error)}); "
                 "let the ranks' machines connect to one another on every port"
             ) from error
         self._keep(hello, sock)

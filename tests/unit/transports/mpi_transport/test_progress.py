@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from transports.mpi.backoff import Patience
+from transports.mpi.backoff import PollBackoff
 from transports.mpi.progress import Doze, ProgressEngine
 
 
@@ -21,7 +21,7 @@ class Library:
 
 
 @asynccontextmanager
-async def polling(patience=Patience(), doze=lambda dozing: None):  # noqa: B008 (frozen)
+async def polling(patience=PollBackoff(), doze=lambda dozing: None):  # noqa: B008 (frozen)
     """A running progress engine, and its library."""
     library = Library()
     progress = ProgressEngine(library.test, patience, doze)
@@ -32,24 +32,24 @@ async def polling(patience=Patience(), doze=lambda dozing: None):  # noqa: B008 
 
 
 def test_naps_grow_with_the_quiet_up_to_the_longest():
-    patience = Patience(keen=1e-3, shortest=1e-4, longest=1e-3, computing=2e-3, share=1 / 8)
+    patience = PollBackoff(keen=1e-3, shortest=1e-4, longest=1e-3, computing=2e-3, share=1 / 8)
     naps = [patience.nap(quiet, computing=False) for quiet in (0, 0.9e-3, 1e-3, 4e-3, 1.0)]
     assert naps == [0, 0, pytest.approx(1.25e-4), pytest.approx(5e-4), 1e-3]
 
 
 def test_a_computing_rank_never_polls_keenly():
-    patience = Patience(keen=1e-3, computing=2e-3, longest=1e-3)
+    patience = PollBackoff(keen=1e-3, computing=2e-3, longest=1e-3)
     assert [patience.nap(quiet, computing=True) for quiet in (0, 1.0)] == [2e-3, 2e-3]
 
 
 def test_who_is_woken_by_others_sleeps_once_it_has_been_quiet_for_a_while():
-    patience = Patience(keen=1e-3, longest=1e-3, restless=5e-3, asleep=1.0)
+    patience = PollBackoff(keen=1e-3, longest=1e-3, restless=5e-3, asleep=1.0)
     assert [patience.nap(quiet, computing=False, asleep=True) for quiet in (0, 4e-3, 6e-3)] == [0, 5e-4, 1.0]
     assert patience.nap(6e-3, computing=True, asleep=True) == 1.0
 
 
 async def test_what_comes_without_a_request_is_asked_for_too_and_a_wake_ends_the_sleep():
-    async with polling(Patience(keen=0, restless=0, asleep=1000)) as (progress, _):
+    async with polling(PollBackoff(keen=0, restless=0, asleep=1000)) as (progress, _):
         news, heard = [], asyncio.Event()
 
         def listen():
@@ -66,7 +66,7 @@ async def test_what_comes_without_a_request_is_asked_for_too_and_a_wake_ends_the
 
 
 async def test_nobody_sleeps_while_something_is_under_way():
-    async with polling(Patience(keen=0, restless=0, asleep=1000)) as (progress, library):
+    async with polling(PollBackoff(keen=0, restless=0, asleep=1000)) as (progress, library):
         progress.is_woken(True)
         waiting = progress.wait("slow")
         await progress.turn()
@@ -80,13 +80,13 @@ async def test_nobody_sleeps_while_something_is_under_way():
     [(1, 2, True, 1e-3), (2, 2, True, 1e-3), (8, 2, False, 0.5e-3), (64, 2, False, 4e-3)],
 )
 def test_crowded_nodes_nap_at_once_and_longer(ranks, cores, keen, longest):
-    patience = Patience.on_node(ranks, cores)
+    patience = PollBackoff.on_node(ranks, cores)
     assert (patience.nap(0, computing=False) == 0) is keen
     assert patience.nap(100, computing=False) == longest
 
 
 def test_one_who_waits_urgently_is_polled_for_keenly_even_on_a_crowded_node():
-    patience = Patience.on_node(8, 2)
+    patience = PollBackoff.on_node(8, 2)
     assert patience.nap(0.4e-3, computing=False, urgent=True) == 0
     assert patience.nap(0.4e-3, computing=False) > 0
     assert patience.nap(0.4e-3, computing=True, urgent=True) > 0
@@ -94,7 +94,7 @@ def test_one_who_waits_urgently_is_polled_for_keenly_even_on_a_crowded_node():
 
 
 async def test_urgency_ends_with_the_wait():
-    async with polling(Patience(keen=0, hurried=1000, shortest=1000, longest=1000)) as (progress, library):
+    async with polling(PollBackoff(keen=0, hurried=1000, shortest=1000, longest=1000)) as (progress, library):
         urgent = [progress.wait(name, urgent=True) for name in "ab"]
         urgent[0].cancel()
         await progress.turn()
@@ -111,7 +111,7 @@ async def test_urgency_ends_with_the_wait():
 
 
 def test_no_nap_exceeds_twenty_milliseconds():
-    assert Patience.on_node(1000, 1).nap(100, computing=False) == 20e-3
+    assert PollBackoff.on_node(1000, 1).nap(100, computing=False) == 20e-3
 
 
 async def test_each_request_gets_its_own_outcome():
@@ -164,7 +164,7 @@ async def test_what_is_done_may_watch_more():
 
 
 async def test_a_new_request_ends_a_nap():
-    async with polling(Patience(keen=0, shortest=1000, longest=1000)) as (progress, library):
+    async with polling(PollBackoff(keen=0, shortest=1000, longest=1000)) as (progress, library):
         await progress.turn()
         await asyncio.sleep(0)
         library.outcomes["a"] = 1
@@ -172,7 +172,7 @@ async def test_a_new_request_ends_a_nap():
 
 
 async def test_a_change_of_load_ends_a_nap():
-    async with polling(Patience(keen=0, shortest=1000, longest=1000, computing=1000)) as (progress, library):
+    async with polling(PollBackoff(keen=0, shortest=1000, longest=1000, computing=1000)) as (progress, library):
         await progress.turn()
         await asyncio.sleep(0)
         asked = library.asked
@@ -200,7 +200,7 @@ async def test_after_a_failure_nothing_waits():
 async def test_waking_while_polling_does_not_multiply_the_polls():
     """Each wake that came from inside a poll once set a second timer beside the first, and polls grew without end."""
 
-    async with polling(Patience(keen=0, shortest=1000, longest=1000)) as (progress, library):
+    async with polling(PollBackoff(keen=0, shortest=1000, longest=1000)) as (progress, library):
         loop, timers = asyncio.get_running_loop(), []
         call_later = loop.call_later
         loop.call_later = lambda *args: timers.append(call_later(*args)) or timers[-1]
@@ -213,7 +213,7 @@ async def test_waking_while_polling_does_not_multiply_the_polls():
 
 
 async def test_a_waiting_task_may_poll_a_little_first():
-    async with polling(Patience(moment=20)) as (progress, library):
+    async with polling(PollBackoff(moment=20)) as (progress, library):
         library.outcomes["a"] = 1
         future = progress.wait("a")
         assert progress.poll_for(lambda: future.done() and future.result()) == 1
@@ -221,7 +221,7 @@ async def test_a_waiting_task_may_poll_a_little_first():
 
 @pytest.mark.parametrize("why", ["crowded", "computing", "busy"])
 async def test_a_wait_does_not_poll_by_itself_where_others_need_the_time(why):
-    async with polling(Patience.on_node(4 if why == "crowded" else 1, 2)) as (progress, library):
+    async with polling(PollBackoff.on_node(4 if why == "crowded" else 1, 2)) as (progress, library):
         progress.computing(why == "computing")
         for request in range(100 if why == "busy" else 1):
             progress.watch(request, lambda outcome: None)
@@ -247,7 +247,7 @@ async def test_polling_while_the_loop_runs_ends_when_the_request_is_done():
 )
 async def test_a_request_is_polled_while_there_is_time_and_this_rank_does_not_compute(seconds, computing, looks):
     looked = []
-    progress = ProgressEngine(Library().test, Patience())  # it does not run, so only `poll_while` looks
+    progress = ProgressEngine(Library().test, PollBackoff())  # it does not run, so only `poll_while` looks
     progress.computing(computing)
     waiting = asyncio.create_task(progress.poll_while("a", lambda: looked.append("a"), seconds))
     for _ in range(5):
@@ -295,7 +295,7 @@ async def test_a_rank_polls_once_more_after_it_has_said_that_it_dozes():
     """What was sent by one who still saw it awake, and so did not ring, is heard by that poll."""
     said = []
 
-    async with polling(Patience(keen=0, shortest=1000, longest=1000), said.append) as (progress, _):
+    async with polling(PollBackoff(keen=0, shortest=1000, longest=1000), said.append) as (progress, _):
         progress.listen(lambda: said.append("poll"))
         for _ in range(20):
             await asyncio.sleep(0)
@@ -305,7 +305,7 @@ async def test_a_rank_polls_once_more_after_it_has_said_that_it_dozes():
 async def test_a_rank_says_how_it_dozes():
     said = []
 
-    async with polling(Patience(keen=0, shortest=1000, longest=1000, computing=1000), said.append) as (progress, _):
+    async with polling(PollBackoff(keen=0, shortest=1000, longest=1000, computing=1000), said.append) as (progress, _):
         for busy in (False, True, False):
             progress.computing(busy)
             for _ in range(5):
@@ -316,7 +316,7 @@ async def test_a_rank_says_how_it_dozes():
 async def test_whoever_news_is_for_goes_on_before_the_next_nap_is_planned():
     said = []
 
-    async with polling(Patience(keen=0, shortest=1000, longest=1000), said.append) as (progress, library):
+    async with polling(PollBackoff(keen=0, shortest=1000, longest=1000), said.append) as (progress, library):
         waiting = progress.wait("a")
         waiting.add_done_callback(lambda future: said.append("goes on"))
         library.outcomes["a"] = 1
@@ -332,7 +332,7 @@ async def test_who_was_rung_looks_out_keenly_until_something_comes_even_on_a_cro
         for _ in range(number):
             await asyncio.sleep(0)
 
-    async with polling(Patience(keen=0, hurried=1000, shortest=1000, longest=1000), said.append) as (progress, _):
+    async with polling(PollBackoff(keen=0, hurried=1000, shortest=1000, longest=1000), said.append) as (progress, _):
         progress.listen(lambda: bool(news) and bool(news.pop()))
         await turns(5)
         progress.rung()
@@ -346,7 +346,7 @@ async def test_who_was_rung_looks_out_keenly_until_something_comes_even_on_a_cro
 
 async def test_a_ring_is_answered_by_a_poll_right_there_but_not_before_there_are_any():
     library = Library()
-    progress = ProgressEngine(library.test, Patience(keen=0, shortest=1000, longest=1000))
+    progress = ProgressEngine(library.test, PollBackoff(keen=0, shortest=1000, longest=1000))
     waiting = progress.wait("a")
     progress.rung()
     assert library.asked == 0

@@ -60,9 +60,9 @@ async def test_an_error_inside_the_acceptor_fails_the_endpoint_which_goes_on_acc
 async def test_the_kernel_examines_every_connection_of_endpoints_that_is_idle(monkeypatch):
     seen, attach = [], Connection.attach
 
-    def look(self, sock):
+    def look(self, sock, peer):
         seen.append(limits_when_idle(sock))
-        attach(self, sock)
+        attach(self, sock, peer)
 
     monkeypatch.setattr(Connection, "attach", look)
     async with opened() as here, opened() as other:

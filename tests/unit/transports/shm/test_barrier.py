@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from transports.shm.barrier import HEAD, Futex, Sleep, Windows
-from transports.shm.memfd import Lent
+from transports.shm.memfd import MemoryFile
 
 NBYTES = 64
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the call has another number there")
 
 
 def ranks(size):
-    lents = [Lent(HEAD + NBYTES) for _ in range(size)]
+    lents = [MemoryFile(HEAD + NBYTES) for _ in range(size)]
     views = [Windows(lent, [each.address for each in lents], rank) for rank, lent in enumerate(lents)]
     for lent in lents:
         lent.close()
@@ -77,8 +77,8 @@ def test_who_naps_is_woken_by_the_last_who_comes():
 
 
 def test_memory_that_is_gone_cannot_be_mapped():
-    lent = Lent(HEAD + NBYTES)
-    gone = Lent(HEAD + NBYTES)
+    lent = MemoryFile(HEAD + NBYTES)
+    gone = MemoryFile(HEAD + NBYTES)
     gone.close()
     with pytest.raises(OSError):
         Windows(lent, [lent.address, gone.address], 0)

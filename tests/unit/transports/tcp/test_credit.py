@@ -195,7 +195,7 @@ async def test_headers_and_offers_have_a_limit_beyond_which_the_sender_is_told(f
         sends = [asyncio.create_task(here.send(1, ("k", n), body(n), note=["x"] * 1000)) for n in range(COUNT)]
         done, pending = await asyncio.wait(sends, return_when=asyncio.FIRST_EXCEPTION)
         refused = [send for send in done if send.exception() is not None]
-        with pytest.raises(TransportError, match=rf"headers: \d+ bytes, most: {LIMIT}\); await some before"):
+        with pytest.raises(TransportError, match=rf"headers: \d+ bytes, most: {LIMIT}\); await some first"):
             await refused[0]
         await here.send(1, ("last",))
         await there.receive(0, ("last",))

@@ -16,7 +16,7 @@ from transports.wire.frames import (
     VERSION,
     WITHOUT_HEADER,
     Kind,
-    Limits,
+    WireLimits,
     encode,
     encode_buffer,
     encode_head,
@@ -38,7 +38,7 @@ def blocks(draw):
     return Block(dtype, shape, memoryview(draw(st.binary(min_size=nbytes, max_size=nbytes))))
 
 
-def parse(frame, limits=Limits()):  # noqa: B008 (frozen)
+def parse(frame, limits=WireLimits()):  # noqa: B008 (frozen)
     """A whole frame in one piece -> (preamble, header, blocks)."""
     preamble = parse_preamble(frame, limits)
     start = PREAMBLE_BYTES + preamble.header_bytes
@@ -170,9 +170,9 @@ def test_a_sender_learns_of_his_own_mistakes(key, sent, note):
 def test_the_body_limit_is_the_readers_own():
     frame = b"".join(encode(Kind.MESSAGE, (), [Block.of(bytes(101))]))
     with pytest.raises(WireError, match=r"101, limit: 100"):
-        parse(frame, Limits(body=100))
+        parse(frame, WireLimits(body=100))
     with pytest.raises(WireError, match=r"101, limit: 100"):
-        encode(Kind.MESSAGE, (), [Block.of(bytes(101))], limits=Limits(body=100))
+        encode(Kind.MESSAGE, (), [Block.of(bytes(101))], limits=WireLimits(body=100))
 
 
 @given(st.binary(max_size=200))

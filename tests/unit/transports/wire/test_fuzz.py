@@ -158,7 +158,7 @@ async def live():
     socks = [socket.socketpair() for _ in range(2)]
     for sock in (sock for pair in socks for sock in pair):
         sock.setblocking(False)
-    here = Tcp(0, 3, {rank: pair[0] for rank, pair in enumerate(socks, 1)}, credit_limit(3))
+    here = Tcp(0, 3, {rank: pair[0] for rank, pair in enumerate(socks, 1)}, limit=credit_limit(3))
     try:
         yield here, socks[0][1], socks[1][1]
     finally:
@@ -216,7 +216,7 @@ async def test_frames_that_tcp_does_not_send_lose_the_peer(frame):
         (2 * encode(Kind.RTS, ("x",), channel=3), r"a number offered twice \(number: 3"),
         (encode(Kind.RTS_BUFFER, (16384,)), r"a buffer offered on no channel"),
         (encode(Kind.RTS_BUFFER, ("x",)), r"a buffer offered on no channel"),
-        ([encode_bare(Kind.CTS, 3, 0)], r"asked for that is not held here \(number: 3"),
+        ([encode_bare(Kind.CTS, 3, 0)], r"requested that is not held here \(number: 3"),
         (encode(Kind.CREDIT, note=1), r"credit for what was never sent \(credit: 1, bytes sent unexpected: 0"),
         (encode(Kind.CREDIT, note="much"), r"credit for what was never sent \(credit: 'much'"),
         ([encode_buffer(3, 1 << 30)], r"more unexpected messages than are kept here"),

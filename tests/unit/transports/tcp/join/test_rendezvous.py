@@ -45,7 +45,7 @@ def pairs(ends):
     }
 
 
-class Seats:
+class Joining:
     """Rank 0 at work, seen from outside: `point` is where it listens, `end` what it got."""
 
     def __init__(self, world_size, key=b""):
@@ -74,8 +74,8 @@ class Seats:
         await self.until(rank)
         return sock
 
-    async def until(self, rank, seated=True):
-        while self.coordinator.is_seated(rank) != seated:  # noqa: ASYNC110 (there is nothing to wait on)
+    async def until(self, rank, joined=True):
+        while self.coordinator.has_joined(rank) != joined:  # noqa: ASYNC110 (there is nothing to wait on)
             await asyncio.sleep(0)
 
 
@@ -183,14 +183,14 @@ def test_a_program_that_keeps_silent_on_the_port_is_told_from_rank_0(monkeypatch
 
 
 async def test_the_second_process_with_a_number_is_refused_and_the_job_goes_on():
-    async with Seats(3) as seats:
-        one = seats.join(1)
-        await seats.until(1)
-        sock, _ = await connect(seats.address, identity(1, 3), 0)
+    async with Joining(3) as joining:
+        one = joining.join(1)
+        await joining.until(1)
+        sock, _ = await connect(joining.address, identity(1, 3), 0)
         with sock, pytest.raises(RendezvousError, match="two processes claim rank 1"):
             await read_control(sock, "table")
-        await asyncio.gather(one, seats.join(2))
-    assert set(seats.end) == {1, 2}
+        await asyncio.gather(one, joining.join(2))
+    assert set(joining.end) == {1, 2}
 
 
 def test_a_rank_with_a_wrong_key_ends_at_once_and_the_others_at_their_limit_with_its_number():
@@ -203,22 +203,22 @@ def test_a_rank_with_a_wrong_key_ends_at_once_and_the_others_at_their_limit_with
         assert "PIPELINED_KEY" in str(end) and "?wait=" in str(end)
 
 
-@pytest.mark.parametrize("seated", [True, False], ids=["after the rank", "before the rank"])
-def test_a_stranger_that_borrows_a_number_costs_a_line_of_the_log_and_the_ranks_meet(caplog, seated):
+@pytest.mark.parametrize("joined", [True, False], ids=["after the rank", "before the rank"])
+def test_a_stranger_that_borrows_a_number_costs_a_line_of_the_log_and_the_ranks_meet(caplog, joined):
     """Where the rank itself came more than 3 s after the stranger, the start had ended."""
 
     async def meet():
-        async with Seats(3, KEY) as seats:
-            one = seats.join(1) if seated else None
+        async with Joining(3, KEY) as joining:
+            one = joining.join(1) if joined else None
             if one:
-                await seats.until(1)
+                await joining.until(1)
             for _ in range(3):
                 with pytest.raises(AuthenticationError):
-                    await connect(seats.address, identity(1, 3, b"guess"), 0)
+                    await connect(joining.address, identity(1, 3, b"guess"), 0)
             late = asyncio.get_running_loop().time
             asyncio.get_running_loop().time = lambda: late() + 15  # of the 20 s that rank 0 waits
-            await asyncio.gather(one or seats.join(1), seats.join(2))
-        return seats.end
+            await asyncio.gather(one or joining.join(1), joining.join(2))
+        return joining.end
 
     assert set(asyncio.run(meet())) == {1, 2}
     assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
@@ -237,23 +237,23 @@ def test_callers_of_another_run_with_another_key_are_named_as_strangers():
                 await connect(listener.getsockname(), stranger, 0)
         await gathering
 
-    with pytest.raises(RendezvousError, match="another key or none: rank 1, rank 2, a stranger; give every rank"):
+    with pytest.raises(RendezvousError, match="another key or none: rank 1, rank 2, a stranger; give every process"):
         asyncio.run(meet())
 
 
 @pytest.mark.parametrize("noise", [b"", b"GET / HTTP/1.1\r\n\r\n", bytes(5000), b"PPLN\x01\x00" + b"\xff" * 500])
 def test_strangers_with_garbage_do_not_disturb_the_job(noise):
     async def meet():
-        async with Seats(3) as seats:
-            strangers = [await dial(seats.address) for _ in range(40)]
+        async with Joining(3) as joining:
+            strangers = [await dial(joining.address) for _ in range(40)]
             for sock in strangers[:20]:
                 sock.send(noise)
             for sock in strangers[:10]:
                 sock.close()
-            ranks = await asyncio.gather(*map(seats.join, (1, 2)))
+            ranks = await asyncio.gather(*map(joining.join, (1, 2)))
             for sock in strangers:
                 sock.close()
-        return [seats.end, *(end for (end,) in ranks)]
+        return [joining.end, *(end for (end,) in ranks)]
 
     ends = asyncio.run(asyncio.wait_for(meet(), 15))
     assert [set(end) for end in ends] == [{1, 2}, {0, 2}, {0, 1}]
@@ -262,9 +262,9 @@ def test_strangers_with_garbage_do_not_disturb_the_job(noise):
 async def test_more_silent_strangers_than_there_is_room_for_do_not_keep_a_rank_waiting(monkeypatch):
     monkeypatch.setattr("transports.tcp.join.acceptor.STRANGERS", 8)
 
-    async with asyncio.timeout(SILENCE_S / 2), Seats(2) as seats:
-        strangers = [await dial(seats.address) for _ in range(50)]
-        ((end,),) = await asyncio.gather(seats.join(1))
+    async with asyncio.timeout(SILENCE_S / 2), Joining(2) as joining:
+        strangers = [await dial(joining.address) for _ in range(50)]
+        ((end,),) = await asyncio.gather(joining.join(1))
         for sock in strangers:
             sock.close()
     assert set(end) == {0}
@@ -273,39 +273,39 @@ async def test_more_silent_strangers_than_there_is_room_for_do_not_keep_a_rank_w
 async def test_silent_strangers_do_not_drive_out_a_rank_amid_its_handshake(monkeypatch):
     monkeypatch.setattr("transports.tcp.join.acceptor.STRANGERS", 4)
 
-    async with asyncio.timeout(SILENCE_S / 2), Seats(2) as seats:
-        sock, dialogue = await dial(seats.address), connecting(identity(1, 2), 0)
+    async with asyncio.timeout(SILENCE_S / 2), Joining(2) as joining:
+        sock, dialogue = await dial(joining.address), connecting(identity(1, 2), 0)
         sock.send(next(dialogue))
         heard = await read_exactly(sock, next(dialogue))
-        strangers = [await dial(seats.address) for _ in range(20)]
+        strangers = [await dial(joining.address) for _ in range(20)]
         with pytest.raises(ConnectionResetError, match="hung up"):
             await read_exactly(strangers[0], 1)
         sock.send(dialogue.send(heard))
         verdict = await read_exactly(sock, next(dialogue))
         for each in (sock, *strangers):
             each.close()
-        await asyncio.gather(seats.join(1))
+        await asyncio.gather(joining.join(1))
     assert verdict[0] == Verdict.WELCOME
 
 
 async def test_a_seated_rank_that_leaves_gives_its_number_free():
-    async with Seats(3) as seats:
-        (await seats.seat(1)).close()
-        await seats.until(1, seated=False)
-        await asyncio.gather(*map(seats.join, (1, 2)))
-    assert set(seats.end) == {1, 2}
+    async with Joining(3) as joining:
+        (await joining.seat(1)).close()
+        await joining.until(1, joined=False)
+        await asyncio.gather(*map(joining.join, (1, 2)))
+    assert set(joining.end) == {1, 2}
 
 
 def test_a_rank_that_leaves_while_the_others_mesh_is_named_to_them():
     async def meet():
-        async with Seats(3) as seats:
+        async with Joining(3) as joining:
             with socket.create_server((LOOPBACK, 0)) as silent:
-                sock = await seats.seat(1, silent.getsockname())
-                two = seats.join(2)
+                sock = await joining.seat(1, silent.getsockname())
+                two = joining.join(2)
                 await read_control(sock, "table")
                 sock.close()
                 ((end,),) = await asyncio.gather(two)
-        return seats.end, end
+        return joining.end, end
 
     for end in asyncio.run(asyncio.wait_for(meet(), 5)):
         assert isinstance(end, RendezvousError) and "rank 1 left during the rendezvous" in str(end)
@@ -313,13 +313,13 @@ def test_a_rank_that_leaves_while_the_others_mesh_is_named_to_them():
 
 @pytest.mark.parametrize("content", [["elsewhere", 5], [LOOPBACK, 0], [LOOPBACK, 1 << 16], [LOOPBACK], 7, None, [1, 2]])
 async def test_a_rank_that_says_nonsense_of_where_it_listens_is_not_seated(content):
-    async with Seats(2) as seats:
-        sock, _ = await connect(seats.address, identity(1, 2), 0)
+    async with Joining(2) as joining:
+        sock, _ = await connect(joining.address, identity(1, 2), 0)
         with sock:
             await send_control(sock, "listening", content)
             assert not await asyncio.get_running_loop().sock_recv(sock, 1)
-        await seats.join(1)
-    assert set(seats.end) == {1}
+        await joining.join(1)
+    assert set(joining.end) == {1}
 
 
 @pytest.mark.parametrize("length", [0, SHORT + 1, 2**32 - 1])
