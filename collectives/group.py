@@ -139,6 +139,8 @@ class Group:
         Two ranks must not exchange messages in more than one such subgroup at a time.
         """
         part = copy(self)
+        for cached in ("nodes", "native"):
+            part.__dict__.pop(cached, None)
         part.ranks, part.size, part.rank = tuple(self.ranks[rank] for rank in ranks), len(ranks), ranks.index(self.rank)
         return part
 

@@ -37,7 +37,7 @@ class _Receive:
 
 
 class Mailbox(Generic[Item]):
-    """Matches arrivals and receives by (peer, key); first come, first served on both sides.
+    """Matches arrivals and receives by (peer, key); first come, first served on both sides. A list is as good a key.
 
     Args:
         world_size: ranks in the world, including this one; when all others are gone, receives from any peer fail.
@@ -54,7 +54,7 @@ class Mailbox(Generic[Item]):
 
     def arrived(self, peer: int, key: Key, item: Item) -> None:
         """Give the item to the matching receive that has waited longest, or keep it."""
-        self._last_keys[peer] = key
+        self._last_keys[peer] = key = tuple(key)
         self.put_back(Arrival(peer, key, next(self._order), item))
 
     def put_back(self, arrival: Arrival[Item]) -> None:
@@ -86,6 +86,7 @@ class Mailbox(Generic[Item]):
         """
         if self._failure is not None:
             raise self._failure.with_traceback(None)
+        key = tuple(key)
         arrival = self._pop(peer, key)
         if arrival is None:
             return await self._wait(peer, key, accept)
@@ -98,12 +99,12 @@ class Mailbox(Generic[Item]):
 
     def holds(self, peer: int | None, key: Key) -> bool:
         """Whether `take` would return at once."""
-        peers = self._arrived.get(key)
+        peers = self._arrived.get(tuple(key))
         return peers is not None and (peer is None or peer in peers)
 
     def take_now(self, peer: int | None, key: Key) -> Arrival[Item] | None:
         """As `take`, without waiting; returns None where `take` would wait or raise."""
-        return self._pop(peer, key) if self._failure is None else None
+        return self._pop(peer, tuple(key)) if self._failure is None else None
 
     def fail_peer(self, peer: int, error: Exception) -> None:
         """Fail the receives that wait for this peer, now and later; its kept arrivals stay available."""

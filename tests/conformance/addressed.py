@@ -62,6 +62,12 @@ async def keys_and_notes_come_as_they_went(end):
         assert (await end.receive(left_of(end), ())).note is None
 
 
+async def a_list_is_a_key_as_a_tuple_is(end):
+    async with sending(end.send(right_of(end), ["k", 1])):
+        assert (await end.receive(left_of(end), ["k", 1])).key == ("k", 1)
+    assert not end.holds(left_of(end), ["k", 1])
+
+
 async def every_dtype_comes_as_it_went(end):
     rng = np.random.default_rng(5)
     for items in (7, LARGE):

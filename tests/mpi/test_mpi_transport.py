@@ -67,10 +67,36 @@ def test_clause_without_shared_memory(clause):
 @pytest.mark.parametrize("room", [100, 300])
 def test_a_buffer_that_a_cancelled_receive_left_tells_its_beginning_where_its_size_is_another(room):
     async def clause(end):
-        end._buffers._kept[0, 3].append(bytes(range(200)))
+        end._channels._kept[0, 3].append((bytes(range(200)), 200))
         with pytest.raises(SizeMismatch) as caught:
             await end.receive_buffer(0, 3, memoryview(bytearray(room)))
         assert bytes(caught.value.beginning) == bytes(range(min(200, room)))
+
+    run(clause)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_buffer_cut_by_a_cancelled_receive_counts_so_that_the_world_closes():
+    """MPI completes the receive, truncated, in the turn of the loop in which it is cancelled."""
+
+    async def clause(end):
+        if end.rank == 1:
+            await end.receive(0, ("go",))
+            await end.send_buffer(0, 5, memoryview(bytes(8)))
+        if end.rank:
+            return
+        receive = asyncio.create_task(end.receive_buffer(1, 5, memoryview(bytearray(4))))
+        while not end._channels._open[1]:  # noqa: ASYNC110 (until MPI has the request)
+            await asyncio.sleep(0)
+        await end.send(1, ("go",))
+        while end._channels._open[1] and end._channels._open[1][0] != MPI.REQUEST_NULL:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        receive.cancel()
+        with pytest.raises((asyncio.CancelledError, SizeMismatch)) as ended:
+            await receive
+        if isinstance(ended.value, asyncio.CancelledError):
+            with pytest.raises(SizeMismatch):
+                await end.receive_buffer(1, 5, memoryview(bytearray(4)))
 
     run(clause)
 

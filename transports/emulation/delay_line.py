@@ -201,6 +201,7 @@ class DelayedSender:
         if self._under_way:
             self._none_under_way = self._loop.create_future()
             await self._none_under_way
+        await asyncio.sleep(0)  # let the last tasks that it created start
 
     async def ended(self) -> None:
         """Wait until all sends of the inner transport have ended."""

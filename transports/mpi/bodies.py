@@ -7,6 +7,7 @@ memory is bounded: MPI buffers no large body.
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from mpi4py import MPI
@@ -16,9 +17,34 @@ from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import start
 from transports.numbers import Numbers
-from transports.wire.arrays import Block, Layout, landing
+from transports.wire.arrays import Block, Layout, fill, landing
+from transports.wire.frames import Header
 
 TAGS = 32768  # the number that MPI guarantees (MPI 4.1, section 9.1.2: the upper bound is at least 32767)
+
+
+@dataclass(slots=True)
+class ReceivedFrame:
+    """A received frame of a message: its header, and its body or the tag to fetch the body with.
+
+    Args:
+        tag: the tag under which the sender holds the body.
+        blocks: the body; None while the sender holds it.
+    """
+
+    header: Header
+    tag: int
+    blocks: tuple[Block, ...] | None
+
+    def land(self, into: Sequence[Block] | None) -> tuple[Block, ...]:
+        """The blocks for the receiver; not yet filled if the sender still holds the body."""
+        if self.blocks is None:
+            return landing(self.header.layouts, into)
+        if into is None:
+            return self.blocks
+        blocks = landing(self.header.layouts, into)
+        fill(blocks, self.blocks)
+        return blocks
 
 
 class Bodies:

@@ -33,7 +33,7 @@ class MpiChannels:
         self._came: Counter[int] = Counter()
         self._announced: dict[int, int] = {}
         self._open: defaultdict[int, list[MPI.Request]] = defaultdict(list)
-        self._kept: defaultdict[tuple[int, int], deque[bytes]] = defaultdict(deque)
+        self._kept: defaultdict[tuple[int, int], deque[tuple[bytes, int | None]]] = defaultdict(deque)
         self._end: TransportError | None = None
 
     async def send(self, peer: int, channel: int, data: memoryview) -> None:
@@ -50,9 +50,9 @@ class MpiChannels:
     async def receive(self, peer: int, channel: int, data: memoryview) -> None:
         """Fill `data` with the next buffer from this peer on this channel."""
         if kept := self._kept.get((peer, channel)):
-            came = kept.popleft()
+            came, nbytes = kept.popleft()
             data[: len(came)] = came[: data.nbytes]
-            return self._check_size(peer, channel, data, len(came))
+            return self._check_size(peer, channel, data, nbytes)
         if self._all_came(peer):
             raise PeerLost(peer, "it closed")
         request = start(self._comm.Irecv, data, peer, channel, self._piece)
@@ -115,9 +115,15 @@ class MpiChannels:
             self._open[peer].remove(request)
 
     def _keep(self, outcome: Any, peer: int, channel: int, data: memoryview) -> None:
-        if isinstance(outcome, MPI.Status) and not outcome.Is_cancelled():
-            self._kept[peer, channel].append(bytes(data[: outcome.Get_elements(MPI.BYTE)]))
-            self._count(peer)
+        """A cancelled receive has ended: keep what MPI had received already, perhaps cut, for the next receive."""
+        if isinstance(outcome, Truncated):
+            self._kept[peer, channel].append((bytes(data), None))
+        elif isinstance(outcome, MPI.Status) and not outcome.Is_cancelled():
+            nbytes = outcome.Get_elements(MPI.BYTE)
+            self._kept[peer, channel].append((bytes(data[:nbytes]), nbytes))
+        else:
+            return
+        self._count(peer)
 
     def _count(self, peer: int, more: int = 1) -> None:
         self._came[peer] += more

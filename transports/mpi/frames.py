@@ -11,25 +11,24 @@ length, so that no memory is reserved for the longest frame.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from mpi4py import MPI
 
 from transports.base import EndState
 from transports.errors import PeerAborted, PeerLost, TransportError, WireError
 from transports.mailbox import Mailbox
-from transports.mpi.bodies import Bodies
+from transports.mpi.bodies import Bodies, ReceivedFrame
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import TAKEN_S, outcome_now, translated
-from transports.wire.arrays import Block, copied, fill, landing
+from transports.mpi.shutdown import Shutdown
+from transports.wire.arrays import Block, copied
 from transports.wire.frames import (
     MESSAGE,
     PREAMBLE_BYTES,
     SHARED,
-    Header,
     Kind,
     WireLimits,
     parse_header,
@@ -42,44 +41,11 @@ PROBES = 8
 MOST = 16  # frames received at one poll, so that other tasks of the loop can run during a flood
 
 
-@dataclass(slots=True)
-class ReceivedFrame:
-    """A received frame of a message: its header, and its body or the tag to fetch the body with.
-
-    Args:
-        tag: the tag under which the sender holds the body.
-        blocks: the body; None while the sender holds it.
-    """
-
-    header: Header
-    tag: int
-    blocks: tuple[Block, ...] | None
-
-    def land(self, into: Sequence[Block] | None) -> tuple[Block, ...]:
-        """The blocks for the receiver; not yet filled if the sender still holds the body."""
-        if self.blocks is None:
-            return landing(self.header.layouts, into)
-        if into is None:
-            return self.blocks
-        blocks = landing(self.header.layouts, into)
-        fill(blocks, self.blocks)
-        return blocks
-
-
-class FrameOwner(Protocol):
-    """The transport that sends and receives frames."""
-
-    def fail(self, error: TransportError) -> None:
-        """End with an error: a frame cannot be sent, received or dispatched, or a peer aborted."""
-
-    def peer_closed(self, peer: int, buffers: int) -> None:
-        """A peer has closed, after sending this many bare buffers."""
-
-
 class Frames:
     """This rank's frames on one communicator.
 
     Args:
+        shutdown: ends this rank with an error, or a peer that has closed.
         node_peers: rings a peer's doorbell after MPI has accepted a frame for it; finds bodies in shared memory.
         bodies: discards a body that no receive will request.
         longest_body: bytes of the longest body in a frame.
@@ -89,7 +55,7 @@ class Frames:
         self,
         comm: MPI.Comm,
         progress: ProgressEngine,
-        owner: FrameOwner,
+        shutdown: Shutdown,
         *,
         end_state: EndState,
         mailbox: Mailbox[ReceivedFrame],
@@ -98,7 +64,7 @@ class Frames:
         limits: WireLimits,
         longest_body: int,
     ):
-        self._comm, self._progress, self._owner, self._end_state = comm, progress, owner, end_state
+        self._comm, self._progress, self._shutdown, self._end_state = comm, progress, shutdown, end_state
         self._mailbox, self._node_peers, self._bodies, self._limits = mailbox, node_peers, bodies, limits
         self._longest = PREAMBLE_BYTES + limits.header + longest_body
         self._status, self._fetching = MPI.Status(), False
@@ -121,7 +87,7 @@ class Frames:
         return None
 
     def start(self, peer: int, frame: bytes) -> None:
-        """Send without waiting; an error fails the owner."""
+        """Send without waiting; an error ends this rank."""
         request = self._comm.Isend([frame, MPI.BYTE], peer, TAG)
         outcome = outcome_now(request)
         if outcome is None:
@@ -132,7 +98,7 @@ class Frames:
     def _taken(self, peer: int, outcome: MPI.Status | Exception) -> None:
         self._node_peers.ring(peer)
         if isinstance(outcome, TransportError):
-            self._owner.fail(outcome)
+            self._shutdown.fail(outcome)
 
     def _listen(self) -> bool:
         """Receive the frames that have arrived, at most `MOST`. Returns whether there were any."""
@@ -148,7 +114,7 @@ class Frames:
         try:
             message = self._probe(probes)
         except MPI.Exception as error:
-            self._owner.fail(translated(error))
+            self._shutdown.fail(translated(error))
             return False
         if message is None:
             return False
@@ -166,7 +132,7 @@ class Frames:
     def _fetch(self, message: MPI.Message, source: int, length: int) -> None:
         if length > self._longest:
             fact = f"rank {source} sent a frame of {length} bytes (limit: {self._longest})"
-            return self._owner.fail(WireError(f"{fact}; run the same version on all ranks"))
+            return self._shutdown.fail(WireError(f"{fact}; run the same version on all ranks"))
         frame = memoryview(bytearray(length))
         request = message.Irecv([frame, MPI.BYTE])
         outcome = outcome_now(request)
@@ -182,7 +148,7 @@ class Frames:
                 raise outcome
             self.dispatch(source, frame)
         except TransportError as error:
-            self._owner.fail(error)
+            self._shutdown.fail(error)
 
     def dispatch(self, source: int, frame: memoryview) -> None:
         """Handle a frame. The caller must not reuse its memory.
@@ -203,9 +169,9 @@ class Frames:
             case Kind.RTS:
                 self._bodies.discard(source, preamble.channel, header.layouts)
             case Kind.ABORT:
-                self._owner.fail(PeerAborted(source, str(header.note)))
+                self._shutdown.fail(PeerAborted(source, str(header.note)))
             case Kind.GOODBYE:
-                self._owner.peer_closed(source, int(header.note))
+                self._shutdown.peer_closed(source, int(header.note))
             case kind:
                 raise WireError(f"rank {source} sent a frame that does not belong here (kind: {kind})")
 

@@ -5,7 +5,7 @@ GOODBYE fetches all messages that the sender still holds, so that the sender can
 still receives, so that its peers can close.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,55 +14,62 @@ from mpi4py import MPI
 from transports.base import EndState
 from transports.errors import PeerLost, TransportError
 from transports.mailbox import Arrival, Mailbox
-from transports.mpi.bodies import Bodies
+from transports.mpi.bodies import Bodies, ReceivedFrame
 from transports.mpi.channels import MpiChannels
-from transports.mpi.frames import FrameOwner, Frames, ReceivedFrame
 from transports.mpi.progress import ProgressEngine
+from transports.mpi.requests import keep_alive
 from transports.wire.arrays import landing
 from transports.wire.frames import Kind, WireLimits, encode_head
 
 
 class Shutdown:
-    """One rank's goodbyes, sent and received.
+    """One rank's end: in order, with goodbyes sent and received; or with an error.
 
     Args:
-        owner: fails if a message that a closed peer holds cannot be fetched.
+        comm: any communicator of this rank; it keeps the memory of unfinished requests after an error.
     """
 
     def __init__(
         self,
+        comm: MPI.Intracomm,
         *,
-        world_size: int,
         end_state: EndState,
         mailbox: Mailbox[ReceivedFrame],
-        frames: Frames,
         bodies: Bodies,
         channels: MpiChannels,
         progress: ProgressEngine,
-        owner: FrameOwner,
     ):
-        self._world_size, self._end_state, self._mailbox = world_size, end_state, mailbox
-        self._frames, self._bodies, self._channels = frames, bodies, channels
-        self._progress, self._owner = progress, owner
+        self._comm, self._end_state, self._mailbox = comm, end_state, mailbox
+        self._bodies, self._channels, self._progress = bodies, channels, progress
 
     @property
     def over(self) -> bool:
         """Whether every rank has closed, all buffers have come and no request is pending; or polling has failed."""
         if self._progress.failure is not None:
             return True
-        return (
-            len(self._end_state.lost) == self._world_size and self._channels.swallow() and not self._progress.requests
-        )
+        return len(self._end_state.lost) == self._comm.size and self._channels.swallow() and not self._progress.requests
 
-    def begin(self, limits: WireLimits) -> None:
-        """Discard the messages that peers hold for this rank, and send them GOODBYE."""
+    def begin(self, post: Callable[[int, bytes], None], limits: WireLimits) -> None:
+        """Discard the messages that peers hold for this rank, and `post` each a frame GOODBYE."""
         self._progress.is_woken(False)  # no doorbell rings for bare buffers without a posted receive
-        for peer in range(self._world_size):
+        for peer in range(self._comm.size):
             for arrival in self._mailbox.drop(peer):
                 if arrival.item.blocks is None:
                     self._bodies.discard(peer, arrival.item.tag, arrival.item.header.layouts)
             goodbye = encode_head(Kind.GOODBYE, note=self._channels.sent[peer], limits=limits)
-            self._frames.start(peer, goodbye)
+            post(peer, goodbye)
+
+    def refuse(self, error: TransportError) -> TransportError:
+        """Fail every waiting and later operation here. Returns the reason that is kept: the first."""
+        error = self._end_state.finish(error)
+        self._mailbox.fail_all(error)
+        self._channels.end(error)
+        return error
+
+    def fail(self, error: TransportError) -> None:
+        """End with an error. The memory of MPI's unfinished requests is kept, because MPI may still use it."""
+        if self._progress.failure is None:
+            keep_alive(self._comm, self._progress.fail(self.refuse(error)))
 
     def peer_closed(self, source: int, buffers: int) -> None:
         """Fetch all messages that the peer still holds, so that it can close; then fail receives without a message."""
@@ -81,7 +88,7 @@ class Shutdown:
 
     def _gone(self, source: int, arrivals: Sequence[Arrival[ReceivedFrame]], outcome: Any) -> None:
         if isinstance(outcome, TransportError):
-            return self._owner.fail(outcome)
+            return self.fail(outcome)
         for arrival in arrivals:
             self._mailbox.put_back(arrival)
         self._mailbox.fail_peer(source, self._end_state.lost[source])

@@ -31,13 +31,13 @@ from transports.base import EndState, Message, Traffic, Transport
 from transports.errors import Closed, TransportError
 from transports.mailbox import Arrival, Mailbox
 from transports.mpi.backoff import PollBackoff
-from transports.mpi.bodies import Bodies
+from transports.mpi.bodies import Bodies, ReceivedFrame
 from transports.mpi.channels import MpiChannels
-from transports.mpi.frames import Frames, ReceivedFrame
+from transports.mpi.frames import Frames
 from transports.mpi.native import MpiNative
 from transports.mpi.node import NodePeers, cores_of, nodes_of
 from transports.mpi.progress import ProgressEngine
-from transports.mpi.requests import keep_alive, outcomes_now
+from transports.mpi.requests import outcomes_now
 from transports.mpi.shared import MpiShared
 from transports.mpi.shutdown import Shutdown
 from transports.shm.barrier import KEEPS_ORDER
@@ -83,27 +83,25 @@ class MpiTransport(Transport):
         self._progress = ProgressEngine(outcomes_now, patience, self._node_peers.doze)
         frames, bodies, channels = comms
         self._bodies = Bodies(bodies, self._progress, piece, self._node_peers)
+        self._channels = MpiChannels(channels, self._progress, piece)
+        self._shutdown = Shutdown(
+            frames,
+            end_state=self._end_state,
+            mailbox=self._mailbox,
+            bodies=self._bodies,
+            channels=self._channels,
+            progress=self._progress,
+        )
         self._frames = Frames(
             frames,
             self._progress,
-            self,
+            self._shutdown,
             end_state=self._end_state,
             mailbox=self._mailbox,
             node_peers=self._node_peers,
             bodies=self._bodies,
             limits=limits,
             longest_body=inline,
-        )
-        self._channels = MpiChannels(channels, self._progress, piece)
-        self._shutdown = Shutdown(
-            world_size=world.size,
-            end_state=self._end_state,
-            mailbox=self._mailbox,
-            frames=self._frames,
-            bodies=self._bodies,
-            channels=self._channels,
-            progress=self._progress,
-            owner=self,
         )
         self._task = asyncio.get_running_loop().create_task(self._poll())
 
@@ -230,12 +228,12 @@ class MpiTransport(Transport):
     async def abort(self, reason: str) -> None:
         if self._progress.failure is not None:
             return
-        ended = self._refuse(Closed(f"rank {self.rank} aborted: {reason}"))
+        ended = self._shutdown.refuse(Closed(f"rank {self.rank} aborted: {reason}"))
         frame = encode_head(Kind.ABORT, note=reason[: self._limits.header // 8], limits=self._limits)
         with suppress(TimeoutError, TransportError):
             async with asyncio.timeout(ABORT_SECONDS):
                 await asyncio.gather(*[self._frames.send(peer, frame) for peer in range(self.world_size)])
-        self.fail(ended)
+        self._shutdown.fail(ended)
         await self.close()
 
     async def close(self) -> None:
@@ -244,8 +242,8 @@ class MpiTransport(Transport):
             if self._closed:
                 return
             if self._end_state.end is None:
-                self._refuse(Closed(f"rank {self.rank} is closed"))
-                self._shutdown.begin(self._limits)
+                self._shutdown.refuse(Closed(f"rank {self.rank} is closed"))
+                self._shutdown.begin(self._frames.start, self._limits)
             while not self._shutdown.over:
                 await self._progress.turn()
             in_order = self._progress.failure is None
@@ -263,22 +261,6 @@ class MpiTransport(Transport):
         arrival.item.blocks = copied(blocks)
         self._mailbox.put_back(arrival)
 
-    def _refuse(self, error: TransportError) -> TransportError:
-        """Fail every waiting operation. Returns the reason that is kept: the first."""
-        error = self._end_state.finish(error)
-        self._mailbox.fail_all(error)
-        self._channels.end(error)
-        return error
-
-    def peer_closed(self, peer: int, buffers: int) -> None:
-        """See `FrameOwner`."""
-        self._shutdown.peer_closed(peer, buffers)
-
-    def fail(self, error: TransportError) -> None:
-        """Fail every waiting operation; keep the memory of MPI's unfinished requests, because MPI may still use it."""
-        if self._progress.failure is None:
-            keep_alive(self._comms[0], self._progress.fail(self._refuse(error)))
-
     async def _poll(self) -> None:
         error: TransportError = Closed(f"rank {self.rank} stopped polling")
         try:
@@ -287,7 +269,7 @@ class MpiTransport(Transport):
             error = TransportError(f"rank {self.rank} cannot poll MPI: {unexpected}")
             raise
         finally:
-            self.fail(error)
+            self._shutdown.fail(error)
 
     def _free(self) -> None:
         for comm in [*self._comms, *(native.comm for native in self._natives.values() if native.comm is not None)]:

@@ -77,10 +77,10 @@ class QueuedFrame:
         return self.begun and not self._views
 
     def part(self, most: int) -> list[bytes | memoryview]:
-        """Its next frame: first the head, with the body if short; then parts of at most `most` bytes of the body."""
+        """Its next frame: the head, with all of a short body; then parts of a long body, of at most `most` bytes."""
         if not self.begun:
             self.begun = True
-            return [self._head, *([] if self.stream else self._cut(len(self._head) + most))]
+            return [self._head, *([] if self.stream else self._cut(SHORT_BYTES))]
         views = self._cut(most)
         return [encode_bare(Kind.PART, self.stream, sum(map(len, views))), *views]
 

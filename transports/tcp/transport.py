@@ -110,14 +110,14 @@ class Tcp(Transport):
         blocks = tuple(Block.of(array) for array in arrays)
         if peer == self.rank:
             encode_head(Kind.MESSAGE, key, blocks, note)  # refuses a message that has no wire form here too
-            self._messages.arrived(peer, tuple(key), _to_itself(tuple(key), blocks, note))
+            self._messages.arrived(peer, key, _to_itself(tuple(key), blocks, note))
         else:
             await self._peers[peer].send_message(key, blocks, note)
         self.traffic.count_sent(peer, sum([block.nbytes for block in blocks]))
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
         self._end_state.check(peer)
-        arrival = await self._take(self._messages, peer, tuple(key), destinations(into))
+        arrival = await self._take(self._messages, peer, key, destinations(into))
         incoming = arrival.item
         self.traffic.count_received(incoming.nbytes)
         return Message(arrival.peer, incoming.header.key, incoming.blocks, incoming.header.note)

@@ -9,7 +9,7 @@ from collectives import BrokenGroup, Group, all_reduce, barrier
 from collectives.arrays import Vector
 from transports import Closed, TransportError
 from transports.local import world
-from transports.testing import kill
+from transports.testing import kill, local_world
 
 
 def test_ranks_are_numbered_by_their_place_in_the_group():
@@ -91,3 +91,9 @@ async def test_a_call_cancelled_before_its_turn_breaks_the_group():
     await calls[0]
     with pytest.raises(BrokenGroup, match="CancelledError"):
         await asyncio.wait_for(calls[2], 5)
+
+
+def test_a_subgroup_has_its_own_nodes():
+    group = Group(local_world(4, nodes=(0, 0, 2, 2))[2], range(4), 0)
+    assert group.nodes == (0, 0, 2, 2)
+    assert group.among([2, 3]).nodes == (0, 0)

@@ -78,6 +78,17 @@ async def test_a_short_body_goes_in_its_frame_and_a_long_one_in_parts():
     assert out == [0, 1, 2]
 
 
+async def test_a_short_body_stays_in_its_frame_when_a_slow_connection_has_small_parts():
+    """A part then has 16 KiB; a frame that is cut there would be followed by bytes that belong to no frame."""
+    scheduler, pen = speaking(seconds=1.0)
+    sent = asyncio.get_running_loop().create_future()
+    ask(scheduler, 0, LONG)
+    ask(scheduler, 1, SHORT_BYTES, out=lambda: sent.set_result(None))
+    await sent
+    assert min(nbytes for kind, *_, nbytes in pen.frames if kind == "PART") == LEAST_PART
+    assert [nbytes for kind, _, key, nbytes in pen.frames if key == (1, "t")] == [SHORT_BYTES]
+
+
 async def test_lanes_take_turns_and_each_keeps_its_order():
     scheduler, pen = speaking(seconds=1e-4)
     ask(scheduler, 0, 8 * MOST_PART, "slow")
