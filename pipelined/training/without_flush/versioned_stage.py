@@ -88,12 +88,22 @@ class VersionedStage:
         }
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
-        """Restore the results of `older` for every parameter; a missing older version equals the newest value."""
+        """Restore the results of `older` for every parameter.
+
+        A parameter without older versions, because it was frozen when it was saved, has its one value in all of them.
+        """
         for versions in self.versions.values():
             parameters = versions.bucket.parameters
-            numbers = [int(f.removeprefix(OLDER)) for f in state[next(iter(parameters))] if f.startswith(OLDER)]
-            older = {n: {name: state[name][f"{OLDER}{n}"].to(p) for name, p in parameters.items()} for n in numbers}
-            versions.restore(older)
+            fields = {field for name in parameters for field in state[name] if field.startswith(OLDER)}
+            versions.restore(
+                {
+                    int(field.removeprefix(OLDER)): {
+                        name: state[name].get(field, state[name]["value"]).to(p, copy=True)
+                        for name, p in parameters.items()
+                    }
+                    for field in fields
+                }
+            )
 
 
 def versioned(

@@ -8,6 +8,7 @@ from torch import nn
 
 from pipelined.programs.plan import Plan
 from pipelined.training.parameters import fill_bucket
+from pipelined.training.without_flush.versioned_stage import VersionedStage
 from pipelined.training.without_flush.versions import Versions
 
 SHAPES = {"matrix": (3, 2), "bias": (2,)}
@@ -85,6 +86,20 @@ def test_a_kept_version_lives_through_a_new_beginning_and_a_checkpoint():
         {number: {n: x.detach().clone() for n, x in leaves.items()} for number, leaves in held.older().items()}
     )
     assert other.oldest == -1 and value(other.lend(-1)) == 0.0
+
+
+@pytest.mark.parametrize("frozen", SHAPES)
+def test_a_parameter_that_was_frozen_when_it_was_saved_has_one_value_in_all_versions(frozen):
+    """The fields of the first parameter were taken for those of all: an error, or older versions lost in silence."""
+    held = versions(kept=1)
+    state = {name: {"value": torch.full(shape, 3.0)} for name, shape in SHAPES.items()}
+    for name in state.keys() - {frozen}:
+        state[name]["version-1"] = torch.full(SHAPES[name], 2.0)
+    VersionedStage(None, None, {(0,): held}).restore(state)
+    leaves = held.lend(-1)
+    assert {name: float(leaf.detach().flatten()[0]) for name, leaf in leaves.items()} == {
+        name: 3.0 if name == frozen else 2.0 for name in SHAPES
+    }
 
 
 def test_versions_that_nobody_will_use_are_gone():
