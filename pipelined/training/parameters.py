@@ -47,6 +47,12 @@ class Bucket:
     def owner(self) -> int:
         return self.holders[0]
 
+    def squares(self) -> dict[str, float]:
+        """The squared norm of each parameter's gradient, in float64."""
+        pieces = self.gradient.split([parameter.numel() for parameter in self.parameters.values()])
+        norms = [torch.linalg.vector_norm(piece, dtype=torch.float64) for piece in pieces]
+        return {name: float(norm) ** 2 for name, norm in zip(self.parameters, norms, strict=True)}
+
     def move(self, memory: np.ndarray) -> None:
         """Move the gradient, with its values, to other memory of the same size.
 
@@ -124,13 +130,8 @@ class LocalParameters:
 
     def squares(self) -> dict[str, float]:
         """The squared gradient norm of each owned parameter, in float64."""
-        norms = {
-            name: torch.linalg.vector_norm(p.grad, dtype=torch.float64)
-            for bucket in self.buckets
-            if bucket.owner == self.rank
-            for name, p in bucket.parameters.items()
-        }
-        return {name: float(norm) ** 2 for name, norm in norms.items()}
+        owned = [bucket.squares() for bucket in self.buckets if bucket.owner == self.rank]
+        return {name: square for squares in owned for name, square in squares.items()}
 
     def clear_gradients(self) -> None:
         for bucket in self.buckets:

@@ -13,7 +13,6 @@ from pipelined.programs.bucket_names import Stages
 from pipelined.programs.update_rule import Apply, Collect, UpdateRule
 from pipelined.schedules import StageMap
 from pipelined.training.gradient_sums import GradientSums
-from pipelined.training.parameters import Bucket
 from pipelined.training.segment import StepAccount
 from pipelined.training.without_flush.versioned_stage import VersionedStage
 from pipelined.training.without_flush.versions import Versions
@@ -107,13 +106,6 @@ class StageUpdates:
         bucket = replace(versions.bucket, gradient=gradient)
         await self._sums.sum(bucket)
         if bucket.owner == self._context.actor.rank:
-            squares, _, _ = await self._context.device.run("norm", lambda: _squares(bucket))
+            squares, _, _ = await self._context.device.run("norm", bucket.squares)
             account.squares.update(squares)
         return gradient
-
-
-def _squares(bucket: Bucket) -> dict[str, float]:
-    """The squared norm of each parameter's gradient, in float64."""
-    sizes = [parameter.numel() for parameter in bucket.parameters.values()]
-    norms = [torch.linalg.vector_norm(piece, dtype=torch.float64) for piece in bucket.gradient.split(sizes)]
-    return {name: float(norm) ** 2 for name, norm in zip(bucket.parameters, norms, strict=True)}

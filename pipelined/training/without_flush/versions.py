@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 
 from pipelined.training.optimizer import update
-from pipelined.training.parameters import Bucket
+from pipelined.training.parameters import Bucket, view_gradients
 
 Leaves = Mapping[str, torch.Tensor]
 """Parameters' values by name, as leaves of the autograd graph; their gradients accumulate in the bucket's gradient."""
@@ -72,10 +72,7 @@ class Versions:
             self._of(self.newest)
             for parameter in self.bucket.parameters.values():
                 parameter.data = parameter.data.clone()
-        start = 0
-        for parameter in self.bucket.parameters.values():
-            parameter.grad = gradient[start : start + parameter.numel()].view_as(parameter)
-            start += parameter.numel()
+        view_gradients(self.bucket.parameters, gradient)
         update(self._optimizer, rate, 1.0)
         self.newest += 1
         self._forget()
