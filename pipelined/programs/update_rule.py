@@ -1,7 +1,7 @@
 """The update rule of one worker: which versions of its weights a microbatch uses, and when each update is made.
 
 No torch, clock or asyncio. The caller reports each event, and carries out the decisions in their order before the next
-event: training with tensors (`pipelined.training.without_flush`), the simulator with seconds.
+event: training with tensors (`pipelined.training.segments`), the simulator with seconds.
 
 | event | decisions |
 |---|---|

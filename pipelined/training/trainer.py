@@ -26,16 +26,16 @@ from pipelined.programs.step_totals import StepTotals
 from pipelined.traces.file import Tracer
 from pipelined.training.compression import NONE, Compression
 from pipelined.training.equal_replicas import require_equal_replicas
-from pipelined.training.flushed_step import FlushedStep
 from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerConfig, restore, state_of
 from pipelined.training.parameters import LocalParameters, build_local
 from pipelined.training.replay import Order
-from pipelined.training.segment import Segment
+from pipelined.training.segments.flushed_step import FlushedStep
+from pipelined.training.segments.overlapping_steps import OverlappingSteps
+from pipelined.training.segments.segment import Segment
+from pipelined.training.segments.versioned_stage import VersionedStage, versioned
 from pipelined.training.stage import Stage
-from pipelined.training.without_flush.segment import OverlappingSteps
-from pipelined.training.without_flush.versioned_stage import VersionedStage, versioned
 from pipelined.training.worker import Feed, RankContext
 
 WORLD_CHANNEL = 0

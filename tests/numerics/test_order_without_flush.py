@@ -8,7 +8,7 @@ import torch
 
 from pipelined.traces.file import write
 from pipelined.training.replay import of_rank, packed, read_orders
-from pipelined.training.without_flush.worker import Mail
+from pipelined.training.segments.step_worker import Mail
 from tests.numerics.plain import Case
 from tests.numerics.segments import rank, segments
 from transports import new_event_loop

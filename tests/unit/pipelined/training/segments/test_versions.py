@@ -8,8 +8,8 @@ from torch import nn
 
 from pipelined.programs.plan import Plan
 from pipelined.training.parameters import fill_bucket
-from pipelined.training.without_flush.versioned_stage import VersionedStage
-from pipelined.training.without_flush.versions import Versions
+from pipelined.training.segments.versioned_stage import VersionedStage
+from pipelined.training.segments.versions import Versions
 
 SHAPES = {"matrix": (3, 2), "bias": (2,)}
 

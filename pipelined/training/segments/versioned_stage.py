@@ -16,8 +16,8 @@ from pipelined.programs.bucket_names import Stages
 from pipelined.schedules import Updates
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.parameters import Bucket
+from pipelined.training.segments.versions import Leaves, Versions
 from pipelined.training.stage import Alive, Stage
-from pipelined.training.without_flush.versions import Leaves, Versions
 
 OLDER = "version"
 """Prefix of a field with an older version: `version-1` holds a parameter's value one update before."""

@@ -20,11 +20,11 @@ from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.prefetch import Prefetcher
 from pipelined.training.replay import Order, follow_steps
-from pipelined.training.segment import Segment
-from pipelined.training.without_flush.admission import Admission
-from pipelined.training.without_flush.stage_updates import StageUpdates, SummedStep
-from pipelined.training.without_flush.versioned_stage import StepStage, VersionedStage
-from pipelined.training.without_flush.worker import Mail, StepWorker
+from pipelined.training.segments.admission import Admission
+from pipelined.training.segments.segment import Segment
+from pipelined.training.segments.stage_updates import StageUpdates, SummedStep
+from pipelined.training.segments.step_worker import Mail, StepWorker
+from pipelined.training.segments.versioned_stage import StepStage, VersionedStage
 from pipelined.training.worker import RankContext
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.training.without_flush.admission import Admission
+from pipelined.training.segments.admission import Admission
 
 
 def entered(admission, step):

@@ -13,9 +13,9 @@ from pipelined.programs.bucket_names import Stages
 from pipelined.programs.update_rule import Apply, Collect, UpdateRule
 from pipelined.schedules import StageMap
 from pipelined.training.gradient_sums import GradientSums
-from pipelined.training.segment import StepAccount
-from pipelined.training.without_flush.versioned_stage import VersionedStage
-from pipelined.training.without_flush.versions import Versions
+from pipelined.training.segments.segment import StepAccount
+from pipelined.training.segments.versioned_stage import VersionedStage
+from pipelined.training.segments.versions import Versions
 from pipelined.training.worker import RankContext
 
 

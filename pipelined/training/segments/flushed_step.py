@@ -11,7 +11,7 @@ from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.optimizer import update
 from pipelined.training.parameters import LocalParameters
 from pipelined.training.replay import Order, follow_order
-from pipelined.training.segment import Segment, StepAccount
+from pipelined.training.segments.segment import Segment, StepAccount
 from pipelined.training.worker import RankContext, TrainWorker
 
 
