@@ -117,7 +117,7 @@ def namesakes(tree: Tree) -> Iterator[Count]:
 def language(tree: Tree) -> Iterator[Count]:
     """Words that plain English avoids, per thousand words of docstrings and help, by package."""
     for package in PACKAGES:
-        texts = [(module, text) for module in _below(tree, package) for text in _prose(module.tree)]
+        texts = [(module, text) for module in _below(tree, package) for text in _prose(module)]
         words = sum(len(text.split()) for _, text in texts)
         by_file = defaultdict(int)
         for module, text in texts:
@@ -130,8 +130,7 @@ def language(tree: Tree) -> Iterator[Count]:
 def messages(tree: Tree) -> Iterator[Count]:
     """Avoided words in texts of code: errors, logs, reports. A text has a blank; what has none is a key or a name."""
     by_file = {
-        str(module.path): sum(len(WORDS.findall(text)) for text in _strings(module.tree) if " " in text)
-        for module in tree
+        str(module.path): sum(len(WORDS.findall(text)) for text in _strings(module) if " " in text) for module in tree
     }
     found = {path: number for path, number in by_file.items() if number}
     yield Count("avoided words in messages", sum(found.values()), 0, _worst(found))
@@ -247,20 +246,20 @@ def _is_callable(annotation: ast.expr | None, names: frozenset[str] | set[str]) 
     return False
 
 
-def _prose(tree: ast.Module) -> Iterator[str]:
+def _prose(module: Module) -> Iterator[str]:
     """Docstrings, of attributes too, and the texts that go into help."""
-    for node in ast.walk(tree):
+    for node in module.nodes(ast.Expr, ast.keyword):
         if isinstance(node, ast.Expr):
             yield from _text(node.value)
         elif isinstance(node, ast.keyword) and node.arg == "help":
             yield from _text(node.value)
 
 
-def _strings(tree: ast.Module) -> Iterator[str]:
+def _strings(module: Module) -> Iterator[str]:
     """All strings but docstrings; of an f-string its constant parts."""
-    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.expr) and id(node) not in prose:
+    prose = {id(node.value) for node in module.nodes(ast.Expr)}
+    for node in module.nodes(ast.Constant):
+        if id(node) not in prose:
             yield from _text(node)
 
 

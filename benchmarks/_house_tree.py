@@ -61,9 +61,13 @@ class Module:
         """Dotted name of the folder that it lies in."""
         return self.path.parent.as_posix().replace("/", ".")
 
+    @cached_property
+    def _nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
     def nodes(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
         """All nodes of these kinds, nested ones too."""
-        return (node for node in ast.walk(self.tree) if isinstance(node, kinds))
+        return (node for node in self._nodes if isinstance(node, kinds))
 
 
 class Tree:

@@ -1,13 +1,12 @@
 """The house rules that a machine can hold: style, imports that go down only, tables of plug-ins, and counts."""
 
-import ast
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks._house_counts import counts
+from benchmarks._house_counts import FUNCTIONS, counts
 from benchmarks._house_tree import Tree
 from collectives.all_reduce.registry import ALGORITHMS
 from pipelined.__main__ import COMMANDS
@@ -17,7 +16,6 @@ from transports.codecs.registry import CODECS
 from transports.registry import TRANSPORTS
 from transports.rpc.registry import ENDPOINTS
 
-FLOORS = ("transports", "collectives", "pipelined", "apps")
 CHECKS = [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["lint-imports"]]
 
 
@@ -28,15 +26,15 @@ def test_the_house_is_in_order(check):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def modules_that_define(*functions):
+@pytest.fixture(scope="module")
+def tree():
+    return Tree(ROOT)
+
+
+def modules_that_define(tree, *functions):
     """The modules of the four packages that define all these functions at their top."""
-    found = set()
-    for path in (path for floor in FLOORS for path in (ROOT / floor).rglob("*.py")):
-        body = ast.parse(path.read_text()).body
-        names = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-        if names.issuperset(functions):
-            found.add(".".join(path.relative_to(ROOT).with_suffix("").parts))
-    return found
+    defined = {m.name: {node.name for node in m.tree.body if isinstance(node, FUNCTIONS)} for m in tree}
+    return {name for name, names in defined.items() if names.issuperset(functions)}
 
 
 @pytest.mark.parametrize(
@@ -50,8 +48,8 @@ def modules_that_define(*functions):
     ],
     ids=["transports", "codecs", "all_reduce", "schedules", "commands"],
 )
-def test_every_plug_in_stands_in_its_table(functions, listed):
-    assert modules_that_define(*functions) == {entry.partition(":")[0] for entry in listed}
+def test_every_plug_in_stands_in_its_table(tree, functions, listed):
+    assert modules_that_define(tree, *functions) == {entry.partition(":")[0] for entry in listed}
 
 
 @pytest.mark.parametrize("table", [CODECS, ALGORITHMS, SCHEDULES], ids=["codecs", "all_reduce", "schedules"])
@@ -73,8 +71,8 @@ NOT_YET = {
 """Counts of `benchmarks.house` that are beyond their goal: (the number, the places), which may only fall."""
 
 
-def test_every_count_of_the_house_meets_its_goal_or_does_not_rise():
-    for count in counts(Tree(ROOT)):
+def test_every_count_of_the_house_meets_its_goal_or_does_not_rise(tree):
+    for count in counts(tree):
         number, places = NOT_YET.get(count.name, (count.goal, 0))
         found = f"{count.name}: {count.number:g}, at most {number:g}\n" + "\n".join(count.places)
         assert count.number <= number, found
