@@ -9,7 +9,6 @@ from pipelined.programs.check import check
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.overlap import with_sums
 from pipelined.programs.plan import Plan
-from pipelined.programs.price import DEFAULT_COSTS, Costs
 from pipelined.programs.record import record
 from pipelined.schedules import Schedule, find
 
@@ -37,14 +36,13 @@ def prepare(plan: Plan, worker: int) -> Prepared:
     return prepare_group(plan)[worker]
 
 
-def prepare_group(plan: Plan, sync: str = "gap", costs: Costs = DEFAULT_COSTS) -> list[Prepared]:
+def prepare_group(plan: Plan, sync: str = "gap") -> list[Prepared]:
     """As `prepare`, for every worker of a group.
 
     Args:
-        sync: where the pass puts gradient sums, one of `overlap.SYNCS`.
-        costs: the costs that determine the gaps, and the order of a dynamic schedule.
+        sync: where gradient sums are put, one of `overlap.SYNCS`.
     """
     schedule = find(plan.schedule)
-    program = record(schedule, plan.proof_shape, costs)
+    program = record(schedule, plan.proof_shape)
     check(program)
-    return [Prepared(schedule, instructions) for instructions in with_sums(program, sync, costs).workers]
+    return [Prepared(schedule, instructions) for instructions in with_sums(program, sync).workers]
