@@ -24,7 +24,7 @@ def timeline_grid(timeline: Timeline, columns: int | None = None) -> str:
     per_second = _per_second(timeline)
     heads = [f"worker {w} ({' '.join(map(str, timeline.layout.stages_of(w)))})" for w in range(timeline.layout.workers)]
     width = max(map(len, heads))
-    rows = [_row(timeline, timed, per_second) for timed in timeline.computations]
+    rows = [_row(timeline, timed, per_second) for timed in timeline.workers]
     longest = max(map(len, rows))
     room = longest if columns is None else max(NARROWEST, columns - width - 2)
     parts = [
@@ -84,7 +84,7 @@ def _label(timeline: Timeline, timed: Timed) -> str:
     return f"{instruction.stage if several else ''}{instruction.op}{instruction.microbatch}"
 
 
-def _row(timeline: Timeline, worker: Sequence[Timed], per_second: float) -> str:
+def _row(timeline: Timeline, worker: tuple[Timed, ...], per_second: float) -> str:
     row = [" "] * (round(timeline.makespan * per_second) + 1)
     for timed in worker:
         first, last = round(timed.start * per_second), round(timed.end * per_second)

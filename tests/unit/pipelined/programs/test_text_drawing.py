@@ -1,6 +1,7 @@
 """The text grid: the pictures of the paper, in characters."""
 
 from pipelined.programs.instructions import Instruction, Program
+from pipelined.programs.overlap import with_sums
 from pipelined.programs.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.programs.text_drawing import fault_grid, timeline_grid
@@ -9,7 +10,9 @@ from pipelined.schedules import Shape, StageMap, find
 
 
 def grid(name, depth, microbatches, costs=(1, 2)):
-    return timeline_grid(price(record(find(name), Shape(depth, microbatches)), Costs(*costs)))
+    """The grid of a program with its gradient sums, which take no time and are not drawn."""
+    program = with_sums(record(find(name), Shape(depth, microbatches)))
+    return timeline_grid(price(program, Costs(*costs)))
 
 
 def test_chimera_of_four_by_four_looks_as_in_the_paper():

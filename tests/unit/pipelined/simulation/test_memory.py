@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from apps.gpt2.workload import workload
 from benchmarks._footprint import count_activations, state_bytes
-from pipelined.programs.instructions import Instruction
+from pipelined.programs.instructions import Instruction, gradient_sum
 from pipelined.programs.record import in_time
 from pipelined.schedules import Shape, Worker, chimera_w
 from pipelined.schedules.shapes import folded, one_pipe
@@ -57,6 +57,12 @@ def order(text):
 )
 def test_what_is_alive_at_its_fullest(instructions, recompute, peak):
     assert peak_bytes([COSTS], order(instructions), recompute) == peak
+
+
+def test_a_gradient_sum_keeps_nothing():
+    first, *rest = order("F0 F1 I0 I1 W0 W1")
+    assert peak_bytes([COSTS], [first, *rest, gradient_sum(0)]) == 200
+    assert peak_bytes([COSTS], [first, gradient_sum(0), *rest]) == 200
 
 
 def test_a_half_may_leave_more_than_it_took():
