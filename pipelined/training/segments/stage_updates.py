@@ -64,7 +64,7 @@ class StageUpdates:
         self._gradients: dict[tuple[Stages, int], asyncio.Task[torch.Tensor]] = {}
 
     async def before_forward(self, microbatch: int, account: StepAccount) -> None:
-        """Make the versions for the forward of a microbatch, and lend them to it.
+        """Make the versions for the forward of a microbatch, and keep them for it.
 
         Args:
             account: of the microbatch's step.
@@ -72,12 +72,12 @@ class StageUpdates:
         use = self._rule.before_forward(microbatch)
         for apply in use.applies:
             await self._apply(apply)
-        self._held.lend(microbatch, use.versions)
+        self._held.acquire(microbatch, use.versions)
         account.staleness[self._held.stage.index] += use.staleness
 
     async def after_backward(self, microbatch: int, account: SummedStep) -> None:
-        """Take the microbatch's versions back; after the last gradient of an update, start its sums."""
-        self._held.give_back(microbatch)
+        """Release the microbatch's versions; after the last gradient of an update, start its sums."""
+        self._held.release(microbatch)
         for decision in self._rule.after_backward():
             if isinstance(decision, Collect):
                 await self._collect(decision, account)

@@ -19,11 +19,11 @@ from pipelined.training.parameters import Bucket
 from pipelined.training.segments.versions import Leaves, Versions
 from pipelined.training.stage import Alive, Stage
 
-OLDER = "version"
+VERSION_PREFIX = "version"
 """Prefix of a field with an older version: `version-1` holds a parameter's value one update before."""
 
 
-class Lent(nn.Module):
+class FunctionalModule(nn.Module):
     """A module that computes with given values instead of its parameters inside `using`, else with its parameters."""
 
     def __init__(self, module: nn.Module):
@@ -48,7 +48,7 @@ class Lent(nn.Module):
 
 @dataclass
 class VersionedStage:
-    """A stage, and the versions lent to each microbatch under way.
+    """A stage, and the versions that each microbatch under way uses.
 
     Args:
         stage: the stage.
@@ -57,31 +57,31 @@ class VersionedStage:
     """
 
     stage: Stage
-    module: Lent
+    module: FunctionalModule
     versions: Mapping[Stages, Versions]
-    _lent: dict[int, tuple[Mapping[Stages, int], Leaves]] = field(default_factory=dict)
+    _acquired: dict[int, tuple[Mapping[Stages, int], Leaves]] = field(default_factory=dict)
 
-    def lend(self, microbatch: int, chosen: Mapping[Stages, int]) -> None:
-        """Lend these versions, one per bucket, to a microbatch until its backward."""
+    def acquire(self, microbatch: int, chosen: Mapping[Stages, int]) -> None:
+        """Keep these versions, one per bucket, for a microbatch until its backward."""
         leaves: dict[str, torch.Tensor] = {}
         for stages, version in chosen.items():
-            leaves |= self.versions[stages].lend(version)
-        self._lent[microbatch] = chosen, leaves
+            leaves |= self.versions[stages].acquire(version)
+        self._acquired[microbatch] = chosen, leaves
 
-    def give_back(self, microbatch: int) -> None:
+    def release(self, microbatch: int) -> None:
         """Release a microbatch's versions."""
-        chosen, _ = self._lent.pop(microbatch)
+        chosen, _ = self._acquired.pop(microbatch)
         for stages, version in chosen.items():
-            self.versions[stages].give_back(version)
+            self.versions[stages].release(version)
 
     def using(self, microbatch: int) -> AbstractContextManager[None]:
         """Use the versions of a microbatch instead of the newest."""
-        return self.module.using(self._lent[microbatch][1])
+        return self.module.using(self._acquired[microbatch][1])
 
     def older(self, name: str) -> dict[str, torch.Tensor]:
         """A parameter's older versions that the next step uses, as fields of a checkpoint."""
         return {
-            f"{OLDER}{number}": leaves[name].detach()
+            f"{VERSION_PREFIX}{number}": leaves[name].detach()
             for versions in self.versions.values()
             if name in versions.bucket.parameters
             for number, leaves in versions.older().items()
@@ -94,10 +94,10 @@ class VersionedStage:
         """
         for versions in self.versions.values():
             parameters = versions.bucket.parameters
-            fields = {field for name in parameters for field in state[name] if field.startswith(OLDER)}
+            fields = {field for name in parameters for field in state[name] if field.startswith(VERSION_PREFIX)}
             versions.restore(
                 {
-                    int(field.removeprefix(OLDER)): {
+                    int(field.removeprefix(VERSION_PREFIX)): {
                         name: state[name].get(field, state[name]["value"]).to(p, copy=True)
                         for name, p in parameters.items()
                     }
@@ -113,14 +113,14 @@ def versioned(
     optimizer: torch.optim.Optimizer,
     updates: Updates,
 ) -> VersionedStage:
-    """Keep the weights of a stage in versions; its module computes with those that are lent from now on.
+    """Keep the weights of a stage in versions; its module computes with those that a microbatch has acquired.
 
     Args:
         buckets: the buckets of the stage.
         optimizer: of all its parameters; each bucket gets one of its own, with the same state.
         updates: states how old a version a forward uses.
     """
-    stage.module = module = Lent(stage.module)
+    stage.module = module = FunctionalModule(stage.module)
     versions = {}
     for bucket in buckets:
         own = optimizer_config.build(bucket.parameters)
@@ -144,23 +144,23 @@ class StepStage:
     first: int
 
     def forward(self, which: Alive, *arguments: Any) -> torch.Tensor:
-        with self._lent(which) as alive:
+        with self._using(which) as alive:
             return self.held.stage.forward(alive, *arguments)
 
     def backward(self, which: Alive, *arguments: Any) -> torch.Tensor | None:
-        with self._lent(which) as alive:
+        with self._using(which) as alive:
             return self.held.stage.backward(alive, *arguments)
 
     def backward_input(self, which: Alive, *arguments: Any) -> torch.Tensor | None:
-        with self._lent(which) as alive:
+        with self._using(which) as alive:
             return self.held.stage.backward_input(alive, *arguments)
 
     def backward_weight(self, which: Alive) -> None:
-        with self._lent(which) as alive:
+        with self._using(which) as alive:
             self.held.stage.backward_weight(alive)
 
     @contextmanager
-    def _lent(self, which: Alive) -> Iterator[Alive]:
+    def _using(self, which: Alive) -> Iterator[Alive]:
         """The name of a microbatch in the segment; its weights are in use inside the block."""
         pipe, microbatch = which[0], self.first + which[1]
         with self.held.using(microbatch):

@@ -22,16 +22,16 @@ class Versions:
     Args:
         bucket: the bucket; its parameters always have the newest values.
         optimizer: an optimizer of these parameters only.
-        kept: versions before the newest that are kept even while no microbatch uses them.
+        history: versions before the newest that are kept even while no microbatch uses them.
 
     Attributes:
         newest: updates made since `begin`.
         oldest: the oldest version: 0, or a negative number if versions from before `begin` are known.
     """
 
-    def __init__(self, bucket: Bucket, optimizer: torch.optim.Optimizer, kept: int):
+    def __init__(self, bucket: Bucket, optimizer: torch.optim.Optimizer, history: int):
         self.bucket, self.newest, self.oldest = bucket, 0, 0
-        self._optimizer, self._kept = optimizer, kept
+        self._optimizer, self._history = optimizer, history
         self._sums = {name: p.grad for name, p in bucket.parameters.items()}
         self._leaves: dict[int, Leaves] = {}
         self._users: Counter[int] = Counter()
@@ -50,15 +50,15 @@ class Versions:
         """The versions kept before the newest, by their distance to it in updates: -1, -2, …"""
         return {n - self.newest: leaves for n, leaves in self._leaves.items() if n < self.newest}
 
-    def lend(self, version: int) -> Leaves:
-        """The values of a version, which do not change until `give_back`."""
+    def acquire(self, version: int) -> Leaves:
+        """The values of a version, which do not change until `release`."""
         self._users[version] += 1
         return self._of(version)
 
-    def give_back(self, version: int) -> None:
-        """Release a version that `lend` returned."""
+    def release(self, version: int) -> None:
+        """Release a version that `acquire` returned."""
         self._users[version] -= 1
-        self._forget()
+        self._free_unused()
 
     def collect(self) -> torch.Tensor:
         """Return a copy of the accumulated gradient, and reset it to zero."""
@@ -68,14 +68,14 @@ class Versions:
 
     def update(self, gradient: torch.Tensor, rate: float) -> None:
         """Make the next version from a gradient, which is flat and in the bucket's order."""
-        if self._kept or self._users[self.newest]:
+        if self._history or self._users[self.newest]:
             self._of(self.newest)
             for parameter in self.bucket.parameters.values():
                 parameter.data = parameter.data.clone()
         view_gradients(self.bucket.parameters, gradient)
         update(self._optimizer, rate, 1.0)
         self.newest += 1
-        self._forget()
+        self._free_unused()
 
     def _of(self, version: int) -> Leaves:
         if version not in self._leaves and version == self.newest:
@@ -89,8 +89,8 @@ class Versions:
             leaf.grad = self._sums[name]
         return leaves
 
-    def _forget(self) -> None:
+    def _free_unused(self) -> None:
         """Free versions that no microbatch uses and that need not be kept."""
         for version in list(self._leaves):
-            if version < self.newest - self._kept and not self._users[version]:
+            if version < self.newest - self._history and not self._users[version]:
                 del self._leaves[version]
