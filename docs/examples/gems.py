@@ -10,8 +10,8 @@ def layout(shape: Shape) -> StageMap:
     """Pipe 0 runs down the workers, pipe 1 up; they take the microbatches in turn."""
     if shape.pipes not in (0, 2):
         raise ScheduleError(f"gems has two pipes (pipes: {shape.pipes}); leave --pipes out")
-    down = {(0, stage): (stage,) for stage in range(shape.depth)}
-    up = {(1, stage): (shape.depth - 1 - stage,) for stage in range(shape.depth)}
+    down = {(0, stage): stage for stage in range(shape.depth)}
+    up = {(1, stage): shape.depth - 1 - stage for stage in range(shape.depth)}
     turns = tuple(range(0, shape.microbatches, 2)), tuple(range(1, shape.microbatches, 2))
     return StageMap(shape.depth, shape.depth, down | up, turns)
 

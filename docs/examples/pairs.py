@@ -8,7 +8,7 @@ from pipelined.schedules import Shape, StageMap, Updates, Worker
 
 def layout(shape: Shape) -> StageMap:
     """Stage s on worker s; the microbatches of all steps of a segment one after another."""
-    placement = {(0, stage): (stage,) for stage in range(shape.depth)}
+    placement = {(0, stage): stage for stage in range(shape.depth)}
     microbatches = tuple(range(shape.steps * shape.microbatches))
     return StageMap(shape.depth, shape.depth, placement, (microbatches,), updates=Updates(every=2))
 

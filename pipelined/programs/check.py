@@ -55,10 +55,10 @@ def check_layout(layout: StageMap) -> None:
         odd = sorted(set(layout.placement) ^ places)[0]
         fact = f"the layout places {len(layout.placement)} (pipe, stage) pairs of {len(places)}"
         raise ScheduleError(f"{fact} (first to differ: pipe {odd[0]}, stage {odd[1]}); place every stage of every pipe")
-    for (pipe, stage), workers in layout.placement.items():
-        if len(workers) != 1 or workers[0] not in range(layout.workers):
-            fact = f"stage {stage} of pipe {pipe} is on workers {list(workers)}"
-            raise ScheduleError(f"{fact} (workers: {layout.workers}); name exactly one of 0 to {layout.workers - 1}")
+    for (pipe, stage), worker in layout.placement.items():
+        if worker not in range(layout.workers):
+            fact = f"stage {stage} of pipe {pipe} is on worker {worker!r}"
+            raise ScheduleError(f"{fact} (workers: {layout.workers}); give one number from 0 to {layout.workers - 1}")
     numbers = Counter(microbatch for pipe in layout.microbatches for microbatch in pipe)
     if numbers != Counter(range(len(numbers))):
         wrong = sorted(m for m in {*numbers, *range(len(numbers))} if numbers[m] != 1 or m not in range(len(numbers)))
@@ -77,8 +77,8 @@ def _check_places(program: Program) -> None:
             problem = f"unknown op {instruction.op!r}; known: {', '.join([*OPS, SUM])}"
         elif (pipe, stage) not in layout.placement:
             problem = f"no such stage (pipes: {layout.pipes}, depth: {layout.depth}); keep to 0 … one less"
-        elif (worker,) != layout.placement[pipe, stage]:
-            problem = f"not held here; stage {stage} of pipe {pipe} is on worker {layout.placement[pipe, stage][0]}"
+        elif worker != layout.placement[pipe, stage]:
+            problem = f"not held here; stage {stage} of pipe {pipe} is on worker {layout.placement[pipe, stage]}"
         elif instruction.microbatch not in entering[pipe]:
             problem = f"not a microbatch of pipe {pipe}; its own are {list(layout.microbatches[pipe])}"
         else:
@@ -120,7 +120,7 @@ def _check_complete(program: Program) -> None:
     found = defaultdict(list)
     for (worker, position), i in program.everything():
         found[worker, i.pipe, i.stage, i.microbatch].append((i.op, position))
-    for (pipe, stage), (worker,) in program.layout.placement.items():
+    for (pipe, stage), worker in program.layout.placement.items():
         for microbatch in program.layout.microbatches[pipe]:
             _check_one(program, worker, Instruction("F", pipe, stage, microbatch), found)
 

@@ -159,7 +159,7 @@ class _DryRun:
 
     def _holder(self, token: Token) -> int:
         _, pipe, stage, _ = token
-        return self.program.layout.placement[pipe, stage][0]
+        return self.program.layout.placement[pipe, stage]
 
     def cycle(self) -> tuple[list[int], dict[Place, str]]:
         """A cycle of workers, each waiting for the next and the last for the first; and a note at each one's place."""

@@ -113,11 +113,11 @@ class Plan:
 
     def holder(self, group: int, pipe: int, stage: int) -> int:
         """The rank that holds a stage of a pipe."""
-        return self.rank(group, self.layout.placement[pipe, stage][0])
+        return self.rank(group, self.layout.placement[pipe, stage])
 
     def holders(self, *stages: int) -> tuple[int, ...]:
         """The ranks that hold a replica of one of these stages, ascending; their gradients are summed."""
-        workers = {w for (_, s), held in self.layout.placement.items() if s in stages for w in held}
+        workers = {worker for (_, stage), worker in self.layout.placement.items() if stage in stages}
         return tuple(sorted(self.rank(g, w) for g in range(self.width) for w in workers))
 
     def global_microbatch(self, group: int, microbatch: int) -> int:

@@ -82,7 +82,7 @@ class Demands(dict[tuple[str, int, int, int], Demand]):
 
     def __missing__(self, key: tuple[str, int, int, int]) -> Demand:
         instruction, depth = Instruction(*key), self._layout.depth
-        gives = [(token, self._layout.placement[token[1], token[2]][0]) for token in instruction.gives(depth)]
+        gives = [(token, self._layout.placement[token[1], token[2]]) for token in instruction.gives(depth)]
         seconds = self._seconds(instruction) if instruction.computes else 0.0
         self[key] = Demand(instruction, instruction.takes(depth), gives, seconds)
         return self[key]

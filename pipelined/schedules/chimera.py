@@ -97,12 +97,12 @@ def _phases(worker: Worker) -> Iterator[tuple[str, int]]:
     yield from [("B", own)] * far
 
 
-def _placement(depth: int, each_way: int) -> Iterator[tuple[tuple[int, int], tuple[int]]]:
+def _placement(depth: int, each_way: int) -> Iterator[tuple[tuple[int, int], int]]:
     for pipe in range(each_way):
         for stage in range(depth):
             worker = (pipe * depth // each_way + stage) % depth
-            yield (pipe, stage), (worker,)
-            yield (each_way + pipe, stage), (depth - 1 - worker,)
+            yield (pipe, stage), worker
+            yield (each_way + pipe, stage), depth - 1 - worker
 
 
 def _units(shape: Shape, pipes: int, parts: int) -> Iterator[Unit]:

@@ -28,7 +28,7 @@ def layout(shape: Shape) -> StageMap:
     if shape.microbatches % workers:
         fact = f"interleaved takes rounds of a microbatch a worker (microbatches: {shape.microbatches}, workers: "
         raise ScheduleError(f"{fact}{workers}); use --microbatches {_multiples(shape.microbatches, workers)}")
-    placement = {(0, stage): (stage % workers,) for stage in range(shape.depth)}
+    placement = {(0, stage): stage % workers for stage in range(shape.depth)}
     return StageMap(shape.depth, workers, placement, (tuple(range(shape.microbatches)),))
 
 

@@ -67,7 +67,7 @@ class StageMap:
     Args:
         depth: the number of stages, D.
         workers: the number of ranks in one pipeline group.
-        placement: (pipe, stage) to the workers that hold it (one, until tensors are sharded).
+        placement: (pipe, stage) to the worker that holds it, as its number.
         microbatches: for each pipe its microbatches in the order in which they enter; each of 0 … N-1 is in one pipe.
         parts: the number of pieces into which each microbatch of the shape is cut; the pieces are the microbatches
             here (2 where backwards are halved). A piece has 1/parts of the sequences and of the cost.
@@ -76,7 +76,7 @@ class StageMap:
 
     depth: int
     workers: int
-    placement: dict[tuple[int, int], tuple[int, ...]]
+    placement: dict[tuple[int, int], int]
     microbatches: tuple[tuple[int, ...], ...]
     parts: int = 1
     updates: Updates = FLUSH
@@ -91,7 +91,7 @@ class StageMap:
 
     def held_by(self, worker: int) -> list[tuple[int, int]]:
         """The (pipe, stage) pairs that a worker holds, sorted by pipe, then stage."""
-        return sorted(place for place, workers in self.placement.items() if worker in workers)
+        return sorted(place for place, holder in self.placement.items() if holder == worker)
 
     def stages_of(self, worker: int) -> list[int]:
         """The distinct stages that a worker holds, ascending."""

@@ -34,12 +34,16 @@ class OwnSchedule:
         """The layout that the module returns.
 
         Raises:
-            ScheduleError: the module raised (any exception), does not stop, or did not return a StageMap.
+            ScheduleError: the module raised (any exception), does not stop, or did not return a StageMap of numbers.
         """
         with bounded(f"the layout of {self.__name__}", shape.depth * shape.microbatches * shape.steps):
             answer = attempted(f"cannot lay out {self.__name__}", lambda: self.module.layout(shape))
         if not isinstance(answer, StageMap):
             raise ScheduleError(f"the layout of {self.__name__} is no StageMap (but {answer!r}); return StageMap(…)")
+        for (pipe, stage), worker in answer.placement.items():
+            if isinstance(worker, tuple):  # as earlier versions wanted it
+                fact = f"the layout of {self.__name__} places stage {stage} of pipe {pipe} on {worker}"
+                raise ScheduleError(f"{fact}; give the number of one worker")
         return answer
 
     def schedule(self, worker: Worker) -> Coroutine[Any, Any, None]:

@@ -20,7 +20,7 @@ def one_pipe(name: str, shape: Shape) -> StageMap:
     check_chunks(name, shape)
     check_pipes(name, shape, 1)
     check_direct(name, shape)
-    placement = {(0, stage): (stage,) for stage in range(shape.depth)}
+    placement = {(0, stage): stage for stage in range(shape.depth)}
     return StageMap(shape.depth, shape.depth, placement, (tuple(range(shape.microbatches)),))
 
 
@@ -36,8 +36,8 @@ def both_ways(name: str, shape: Shape, microbatches: tuple[tuple[int, ...], tupl
     check_chunks(name, shape)
     check_pipes(name, shape, 2)
     check_direct(name, shape)
-    down = {(0, stage): (stage,) for stage in range(shape.depth)}
-    up = {(1, stage): (shape.depth - 1 - stage,) for stage in range(shape.depth)}
+    down = {(0, stage): stage for stage in range(shape.depth)}
+    up = {(1, stage): shape.depth - 1 - stage for stage in range(shape.depth)}
     return StageMap(shape.depth, shape.depth, down | up, microbatches)
 
 
@@ -55,7 +55,7 @@ def folded(name: str, shape: Shape) -> StageMap:
     if shape.chunks not in (1, 2):
         raise ScheduleError(f"{name} folds two stages onto each worker (chunks: {shape.chunks}); use --chunks 2")
     check_even(name, shape)
-    placement = {(0, stage): (min(stage, shape.depth - 1 - stage),) for stage in range(shape.depth)}
+    placement = {(0, stage): min(stage, shape.depth - 1 - stage) for stage in range(shape.depth)}
     return StageMap(shape.depth, shape.depth // 2, placement, (tuple(range(shape.microbatches)),))
 
 

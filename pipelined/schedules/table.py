@@ -80,7 +80,7 @@ class Table:
             if (pipe, stage) not in self._holders:
                 fact = f"{self.name} does nothing in stage {stage} of pipe {pipe} (stages: {depth}, pipes: {pipes})"
                 raise ScheduleError(f"{fact}; number both from 0 without a gap")
-        placement = {place: (worker,) for place, worker in sorted(self._holders.items())}
+        placement = dict(sorted(self._holders.items()))
         entering = tuple(tuple(sorted({c[3] for c in self._cells if c[1] == pipe})) for pipe in range(pipes))
         if not self.updates.flushes:
             check_segment(self.name, self.rows, entering, self.updates)

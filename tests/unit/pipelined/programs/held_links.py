@@ -157,7 +157,7 @@ class Execution:
         await VirtualClock().sleep(self.delay())
 
     def holder(self, pipe, stage):
-        return self.layout.placement[pipe, stage][0]
+        return self.layout.placement[pipe, stage]
 
     def keep(self, where, place):
         if place in where:

@@ -62,9 +62,9 @@ def test_no_two_instructions_of_a_worker_share_a_slot(depth):
 
 def test_pipes_start_where_the_paper_starts_them():
     placement = chimera.layout(Shape(8, 8, 4)).placement
-    assert [placement[1, stage] for stage in range(8)] == [(w,) for w in (4, 5, 6, 7, 0, 1, 2, 3)]
-    assert [placement[2, stage] for stage in range(8)] == [(w,) for w in (7, 6, 5, 4, 3, 2, 1, 0)]
-    assert [placement[3, stage] for stage in range(8)] == [(w,) for w in (3, 2, 1, 0, 7, 6, 5, 4)]
+    assert [placement[1, stage] for stage in range(8)] == [4, 5, 6, 7, 0, 1, 2, 3]
+    assert [placement[2, stage] for stage in range(8)] == [7, 6, 5, 4, 3, 2, 1, 0]
+    assert [placement[3, stage] for stage in range(8)] == [3, 2, 1, 0, 7, 6, 5, 4]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ EARLIER = """
 from pipelined.schedules import Layout
 
 def layout(shape):
-    return Layout(1, 1, {(0, 0): (0,)}, (tuple(range(shape.microbatches)),))
+    return Layout(1, 1, {(0, 0): 0}, (tuple(range(shape.microbatches)),))
 
 async def schedule(worker):
     await worker.forward(0)
@@ -98,12 +98,18 @@ def test_a_name_that_is_no_schedule_is_refused(name):
         find(name)
 
 
+TUPLE = """
+from pipelined.schedules import StageMap
+def layout(shape): return StageMap(1, 1, {(0, 0): (0,)}, ((0,),))
+def schedule(w): ...
+"""
 WRONG = {
     "syntax": ("def layout(shape)\n", r"cannot import .*SyntaxError: expected ':' \(mine_alone.py, line 1\)"),
     "leaves": ("raise SystemExit(0)\n", r"SystemExit: 0 at .*mine_alone.py:1\); mend that"),
     "no layout": ("async def schedule(worker): ...\n", r"is no schedule \(it lacks layout\); it must define"),
     "layout fails": ("def layout(shape): return 1 // 0\ndef schedule(w): ...\n", r"cannot lay out .*division.*:1\)"),
     "no answer": ("def layout(shape): ...\ndef schedule(w): ...\n", r"is no StageMap \(but None\); return StageMap"),
+    "a tuple of workers": (TUPLE, r"places stage 0 of pipe 0 on \(0,\); give the number of one worker"),
     "no coroutine": (LAYOUT + "def schedule(w): ...\n", r"worker 0 is no coroutine \(but None\); write async def"),
     "no such verb": (LAYOUT + "async def schedule(w):\n    await w.foward(0)\n", r"AttributeError: .*alone.py:3\)"),
     "no such pipe": (LAYOUT + "async def schedule(w):\n    await w.forward(7)\n", "worker 0 holds no stage of pipe 7"),

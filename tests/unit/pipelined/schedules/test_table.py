@@ -156,7 +156,7 @@ def test_torch_loads_our_tables_and_writes_them_out_the_same(tmp_path, name):
     ours.write_text(write_table(program))
     loaded = runtime(program)
     loaded._load_csv(str(ours))
-    assert loaded.stage_index_to_group_rank == {s: w for (_, s), (w,) in program.layout.placement.items()}
+    assert loaded.stage_index_to_group_rank == {s: w for (_, s), w in program.layout.placement.items()}
     loaded._dump_csv(str(theirs), format="compute_only")
     assert read_back(str(theirs)) == as_a_table_says_it(program)
 
