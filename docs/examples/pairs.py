@@ -16,7 +16,7 @@ def layout(shape: Shape) -> StageMap:
 async def schedule(worker: Worker) -> None:
     """One segment of one worker."""
     alive = 0
-    while await worker.enters(0):
+    while await worker.wait(("F", 0)):
         await worker.forward(0)
         alive += 1
         if alive == worker.layout.depth - worker.index:

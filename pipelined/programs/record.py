@@ -15,12 +15,13 @@ from pipelined.programs.price import DEFAULT_COSTS, Costs, price_schedule
 from pipelined.schedules import Schedule, ScheduleError, Shape, StageMap, Worker
 from pipelined.schedules.bounded import bounded
 from pipelined.schedules.own import attempted
+from pipelined.schedules.worker import At
 
 
 def record(schedule: Schedule, shape: Shape, costs: Costs = DEFAULT_COSTS) -> Program:
     """The program of a schedule for a shape. It is not checked: see `check.check`.
 
-    A dynamic schedule, which calls `Worker.ready`, is recorded twice: with every message in time, and on the virtual
+    A dynamic schedule, which calls `Worker.here`, is recorded twice: with every message in time, and on the virtual
     clock; the second gives the program. Both must have the same order of F, B and I. Where a loop is running, call this
     through `asyncio.to_thread` if the schedule may be dynamic.
 
@@ -65,7 +66,7 @@ class _RecordingWorker(Worker):
             raise ScheduleError(f"{fact}; each microbatch needs one F and one B, or F, I and W, of a stage")
         self.written.append(Instruction(op, pipe, stage, microbatch))
 
-    def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
+    def arrived(self, at: At) -> bool:
         self.asked = True
         return True
 
@@ -93,7 +94,7 @@ def _bounded(schedule: Schedule, what: str, instructions: int) -> AbstractContex
 
 def _traced(schedule: Schedule, shape: Shape, costs: Costs, in_time: Program) -> Program:
     """The program of a dynamic schedule at these costs, compared with its program with every message in time."""
-    rule = "let what `ready` says change only when weight halves run"
+    rule = "let what `here` and `wait` say change only when weight halves run"
     try:
         with _bounded(schedule, "the schedule", len(OPS) * sum(map(len, in_time.workers))):
             trace = price_schedule(schedule, shape, costs).program

@@ -13,18 +13,11 @@ from pipelined.aio.clock import VirtualClock
 from pipelined.programs.instructions import Instruction, Token
 from pipelined.programs.timeline import Timed
 from pipelined.schedules import StageMap, Worker
-
-PATIENCE = 0.25
-"""The longest wait for a due message before a weight half begins, as a share of the weight half's seconds.
-
-Where weight halves tile the gaps, a message is due at the very moment at which a worker queries for it. Without the
-wait, a message that is late by only its travel time would arrive just after a weight half has begun. The wait is short
-and always ends, so a late rank does not block another one.
-"""
+from pipelined.schedules.worker import At
 
 
-class Patience:
-    """The messages that a worker waits a short time for: those due next in the checked order of its schedule.
+class DueMessages:
+    """The messages that a worker waits for with a limit: those that are due next in the checked order of its schedule.
 
     Args:
         program: that order, weight halves included; with an empty one no message is due.
@@ -137,7 +130,7 @@ class VirtualWorker(Worker):
         post: the messages of the group.
         bench: the cores and links of the group.
         on_done: called with each instruction when it has ended.
-        patience: the messages that a dynamic schedule waits a short time for; None: no message.
+        due: the messages that a dynamic schedule waits for with a limit; None: no message.
 
     Attributes:
         done: its instructions with their times.
@@ -152,12 +145,12 @@ class VirtualWorker(Worker):
         bench: Bench,
         *,
         on_done: Callable[[Instruction], None] = lambda instruction: None,
-        patience: Patience | None = None,
+        due: DueMessages | None = None,
     ):
         super().__init__(index, layout)
         self.done: list[Timed] = []
         self._demands, self._post, self._bench, self._on_done = demands, post, bench, on_done
-        self._patience = patience or Patience()
+        self._due = due or DueMessages()
         self._clock = VirtualClock()
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
@@ -176,21 +169,18 @@ class VirtualWorker(Worker):
             self._post.leave(token, self._bench.send(token, self.index, target))
         self._on_done(instruction)
 
-    def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
-        return all(map(self._here, self._demands[op, pipe, stage, microbatch].takes))
+    def arrived(self, at: At) -> bool:
+        return all(map(self._arrived, self._demands[at].takes))
 
-    async def arrives(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
-        """As in training, wait a share of the weight half's seconds."""
-        choice = op, pipe, stage, microbatch
-        if not self._patience.covers(self._demands[choice].instruction, self.halves):
-            return False
-        await self._first_arrival([choice], PATIENCE * self._demands["W", pipe, stage, microbatch].seconds)
-        return self.arrived(*choice)
+    async def arrival(self, choices: Sequence[At], patience: float) -> None:
+        seconds = None
+        if patience < math.inf:
+            choices = [at for at in choices if self._due.covers(self._demands[at].instruction, self.halves)]
+            seconds = patience * max((self._demands["W", *at[1:]].seconds for at in choices), default=0.0)
+        if choices:
+            await self._first_arrival(choices, seconds)
 
-    async def any_arrival(self, choices: Sequence[tuple[str, int, int, int]]) -> None:
-        await self._first_arrival(choices)
-
-    async def _first_arrival(self, choices: Sequence[tuple[str, int, int, int]], seconds: float | None = None) -> None:
+    async def _first_arrival(self, choices: Sequence[At], seconds: float | None) -> None:
         waits = [asyncio.create_task(self._until_here(self._demands[choice].takes)) for choice in choices]
         try:
             await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -203,7 +193,7 @@ class VirtualWorker(Worker):
         for token in tokens:
             await self._clock.sleep(max(0.0, await self._post.look_out(token) - self._clock.now()))
 
-    def _here(self, token: Token) -> bool:
+    def _arrived(self, token: Token) -> bool:
         """A message that another worker completes at this moment counts as arrived, even if that worker runs later."""
         arrival, now = self._post.arrival(token), self._clock.now()
         if arrival is None:

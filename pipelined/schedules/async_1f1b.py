@@ -20,12 +20,8 @@ def layout(shape: Shape) -> StageMap:
 async def schedule(worker: Worker) -> None:
     """Run one segment on one worker."""
     alive, most = 0, worker.layout.depth - worker.index
-    while True:
-        entering = await worker.enters(0)
-        if not entering and not alive:
-            return
-        backward, forward = [("B", 0)] * (alive > 0), [("F", 0)] * (entering and alive < most)
-        if await worker.first_of(*backward, *forward) == "B":
+    while op := await worker.wait(*[("B", 0)] * (alive > 0), *[("F", 0)] * (alive < most)):
+        if op == "B":
             await worker.backward(0)
             alive -= 1
         else:

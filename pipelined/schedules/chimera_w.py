@@ -19,6 +19,14 @@ from pipelined.schedules.layout import Shape
 from pipelined.schedules.shapes import check_direct
 from pipelined.schedules.worker import Worker
 
+PATIENCE = 0.25
+"""The longest wait for a due message before a weight half begins, as a share of the weight half's seconds.
+
+Where weight halves tile the gaps, a message is due at the very moment at which a worker queries for it. Without the
+wait, a message that is late by only its travel time would arrive just after a weight half has begun. The wait is short
+and always ends, so a late rank does not block another one.
+"""
+
 
 def layout(shape: Shape) -> chimera.ChimeraStageMap:
     """As Chimera's layout. Takes any even depth, Chimera's numbers of pipes, and any number of microbatches.
@@ -52,4 +60,4 @@ async def schedule(worker: Worker) -> None:
 
 async def _held_up(worker: Worker, op: str, pipe: int, alive: int) -> bool:
     """Whether the next F or I cannot start yet: D microbatches are alive before an F, or its message is missing."""
-    return (op == "F" and alive == worker.layout.depth) or not await worker.comes(op, pipe)
+    return (op == "F" and alive == worker.layout.depth) or not await worker.wait((op, pipe), patience=PATIENCE)

@@ -24,7 +24,7 @@ def segment(name: str, shape: Shape, updates: Updates) -> StageMap:
 async def one_f_one_b(worker: Worker) -> None:
     """Run one segment on one worker: warm-up, then a forward and a backward in turn, and one cool-down at the end."""
     alive, most = 0, worker.layout.depth - worker.index
-    while await worker.enters(0):
+    while await worker.wait(("F", 0)):
         await worker.forward(0)
         alive += 1
         if alive == most:

@@ -14,6 +14,14 @@ from pipelined.schedules.bounded import announced, bounded
 from pipelined.schedules.layout import ScheduleError, Shape, StageMap
 from pipelined.schedules.worker import Worker
 
+EARLIER_VERBS = {
+    "ready": "write worker.here(op, pipe)",
+    "comes": "write await worker.wait((op, pipe), patience=0.25)",
+    "first_of": "write await worker.wait((op, pipe), …)",
+    "enters": 'write await worker.wait(("F", pipe))',
+}
+"""Verbs of a worker that an earlier version had, and what to write now."""
+
 
 @dataclass(frozen=True)
 class OwnSchedule:
@@ -89,6 +97,8 @@ def attempted(what: str, work: Callable[[], Any], remedy: str = "mend that") -> 
         raise
     except (Exception, SystemExit) as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
+        if isinstance(error, AttributeError) and isinstance(error.obj, Worker):
+            remedy = EARLIER_VERBS.get(error.name, remedy)
         where = "" if isinstance(error, SyntaxError | ImportError | OSError) else f" at {frame.filename}:{frame.lineno}"
         raise ScheduleError(f"{what} ({type(error).__name__}: {error}{where}); {remedy}") from error
 

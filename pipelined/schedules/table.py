@@ -254,7 +254,7 @@ async def follow_segment(worker: Worker, row: Sequence[Cell], microbatches: int)
     for first in count(0, microbatches):
         for op, pipe, stage, number in row:
             microbatch = first + number
-            if op == "F" and microbatch < end and not await worker.enters(pipe):
+            if op == "F" and microbatch < end and not await worker.wait(("F", pipe)):
                 end = microbatch
             if microbatch < end:
                 await worker.do(op, pipe, stage, microbatch)

@@ -4,10 +4,11 @@ A schedule is a module with two functions: `layout(shape)`, which refuses an imp
 and `schedule(worker)`, a coroutine that one worker runs for one step. Each verb takes the next microbatch of its pipe
 unless the caller names one, waits for its message, computes and sends; it never waits for a send.
 
-A *dynamic* schedule also calls `ready` or `comes`, which return whether the message of an instruction has arrived. The
-result may only change when weight halves run: the order of F, B and I must be the same for all results.
+A *dynamic* schedule also calls `here`, or `wait` with a patience; both return whether the message of an instruction has
+arrived. The result may only change when weight halves run: the order of F, B and I must be the same for all results.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
@@ -18,6 +19,10 @@ SUM = "S"
 """The op of a gradient sum."""
 EVERY = -1
 """The pipe and the microbatch of a gradient sum, which covers them all."""
+Choice = tuple[str, int] | tuple[str, int, int]
+"""The next instruction of an op (F, B or I) in a pipe, on the worker's first stage of that pipe or the given one."""
+At = tuple[str, int, int, int]
+"""An instruction: its op, pipe, stage and microbatch."""
 
 
 class Worker(ABC):
@@ -63,30 +68,31 @@ class Worker(ABC):
         self._taken[op, pipe, stage] += 1
         await self.execute(op, pipe, stage, microbatch)
 
-    def ready(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> bool:
+    def here(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> bool:
         """Whether the next (or given) F, B or I of a pipe could start now; takes no message."""
-        return self.arrived(op, pipe, *self._next(op, pipe, stage, microbatch))
+        return self.arrived((op, pipe, *self._next(op, pipe, stage, microbatch)))
 
-    async def comes(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> bool:
-        """As `ready`, but wait a short time, much less than a weight half, for a message that is due."""
-        at = op, pipe, *self._next(op, pipe, stage, microbatch)
-        return self.arrived(*at) or await self.arrives(*at)
+    async def wait(self, *choices: Choice, patience: float = math.inf) -> str | None:
+        """Wait until one of these instructions could start.
 
-    async def first_of(self, *choices: tuple[str, int]) -> str:
-        """Wait until the next instruction of one of these (op, pipe) could start.
+        A choice of which no instruction is left drops out; training without a flush may end early. If one choice is
+        left and the patience has no limit, return at once, as the verb itself waits for the message. Only an
+        asynchronous schedule may let its order of F and B depend on the result.
 
-        Only an asynchronous schedule may let its order depend on the result.
-
-        Returns: its op; if several could start, the op of the first in `choices`.
+        Args:
+            patience: the longest wait, as a share of the seconds of a weight half. A wait with a limit is only for a
+                message that is due next in the order that was proved.
+        Returns: the op; if several could start, that of the first in `choices`. None: no instruction is left, or none
+            could start within the patience.
         """
-        while not (able := [op for op, pipe in choices if self.ready(op, pipe)]):
-            await self.any_arrival([(op, pipe, *self._next(op, pipe, None, None)) for op, pipe in choices])
-        return able[0]
-
-    async def enters(self, pipe: int) -> bool:
-        """Whether another microbatch of a pipe enters this worker; training may end a segment early."""
-        stage = self._stage(pipe)
-        return self._taken["F", pipe, stage] < len(self.layout.microbatches[pipe])
+        left = [choice for choice in choices if await self.remains(*choice)]
+        if len(left) < 2 and patience == math.inf:
+            return left[0][0] if left else None
+        able = next((choice[0] for choice in left if self.here(*choice)), None)
+        if able is None:
+            await self.arrival([(op, pipe, *self._next(op, pipe, *stage)) for op, pipe, *stage in left], patience)
+            able = next((choice[0] for choice in left if self.here(*choice)), None)
+        return able
 
     @property
     def halves(self) -> int:
@@ -97,26 +103,28 @@ class Worker(ABC):
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         """Run one instruction; op is F, B, I, W or S."""
 
-    def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
+    def arrived(self, at: At) -> bool:
         """Whether an instruction can start: its message has arrived, or it needs no message. Returns at once.
 
         A worker without this knowledge returns True, as here: then no weight half runs first, and the verb waits.
         """
         return True
 
-    async def arrives(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
-        """Whether the message of an instruction arrives within a short wait; it has not `arrived` yet.
+    async def arrival(self, choices: Sequence[At], patience: float) -> None:
+        """Wait until one of these instructions has its message, or the patience ends; at the call none has it.
 
         A worker that does not know which message is due does not wait, as here.
         """
-        return False
+        if patience == math.inf:
+            fact = f"worker {self.index} cannot wait for one of several messages"
+            raise ScheduleError(f"{fact}; let the layout of an asynchronous schedule say its `updates`")
 
-    async def any_arrival(self, choices: Sequence[tuple[str, int, int, int]]) -> None:
-        """Wait until one of these (op, pipe, stage, microbatch) has its message; at the call none has."""
-        fact = f"worker {self.index} cannot wait for one of several messages"
-        raise ScheduleError(f"{fact}; let the layout of an asynchronous schedule say its `updates`")
+    async def remains(self, op: str, pipe: int, stage: int | None = None) -> bool:
+        """Whether an op of a pipe has a further microbatch here; waits until this is decided."""
+        stage = self._stage(pipe) if stage is None else stage
+        return self._taken[op, pipe, stage] < len(self.layout.microbatches[pipe])
 
-    def _next(self, op: str, pipe: int, stage: int | None, microbatch: int | None) -> tuple[int, int]:
+    def _next(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> tuple[int, int]:
         if stage is None:
             stage = self._stage(pipe)
         if microbatch is None:

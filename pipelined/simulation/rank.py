@@ -16,7 +16,7 @@ from pipelined.programs.deadlock import MESSAGES
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import Token
 from pipelined.programs.prepare import Prepared
-from pipelined.programs.virtual_worker import Bench, Demands, Patience, Post, VirtualWorker
+from pipelined.programs.virtual_worker import Bench, Demands, DueMessages, Post, VirtualWorker
 from pipelined.schedules import StageMap
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import STEP_TOTALS, Job
@@ -126,10 +126,10 @@ class FlushedRank(Rank):
     def __init__(self, bench: GroupBench, rank: int, post: Post, prepared: Prepared, tasks: Nursery):
         super().__init__(bench, rank, tasks)
         layout, demands = self.hardware.layout, self.hardware.demands
-        self._schedule, patience = prepared.schedule, Patience(prepared.instructions)
+        self._schedule, due = prepared.schedule, DueMessages(prepared.instructions)
         self._sync = GradientSync(self, self.mine, self._sum, prepared.instructions)
         ended = self._sync.ended
-        self.worker = VirtualWorker(self.index, layout, demands, post, bench, on_done=ended, patience=patience)
+        self.worker = VirtualWorker(self.index, layout, demands, post, bench, on_done=ended, due=due)
 
     async def run(self) -> None:
         """Run the schedule, finish the gradient sums, sum the step totals over all ranks, update."""

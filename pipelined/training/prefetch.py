@@ -25,46 +25,39 @@ class Prefetcher:
         expected: origins in the order the program needs them; empty if the order is not known beforehand.
         ahead: messages to request before they are needed; also the peak extra memory, in messages.
         receive: takes a message from the mailbox; default: the actor's `receive`.
+
+    Attributes:
+        requests: by origin, the task that receives a message; the caller must not cancel it.
     """
 
     def __init__(self, actor: Actor, expected: Iterable[Origin] = (), ahead: int = 2, receive: Receive | None = None):
         self._actor, self._expected, self._ahead = actor, deque(expected), ahead
         self._receive = receive or actor.receive
-        self._asked: dict[Origin, asyncio.Task[Message]] = {}
-        self._ask()
+        self.requests: dict[Origin, asyncio.Task[Message]] = {}
+        self._request()
 
     def expect(self, origins: Iterable[Origin]) -> None:
         """Append origins to the expected ones."""
         self._expected.extend(origins)
-        self._ask()
+        self._request()
 
     async def take(self, peer: int, key: tuple[int | str, ...]) -> Message:
         """The message with this address; waits for it if necessary. It may be taken out of the expected order."""
         origin = peer, key
-        if origin in self._asked:
-            message = await self._asked.pop(origin)
-            self._ask()
+        if origin in self.requests:
+            message = await self.requests.pop(origin)
+            self._request()
             return message
         if origin in self._expected:
             self._expected.remove(origin)
         return await self._receive(peer, key)
 
-    def here(self, peer: int, key: tuple[int | str, ...]) -> bool:
+    def arrived(self, peer: int, key: tuple[int | str, ...]) -> bool:
         """Whether `take` would return at once; False for a message not requested yet. Takes nothing."""
-        asked = self._asked.get((peer, key))
-        return asked is not None and asked.done()
+        request = self.requests.get((peer, key))
+        return request is not None and request.done()
 
-    async def within(self, seconds: float, peer: int, key: tuple[int | str, ...]) -> bool:
-        """Whether the message is `here` within this many seconds."""
-        if (peer, key) in self._asked:
-            await asyncio.wait([self._asked[peer, key]], timeout=seconds)
-        return self.here(peer, key)
-
-    def asked(self, peer: int, key: tuple[int | str, ...]) -> "asyncio.Task[Message]":
-        """The task that receives a message; the caller must not cancel it."""
-        return self._asked[peer, key]
-
-    def _ask(self) -> None:
-        while self._expected and len(self._asked) < self._ahead:
+    def _request(self) -> None:
+        while self._expected and len(self.requests) < self._ahead:
             peer, key = self._expected.popleft()
-            self._asked[peer, key] = self._actor.start(self._receive(peer, key))
+            self.requests[peer, key] = self._actor.start(self._receive(peer, key))

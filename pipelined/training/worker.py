@@ -4,6 +4,8 @@ One instance is one worker in one step. Each instruction waits for its message, 
 result to the neighbour; only the schedule decides the order.
 """
 
+import asyncio
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,8 +19,9 @@ from pipelined.errors import UsageError
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import OPS, SUM, Instruction
 from pipelined.programs.plan import Plan
-from pipelined.programs.virtual_worker import PATIENCE, Patience
+from pipelined.programs.virtual_worker import DueMessages
 from pipelined.schedules import Worker
+from pipelined.schedules.worker import At
 from pipelined.traces.file import Tracer
 from pipelined.training.compression import Compression
 from pipelined.training.keyed_random import KeyedRandom
@@ -119,8 +122,8 @@ class TrainWorker(Worker):
         super().__init__(context.worker, context.plan.layout)
         self.context, self.step, self._sums = context, step, sums
         self.losses: dict[int, float] = {}
-        self._patience = Patience(program)
-        expected = map(self._origin, program)
+        self._due = DueMessages(program)
+        expected = map(self.origin, program)
         self._prefetcher = Prefetcher(context.actor, filter(None, expected), receive=context.messages.receive)
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
@@ -136,20 +139,20 @@ class TrainWorker(Worker):
         if self._sums is not None:
             self._sums.ended(at)
 
-    def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
+    def arrived(self, at: At) -> bool:
         """Whether an instruction's message is on this rank, or the instruction needs no message."""
-        origin = self._origin(Instruction(op, pipe, stage, microbatch))
-        return origin is None or self._prefetcher.here(*origin)
+        origin = self.origin(Instruction(*at))
+        return origin is None or self._prefetcher.arrived(*origin)
 
-    async def arrives(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
-        """Wait for a message that is due, at most for a fraction of the duration of the last weight half here."""
-        at = Instruction(op, pipe, stage, microbatch)
-        seconds, origin = PATIENCE * self.context.device.took.get(OPS["W"], 0.0), self._origin(at)
-        return (
-            origin is not None
-            and self._patience.covers(at, self.halves)
-            and await self._prefetcher.within(seconds, *origin)
-        )
+    async def arrival(self, choices: Sequence[At], patience: float) -> None:
+        """Wait for a message that is due, at most for a share of the duration of the last weight half here."""
+        if patience == math.inf:
+            return await super().arrival(choices, patience)
+        due = [at for at in (Instruction(*at) for at in choices) if self._due.covers(at, self.halves)]
+        requests = [self._prefetcher.requests.get(origin) for at in due if (origin := self.origin(at))]
+        if known := [request for request in requests if request is not None]:
+            seconds = patience * self.context.device.took.get(OPS["W"], 0.0)
+            await asyncio.wait(known, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
     async def _forward(self, at: Instruction) -> None:
         held, random, targets = self.context.stages[at.stage], self._random(at), self._targets(at)
@@ -172,7 +175,7 @@ class TrainWorker(Worker):
 
     async def _arrival(self, at: Instruction) -> Message:
         """The message that an instruction needs."""
-        origin = self._origin(at)
+        origin = self.origin(at)
         assert origin is not None
         with self.context.tracer.span("receive", str(origin[1][0]), **self._place(at)):
             return await self._prefetcher.take(*origin)
@@ -191,7 +194,7 @@ class TrainWorker(Worker):
         peer = self.context.plan.holder(self.context.group, address.pipe, address.stage)
         self.context.actor.start(send())
 
-    def _origin(self, at: Instruction) -> Origin | None:
+    def origin(self, at: Instruction) -> Origin | None:
         """The sender and the key of an instruction's message; None if it needs no message."""
         holder, group = self.context.plan.holder, self.context.group
         if at.op == "F" and at.stage > 0:

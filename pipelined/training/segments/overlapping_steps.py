@@ -8,6 +8,7 @@ known only some steps later, so gradients cannot be clipped by it.
 """
 
 import asyncio
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from pipelined.programs.instructions import Instruction
 from pipelined.programs.prepare import Prepared
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules import Worker
+from pipelined.schedules.worker import At
 from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.prefetch import Prefetcher
@@ -105,21 +107,25 @@ class OverlappingSteps(Worker, Segment):
             if not self._left[step]:
                 self._accounts[step].done.set()
 
-    async def enters(self, pipe: int) -> bool:
-        step = self._taken["F", pipe, self._stage(pipe)] // self._each
-        return await super().enters(pipe) and await self._admission.enters(step)
+    async def remains(self, op: str, pipe: int, stage: int | None = None) -> bool:
+        stage = self._stage(pipe) if stage is None else stage
+        step = self._taken[op, pipe, stage] // self._each
+        return await super().remains(op, pipe, stage) and (op != "F" or await self._admission.enters(step))
 
-    def arrived(self, op: str, pipe: int, stage: int, microbatch: int) -> bool:
-        step, inside = divmod(microbatch, self._each)
-        return step in self._open and self._open[step].arrived(op, pipe, stage, inside)
+    def arrived(self, at: At) -> bool:
+        step, inside = divmod(at[-1], self._each)
+        return step in self._open and self._open[step].arrived((*at[:-1], inside))
 
-    async def any_arrival(self, choices: Sequence[tuple[str, int, int, int]]) -> None:
-        asked = []
+    async def arrival(self, choices: Sequence[At], patience: float) -> None:
+        if patience < math.inf:
+            return
+        requests = []
         for op, pipe, stage, microbatch in choices:
             step, inside = divmod(microbatch, self._each)
             origin = self._open[step].origin(Instruction(op, pipe, stage, inside))
-            asked.append(self._mail.asked(*origin))
-        await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            assert origin is not None  # else the instruction needs no message, and has `arrived`
+            requests.append(self._mail.requested(*origin))
+        await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
 
     def _begin(self, numbers: range) -> None:
         """Prepare these steps, so that their messages are requested early."""

@@ -27,11 +27,12 @@ class Mail:
     async def take(self, peer: int, key: tuple[int | str, ...]) -> Message:
         return await self._of[str(key[0])].take(peer, key)
 
-    def here(self, peer: int, key: tuple[int | str, ...]) -> bool:
-        return self._of[str(key[0])].here(peer, key)
+    def arrived(self, peer: int, key: tuple[int | str, ...]) -> bool:
+        return self._of[str(key[0])].arrived(peer, key)
 
-    def asked(self, peer: int, key: tuple[int | str, ...]) -> "asyncio.Task[Message]":
-        return self._of[str(key[0])].asked(peer, key)
+    def requested(self, peer: int, key: tuple[int | str, ...]) -> "asyncio.Task[Message]":
+        """The task that receives a message; the caller must not cancel it."""
+        return self._of[str(key[0])].requests[peer, key]
 
 
 class StepWorker(TrainWorker):
@@ -42,10 +43,4 @@ class StepWorker(TrainWorker):
         self._prefetcher = mail
         (place,) = self.layout.held_by(self.index)
         each = [Instruction(op, *place, number) for op in "FB" for number in self.layout.microbatches[place[0]]]
-        mail.expect([origin for origin in map(self._origin, each) if origin])
-
-    def origin(self, at: Instruction) -> Origin:
-        """The sender and the key of an instruction's message."""
-        origin = self._origin(at)
-        assert origin is not None
-        return origin
+        mail.expect([origin for origin in map(self.origin, each) if origin])

@@ -7,8 +7,9 @@ from pipelined.programs.instructions import Instruction
 from pipelined.programs.plan import Plan
 from pipelined.programs.price import Costs, price
 from pipelined.programs.record import record
-from pipelined.programs.virtual_worker import PATIENCE, Patience
+from pipelined.programs.virtual_worker import DueMessages
 from pipelined.schedules import find
+from pipelined.schedules.chimera_w import PATIENCE
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.simulator import simulate
 from pipelined.simulation.workload import StageCosts, Workload
@@ -18,13 +19,13 @@ HALF = Instruction("W", 0, 1, 0)
 
 
 def test_an_instruction_is_due_where_no_further_weight_half_came_before_it():
-    patience = Patience([FIRST, HALF, SECOND])
-    assert [patience.covers(FIRST, halves) for halves in (0, 1)] == [True, True]
-    assert [patience.covers(SECOND, halves) for halves in (0, 1, 2)] == [False, True, True]
+    due = DueMessages([FIRST, HALF, SECOND])
+    assert [due.covers(FIRST, halves) for halves in (0, 1)] == [True, True]
+    assert [due.covers(SECOND, halves) for halves in (0, 1, 2)] == [False, True, True]
 
 
 def test_by_no_order_nothing_is_due():
-    assert not Patience().covers(FIRST, 100)
+    assert not DueMessages().covers(FIRST, 100)
 
 
 def simulated(hop, microbatches=4):

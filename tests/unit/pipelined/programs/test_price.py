@@ -136,7 +136,7 @@ def answers(asking, costs, p2p=0.0):
         await worker.backward_input(0)
         if worker.index == 0:
             for _ in range(asking):
-                heard.append(worker.ready("I", 0))
+                heard.append(worker.here("I", 0))
                 await worker.execute("W", 0, 0, 0)
         await worker.backward_input(0)
 
@@ -162,9 +162,9 @@ def test_a_message_is_not_here_while_it_is_on_its_way():
 
 def test_asking_takes_nothing_and_asks_for_no_more_than_there_is():
     async def schedule(worker):
-        assert worker.ready("F", 0) and worker.ready("F", 0)
+        assert worker.here("F", 0) and worker.here("F", 0)
         await worker.forward(0)
-        worker.ready("F", 0)
+        worker.here("F", 0)
 
     with pytest.raises(ScheduleError, match="one F more than there are"):
         price_schedule(SimpleNamespace(__name__="asks", layout=one_pipe, schedule=schedule), Shape(1, 1), Costs())

@@ -103,7 +103,7 @@ async def meanwhile(worker):
     await worker.forward(0)
     await worker.forward(0)
     await worker.backward_input(0)
-    early = not worker.ready("I", 0)
+    early = not worker.here("I", 0)
     if early:
         await worker.backward_weight(0)
     await worker.backward_input(0)
@@ -128,7 +128,7 @@ def test_a_schedule_that_asks_is_recorded_beside_a_running_loop():
 
 def test_timing_may_not_change_the_order_of_forwards_and_backwards():
     async def schedule(worker):
-        if worker.ready("F", 0):
+        if worker.here("F", 0):
             await worker.forward(0, microbatch=0)
             await worker.forward(0, microbatch=1)
         else:
@@ -145,7 +145,7 @@ def test_timing_may_not_change_the_order_of_forwards_and_backwards():
 
 def test_an_order_that_deadlocks_when_messages_are_late_is_refused():
     async def schedule(worker):
-        if worker.ready("F", 0):
+        if worker.here("F", 0):
             await worker.forward(0)
             await worker.backward(0)
         else:
@@ -158,7 +158,7 @@ def test_an_order_that_deadlocks_when_messages_are_late_is_refused():
 
 def test_a_wrong_schedule_that_asks_is_refused_with_the_grid():
     async def schedule(worker):
-        worker.ready("F", 0)
+        worker.here("F", 0)
         await worker.backward(0)
         await worker.forward(0)
 
@@ -168,7 +168,7 @@ def test_a_wrong_schedule_that_asks_is_refused_with_the_grid():
 
 def test_what_a_schedule_asks_too_much_when_messages_are_late_is_one_message():
     async def schedule(worker):
-        late = not worker.ready("F", 0)
+        late = not worker.here("F", 0)
         for _ in range(1 + late):
             await worker.forward(0)
         await worker.backward(0)

@@ -87,7 +87,7 @@ class Mocked(Worker):
     async def execute(self, op, pipe, stage, microbatch):
         self.done.append(Instruction(op, pipe, stage, microbatch))
 
-    def arrived(self, op, pipe, stage, microbatch):
+    def arrived(self, at):
         return self.answers.draw(st.booleans())
 
 

@@ -16,8 +16,8 @@ from pipelined.schedules.gpipe import layout
 LAYOUT = "from pipelined.schedules.gpipe import layout\nasync def schedule(worker):\n"
 ENDLESS = {
     "does nothing": LAYOUT + "    while True: pass",
-    "asks for what has come": LAYOUT + "    while worker.ready('F', 0): pass",
-    "awaits nothing": LAYOUT + "    while await worker.enters(0):\n        pass",
+    "asks for what has come": LAYOUT + "    while worker.here('F', 0): pass",
+    "awaits nothing": LAYOUT + "    while await worker.wait(('F', 0)):\n        pass",
     "catches its errors": LAYOUT + "    for n in range(2): await worker.forward(0)\n    while 1:\n        n += 1",
     "catches every exception": LAYOUT
     + "    n = 0\n    while 1:\n        try: n = (n + 1) * (n + 1) % 7 + n - n\n        except Exception: pass",
@@ -69,7 +69,7 @@ def test_an_interrupt_ends_an_endless_import_with_code_130(tmp_path, capsys, pro
 def test_a_loop_that_is_endless_only_where_messages_come_late_is_refused():
     async def schedule(worker):
         for _ in range(2):
-            while not worker.ready("F", 0):
+            while not worker.here("F", 0):
                 pass
             await worker.forward(0)
         for _ in range(2):

@@ -112,6 +112,10 @@ WRONG = {
     "a tuple of workers": (TUPLE, r"places stage 0 of pipe 0 on \(0,\); give the number of one worker"),
     "no coroutine": (LAYOUT + "def schedule(w): ...\n", r"worker 0 is no coroutine \(but None\); write async def"),
     "no such verb": (LAYOUT + "async def schedule(w):\n    await w.foward(0)\n", r"AttributeError: .*alone.py:3\)"),
+    "a verb that was renamed": (
+        LAYOUT + "async def schedule(w):\n    while await w.enters(0): await w.forward(0)\n",
+        r"alone.py:3\); write await worker.wait\(\(\"F\", pipe\)\)",
+    ),
     "no such pipe": (LAYOUT + "async def schedule(w):\n    await w.forward(7)\n", "worker 0 holds no stage of pipe 7"),
     "endless": (LAYOUT + "async def schedule(w):\n    while 1: await w.forward(0, 0, 0)\n", "worker 0 does not stop"),
     "one too many": (LAYOUT + "async def schedule(w):\n    while 1: await w.forward(0)\n", "asks for one F more"),

@@ -34,7 +34,7 @@ class Timed(Worker):
     async def execute(self, op, pipe, stage, microbatch):
         self.told.append(Instruction(op, pipe, stage, microbatch))
 
-    def arrived(self, op, pipe, stage, microbatch):
+    def arrived(self, at):
         return self.answer()
 
 

@@ -2,10 +2,7 @@
 
 import asyncio
 
-import pytest
-
 from pipelined.actors.actor import Actor
-from pipelined.aio.clock import VirtualClock
 from pipelined.training.prefetch import Prefetcher
 from transports.local import world
 
@@ -67,7 +64,7 @@ async def test_what_is_expected_later_is_asked_for_behind_the_rest():
         prefetcher = Prefetcher(listener, ahead=2)
         prefetcher.expect([(0, ("x", 0))])
         prefetcher.expect([(0, ("x", number)) for number in (1, 2)])
-        coming = prefetcher.asked(0, ("x", 0))
+        coming = prefetcher.requests[0, ("x", 0)]
         await asyncio.sleep(0)
         assert listener.asked == [0, 1] and not coming.done()
         for number in range(3):
@@ -77,37 +74,16 @@ async def test_what_is_expected_later_is_asked_for_behind_the_rest():
     assert (taken, listener.asked) == ([0, 1, 2], [0, 1, 2])
 
 
-@pytest.mark.virtual
-async def test_it_waits_so_long_and_no_longer_for_what_may_come():
-    one, other = world(2)
-    clock, seen = VirtualClock(), []
-    async with Actor(one) as teller, Actor(other) as listener:
-        prefetcher = Prefetcher(listener, [(0, ("soon",)), (0, ("late",))])
-
-        async def tell():
-            await clock.sleep(1.0)
-            await teller.transport.send(1, ("soon",), b"!")
-            await clock.sleep(9.0)
-            await teller.transport.send(1, ("late",), b"!")
-
-        teller.start(tell())
-        for seconds, word in ((2.0, "soon"), (2.0, "late"), (2.0, "unasked")):
-            seen.append((await prefetcher.within(seconds, 0, (word,)), clock.now()))
-        for word in ("soon", "late"):
-            await prefetcher.take(0, (word,))
-    assert seen == [(True, 1.0), (False, 3.0), (False, 3.0)]
-
-
 def test_it_says_what_is_here_of_what_was_asked_for_and_takes_nothing():
     async def main():
         one, other = world(2)
         async with Actor(one) as teller, Actor(other) as listener:
             keys = [("x", number) for number in range(3)]
             prefetcher = Prefetcher(listener, [(0, key) for key in keys], ahead=2)
-            before = [prefetcher.here(0, key) for key in keys]
+            before = [prefetcher.arrived(0, key) for key in keys]
             sent = [teller.tell(1, key, b"!") for key in keys]
             await asyncio.wait(sent[:2])
-            there = [prefetcher.here(0, key) for key in keys]
+            there = [prefetcher.arrived(0, key) for key in keys]
             for key in keys:
                 await prefetcher.take(0, key)
             return before, there
