@@ -85,7 +85,7 @@ class Contest:
     def plan(self, schedule: str, ends: Ends) -> Plan:
         """This project's arrangement of a schedule on a cut, one pipeline group."""
         chunks = STAGES_A_RANK[schedule] if schedule == "interleaved" else 1
-        return Plan(schedule, len(ends), 1, self.batch, self.microbatches, chunks=chunks)
+        return Plan(schedule, len(ends), 1, self.batch, self.microbatches, {"chunks": chunks})
 
     @property
     def optimizer_config(self) -> OptimizerConfig:

@@ -97,7 +97,7 @@ def _excess(costs: Triple, depth: int, each_way: int, units: int) -> float:
     forward, backward_input, backward_weight = costs
     places, microbatches = depth // 2 // each_way - 1, units * depth
     seconds = Costs(forward, backward_input + backward_weight, backward_input, backward_weight)
-    timeline = price_schedule(find("chimera_w"), Shape(depth, microbatches, 2 * each_way), seconds)
+    timeline = price_schedule(find("chimera_w"), Shape(depth, microbatches, {"pipes": 2 * each_way}), seconds)
     check(timeline.program)
     if max(timeline.peak_activations) > depth:
         raise AssertionError(f"more than D microbatches alive at {costs} (D: {depth}, f: {each_way}, K: {units})")

@@ -62,8 +62,8 @@ class Options(Reported):
 
 async def bench(transport: Transport, options: Options) -> int:
     """One rank: walk the schedule again and again, and hear of the slowest rank of each step."""
-    shape = (options.microbatches, options.pipes, options.chunks)
-    plan = Plan(options.schedule, transport.world_size * options.chunks, 1, 1, *shape)
+    knobs = {"pipes": options.pipes, "chunks": options.chunks}
+    plan = Plan(options.schedule, transport.world_size * options.chunks, 1, 1, options.microbatches, knobs)
     gradients = (options.gradient_bytes,) * plan.depth if options.gradient_bytes else ()
     load = Load(options.seconds, options.activation_bytes, gradients)
     async with Actor(transport) as actor:

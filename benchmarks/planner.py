@@ -10,7 +10,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -97,8 +97,8 @@ async def _tried(transport: Transport, planned: PlannedGPT2, picked: Sequence[Ou
 
 async def _shared(transport: Transport, what: str, picked: Sequence[Outcome]) -> list[Candidate]:
     """What rank 0 picked, on all ranks."""
-    told = await broadcast(transport, what, [[asdict(o.candidate.plan), o.candidate.recompute] for o in picked])
-    return [Candidate(Plan(**plan), again) for plan, again in told]
+    told = await broadcast(transport, what, [[o.candidate.plan.plain(), o.candidate.recompute] for o in picked])
+    return [Candidate(Plan.of(plan), again) for plan, again in told]
 
 
 async def _question(transport: Transport, planned: Any, launch: Launch) -> Question | None:

@@ -26,7 +26,7 @@ from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 from pipelined.programs.price import Costs
 from pipelined.programs.record import record
-from pipelined.schedules import SCALES, ScheduleError, find, known
+from pipelined.schedules import SCALE, ScheduleError, find, known
 from pipelined.simulation.workload import StageCosts
 from transports import Transport
 
@@ -106,7 +106,7 @@ def _asked(options: Options, depth: int) -> Iterator[tuple[str, str, int]]:
     chosen = options.schedules.split(",") if options.schedules else known()
     for name in chosen:
         find(name)
-    return product(chosen, SCALES, options.microbatches or (depth, 2 * depth, 4 * depth))
+    return product(chosen, SCALE.choices, options.microbatches or (depth, 2 * depth, 4 * depth))
 
 
 def _plan(name: str, scale: str, depth: int, microbatches: int) -> Plan:
@@ -117,9 +117,9 @@ def _plan(name: str, scale: str, depth: int, microbatches: int) -> Plan:
     """
     rows = 2 if scale == "backward-halving" else 1
     try:
-        plan = Plan(name, depth, 1, rows, microbatches, chunks=2, scale=scale)
+        plan = Plan(name, depth, 1, rows, microbatches, {"chunks": 2, "scale": scale})
     except ScheduleError:
-        plan = Plan(name, depth, 1, rows, microbatches, scale=scale)
+        plan = Plan(name, depth, 1, rows, microbatches, {"scale": scale})
     if not plan.flushes:
         raise ScheduleError("without a flush a step does not end where the next begins")
     return plan

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from pipelined import __version__
 from pipelined.commands import bench, doctor, plan, schedule, simulate, trace
+from pipelined.commands.flags import add_knobs
 from pipelined.errors import UsageError
 
 COMMANDS = {
@@ -41,31 +42,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns: the exit code: 0 done, 2 bad input (one message on stderr), 130 interrupted.
     """
-    parser = _parser()
-    chosen, others = parser.parse_known_args(arguments)
-    if others and not chosen.passes_on:
-        parser.error(f"unrecognized arguments: {' '.join(others)}")
-    chosen.others = others
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    command = " ".join(["python -m pipelined", *words[:1]])
     try:
+        parser = _parser(words)
+        chosen, others = parser.parse_known_args(words)
+        if others and not chosen.passes_on:
+            parser.error(f"unrecognized arguments: {' '.join(others)}")
+        chosen.others = others
         chosen.run(chosen)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output (`| head`) has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except UsageError as error:
-        print(f"python -m pipelined {chosen.command}: error: {error}", file=sys.stderr)
+        print(f"{command}: error: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
         remedy = "pip install 'pipelined[draw]', or leave --svg and --png out"
-        print(f"python -m pipelined {chosen.command}: error: matplotlib is not installed; {remedy}", file=sys.stderr)
+        print(f"{command}: error: matplotlib is not installed; {remedy}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of all commands; a schedule of the user's own in `words` brings its own flags."""
     parser = _Parser("python -m pipelined", description="Look at schedules and at what ranks really did.")
     parser.add_argument("--version", action="version", version=f"pipelined {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -74,6 +78,8 @@ def _parser() -> argparse.ArgumentParser:
         summary = about.partition("\n")[0]
         command = commands.add_parser(name, help=summary, description=about, formatter_class=_Defaults)
         module.add_arguments(command)
+        if hasattr(module, "TAKES_KNOBS"):
+            add_knobs(command, words[1] if words[:1] == [name] and len(words) > 1 else "")
         command.set_defaults(run=module.run, passes_on=hasattr(module, "PASSES_ON"))
     return parser
 

@@ -4,11 +4,12 @@ The reason of each choice is printed. A batch is kept the same at every world si
 runs on one process and on sixty-four give the same losses.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
-from pipelined.schedules import ScheduleError, Shape, StageMap, find
+from pipelined.schedules import CHUNKS, ScheduleError, Shape, StageMap, find
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,7 @@ class Wishes:
     schedule: str | None = None
     depth: int | None = None
     width: int | None = None
-    pipes: int = 0
-    chunks: int = 1
-    scale: str = "direct"
+    knobs: Mapping[str, int | str] = field(default_factory=dict)
     microbatch: int | None = None
     microbatches: int | None = None
 
@@ -48,7 +47,7 @@ def choose(wishes: Wishes) -> tuple[Plan, str]:
         raise UsageError(f"{fact}; lower --depth to {wishes.layers} or less, or raise --layers")
     schedule = wishes.schedule or ("chimera" if depth % 2 == 0 else "one_f_one_b")
     microbatch, microbatches = _cut(wishes, depth, width)
-    plan = Plan(schedule, depth, width, microbatch, microbatches, wishes.pipes, wishes.chunks, wishes.scale)
+    plan = Plan(schedule, depth, width, microbatch, microbatches, wishes.knobs)
     if wishes.world_size is not None and plan.world_size != wishes.world_size:
         fact = f"the plan needs another number of ranks (ranks: {wishes.world_size}, workers a group: "
         raise UsageError(f"{fact}{plan.layout.workers}, groups: {width}); start {plan.world_size} ranks or set --width")
@@ -79,8 +78,9 @@ def _grid(wishes: Wishes) -> tuple[int, int, str]:
 
 def _stages_each(wishes: Wishes) -> int:
     """Stages a worker holds in one pipe: as asked for, or where nothing is, as the schedule folds two of them."""
-    layout = _layout(wishes, 2) if wishes.chunks == 1 else None
-    return 2 // layout.workers if layout else max(1, wishes.chunks)
+    chunks = CHUNKS.of(wishes)
+    layout = _layout(wishes, 2) if chunks == 1 else None
+    return 2 // layout.workers if layout else chunks
 
 
 def _least_depth(wishes: Wishes, each: int) -> int:
@@ -90,7 +90,7 @@ def _least_depth(wishes: Wishes, each: int) -> int:
 
 def _layout(wishes: Wishes, depth: int) -> StageMap | None:
     """The layout of a pipeline so deep, if there is one."""
-    shape = Shape(depth, wishes.microbatches or depth, wishes.pipes, wishes.chunks, wishes.scale)
+    shape = Shape(depth, wishes.microbatches or depth, wishes.knobs)
     try:
         return find(wishes.schedule).layout(shape) if wishes.schedule else None
     except ScheduleError:

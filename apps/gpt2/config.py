@@ -3,7 +3,9 @@
 A flag left open (None) is chosen and printed; checkpoints and metrics record the resolved configuration.
 """
 
-from dataclasses import dataclass, fields
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,11 +14,13 @@ import tyro
 from apps.common.numbers import refuse_below
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError
+from pipelined.schedules import Knob, knobs_of
+from pipelined.schedules.knobs import set_knobs
 
 LEAST = {
-    **dict.fromkeys(("depth", "width", "chunks", "microbatch", "microbatches", "batch"), 1),
+    **dict.fromkeys(("depth", "width", "microbatch", "microbatches", "batch"), 1),
     **dict.fromkeys(("layers", "d_model", "heads", "vocab", "seq", "keep"), 1),
-    **dict.fromkeys(("pipes", "steps", "warmup", "lr", "weight_decay", "clip"), 0),
+    **dict.fromkeys(("steps", "warmup", "lr", "weight_decay", "clip"), 0),
     **dict.fromkeys(("save_every", "eval_every", "sample"), 0),
 }
 """The smallest value of each number that has one."""
@@ -32,12 +36,8 @@ class Config:
     """Stages a pipeline is cut into (D)."""
     width: int | None = None
     """Pipeline groups side by side (W), each on its own microbatches; of a swarm, peers a stage."""
-    pipes: int = 0
-    """Model replicas inside a group, 2f for chimera; 0 lets the schedule choose."""
-    scale: str = "direct"
-    """How chimera goes beyond D microbatches: direct, forward-doubling or backward-halving."""
-    chunks: int = 1
-    """Stages a rank holds in one pipe."""
+    knobs: tyro.conf.Suppress[tyro.conf.Fixed[Mapping[str, int | str]]] = field(default_factory=dict)
+    """Further settings of the schedule, those that are not the default; each of them is a flag."""
     plan: Path | None = None
     """Run the plan that `python -m pipelined plan --out` wrote, and tell how it keeps its predictions. auto: measure
     first, and choose among all schedules."""
@@ -141,7 +141,8 @@ class Config:
 
     def plain(self) -> dict[str, Any]:
         """The configuration as JSON can hold it."""
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        flags = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "knobs"}
+        return flags | {knob.name: knob.of(self) for knob in knobs_of(self.schedule)}
 
 
 def flag(name: str) -> str:
@@ -163,7 +164,30 @@ def parse(arguments: list[str], default: Config | None = None) -> Config:
 
     Raises:
         SystemExit: 0 after --help, 2 on an unknown flag or a value of another type (tyro names the nearest flag).
-        UsageError: a value out of range.
+        UsageError: a value out of range, or the user's own schedule cannot be read.
     """
-    about = f"{Config.__doc__} --version shows the version."
-    return tyro.cli(Config, args=arguments, default=default or Config(), prog="python -m apps.gpt2", description=about)
+    about, knobs = f"{Config.__doc__} --version shows the version.", knobs_of(_schedule(arguments))
+    flags, default = _with(knobs), default or Config()
+    start = flags(**{f.name: getattr(default, f.name) for f in fields(Config)})
+    found = tyro.cli(flags, args=arguments, default=start, prog="python -m apps.gpt2", description=about)
+    given = {f.name: getattr(found, f.name) for f in fields(Config)}
+    return Config(**{**given, "knobs": set_knobs(knobs, vars(found))})
+
+
+def _with(knobs: Sequence[Knob[Any]]) -> type[Config]:
+    """A `Config` with a flag for each knob.
+
+    Raises:
+        UsageError: a knob has the name of another flag.
+    """
+    for taken in {f.name for f in fields(Config)} & {knob.name for knob in knobs}:
+        raise UsageError(f"the knob {taken} of the schedule has the name of another flag; rename it")
+    made = [(k.name, Annotated[type(k.default), tyro.conf.arg(help=k.help)], field(default=k.default)) for k in knobs]
+    return make_dataclass("Config", made, bases=(Config,), frozen=True)
+
+
+def _schedule(arguments: Sequence[str]) -> str | None:
+    """The schedule that a command line names: its flags depend on it."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--schedule", nargs="?")
+    return parser.parse_known_args(arguments)[0].schedule

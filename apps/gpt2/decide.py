@@ -5,7 +5,7 @@ A run that names no schedule gets Chimera at even depths, and the planner choose
 """
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from os import sched_getaffinity
 from typing import Any
 
@@ -22,7 +22,6 @@ from pipelined.measurement.effort import BRIEF
 from pipelined.measurement.sums import measured_sums
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.decide import Decision, decide, decide_among_all, why_not
-from pipelined.planner.plan_file import require_possible
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.schedules import require_known
@@ -69,15 +68,10 @@ def recorded(config: Mapping[str, Any], schedule: str | None = None) -> Candidat
     Args:
         schedule: the one that the command line names, if any; this one may be a file of the user.
     """
-    found = {field.name: config.get(field.name) for field in fields(Plan)}
-    if any(type(found[field.name]) is not field.type for field in fields(Plan)):
-        return None
     try:
-        require_possible(found)
-        require_known(found["schedule"], schedule)
-        plan = Plan(**found)
-        return Candidate(plan, config.get("recompute") is True) if plan.layout else None
-    except ValueError:
+        require_known(config["schedule"], schedule)
+        return Candidate(Plan.of(config), config.get("recompute") is True)
+    except (KeyError, TypeError, ValueError):
         return None
 
 

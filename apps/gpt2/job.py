@@ -15,7 +15,7 @@ from pipelined.programs.instructions import Instruction
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.programs.record import in_time, record
-from pipelined.schedules import find
+from pipelined.schedules import CHUNKS, find
 from pipelined.simulation.memory import rank_memory
 
 BATCH = 32
@@ -120,9 +120,7 @@ def resolve(config: Config, world_size: int | None, model: ModelConfig | None = 
         config.schedule,
         config.depth,
         config.width,
-        config.pipes,
-        config.chunks,
-        config.scale,
+        config.knobs,
         config.microbatch,
         config.microbatches,
     )
@@ -140,9 +138,9 @@ def _as_its_table(wishes: Wishes) -> Wishes:
     if not wishes.schedule or not wishes.schedule.endswith(".csv"):
         return wishes
     own = find(wishes.schedule).shape
-    chunks = own.chunks if wishes.chunks == 1 else wishes.chunks
+    knobs = {CHUNKS.name: CHUNKS.of(own), **wishes.knobs}
     microbatches = wishes.microbatches or own.microbatches
-    return replace(wishes, depth=wishes.depth or own.depth, microbatches=microbatches, chunks=chunks)
+    return replace(wishes, depth=wishes.depth or own.depth, microbatches=microbatches, knobs=knobs)
 
 
 def sequence_of(config: Config, model: ModelConfig) -> int:

@@ -4,7 +4,7 @@ A flag may repeat what the plan says, but not change it.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +12,25 @@ from apps.gpt2.config import Config, flag
 from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.errors import UsageError
 from pipelined.planner.plan_file import PlanFile, read_plan
-from pipelined.programs.plan import Plan
+from pipelined.programs.plan import SIZES, Plan
 
-ARRANGEMENT = ("schedule", "depth", "width", "pipes", "scale", "chunks", "microbatch", "microbatches", "recompute")
-"""The flags that a plan sets."""
+ARRANGEMENT = ("schedule", *SIZES, "recompute")
+"""The flags that a plan sets, beside the knobs of its schedule."""
 AUTO = Path("auto")
 """Instead of a file: measure and plan before the first step."""
 
 
 def given(config: Config) -> dict[str, Any]:
     """The flags of the arrangement that were given."""
-    left_open = {field.name: field.default for field in fields(Config)}
-    return {name: getattr(config, name) for name in ARRANGEMENT if getattr(config, name) != left_open[name]}
+    left_open = Config()
+    flags = {name: getattr(config, name) for name in ARRANGEMENT}
+    return {name: value for name, value in flags.items() if value != getattr(left_open, name)} | dict(config.knobs)
 
 
 def arrangement(plan: Plan, recompute: bool) -> dict[str, Any]:
-    """The flags that give this plan."""
+    """The fields of a `Config` that give this plan."""
     flags = {name: getattr(plan, name) for name in ARRANGEMENT if name != "recompute"}
-    return {**flags, "recompute": recompute}
+    return {**flags, "knobs": plan.knobs, "recompute": recompute}
 
 
 def is_open(config: Config) -> bool:
@@ -56,11 +57,11 @@ def follow_plan(config: Config, model: Mapping[str, Any], world_size: int | None
         return config, None
     planned = read_plan(config.plan, config.schedule)
     planned.require(config.plan, model, world_size)
-    says = arrangement(planned.plan, planned.recompute)
+    says = {**planned.plan.plain(), "recompute": planned.recompute}
     flags = given(config) | ({} if config.batch is None else {"batch": config.batch})
     for name, value in flags.items():
         planned_value = planned.plan.batch if name == "batch" else says[name]
         if value != planned_value:
             fact = f"{flag(name)} {value} is not what {config.plan} says ({planned_value})"
             raise UsageError(f"{fact}; leave the flag out, or plan again with it")
-    return replace(config, **says), planned
+    return replace(config, **arrangement(planned.plan, planned.recompute)), planned

@@ -3,18 +3,30 @@
 import argparse
 
 from pipelined.errors import UsageError
-from pipelined.schedules import SCALES, Schedule, Shape, known
+from pipelined.schedules import Schedule, Shape, knobs_of, known
+from pipelined.schedules.knobs import set_knobs
 from pipelined.schedules.table import Table
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags of a schedule and its shape."""
+    """Declare the flags of a schedule and its shape, without its knobs."""
     parser.add_argument("name", metavar="NAME", help=f"{', '.join(known())}, a module, a .py file or a .csv table")
     parser.add_argument("--depth", type=int, metavar="D", help="number of stages (a table knows its own)")
     parser.add_argument("--microbatches", type=int, metavar="N", help="microbatches a step (a table knows its own)")
-    parser.add_argument("--pipes", type=int, default=0, metavar="P", help="model replicas, 2f for chimera; 0: its own")
-    parser.add_argument("--chunks", type=int, default=1, metavar="V", help="stages of a pipe on each worker")
-    parser.add_argument("--scale", default="direct", choices=SCALES, help="how to go beyond D microbatches")
+
+
+def add_knobs(parser: argparse.ArgumentParser, name: str) -> None:
+    """Declare the knobs of this project's schedules, and of the user's own schedule if `name` is one.
+
+    Raises:
+        UsageError: that schedule cannot be read, or a knob of it has the name of another flag.
+    """
+    for knob in knobs_of(None if name.startswith("-") else name):
+        kind, choices = type(knob.default), knob.choices or None
+        try:
+            parser.add_argument(knob.flag, type=kind, default=knob.default, choices=choices, help=knob.help)
+        except argparse.ArgumentError as error:
+            raise UsageError(f"the knob {knob.name} of {name} has the name of another flag; rename it") from error
 
 
 def shape_of(arguments: argparse.Namespace, schedule: Schedule) -> Shape:
@@ -29,7 +41,7 @@ def shape_of(arguments: argparse.Namespace, schedule: Schedule) -> Shape:
     for flag, value in (("--depth", depth), ("--microbatches", microbatches)):
         if value is None:
             raise UsageError(f"{flag} is missing ({arguments.name} takes more than one); give {flag} with a number")
-    return Shape(depth, microbatches, arguments.pipes, arguments.chunks, arguments.scale)
+    return Shape(depth, microbatches, set_knobs(knobs_of(arguments.name), vars(arguments)))
 
 
 def add_machine(parser: argparse.ArgumentParser, near: str) -> None:

@@ -21,6 +21,9 @@ from pipelined.programs.timeline import Timed, Timeline
 from pipelined.schedules import Schedule, Shape, find
 from pipelined.schedules.table import Table, write_table
 
+TAKES_KNOBS = True
+"""The settings of the schedule that is named are flags, too."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""

@@ -8,6 +8,9 @@ from pipelined.commands.flags import add_machine, add_shape
 from pipelined.errors import writing
 from pipelined.programs.overlap import SYNCS
 
+TAKES_KNOBS = True
+"""The settings of the schedule that is named are flags, too."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""

@@ -22,8 +22,7 @@ LINK = ("alpha", "beta", "gamma")
 def plan_of(arguments: argparse.Namespace) -> Plan:
     """The arrangement. The microbatch's size does not matter here; it is 2 so that it can be halved."""
     shape = shape_of(arguments, find(arguments.name))
-    asked = (shape.microbatches, shape.pipes, shape.chunks, shape.scale)
-    return Plan(arguments.name, shape.depth, arguments.width, 2, *asked)
+    return Plan(arguments.name, shape.depth, arguments.width, 2, shape.microbatches, shape.knobs)
 
 
 def workload_of(arguments: argparse.Namespace, depth: int) -> Workload:

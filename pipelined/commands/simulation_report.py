@@ -15,10 +15,10 @@ MOST = 16
 def as_json(simulated: Simulated) -> dict[str, Any]:
     """The step for programs; seconds and bytes."""
     plan = simulated.plan
-    shape = {name: getattr(plan, name) for name in ("schedule", "depth", "width", "microbatches", "pipes", "chunks")}
+    shape = plan.plain()
+    del shape["microbatch"]  # a simulation states the costs of a microbatch, not its size
     return {
         **shape,
-        "scale": plan.scale,
         "ranks": plan.world_size,
         "step": simulated.step_seconds,
         "makespan": simulated.makespan,

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelined.errors import UsageError
-from pipelined.programs.plan import Plan
-from pipelined.schedules import SCALES, find, known
+from pipelined.programs.plan import SIZES, Plan
+from pipelined.schedules import find, knobs_of, known
+from pipelined.schedules.registry import declared
 
-CHUNKS = (2, 4)
-"""Numbers of chunks to try, for a schedule that takes several stages of a pipe on a worker."""
+MOST_CHUNKS = 4
+"""The most stages of a pipe on a worker that are tried."""
 STALE = ", not exact"
 """The label of a schedule without a flush: its gradients are those of older weights."""
 ONE_STAGE = "gpipe"
@@ -31,11 +32,9 @@ class Candidate:
     def label(self) -> str:
         """The schedule's name with the settings that differ from the default."""
         plan = self.plan
-        pipes = f" {plan.layout.pipes} pipes" if plan.pipes > 2 else ""
-        chunks = f" {plan.chunks} chunks" if plan.chunks > 1 else ""
-        scale = f" {plan.scale}" if plan.scale != "direct" else ""
+        words = [knob.label(plan.knobs[knob.name]) for knob in knobs_of(plan.schedule) if knob.name in plan.knobs]
         stale = "" if plan.flushes else STALE
-        return f"{plan.schedule}{pipes}{chunks}{scale}{stale}"
+        return " ".join([plan.schedule, *words]) + stale
 
 
 def candidates(
@@ -47,7 +46,7 @@ def candidates(
         ranks: the number of ranks; every plan uses all of them.
         batch: sequences per step, B·N·W.
         layers: the most stages of a plan.
-        fixed: settings that the user has chosen: fields of `Plan`, and `recompute`.
+        fixed: settings that the user has chosen: sizes and knobs of a `Plan`, and `recompute`.
         stale: include schedules without a flush.
     Raises:
         UsageError: no such schedule, or no plan matches.
@@ -57,8 +56,12 @@ def candidates(
     names = [fixed["schedule"]] if "schedule" in fixed else known()
     for name in names:
         find(name)
-    every = dict.fromkeys(plan for name in names for plan in _of(name, ranks, batch, layers, alone=len(names) == 1))
-    every = [plan for plan in every if all(_chosen(plan, name) == value for name, value in fixed.items())]
+    every = [
+        plan
+        for name in names
+        for plan in _of(name, ranks, batch, layers, fixed=fixed, deep=len(names) > 1 and name != ONE_STAGE)
+        if all(getattr(plan, size) == fixed[size] for size in SIZES if size in fixed)
+    ]
     found = [plan for plan in every if stale or plan.flushes]
     if not found:
         asked = "".join(f", {name}: {value}" for name, value in fixed.items())
@@ -76,41 +79,38 @@ def data_parallel(ranks: int, batch: int) -> Plan | None:
     return None if batch % ranks else Plan(ONE_STAGE, 1, ranks, batch // ranks, 1)
 
 
-def _of(name: str, ranks: int, batch: int, layers: int, alone: bool) -> Iterator[Plan]:
-    for depth in range(1 if alone or name == ONE_STAGE else 2, min(layers, ranks * max(CHUNKS)) + 1):
-        for pipes, chunks, scale in _variants(name, depth):
-            group = _try(name, depth, 1, 2, depth, pipes, chunks, scale)
+def _of(name: str, ranks: int, batch: int, layers: int, *, fixed: Mapping[str, Any], deep: bool) -> Iterator[Plan]:
+    """The plans of one schedule; deep: without those of a single stage, as `ONE_STAGE` stands for them."""
+    for depth in range(2 if deep else 1, min(layers, ranks * MOST_CHUNKS) + 1):
+        for knobs in _variants(name, depth, batch, fixed):
+            counts = (depth, *_divisors(batch))  # a schedule may refuse some, and all give the same workers
+            group = next(filter(None, (_try(name, depth, 1, 2, number, knobs) for number in counts)), None)
             if group is None or ranks % group.layout.workers:
                 continue
             width = ranks // group.layout.workers
             for microbatch in _divisors(batch // width if batch % width == 0 else 0):
-                plan = _try(name, depth, width, microbatch, batch // width // microbatch, pipes, chunks, scale)
-                if plan is not None and not (scale == "forward-doubling" and plan.microbatches < 2 * depth):
-                    yield plan  # forward doubling with fewer than 2D microbatches doubles nothing
+                microbatches = batch // width // microbatch
+                plan = _try(name, depth, width, microbatch, microbatches, knobs)
+                if plan is not None and knobs in _variants(name, depth, microbatches, fixed):
+                    yield plan
 
 
-def _variants(name: str, depth: int) -> Iterator[tuple[int, int, str]]:
-    """(pipes, chunks, scale) to try with a schedule at a depth; the schedule may refuse some of them."""
-    yield 0, 1, "direct"
-    plain = _try(name, depth, 1, 1, depth)
-    if plain is None or plain.layout.workers == depth:  # else chunks 1 already folds the stages
-        yield from ((0, chunks, "direct") for chunks in CHUNKS if depth % chunks == 0)
-    yield from ((0, 1, scale) for scale in SCALES if scale != "direct")
-    yield from ((2 * each_way, 1, "direct") for each_way in range(2, depth // 2 + 1) if depth // 2 % each_way == 0)
+def _variants(name: str, depth: int, microbatches: int, fixed: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The knobs to try with a schedule: those that the user fixed, and one at a time of the schedule's own others."""
+    chosen = {knob.name: fixed[knob.name] for knob in knobs_of(name) if knob.name in fixed}
+    own = [knob for knob in declared(find(name)) if knob.name not in fixed]
+    return [chosen] + [{**chosen, knob.name: value} for knob in own for value in knob.tries(depth, microbatches)]
 
 
-def _try(name: str, *shape: int | str) -> Plan | None:
+def _try(
+    name: str, depth: int, width: int, microbatch: int, microbatches: int, knobs: Mapping[str, Any]
+) -> Plan | None:
     """The plan, or None if the schedule refuses the shape or the microbatch cannot be cut."""
     try:
-        plan = Plan(name, *shape)  # type: ignore[arg-type]
+        plan = Plan(name, depth, width, microbatch, microbatches, knobs)
         return plan if plan.layout else None
     except UsageError:
         return None
-
-
-def _chosen(plan: Plan, name: str) -> int | str:
-    """A field of a plan; for `pipes` the actual number, where the plan may have 0 (the schedule's choice)."""
-    return plan.layout.pipes if name == "pipes" else getattr(plan, name)
 
 
 def _divisors(number: int) -> list[int]:

@@ -7,7 +7,7 @@ broadcasts the decision; every arrangement trains on the same batch. Torch is im
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -59,7 +59,7 @@ class Decision:
     def plain(self) -> dict[str, Any]:
         """As JSON, for the broadcast to the other ranks."""
         return {
-            "plan": asdict(self.candidate.plan),
+            "plan": self.candidate.plan.plain(),
             "recompute": self.candidate.recompute,
             "reason": self.reason,
             "step_s": self.step_s,
@@ -69,7 +69,7 @@ class Decision:
     def of(cls, told: dict[str, Any]) -> "Decision":
         """A decision from the JSON of `plain`; raises ScheduleError for a schedule that is not the project's own."""
         require_known(told["plan"]["schedule"])
-        return cls(Candidate(Plan(**told["plan"]), told["recompute"]), told["reason"], told["step_s"])
+        return cls(Candidate(Plan.of(told["plan"]), told["recompute"]), told["reason"], told["step_s"])
 
 
 async def decide(transport: Transport, model: PlannedModel, launch: Launch, ruled: Plan) -> Decision:
@@ -168,10 +168,10 @@ async def tried(
     from pipelined.planner.trial import try_plans
 
     outcomes = answer.worth_trying(most) if answer else []
-    plans = [[asdict(one.candidate.plan), one.candidate.recompute] for one in outcomes]
+    plans = [[one.candidate.plan.plain(), one.candidate.recompute] for one in outcomes]
     told = await broadcast(transport, "worth trying", plans if answer else None)
     place = place_of(launch, ranks_here(launch, transport.world_size))
-    chosen = [Candidate(Plan(**plan), again) for plan, again in told]
+    chosen = [Candidate(Plan.of(plan), again) for plan, again in told]
     seconds = await try_plans(transport, model, chosen, place, tell)
     return answer and answer.tried(outcomes, seconds)
 

@@ -98,10 +98,8 @@ def as_json(answer: Answer, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(outcome: Outcome, answer: Answer) -> dict[str, Any]:
-    plan = outcome.candidate.plan
-    names = ("schedule", "depth", "width", "microbatch", "microbatches", "pipes", "chunks", "scale")
     return {
-        **{name: getattr(plan, name) for name in names},
+        **outcome.candidate.plan.plain(),
         "recompute": outcome.candidate.recompute,
         "step_s": outcome.step_s,
         "tried_s": outcome.tried_s,

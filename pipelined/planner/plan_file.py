@@ -5,7 +5,7 @@ The content is untrusted: every field is checked, and each fault becomes one mes
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,6 @@ from pipelined.schedules import require_known
 FORMAT, VERSION = "pipelined-plan", 1
 MOST_BYTES = 16 << 20
 """The most bytes of a plan file."""
-MOST = 1 << 16
-"""The largest number of stages, groups, microbatches or pipes; no job needs more."""
-MOST_CELLS = 1 << 20
-"""The largest product of stages and groups, microbatches or pipes; layout and check take time and memory in proportion
-to it."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +61,7 @@ class PlanFile:
             "version": VERSION,
             "model": dict(self.model),
             "ranks": self.plan.world_size,
-            "plan": {field.name: getattr(self.plan, field.name) for field in fields(Plan)},
+            "plan": self.plan.plain(),
             "recompute": self.recompute,
             "predicted": {"step_s": self.step_s, "memory": list(self.memory)},
             "why": self.why,
@@ -133,10 +128,8 @@ def _read(path: Path) -> Any:
 def _planned(told: Mapping[str, Any], schedule: str | None) -> PlanFile:
     predicted = told["predicted"]
     require_known(_value(told["plan"], "schedule", str), schedule)
-    settings = {field.name: _value(told["plan"], field.name, field.type) for field in fields(Plan)}
-    require_possible(settings)
     return PlanFile(
-        Plan(**settings),
+        Plan.of(told["plan"]),
         _value(told, "recompute", bool),
         dict(_value(told, "model", dict)),
         _seconds(predicted["step_s"]),
@@ -144,24 +137,6 @@ def _planned(told: Mapping[str, Any], schedule: str | None) -> PlanFile:
         _value(told, "why", str),
         _value(told, "found", dict),
     )
-
-
-def require_possible(sizes: Mapping[str, Any]) -> None:
-    """Refuse sizes from a file with which the layout or the check would take hours.
-
-    Args:
-        sizes: the fields of a `Plan`; only whole numbers are checked.
-    Raises:
-        ValueError: a number is too large; the message names it and the limit.
-    """
-    for name, value in sizes.items():
-        if type(value) is int and value > MOST:
-            raise ValueError(f"{name} is {value} and can be {MOST} at most")
-    for name in ("width", "microbatches", "pipes"):
-        cells = sizes["depth"] * sizes[name]
-        if cells > MOST_CELLS:
-            fact = f"depth times {name} is {cells} ({sizes['depth']} x {sizes[name]}) and can be {MOST_CELLS} at most"
-            raise ValueError(f"{fact}; use fewer stages or {name}")
 
 
 def _value(told: Mapping[str, Any], name: str, kind: type) -> Any:

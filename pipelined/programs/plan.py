@@ -4,16 +4,28 @@ Ranks are numbered group by group, so that neighbouring stages of a pipeline are
 gradient all-reduce of a stage spans the groups.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from pipelined.errors import UsageError
 from pipelined.programs.staleness import steps_to_fill
-from pipelined.schedules import Shape, StageMap, find
+from pipelined.schedules import SCALE, Shape, StageMap, find, knobs_of
+from pipelined.schedules.knobs import Value, set_knobs
 
 
 class PlanError(UsageError):
     """A job that cannot be laid out; the message ends in the remedy."""
+
+
+SIZES = ("depth", "width", "microbatch", "microbatches")
+"""The whole numbers of every plan."""
+MOST = 1 << 16
+"""The largest number of stages, groups, microbatches or pipes that is read from a file; no job needs more."""
+MOST_CELLS = 1 << 20
+"""The largest product of stages and groups, microbatches or pipes that is read from a file; layout and check take time
+and memory in proportion to it."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +38,8 @@ class Plan:
         width: pipeline groups that run in parallel on their own microbatches, W.
         microbatch: sequences in a microbatch, B.
         microbatches: microbatches of a group per step, N.
-        pipes: model replicas inside a group (2f for Chimera); 0 lets the schedule choose.
-        chunks: the stages that a worker holds in one pipe.
-        scale: how a schedule takes more than D microbatches.
+        knobs: the schedule's further settings by name (see `schedules.knobs`); those that are missing, or that have
+            their default, are left out.
     """
 
     schedule: str
@@ -36,21 +47,43 @@ class Plan:
     width: int
     microbatch: int
     microbatches: int
-    pipes: int = 0
-    chunks: int = 1
-    scale: str = "direct"
+    knobs: Mapping[str, Value] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        for name in ("depth", "width", "microbatch", "microbatches", "chunks"):
+        object.__setattr__(self, "knobs", set_knobs(knobs_of(self.schedule), self.knobs))
+        for name in ("depth", "width", "microbatch", "microbatches"):
             if getattr(self, name) < 1:
                 raise PlanError(f"--{name} must be at least 1 (it is {getattr(self, name)})")
         if self.microbatch % self.layout.parts:
-            fact = f"{self.scale} cuts each microbatch in {self.layout.parts} (--microbatch {self.microbatch})"
+            fact = f"{SCALE.of(self)} cuts each microbatch in {self.layout.parts} (--microbatch {self.microbatch})"
             raise PlanError(f"{fact}; make it a multiple of {self.layout.parts}")
         every = self.layout.updates.every
         if self.total_microbatches // self.width % every:
             fact = f"{self.schedule} updates by {every} microbatches at a time (microbatches: "
             raise PlanError(f"{fact}{self.microbatches}); use a multiple of {every}")
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> "Plan":
+        """A plan from the JSON of `plain`, read from a file or sent by a peer. A missing knob has its default.
+
+        The schedule's code is run, so let `require_known` check its name first.
+
+        Raises:
+            KeyError, TypeError, ValueError: a field is missing, of another type, or a size is too large.
+            PlanError, ScheduleError: the schedule refuses the plan.
+        """
+        sizes = {name: told[name] for name in SIZES}
+        for name, value in sizes.items():
+            if type(value) is not int:
+                raise TypeError(f"{name} is {value!r} and should be of type int")
+        knobs = {knob.name: told.get(knob.name, knob.default) for knob in knobs_of(told["schedule"])}
+        require_possible({**sizes, **knobs})
+        return cls(told["schedule"], **sizes, knobs=knobs)
+
+    def plain(self) -> dict[str, Any]:
+        """The plan as flat JSON: the schedule, the sizes, and every knob with its value."""
+        sizes = {name: getattr(self, name) for name in SIZES}
+        return {"schedule": self.schedule, **sizes, **{knob.name: knob.of(self) for knob in knobs_of(self.schedule)}}
 
     @cached_property
     def layout(self) -> StageMap:
@@ -59,7 +92,7 @@ class Plan:
 
     @property
     def shape(self) -> Shape:
-        return Shape(self.depth, self.microbatches, self.pipes, self.chunks, self.scale)
+        return Shape(self.depth, self.microbatches, self.knobs)
 
     @property
     def world_size(self) -> int:
@@ -123,3 +156,22 @@ class Plan:
     def global_microbatch(self, group: int, microbatch: int) -> int:
         """The number of a group's microbatch among all microbatches of the step."""
         return group * (self.total_microbatches // self.width) + microbatch
+
+
+def require_possible(sizes: Mapping[str, Any]) -> None:
+    """Refuse sizes from a file with which the layout or the check would take hours.
+
+    Args:
+        sizes: the sizes and knobs of a `Plan`; only whole numbers are checked.
+    Raises:
+        ValueError: a number is too large; the message names it and the limit.
+    """
+    numbers = {name: value for name, value in sizes.items() if type(value) is int}
+    for name, value in numbers.items():
+        if value > MOST:
+            raise ValueError(f"{name} is {value} and can be {MOST} at most")
+    for name, value in numbers.items():
+        cells = sizes["depth"] * value
+        if name not in ("depth", "microbatch") and cells > MOST_CELLS:
+            fact = f"depth times {name} is {cells} ({sizes['depth']} x {value}) and can be {MOST_CELLS} at most"
+            raise ValueError(f"{fact}; use fewer stages or {name}")

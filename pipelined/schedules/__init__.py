@@ -1,12 +1,16 @@
 """The schedules, one per file (the file's name is the schedule's name), and the worker that they command."""
 
-from pipelined.schedules.layout import FLUSH, SCALES, Layout, ScheduleError, Shape, StageMap, Updates
-from pipelined.schedules.registry import Schedule, find, known, require_known
+from pipelined.schedules.knobs import CHUNKS, PIPES, SCALE, Knob
+from pipelined.schedules.layout import FLUSH, Layout, ScheduleError, Shape, StageMap, Updates
+from pipelined.schedules.registry import Schedule, find, knobs_of, known, require_known
 from pipelined.schedules.worker import Worker
 
 __all__ = [
+    "CHUNKS",
     "FLUSH",
-    "SCALES",
+    "PIPES",
+    "SCALE",
+    "Knob",
     "Layout",
     "Schedule",
     "ScheduleError",
@@ -15,6 +19,7 @@ __all__ = [
     "Updates",
     "Worker",
     "find",
+    "knobs_of",
     "known",
     "require_known",
 ]

@@ -15,9 +15,12 @@ Source: Li and Hoefler, Chimera (2021), sections 3.1 (two pipes), 3.5 (more micr
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipelined.schedules.layout import SCALES, ScheduleError, Shape, StageMap
+from pipelined.schedules.knobs import PIPES, SCALE
+from pipelined.schedules.layout import ScheduleError, Shape, StageMap
 from pipelined.schedules.shapes import check_chunks, check_even, check_positive
 from pipelined.schedules.worker import Worker
+
+KNOBS = (SCALE, PIPES)
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def layout(shape: Shape) -> ChimeraStageMap:
     check_positive(shape)
     check_chunks("chimera", shape)
     each_way = _each_way(shape)
-    parts = 2 if shape.scale == "backward-halving" else 1
+    parts = 2 if SCALE.of(shape) == "backward-halving" else 1
     units = tuple(_units(shape, 2 * each_way, parts))
     placement = dict(_placement(shape.depth, each_way))
     return ChimeraStageMap(shape.depth, shape.depth, placement, _numbered(units), parts=parts, units=units)
@@ -107,7 +110,7 @@ def _placement(depth: int, each_way: int) -> Iterator[tuple[tuple[int, int], int
 
 def _units(shape: Shape, pipes: int, parts: int) -> Iterator[Unit]:
     depth, left = shape.depth, shape.microbatches * parts
-    if shape.scale != "direct":
+    if SCALE.of(shape) != "direct":
         _check_doubling(shape, pipes)
         for _ in range(left // (2 * depth)):
             yield Unit((depth, depth), 2)
@@ -130,7 +133,7 @@ def _numbered(units: tuple[Unit, ...]) -> tuple[tuple[int, ...], ...]:
 def _each_way(shape: Shape) -> int:
     """f, the number of pipes in each direction."""
     check_even("chimera", shape)
-    pipes, half = shape.pipes or 2, shape.depth // 2
+    pipes, half = PIPES.of(shape) or 2, shape.depth // 2
     possible = [2 * f for f in range(1, half + 1) if half % f == 0]
     if pipes not in possible:
         fact = f"chimera has 2f pipes where f divides half the depth (pipes: {pipes}, depth: {shape.depth})"
@@ -139,10 +142,9 @@ def _each_way(shape: Shape) -> int:
 
 
 def _check_doubling(shape: Shape, pipes: int) -> None:
-    if shape.scale not in SCALES:
-        raise ScheduleError(f"unknown scale {shape.scale!r}; known: {', '.join(SCALES)}")
+    scale = SCALE.of(shape)
     if pipes != 2:
-        raise ScheduleError(f"{shape.scale} takes two pipes (pipes: {pipes}); use --pipes 2 or --scale direct")
+        raise ScheduleError(f"{scale} takes two pipes (pipes: {pipes}); use --pipes 2 or --scale direct")
     if shape.microbatches % shape.depth:
-        fact = f"{shape.scale} takes whole units (microbatches: {shape.microbatches}, depth: {shape.depth})"
+        fact = f"{scale} takes whole units (microbatches: {shape.microbatches}, depth: {shape.depth})"
         raise ScheduleError(f"{fact}; use a multiple of the depth, or --scale direct")

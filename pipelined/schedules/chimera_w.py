@@ -15,9 +15,12 @@ docs/chimera_w.md says where they do not, and how much longer the bubble is then
 from collections import deque
 
 from pipelined.schedules import chimera
+from pipelined.schedules.knobs import PIPES
 from pipelined.schedules.layout import Shape
 from pipelined.schedules.shapes import check_direct
 from pipelined.schedules.worker import Worker
+
+KNOBS = (PIPES,)
 
 PATIENCE = 0.25
 """The longest wait for a due message before a weight half begins, as a share of the weight half's seconds.

@@ -7,9 +7,12 @@ With v = 1 the schedule is 1F1B, and D-w are alive.
 Source: Narayanan et al., Efficient large-scale language model training (2021), section 2.2.
 """
 
+from pipelined.schedules.knobs import CHUNKS
 from pipelined.schedules.layout import ScheduleError, Shape, StageMap
 from pipelined.schedules.shapes import check_direct, check_pipes, check_positive
 from pipelined.schedules.worker import Worker
+
+KNOBS = (CHUNKS,)
 
 
 def layout(shape: Shape) -> StageMap:
@@ -21,10 +24,11 @@ def layout(shape: Shape) -> StageMap:
     check_positive(shape)
     check_pipes("interleaved", shape, 1)
     check_direct("interleaved", shape)
-    workers, left = divmod(shape.depth, shape.chunks)
+    chunks = CHUNKS.of(shape)
+    workers, left = divmod(shape.depth, chunks)
     if left or not workers:
-        fact = f"interleaved puts as many stages on every worker (depth: {shape.depth}, chunks: {shape.chunks})"
-        raise ScheduleError(f"{fact}; use --depth {_multiples(shape.depth, shape.chunks)}")
+        fact = f"interleaved puts as many stages on every worker (depth: {shape.depth}, chunks: {chunks})"
+        raise ScheduleError(f"{fact}; use --depth {_multiples(shape.depth, chunks)}")
     if shape.microbatches % workers:
         fact = f"interleaved takes rounds of a microbatch a worker (microbatches: {shape.microbatches}, workers: "
         raise ScheduleError(f"{fact}{workers}); use --microbatches {_multiples(shape.microbatches, workers)}")

@@ -1,10 +1,9 @@
 """The shape that the caller requests from a schedule, and the stage map that the schedule returns."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from pipelined.errors import UsageError
-
-SCALES = ("direct", "forward-doubling", "backward-halving")
 
 
 class ScheduleError(UsageError):
@@ -18,17 +17,13 @@ class Shape:
     Args:
         depth: the number of stages, D.
         microbatches: per pipeline group and step, N.
-        pipes: model replicas inside a group (2f for Chimera); 0 lets the schedule choose.
-        chunks: the stages that a worker holds in one pipe, V.
-        scale: how to schedule more than D microbatches, one of `SCALES`.
+        knobs: values of `knobs.Knob`s by name; a knob that is missing has its default.
         steps: steps in a segment; more than 1 only for asynchronous schedules, which do not flush between steps.
     """
 
     depth: int
     microbatches: int
-    pipes: int = 0
-    chunks: int = 1
-    scale: str = "direct"
+    knobs: Mapping[str, int | str] = field(default_factory=dict, hash=False)
     steps: int = 1
 
 

@@ -11,16 +11,23 @@ from types import ModuleType
 from typing import Any
 
 from pipelined.schedules.bounded import announced, bounded
+from pipelined.schedules.knobs import Knob
 from pipelined.schedules.layout import ScheduleError, Shape, StageMap
 from pipelined.schedules.worker import Worker
 
-EARLIER_VERBS = {
+EARLIER = {
     "ready": "write worker.here(op, pipe)",
     "comes": "write await worker.wait((op, pipe), patience=0.25)",
     "first_of": "write await worker.wait((op, pipe), …)",
     "enters": 'write await worker.wait(("F", pipe))',
+    "pipes": "write PIPES.of(shape), with PIPES from pipelined.schedules",
+    "chunks": "write CHUNKS.of(shape), with CHUNKS from pipelined.schedules",
+    "scale": "write SCALE.of(shape), with SCALE from pipelined.schedules",
 }
-"""Verbs of a worker that an earlier version had, and what to write now."""
+"""Attributes of a worker and a shape that an earlier version had, and what to write now."""
+
+TAKEN = ("schedule", "depth", "width", "microbatch", "microbatches", "recompute", "steps")
+"""Settings that every schedule has, so that no knob may have their names."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,11 @@ class OwnSchedule:
     @property
     def __name__(self) -> str:
         return self.name
+
+    @property
+    def KNOBS(self) -> tuple[Knob[Any], ...]:
+        """The knobs that the module declares."""
+        return tuple(getattr(self.module, "KNOBS", ()))
 
     def layout(self, shape: Shape) -> StageMap:
         """The layout that the module returns.
@@ -75,7 +87,12 @@ def load(name: str, others: Sequence[str]) -> OwnSchedule:
     if missing:
         need = "layout(shape) and async schedule(worker)"
         raise ScheduleError(f"{name} is no schedule (it lacks {', '.join(missing)}); it must define {need}")
-    return OwnSchedule(name, module)
+    schedule = OwnSchedule(name, module)
+    for knob in schedule.KNOBS:
+        if not isinstance(knob, Knob) or not knob.name.isidentifier() or knob.name in TAKEN:
+            fact = f"{name} declares {knob!r}, which cannot be a knob"
+            raise ScheduleError(f"{fact}; declare Knob(NAME, DEFAULT, HELP) with a name other than {', '.join(TAKEN)}")
+    return schedule
 
 
 def is_module(name: str) -> bool:
@@ -97,8 +114,8 @@ def attempted(what: str, work: Callable[[], Any], remedy: str = "mend that") -> 
         raise
     except (Exception, SystemExit) as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        if isinstance(error, AttributeError) and isinstance(error.obj, Worker):
-            remedy = EARLIER_VERBS.get(error.name, remedy)
+        if isinstance(error, AttributeError) and isinstance(error.obj, Worker | Shape):
+            remedy = EARLIER.get(str(error.name), remedy)
         where = "" if isinstance(error, SyntaxError | ImportError | OSError) else f" at {frame.filename}:{frame.lineno}"
         raise ScheduleError(f"{what} ({type(error).__name__}: {error}{where}); {remedy}") from error
 

@@ -2,9 +2,11 @@
 
 import importlib
 import shlex
+from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from pipelined.schedules.knobs import Knob
 from pipelined.schedules.layout import ScheduleError, Shape, StageMap
 from pipelined.schedules.own import is_module, load
 from pipelined.schedules.table import read_table
@@ -62,6 +64,43 @@ def known() -> list[str]:
     return sorted(SCHEDULES)
 
 
+def knobs_of(name: str | None = None) -> tuple[Knob[Any], ...]:
+    """The knobs of all schedules of the project, and those of the user's own schedule of this name, if it is one.
+
+    A setting has one meaning for all schedules, so that plans of two schedules can be compared and any of them
+    written to a file; a schedule refuses a value that it cannot take. Code of the user is imported and run.
+
+    Raises:
+        ScheduleError: the user's own schedule cannot be read, or declares a knob of this project with another meaning.
+    """
+    knobs = _knobs_of_the_project()
+    if name in SCHEDULES or not (name and is_own(name)):
+        return tuple(knobs.values())
+    own = {knob.name: knob for knob in declared(load(name, known()))}
+    for taken in {*own} & {*knobs}:
+        if own[taken] != knobs[taken]:
+            fact = f"{name} declares the knob {taken}, which is one of this project's"
+            raise ScheduleError(f"{fact}; import {taken.upper()} from pipelined.schedules, or give it another name")
+    return tuple({**knobs, **own}.values())
+
+
+@cache
+def _knobs_of_the_project() -> dict[str, Knob[Any]]:
+    return {knob.name: knob for name in known() for knob in declared(find(name))}
+
+
+def declared(schedule: Schedule) -> tuple[Knob[Any], ...]:
+    """The knobs that a schedule declares in `KNOBS`; a schedule without any need not have it."""
+    return getattr(schedule, "KNOBS", ())
+
+
+def is_own(name: str) -> bool:
+    """Whether a name is that of a user's own module or .py file."""
+    if name in SCHEDULES or name.endswith(".csv"):
+        return False
+    return name.endswith(".py") or is_module(name)
+
+
 def require_known(name: str, given: str | None = None) -> None:
     """Refuse a name that was read from a file or sent by a peer, unless it is one of `known()`.
 
@@ -87,7 +126,7 @@ def find(name: str) -> Schedule:
         return importlib.import_module(SCHEDULES[name])
     if name.endswith(".csv"):
         return read_table(Path(name))
-    if name.endswith(".py") or is_module(name):
+    if is_own(name):
         return load(name, known())
     meant = ELSEWHERE.get(name.lower().replace("-", "_"))
     if meant:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
+from pipelined.schedules.knobs import CHUNKS, PIPES, SCALE
 from pipelined.schedules.layout import ScheduleError, Shape, StageMap
 from pipelined.schedules.worker import Worker
 
@@ -52,8 +53,8 @@ def folded(name: str, shape: Shape) -> StageMap:
     check_positive(shape)
     check_pipes(name, shape, 1)
     check_direct(name, shape)
-    if shape.chunks not in (1, 2):
-        raise ScheduleError(f"{name} folds two stages onto each worker (chunks: {shape.chunks}); use --chunks 2")
+    if CHUNKS.of(shape) not in (1, 2):
+        raise ScheduleError(f"{name} folds two stages onto each worker (chunks: {CHUNKS.of(shape)}); use --chunks 2")
     check_even(name, shape)
     placement = {(0, stage): min(stage, shape.depth - 1 - stage) for stage in range(shape.depth)}
     return StageMap(shape.depth, shape.depth // 2, placement, (tuple(range(shape.microbatches)),))
@@ -74,28 +75,29 @@ async def follow(worker: Worker, order: Iterable[tuple[str, Place]]) -> None:
 
 def check_positive(shape: Shape) -> None:
     """Refuse a shape without stages, microbatches, chunks or steps."""
-    for name in ("depth", "microbatches", "chunks", "steps"):
+    CHUNKS.of(shape)
+    for name in ("depth", "microbatches", "steps"):
         if getattr(shape, name) < 1:
             raise ScheduleError(f"--{name} must be at least 1 (it is {getattr(shape, name)})")
 
 
 def check_chunks(name: str, shape: Shape) -> None:
     """Refuse more than one stage of a pipe on a worker."""
-    if shape.chunks != 1:
-        raise ScheduleError(f"{name} puts one stage of a pipe on a worker (chunks: {shape.chunks}); use --chunks 1")
+    if (chunks := CHUNKS.of(shape)) != 1:
+        raise ScheduleError(f"{name} puts one stage of a pipe on a worker (chunks: {chunks}); use --chunks 1")
 
 
 def check_pipes(name: str, shape: Shape, pipes: int) -> None:
     """Refuse a number of pipes other than the schedule's."""
-    if shape.pipes not in (0, pipes):
+    if PIPES.of(shape) not in (0, pipes):
         has = "one pipe" if pipes == 1 else f"{pipes} pipes"
-        raise ScheduleError(f"{name} has {has} (pipes: {shape.pipes}); leave --pipes out, or use chimera")
+        raise ScheduleError(f"{name} has {has} (pipes: {PIPES.of(shape)}); leave --pipes out, or use chimera")
 
 
 def check_direct(name: str, shape: Shape) -> None:
     """Refuse a scale other than "direct"."""
-    if shape.scale != "direct":
-        raise ScheduleError(f"{name} takes its microbatches as they are (scale: {shape.scale}); use --scale direct")
+    if (scale := SCALE.of(shape)) != SCALE.default:
+        raise ScheduleError(f"{name} takes its microbatches as they are (scale: {scale}); use --scale direct")
 
 
 def check_even(name: str, shape: Shape) -> None:

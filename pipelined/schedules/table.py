@@ -24,8 +24,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from pipelined.schedules.knobs import CHUNKS, PIPES, SCALE
 from pipelined.schedules.layout import FLUSH, ScheduleError, Shape, StageMap, Updates
 from pipelined.schedules.worker import EVERY, SUM, Worker
 
@@ -65,7 +66,8 @@ class Table:
         """The one shape that the table takes. Without a flush the whole table counts as one step here; other numbers of
         microbatches are taken too."""
         (depth, pipes), held = self._sizes, Counter((worker, pipe) for (pipe, _), worker in self._holders.items())
-        return Shape(depth, len({(c[1], c[3]) for c in self._cells}), pipes, max(held.values()))
+        knobs = {PIPES.name: pipes, CHUNKS.name: max(held.values())}
+        return Shape(depth, len({(c[1], c[3]) for c in self._cells}), knobs)
 
     def layout(self, shape: Shape) -> StageMap:
         """Each stage on the worker that has most of its instructions.
@@ -117,10 +119,16 @@ class Table:
     def _check_shape(self, asked: Shape) -> None:
         own = self.shape
         microbatches = own.microbatches if self.updates.flushes else asked.microbatches
-        wanted = {"depth": (own.depth,), "microbatches": (microbatches,), "pipes": (0, own.pipes)}
-        for name, possible in {**wanted, "chunks": (1, own.chunks), "scale": ("direct",)}.items():
-            if getattr(asked, name) not in possible:
-                fact = f"{self.name} is a table of one shape (--{name} {getattr(asked, name)}, its own: {possible[-1]})"
+        sizes: list[tuple[str, Any, Any]] = [
+            ("depth", asked.depth, own.depth),
+            ("microbatches", asked.microbatches, microbatches),
+        ]
+        for knob in (PIPES, CHUNKS, SCALE):  # a default leaves it to the table
+            value = knob.of(asked)
+            sizes += [(knob.name, value, knob.of(own))] * (value != knob.default)
+        for name, value, possible in sizes:
+            if value != possible:
+                fact = f"{self.name} is a table of one shape (--{name} {value}, its own: {possible})"
                 raise ScheduleError(f"{fact}; use --depth {own.depth} --microbatches {own.microbatches}")
 
 

@@ -10,6 +10,7 @@ import pytest
 from apps.gpt2.config import Config, flag
 from pipelined.__main__ import COMMANDS, main
 from pipelined.process.launch import MPI, SLURM, TORCHRUN
+from pipelined.schedules import knobs_of
 from tests.launching import ROOT, launched
 
 TEXT = (ROOT / "docs" / "command-line.md").read_text()
@@ -42,8 +43,9 @@ def shown(default):
 
 def test_every_flag_of_training_is_there_with_its_default():
     found = [row for row in rows(part("## python -m apps.gpt2")) if row[0].startswith("--")]
-    assert dict(found) == {flag(f.name): shown(f.default) for f in fields(Config)}
-    assert len(found) == len(fields(Config))
+    flags = {flag(f.name): shown(f.default) for f in fields(Config) if f.name != "knobs"}
+    flags |= {knob.flag: shown(knob.default) for knob in knobs_of()}
+    assert dict(found) == flags and len(found) == len(flags)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

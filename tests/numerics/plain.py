@@ -59,8 +59,8 @@ class Case:
     @property
     def plan(self) -> Plan:
         microbatch = 2 * self.parts
-        shape = (self.microbatches, self.pipes, self.chunks, self.scale)
-        return Plan(self.schedule, self.depth, self.width, microbatch, *shape)
+        knobs = {"pipes": self.pipes, "chunks": self.chunks, "scale": self.scale}
+        return Plan(self.schedule, self.depth, self.width, microbatch, self.microbatches, knobs)
 
     @property
     def model(self) -> GPT2:

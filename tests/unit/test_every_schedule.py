@@ -7,15 +7,16 @@ from hypothesis import strategies as st
 from pipelined.programs.check import check
 from pipelined.programs.price import Costs, price
 from pipelined.programs.record import record
-from pipelined.schedules import SCALES, ScheduleError, Shape, find, known
+from pipelined.schedules import CHUNKS, PIPES, SCALE, ScheduleError, Shape, find, known
 from pipelined.schedules.registry import ELSEWHERE
 
 NAMES = known()
 every_schedule = pytest.mark.parametrize("name", NAMES)
 
-shapes = st.builds(
-    Shape, st.integers(1, 12), st.integers(1, 26), st.integers(0, 8), st.integers(0, 4), st.sampled_from(SCALES)
+knobs = st.fixed_dictionaries(
+    {PIPES.name: st.integers(0, 8), CHUNKS.name: st.integers(0, 4), SCALE.name: st.sampled_from(SCALE.choices)}
 )
+shapes = st.builds(Shape, st.integers(1, 12), st.integers(1, 26), knobs)
 
 
 def taken(name, depth):
@@ -64,7 +65,8 @@ def test_microbatches_enter_a_pipe_in_the_order_of_their_numbers(name):
 @pytest.mark.parametrize("field", ["depth", "microbatches", "chunks"])
 def test_nothing_to_do_is_refused(name, field):
     with pytest.raises(ScheduleError, match=rf"--{field} must be at least 1 \(it is 0\)"):
-        find(name).layout(Shape(**{"depth": 4, "microbatches": 4, field: 0}))
+        sizes = {"depth": 4, "microbatches": 4, "chunks": 1, field: 0}
+        find(name).layout(Shape(sizes["depth"], sizes["microbatches"], {"pipes": {"chunks": sizes["chunks"]}}))
 
 
 @every_schedule

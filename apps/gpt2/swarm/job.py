@@ -21,9 +21,6 @@ STAGES, PEERS_A_STAGE = 3, 2
 ROWS = 4
 """The most sequences in a microbatch, by default."""
 MEANINGLESS = {
-    "pipes": "a swarm has one replica of each stage a peer",
-    "scale": "a swarm's trainers take microbatches as they can",
-    "chunks": "a peer holds one stage",
     "plan": "a swarm plans nothing: its peers go where they help most",
     "all_reduce": "the peers of a stage sum by slices that each of them owns",
     "trace": "microbatches go through whichever peers answer",
@@ -136,6 +133,8 @@ def resolve_swarm(config: Config, world_size: int | None) -> SwarmJob:
 
 
 def _refuse_meaningless(config: Config) -> None:
+    for name, value in config.knobs.items():
+        raise UsageError(f"{flag(name)} {value} means nothing to a swarm: a peer holds one stage; leave it out")
     left_open = asdict(Config())
     for name, why in MEANINGLESS.items():
         value = getattr(config, name)

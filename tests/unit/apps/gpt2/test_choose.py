@@ -66,7 +66,7 @@ def test_more_stages_than_layers_are_refused():
     ],
 )
 def test_a_schedule_asked_for_gets_as_deep_a_pipeline_as_fits(ranks, schedule, chunks, depth, width):
-    plan, _ = choose(Wishes(ranks, layers=8, batch=32, schedule=schedule, chunks=chunks))
+    plan, _ = choose(Wishes(ranks, layers=8, batch=32, schedule=schedule, knobs={"chunks": chunks}))
     assert (plan.depth, plan.width, plan.world_size) == (depth, width, ranks)
 
 

@@ -43,13 +43,13 @@ def test_a_message_spends_its_coding_and_then_what_is_left_of_it_holds_the_link(
 
 
 def test_what_a_rank_tells_itself_goes_through_the_codec_too():
-    plan = Plan("interleaved", 2, 1, 1, 1, chunks=2)
+    plan = Plan("interleaved", 2, 1, 1, 1, {"chunks": 2})
     assert plan.world_size == 1
     assert seconds(plan, Coding(0.5, fixed=3.0)) == seconds(plan, Coding()) + 2 * 3.0
 
 
 def test_halved_microbatches_are_coded_one_by_one():
-    plan = Plan("chimera", 2, 1, 2, 2, scale="backward-halving")
+    plan = Plan("chimera", 2, 1, 2, 2, {"scale": "backward-halving"})
     (stage, _), parts = workload(plan, Coding(0.5, fixed=3.0, per_byte=1.0)).stages, plan.layout.parts
     assert stage.coding / parts == 3.0 + 2 * SENT / parts
     assert stage.message_bytes == SENT

@@ -12,7 +12,13 @@ from pipelined.programs.plan import Plan
 from tests.launching import ROOT
 
 PLANNED = PlanFile(
-    Plan("chimera", 4, 2, 8, 4, scale="backward-halving"), True, {"model": "toy", "seq": 8}, 0.5, (1.0, 2.0), "so", {}
+    Plan("chimera", 4, 2, 8, 4, {"scale": "backward-halving"}),
+    True,
+    {"model": "toy", "seq": 8},
+    0.5,
+    (1.0, 2.0),
+    "so",
+    {},
 )
 
 
@@ -81,6 +87,7 @@ def test_a_damaged_plan_is_refused(path, changes, message):
         ({"depth": 65536, "width": 17}, "depth times width is 1114112"),
         ({"depth": 65536, "pipes": 65536}, "depth times pipes is 4294967296"),
         ({"depth": 4.0}, "depth is 4.0 and should be of type int"),
+        ({"pipes": "4"}, "--pipes is '4'; give a value of type int"),
     ],
 )
 def test_a_plan_that_cannot_be_laid_out_is_refused(path, setting, message):

@@ -65,7 +65,7 @@ def test_a_workload_keeps_its_sizes_and_gets_the_seconds():
 
 
 def test_halved_microbatches_cost_what_half_as_many_sequences_cost():
-    plan = Plan("chimera", 2, 1, 8, 2, scale="backward-halving")
+    plan = Plan("chimera", 2, 1, 8, 2, {"scale": "backward-halving"})
     workload = priced(Toy(), plan, measured())
     assert workload.stages[0].forward / 2 == measured().seconds("F", range(0, 2), 4)
 

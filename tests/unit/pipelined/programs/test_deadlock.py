@@ -86,7 +86,7 @@ def test_without_mailboxes_only_what_is_drained_before_it_turns_ends(name, ends)
 
 
 def test_doubled_forwards_deadlock_without_mailboxes_too():
-    assert not proved(record(find("chimera"), Shape(4, 8, scale="forward-doubling")), mailbox=0)
+    assert not proved(record(find("chimera"), Shape(4, 8, {"pipes": {"scale": "forward-doubling"}})), mailbox=0)
 
 
 @pytest.mark.parametrize("name", known())

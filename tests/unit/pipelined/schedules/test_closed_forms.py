@@ -43,9 +43,13 @@ class Case:
         return self.shape.microbatches
 
     @property
+    def V(self) -> int:
+        return self.shape.knobs["chunks"]
+
+    @property
     def P(self) -> int:
         """Workers, where a worker has several chunks; folded ones have two."""
-        return self.D // max(2 if self.shape.chunks == 1 else 0, self.shape.chunks)
+        return self.D // max(2 if self.V == 1 else 0, self.V)
 
     @property
     def K(self) -> int:
@@ -53,7 +57,7 @@ class Case:
 
     @property
     def f(self) -> int:
-        return max(1, self.shape.pipes // 2)
+        return max(1, self.shape.knobs["pipes"] // 2)
 
     @property
     def near(self) -> list[int]:
@@ -155,7 +159,7 @@ def beyond_triple(c):
 
 def interleaved_peaks(c):
     """Stage inputs; with one chunk it is 1F1B."""
-    v, workers = c.shape.chunks, c.D // c.shape.chunks
+    v, workers = c.V, c.D // c.V
     turns = 2 if v > 1 else 1
     return [min(c.N * v, (v - 1) * workers + turns * (workers - 1 - w) + 1) for w in range(workers)]
 
@@ -186,8 +190,8 @@ FORMS = [
          exactly(lambda c: [(3 * c.D // 2 + 1 + h) / 2 for h in c.near]), lambda c: 2, at_double_backwards,
          units_of(1, 2, 3, 4), EVEN, "backward-halving"),
     Form("interleaved", "interleaved",
-         lambda c: (c.N * c.shape.chunks + c.D // c.shape.chunks - 1) * (c.F + c.B), exactly(interleaved_peaks),
-         lambda c: c.shape.chunks, at_any, rounds_of_chunks),
+         lambda c: (c.N * c.V + c.D // c.V - 1) * (c.F + c.B), exactly(interleaved_peaks),
+         lambda c: c.V, at_any, rounds_of_chunks),
     Form("zb_h1", "zb_h1", lambda c: c.N * (c.F + c.B) + (c.D - 1) * (c.F + c.I - c.Wg),
          exactly(lambda c: [min(c.N, c.D)] * c.D), lambda c: 1, at_falling,
          lambda depth: [(n, 0, 1) for n in range(depth, 4 * depth + 1)]),
@@ -219,7 +223,7 @@ def hold(form, case):
 
 def shape(form, depth, asked):
     microbatches, pipes, chunks = asked
-    return Shape(depth, microbatches, pipes, chunks, form.scale)
+    return Shape(depth, microbatches, {"pipes": {"pipes": pipes, "chunks": "chunks": chunks, "scale": "scale": form.scale}})
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.id)

@@ -143,7 +143,7 @@ def test_recomputation_costs_a_forward_more_each_backward(name):
 
 
 def test_halved_microbatches_cost_and_send_half():
-    plan = Plan("chimera", 4, 1, 2, 4, scale="backward-halving")
+    plan = Plan("chimera", 4, 1, 2, 4, {"scale": "backward-halving"})
     simulated = step(plan, message_bytes=10, activation_bytes=8)
     assert simulated.makespan == 4 * 3 + 1 * (1 + 2) / 2
     assert [memory.activations for memory in simulated.memory] == [8 * 7 / 2, 8 * 8 / 2, 8 * 8 / 2, 8 * 7 / 2]

@@ -1,0 +1,105 @@
+"""Knobs: settings of a schedule beyond depth and microbatches. A schedule names its own in `KNOBS` beside its `layout`.
+
+A knob is declared once. It becomes a flag of every program, a key of plan files and of JSON output, and a choice that
+the planner tries and names in its tables (see `registry.knobs_of`). The knobs here belong to several schedules.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from pipelined.schedules.layout import ScheduleError
+
+Value = int | str
+V = TypeVar("V", int, str)
+
+
+class HasKnobs(Protocol):
+    """What has knobs set: a shape, a plan, a set of flags."""
+
+    @property
+    def knobs(self) -> Mapping[str, Value]: ...
+
+
+@dataclass(frozen=True)
+class Knob(Generic[V]):
+    """A setting of a schedule.
+
+    Args:
+        name: a Python name; its flag has dashes instead of underscores.
+        default: the value that applies unless another one is set; all values are of its type.
+        help: what it sets, in a line of `--help`.
+        least: the smallest value, if it is a number.
+        choices: the possible values; empty if there are more than can be named.
+        tries: from depth and microbatches to the values, besides the default, that the planner tries.
+    """
+
+    name: str
+    default: V
+    help: str
+    least: int = 0
+    choices: tuple[V, ...] = ()
+    tries: Callable[[int, int], Iterable[V]] = lambda depth, microbatches: ()
+
+    @property
+    def flag(self) -> str:
+        """Its name on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    def of(self, holder: HasKnobs) -> V:
+        """The value in a shape or a plan; raises ScheduleError as `check`."""
+        return self.check(holder.knobs.get(self.name, self.default))
+
+    def check(self, value: Any) -> V:
+        """The value itself; raises ScheduleError for a value that the knob cannot have."""
+        if type(value) is not type(self.default):
+            raise ScheduleError(f"{self.flag} is {value!r}; give a value of type {type(self.default).__name__}")
+        if self.choices and value not in self.choices:
+            raise ScheduleError(f"unknown {self.name} {value!r}; known: {', '.join(map(str, self.choices))}")
+        if isinstance(value, int) and value < self.least:
+            raise ScheduleError(f"{self.flag} must be at least {self.least} (it is {value})")
+        return value
+
+    def label(self, value: V) -> str:
+        """A value in a table: a number with the knob's name, a word alone."""
+        return f"{value} {self.name}" if isinstance(value, int) else value
+
+
+def set_knobs(knobs: Iterable[Knob[Any]], values: Mapping[str, Any]) -> dict[str, Value]:
+    """The values that are not the default, by name.
+
+    Args:
+        values: may lack a knob, which then has its default.
+    Raises:
+        ScheduleError: a knob cannot have its value.
+    """
+    checked = {knob.name: (knob, knob.check(values.get(knob.name, knob.default))) for knob in knobs}
+    return {name: value for name, (knob, value) in checked.items() if value != knob.default}
+
+
+def _replicas(depth: int, microbatches: int) -> Iterable[int]:
+    return (2 * each_way for each_way in range(2, depth // 2 + 1) if depth // 2 % each_way == 0)
+
+
+def _scales(depth: int, microbatches: int) -> Iterable[str]:
+    doubled = ("forward-doubling",) if microbatches >= 2 * depth else ()  # with fewer nothing is doubled
+    return (*doubled, "backward-halving")
+
+
+PIPES = Knob(
+    "pipes", 0, "model replicas inside a group, 2f for chimera; 0: as many as the schedule has", tries=_replicas
+)
+CHUNKS = Knob(
+    "chunks",
+    1,
+    "stages of a pipe on each worker",
+    least=1,
+    tries=lambda depth, microbatches: (chunks for chunks in (2, 4) if depth % chunks == 0),
+)
+SCALE = Knob(
+    "scale",
+    "direct",
+    "how chimera takes more than D microbatches: direct, forward-doubling or backward-halving",
+    choices=("direct", "forward-doubling", "backward-halving"),
+    tries=_scales,
+)

@@ -1,0 +1,132 @@
+"""A knob that a schedule of the user's own declares: seen wherever a setting of a schedule is seen."""
+
+import json
+
+import pytest
+
+from apps.gpt2.config import parse
+from apps.gpt2.job import resolve
+from pipelined.__main__ import main
+from pipelined.errors import UsageError
+from pipelined.planner.candidates import candidates
+from pipelined.planner.plan_file import PlanFile, read_plan, write_plan
+from pipelined.programs.plan import Plan
+from pipelined.schedules import CHUNKS, Knob, ScheduleError, Shape, knobs_of
+
+TOY = """
+from pipelined.schedules import Knob, ScheduleError
+from pipelined.schedules.gpipe import layout as gpipe, schedule
+
+GROUP = Knob("in_group", 1, "microbatches that enter together", least=1, tries=lambda depth, microbatches: (2,))
+KNOBS = (GROUP,)
+
+def layout(shape):
+    if shape.microbatches % GROUP.of(shape):
+        raise ScheduleError(f"not whole groups (in_group: {GROUP.of(shape)}); use --microbatches {GROUP.of(shape)}")
+    return gpipe(shape)
+"""
+
+
+@pytest.fixture
+def toy(tmp_path):
+    path = tmp_path / "toy.py"
+    path.write_text(TOY)
+    return str(path)
+
+
+def test_it_is_a_flag_of_the_commands_that_name_its_schedule(toy, capsys):
+    shape = ["--depth", "2", "--microbatches", "4"]
+    assert main(["schedule", toy, *shape, "--in-group", "2"]) == 0
+    assert main(["schedule", toy, *shape, "--in-group", "3"]) == 2
+    assert "not whole groups (in_group: 3)" in capsys.readouterr().err
+    assert main(["schedule", toy, *shape, "--in-group", "0"]) == 2
+    assert "--in-group must be at least 1 (it is 0)" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["simulate", toy, "--help"])
+    assert "microbatches that enter together" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(SystemExit):
+        main(["schedule", "gpipe", *shape, "--in-group", "2"])
+    assert "unrecognized arguments: --in-group 2" in capsys.readouterr().err
+
+
+def test_a_simulation_tells_its_value(toy, capsys):
+    assert main(["simulate", toy, "--depth", "2", "--microbatches", "4", "--in-group", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["in_group"] == 2
+
+
+def test_training_takes_it_from_its_flags_and_records_it(toy, capsys):
+    config = parse(["--schedule", toy, "--in-group=2", "--depth", "2"])
+    job = resolve(config, 2)
+    assert job.plan.knobs == {"in_group": 2} == config.knobs
+    assert job.plain()["in_group"] == 2 and job.plain()["chunks"] == 1
+    with pytest.raises(SystemExit):
+        parse(["--schedule", toy, "--help"])
+    assert "--in-group" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        parse(["--in-group", "2"])
+
+
+def test_the_planner_tries_its_values_and_names_them(toy):
+    found = list(candidates(2, 4, 4, {"schedule": toy, "depth": 2}))
+    assert {candidate.label for candidate in found} == {toy, f"{toy} 2 in_group"}
+    assert {c.plan.knobs.get("in_group") for c in candidates(2, 12, 4, {"schedule": toy, "in_group": 3})} == {3}
+
+
+def test_a_plan_file_keeps_it(toy, tmp_path):
+    plan = Plan(toy, 2, 1, 1, 4, {"pipes": {"in_group": 2}})
+    write_plan(tmp_path / "plan.json", PlanFile(plan, False, {}, 1.0, (1.0, 1.0), "so", {}))
+    assert read_plan(tmp_path / "plan.json", toy).plan == plan
+    assert plan != Plan(toy, 2, 1, 1, 4) == Plan(toy, 2, 1, 1, 4, {"pipes": {"in_group": 1}})
+
+
+def test_a_plan_written_before_a_schedule_had_it_has_the_default(toy):
+    told = Plan(toy, 2, 1, 1, 4).plain()
+    del told["in_group"]
+    assert Plan.of(told) == Plan(toy, 2, 1, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ('(Knob("depth", 1, "of its own"),)', "declares .*'depth'.*which cannot be a knob"),
+        ('("in_group",)', "declares 'in_group', which cannot be a knob"),
+        ('(Knob("pipes", 3, "other"),)', "the knob pipes, which is one of this project's; import PIPES"),
+    ],
+)
+def test_a_knob_that_cannot_be_one_is_refused(tmp_path, knobs, message):
+    path = tmp_path / "wrong.py"
+    path.write_text(f"from pipelined.schedules import Knob\nfrom pipelined.schedules.gpipe import *\nKNOBS = {knobs}\n")
+    with pytest.raises(ScheduleError, match=message):
+        knobs_of(str(path))
+
+
+@pytest.mark.parametrize("name", ["costs", "seed"])
+def test_a_knob_with_the_name_of_a_flag_is_refused(tmp_path, name, capsys):
+    path = tmp_path / "wrong.py"
+    declared = f"KNOBS = (Knob({name!r}, 1, 'taken'),)\n"
+    path.write_text(f"from pipelined.schedules import Knob\nfrom pipelined.schedules.gpipe import *\n{declared}")
+    if name == "seed":
+        with pytest.raises(UsageError, match="the knob seed of the schedule has the name of another flag"):
+            parse(["--schedule", str(path)])
+    else:
+        assert main(["schedule", str(path), "--depth", "2", "--microbatches", "2"]) == 2
+        assert "has the name of another flag" in capsys.readouterr().err
+
+
+def test_the_knobs_of_the_project_are_keys_of_every_plan():
+    sizes = {"schedule", "depth", "width", "microbatch", "microbatches"}
+    assert (
+        {*Plan("gpipe", 1, 1, 1, 1).plain()} - sizes
+        == {knob.name for knob in knobs_of()}
+        == {"pipes", "chunks", "scale"}
+    )
+
+
+@pytest.mark.parametrize(("value", "message"), [(0, "at least 1"), ("2", "of type int"), (True, "of type int")])
+def test_a_value_that_a_knob_cannot_have_is_refused(value, message):
+    with pytest.raises(ScheduleError, match=message):
+        CHUNKS.of(Shape(4, 4, {"pipes": {"chunks": value}}))
+
+
+def test_the_label_of_a_word_is_the_word():
+    assert Knob("mode", "slow", "speed").label("fast") == "fast" and CHUNKS.label(4) == "4 chunks"
