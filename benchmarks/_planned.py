@@ -16,7 +16,7 @@ from benchmarks._footprint import count_activations, state_bytes
 from collectives import Group, all_reduce, barrier
 from pipelined.actors.actor import Actor
 from pipelined.actors.executor import Device
-from pipelined.measurement.codec import Coding
+from pipelined.measurement.codec import CodecCosts
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.costs import OPS, PLAIN
 from pipelined.planner.trial import RandomTokens
@@ -52,7 +52,7 @@ class Emulated:
     sequence: int = 1
     all_reduce: str = "auto"
     compress: str = NONE
-    coding: Coding = PLAIN
+    coding: CodecCosts = PLAIN
 
     @property
     def identity(self) -> dict[str, Any]:

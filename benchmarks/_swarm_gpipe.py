@@ -10,13 +10,13 @@ import math
 from benchmarks._swarm_devices import Work
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.programs.instructions import Token
-from pipelined.programs.virtual_worker import Bench, Demands, Post, VirtualWorker
+from pipelined.programs.virtual_worker import Demands, Platform, Post, VirtualWorker
 from pipelined.schedules import Shape, find
 from transports.emulation.link import SlowLink
 from transports.emulation.options import Shape as LinkShape
 
 
-class SlowLinks(Bench):
+class SlowLinks(Platform):
     """A core for each worker, and a slow link from each to each.
 
     Args:
@@ -50,12 +50,12 @@ def flush_seconds(
     demands = Demands(layout, lambda each: {"F": work.forward, "B": work.backward}[each.op])
 
     async def play() -> float:
-        bench = SlowLinks(shape, tensor)
+        platform = SlowLinks(shape, tensor)
         for _ in range(flushes):
             post = Post()
             async with asyncio.TaskGroup() as tasks:
                 for index in range(layout.workers):
-                    tasks.create_task(gpipe.schedule(VirtualWorker(index, layout, demands, post, bench)))
+                    tasks.create_task(gpipe.schedule(VirtualWorker(index, layout, demands, post, platform)))
         return VirtualClock().now() / flushes
 
     return run_virtual(play())

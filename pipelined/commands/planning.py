@@ -7,7 +7,7 @@ from collectives import Links
 from pipelined.commands.pairs import UNITS, pairs, single
 from pipelined.commands.simulation_flags import machine_of
 from pipelined.errors import UsageError
-from pipelined.measurement.codec import Coding, ratio_of
+from pipelined.measurement.codec import CodecCosts, ratio_of
 from pipelined.planner import PlannedModel, Stated
 from pipelined.planner.decide import TRIES
 from pipelined.planner.limits import share_of_memory
@@ -25,7 +25,7 @@ def stated_costs(arguments: argparse.Namespace, model: PlannedModel) -> Stated:
     for name in SPEED[1:]:
         if not 0 <= said.get(name, 0.0) < float("inf"):
             raise UsageError(f"--costs {name}={said[name]:g} is no duration; give seconds from 0 up")
-    coding = Coding(ratio_of(model.compress), per_byte=said.get("coding", 0.0))
+    coding = CodecCosts(ratio_of(model.compress), per_byte=said.get("coding", 0.0))
     return Stated(model.layer_costs, model.sequence, said["flops"], said.get("overhead", 0.0), coding)
 
 

@@ -19,7 +19,7 @@ from pipelined.programs.steady import Steady, steady
 from pipelined.programs.text_drawing import timeline_grid
 from pipelined.programs.timeline import Timed, Timeline
 from pipelined.schedules import Schedule, Shape, find
-from pipelined.schedules.table import Table, write_table
+from pipelined.schedules.table import TableSchedule, write_table
 
 TAKES_KNOBS = True
 """The settings of the schedule that is named are flags, too."""
@@ -172,7 +172,7 @@ def _draw(name: str, shape: Shape, timeline: Timeline, path: Path, format: str) 
 
 def _tell_left_out(schedule: Schedule) -> None:
     """Print to stderr the actions of a table that were skipped."""
-    if isinstance(schedule, Table) and schedule.left_out:
+    if isinstance(schedule, TableSchedule) and schedule.left_out:
         kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(schedule.left_out.items()))
         print(
             f"left out of {schedule.name}: {kinds}; the runtime does messages and shards without instructions",

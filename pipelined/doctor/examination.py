@@ -14,7 +14,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
 from pipelined.aio.clock import RealClock
 from pipelined.doctor.libraries import Libraries, load
-from pipelined.doctor.machine import Machine, look
+from pipelined.doctor.machine import Host, look
 from pipelined.doctor.speed import Speed, measure
 from pipelined.process.launch import Launch
 from transports import Transport
@@ -31,7 +31,7 @@ class Node:
     """
 
     ranks: tuple[int, ...]
-    machine: Machine
+    machine: Host
     libraries: Libraries
 
 
@@ -87,4 +87,4 @@ def _nodes(nodes: tuple[int, ...], seen: list[Any]) -> tuple[Node, ...]:
     held: dict[int, list[int]] = defaultdict(list)
     for rank, node in enumerate(nodes):
         held[node].append(rank)
-    return tuple(Node(tuple(ranks), Machine(**seen[n][0]), Libraries(**seen[n][1])) for n, ranks in held.items())
+    return tuple(Node(tuple(ranks), Host(**seen[n][0]), Libraries(**seen[n][1])) for n, ranks in held.items())

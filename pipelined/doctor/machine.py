@@ -16,7 +16,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 @dataclass(frozen=True)
-class Machine:
+class Host:
     """One process's view of its machine; bytes and counts.
 
     Args:
@@ -47,7 +47,7 @@ class Machine:
         return asdict(self)
 
 
-def look(environ: Mapping[str, str], root: Path = Path("/")) -> Machine:
+def look(environ: Mapping[str, str], root: Path = Path("/")) -> Host:
     """Examine this machine.
 
     Args:
@@ -57,7 +57,7 @@ def look(environ: Mapping[str, str], root: Path = Path("/")) -> Machine:
     total = min((size for size in (limit, sizes.get("MemTotal")) if size is not None), default=None)
     used = number(root / "sys/fs/cgroup/memory.current") if limit is not None and limit == total else None
     free = [sizes.get("MemAvailable"), None if used is None or limit is None else limit - used]
-    return Machine(
+    return Host(
         host=socket.gethostname(),
         python=platform.python_version(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",

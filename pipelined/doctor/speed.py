@@ -48,7 +48,7 @@ class Hop:
 
 
 @dataclass(frozen=True)
-class Sum:
+class SumSpeed:
     """An all-reduce over all ranks.
 
     Args:
@@ -77,7 +77,7 @@ class Speed:
 
     near: Hop | None
     far: Hop | None
-    sums: tuple[Sum, ...]
+    sums: tuple[SumSpeed, ...]
 
     def plain(self) -> dict[str, Any]:
         """The same as JSON."""
@@ -138,7 +138,7 @@ async def _round_trip(transport: Transport, clock: Clock, pair: tuple[int, int],
     return clock.now() - start
 
 
-async def _sum(group: Group, clock: Clock, nbytes: int) -> Sum:
+async def _sum(group: Group, clock: Clock, nbytes: int) -> SumSpeed:
     """Time an all-reduce; the time of a round is that of its slowest rank."""
     mine = []
     for _ in range(ROUNDS + 1):
@@ -152,4 +152,4 @@ async def _sum(group: Group, clock: Clock, nbytes: int) -> Sum:
     everyone = await gather(group.transport, f"doctor sums {nbytes}", mine[1:])
     seconds = statistics.median(map(max, zip(*everyone, strict=True))) if everyone else math.inf
     algbw = nbytes / seconds
-    return Sum(nbytes, chosen, seconds, algbw, algbw * 2 * (group.size - 1) / group.size)
+    return SumSpeed(nbytes, chosen, seconds, algbw, algbw * 2 * (group.size - 1) / group.size)

@@ -21,7 +21,7 @@ from transports import pack, unpack
 
 
 @dataclass(frozen=True)
-class Coding:
+class CodecCosts:
     """The effect of a codec on a message; the defaults are those of no codec.
 
     Args:
@@ -55,14 +55,14 @@ def ratio_of(codec: str) -> float:
 
 async def measure_coding(
     actor: Actor, clock: Clock, codec: str, tell: Callable[[str], None], effort: Effort
-) -> Coding | None:
+) -> CodecCosts | None:
     """Time a codec on all ranks at once, in threads as in training; rank 0 gets the result of the slowest rank.
 
     Args:
         codec: a name that `transports.find_codec` accepts, or "none".
     """
     if codec == NONE:
-        return None if actor.rank else Coding()
+        return None if actor.rank else CodecCosts()
     tell(f"timing the codec {codec}")
     mine = [[await _there_and_back(clock, codec, size) for _ in range(effort.repeats)] for size in effort.hops]
     everyone = await gather(actor.transport, "coded", mine)
@@ -70,7 +70,7 @@ async def measure_coding(
         return None
     slowest = [[max(ranks) for ranks in zip(*told, strict=True)] for told in zip(*everyone, strict=True)]
     found = fit([Sample((1.0, float(size)), tuple(taken)) for size, taken in zip(effort.hops, slowest, strict=True)])
-    return Coding(ratio_of(codec), *found.values)
+    return CodecCosts(ratio_of(codec), *found.values)
 
 
 async def _there_and_back(clock: Clock, codec: str, nbytes: int) -> float:

@@ -30,7 +30,7 @@ from transports import Transport
 
 
 @dataclass(frozen=True)
-class Found:
+class Measurement:
     """The results of a measurement.
 
     Args:
@@ -54,7 +54,7 @@ async def measure(
     ranks: int,
     tell: Callable[[str], None],
     effort: Effort = THOROUGH,
-) -> Found | None:
+) -> Measurement | None:
     """Measure stages, runtime, codec and links; rank 0 gets the result, the others None.
 
     Args:
@@ -91,7 +91,7 @@ async def measure(
     shared = cores if place.type == "cpu" and local > cores else 0
     machine = _machine(links, hosts, stated, shared * len(set(hosts)))
     plain = {name: _plain_link(link) for name, link in links.items() if link is not None}
-    return Found(
+    return Measurement(
         costs,
         machine,
         {

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from pipelined.measurement.codec import Coding
+from pipelined.measurement.codec import CodecCosts
 from pipelined.planner.planned_model import PlannedModel
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
@@ -23,7 +23,7 @@ FIRST_INPUT = "first I"
 LEAST = 1e-9
 """The least seconds of an instruction; a fit may give 0 or less."""
 
-PLAIN = Coding()
+PLAIN = CodecCosts()
 """No codec: messages are sent unchanged."""
 
 Kind = tuple[str, float]
@@ -31,11 +31,11 @@ Seconds = Mapping[Kind | None, float]
 """Seconds by kind of layer; under None the fixed seconds of every instruction."""
 
 
-class Costs(Protocol):
+class ModelCosts(Protocol):
     """Seconds of a stage's operations, and the codec of its messages."""
 
     @property
-    def coding(self) -> Coding:
+    def coding(self) -> CodecCosts:
         """The effect of the codec on messages: their size on the wire, and the seconds of coding."""
         ...
 
@@ -68,7 +68,7 @@ class Stated:
     sequence: int
     flops: float
     overhead: float = 0.0
-    coding: Coding = PLAIN
+    coding: CodecCosts = PLAIN
 
     def seconds(self, op: str, layers: range, rows: int) -> float:
         if op == "U":
@@ -96,7 +96,7 @@ class Measured:
     layer_costs: list[float]
     found: Mapping[tuple[str, int], Seconds]
     runtime: float = 0.0
-    coding: Coding = PLAIN
+    coding: CodecCosts = PLAIN
 
     def seconds(self, op: str, layers: range, rows: int) -> float:
         """Seconds, interpolated between measured sizes; above the largest in proportion, below the smallest as there.
@@ -132,7 +132,7 @@ def counted(kinds: Iterable[Kind], order: list[Kind]) -> tuple[float, ...]:
     return tuple(float(counts[kind]) for kind in order)
 
 
-def priced(model: PlannedModel, plan: Plan, costs: Costs) -> Workload:
+def priced(model: PlannedModel, plan: Plan, costs: ModelCosts) -> Workload:
     """The model's workload with these seconds. Halved microbatches cost as much as half as many sequences."""
     workload, cut = model.workload(plan), partition(model.layer_costs, plan.depth)
     parts = plan.layout.parts
@@ -142,7 +142,7 @@ def priced(model: PlannedModel, plan: Plan, costs: Costs) -> Workload:
     return replace(workload, stages=stages)
 
 
-def _timed(stage: StageCosts, layers: range, rows: int, parts: int, costs: Costs) -> StageCosts:
+def _timed(stage: StageCosts, layers: range, rows: int, parts: int, costs: ModelCosts) -> StageCosts:
     seconds = {field: max(LEAST, costs.seconds(op, layers, rows)) * parts for op, field in OPS.items() if op != "U"}
     sent, coding = stage.message_bytes, costs.coding
     carried = {"message_bytes": coding.bytes(sent), "coding": coding.seconds(sent / parts) * parts}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pipelined.errors import UsageError
 from pipelined.planner.bounds import least_bytes, least_seconds
 from pipelined.planner.candidates import Candidate, candidates, data_parallel
-from pipelined.planner.costs import Costs, priced
+from pipelined.planner.costs import ModelCosts, priced
 from pipelined.planner.planned_model import PlannedModel
 from pipelined.programs.plan import Plan
 from pipelined.simulation.machine import Machine
@@ -65,7 +65,7 @@ class Question:
     """
 
     model: PlannedModel
-    costs: Costs
+    costs: ModelCosts
     machine: Machine
     ranks: int
     memory_limit: float = float("inf")

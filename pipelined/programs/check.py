@@ -8,7 +8,7 @@ microbatches are options. Nothing is executed and no time passes.
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from pipelined.programs.deadlock import Limits, find_deadlock
+from pipelined.programs.deadlock import ProofLimits, find_deadlock
 from pipelined.programs.instructions import OPS, SUM, Instruction, Place, Program
 from pipelined.programs.overlap import last_gradients, with_sums
 from pipelined.programs.staleness import version_of
@@ -41,7 +41,9 @@ def check(
     _check_complete(program)
     if not program.layout.updates.flushes:
         _check_updates(program)
-    deadlock = find_deadlock(with_sums(program, "eager") if blocking_sums else program, Limits(mailbox, blocking_sums))
+    deadlock = find_deadlock(
+        with_sums(program, "eager") if blocking_sums else program, ProofLimits(mailbox, blocking_sums)
+    )
     if deadlock:
         raise ScheduleError(deadlock)
     if budget is not None:

@@ -27,7 +27,7 @@ MESSAGES = ("activation", "gradient")
 
 
 @dataclass(frozen=True)
-class Limits:
+class ProofLimits:
     """What may block a worker besides the messages that it takes.
 
     Args:
@@ -39,7 +39,7 @@ class Limits:
     blocking_sums: bool = False
 
 
-def find_deadlock(program: Program, limits: Limits) -> str | None:
+def find_deadlock(program: Program, limits: ProofLimits) -> str | None:
     """The reason why a complete program cannot end, or None if it always ends.
 
     Returns: the workers of one cycle, what each waits for, and a grid with arrows at these instructions.
@@ -59,22 +59,22 @@ def smallest_mailbox(program: Program, blocking_sums: bool = False) -> int | Non
     A larger mailbox never causes a deadlock, so a binary search finds the size.
     """
     low, high = 0, max(len(worker) for worker in program.workers)
-    if not _DryRun(program, Limits(high, blocking_sums)).ends():
+    if not _DryRun(program, ProofLimits(high, blocking_sums)).ends():
         return None
     while low < high:
         middle = (low + high) // 2
-        enough = _DryRun(program, Limits(middle, blocking_sums)).ends()
+        enough = _DryRun(program, ProofLimits(middle, blocking_sums)).ends()
         low, high = (low, middle) if enough else (middle + 1, high)
     return low
 
 
-def _within(limits: Limits) -> str:
+def _within(limits: ProofLimits) -> str:
     """The limits, as a part of the error message."""
     room = "" if limits.mailbox is None else f", mailbox: {limits.mailbox}"
     return room + (", sums block" if limits.blocking_sums else "")
 
 
-def _remedy(program: Program, limits: Limits) -> str:
+def _remedy(program: Program, limits: ProofLimits) -> str:
     enough = None if limits.mailbox is None else smallest_mailbox(program, limits.blocking_sums)
     if enough is not None:
         return f"give mailboxes room for {enough}, or move one of these"
@@ -84,7 +84,7 @@ def _remedy(program: Program, limits: Limits) -> str:
 class _DryRun:
     """Advance every worker as far as possible; each worker that remains waits for another one that remains."""
 
-    def __init__(self, program: Program, limits: Limits):
+    def __init__(self, program: Program, limits: ProofLimits):
         self.program, self.limits = program, limits
         self.room = math.inf if limits.mailbox is None else limits.mailbox
         self.heads = [0] * len(program.workers)

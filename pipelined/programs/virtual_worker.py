@@ -1,6 +1,6 @@
 """A schedule's worker on the virtual clock: each verb takes the seconds of its instruction and is recorded.
 
-A worker waits for a message or computes, one instruction at a time. Its bench gives the seconds of computing and
+A worker waits for a message or computes, one instruction at a time. Its platform gives the seconds of computing and
 sending.
 """
 
@@ -37,7 +37,7 @@ class DueMessages:
         return self._halves.get(instruction, math.inf) <= halves
 
 
-class Bench(Protocol):
+class Platform(Protocol):
     """The cores and links of the workers of one pipeline group."""
 
     async def compute(self, worker: int, seconds: float) -> None:
@@ -128,7 +128,7 @@ class VirtualWorker(Worker):
     Args:
         demands: the demand of each instruction.
         post: the messages of the group.
-        bench: the cores and links of the group.
+        platform: the cores and links of the group.
         on_done: called with each instruction when it has ended.
         due: the messages that a dynamic schedule waits for with a limit; None: no message.
 
@@ -142,14 +142,14 @@ class VirtualWorker(Worker):
         layout: StageMap,
         demands: Demands,
         post: Post,
-        bench: Bench,
+        platform: Platform,
         *,
         on_done: Callable[[Instruction], None] = lambda instruction: None,
         due: DueMessages | None = None,
     ):
         super().__init__(index, layout)
         self.done: list[Timed] = []
-        self._demands, self._post, self._bench, self._on_done = demands, post, bench, on_done
+        self._demands, self._post, self._platform, self._on_done = demands, post, platform, on_done
         self._due = due or DueMessages()
         self._clock = VirtualClock()
 
@@ -162,11 +162,11 @@ class VirtualWorker(Worker):
         start = self._clock.now()
         for token, _ in gives:
             self._post.make(token, self.index, start + seconds)
-        await self._bench.compute(self.index, seconds)
+        await self._platform.compute(self.index, seconds)
         end = self._clock.now()
         self.done.append(Timed(instruction, start, end))
         for token, target in gives:
-            self._post.leave(token, self._bench.send(token, self.index, target))
+            self._post.leave(token, self._platform.send(token, self.index, target))
         self._on_done(instruction)
 
     def arrived(self, at: At) -> bool:
@@ -198,5 +198,5 @@ class VirtualWorker(Worker):
         arrival, now = self._post.arrival(token), self._clock.now()
         if arrival is None:
             source, end = self._post.making(token)
-            arrival = end + self._bench.travel(token, source, self.index)
+            arrival = end + self._platform.travel(token, source, self.index)
         return arrival <= now or math.isclose(arrival, now)

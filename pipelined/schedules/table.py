@@ -42,7 +42,7 @@ NOTATION = "write stage, action (F, B, I or W) and microbatch as in 2F0 (2F0p1 n
 
 
 @dataclass(frozen=True)
-class Table:
+class TableSchedule:
     """A schedule read from a table.
 
     Args:
@@ -154,7 +154,7 @@ class Recorded(Protocol):
     def workers(self) -> Sequence[Sequence[Instructed]]: ...
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path) -> TableSchedule:
     """Read a table.
 
     Raises:
@@ -173,7 +173,7 @@ def read_table(path: Path) -> Table:
     empty = next((number for number, row in enumerate(rows, first) if all(cell[0] == SUM for cell in row)), None)
     if empty or not rows:
         raise ScheduleError(f"{path}, row {empty or first}: there is no instruction; give every worker a row with some")
-    return Table(str(path), rows, left_out, updates)
+    return TableSchedule(str(path), rows, left_out, updates)
 
 
 def write_table(program: Recorded) -> str:

@@ -12,7 +12,7 @@ from pipelined.programs.bucket_names import Stages
 from pipelined.programs.prepare import Prepared
 from pipelined.programs.update_rule import Apply, Collect, UpdateRule
 from pipelined.programs.virtual_worker import Post, VirtualWorker
-from pipelined.simulation.rank import GroupBench, Rank
+from pipelined.simulation.rank import GroupPlatform, Rank
 
 
 class OverlappingRank(Rank):
@@ -23,14 +23,14 @@ class OverlappingRank(Rank):
         prepared: its schedule.
     """
 
-    def __init__(self, bench: GroupBench, rank: int, post: Post, prepared: Prepared, tasks: Nursery):
-        super().__init__(bench, rank, tasks)
+    def __init__(self, platform: GroupPlatform, rank: int, post: Post, prepared: Prepared, tasks: Nursery):
+        super().__init__(platform, rank, tasks)
         (stage,) = self.stages
         each = self.job.workload.stages[stage].update / max(1, sum(group.elements for group in self.mine))
         self._seconds = {group.stages: each * group.elements for group in self.mine}
         self._sums: dict[tuple[Stages, int], asyncio.Task[None]] = {}
         self._schedule, self.rule = prepared.schedule, UpdateRule(self.hardware.layout, self._seconds)
-        self.worker = _Worker(self, bench, post)
+        self.worker = _Worker(self, platform, post)
 
     async def run(self) -> None:
         await self._schedule.schedule(self.worker)
@@ -50,8 +50,8 @@ class OverlappingRank(Rank):
 class _Worker(VirtualWorker):
     """A worker that reports to the update rule of its rank."""
 
-    def __init__(self, rank: OverlappingRank, bench: GroupBench, post: Post):
-        super().__init__(rank.index, rank.hardware.layout, rank.hardware.demands, post, bench)
+    def __init__(self, rank: OverlappingRank, platform: GroupPlatform, post: Post):
+        super().__init__(rank.index, rank.hardware.layout, rank.hardware.demands, post, platform)
         self._rank = rank
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:

@@ -16,7 +16,7 @@ from pipelined.programs.deadlock import MESSAGES
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import Token
 from pipelined.programs.prepare import Prepared
-from pipelined.programs.virtual_worker import Bench, Demands, DueMessages, Post, VirtualWorker
+from pipelined.programs.virtual_worker import Demands, DueMessages, Platform, Post, VirtualWorker
 from pipelined.schedules import StageMap
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import STEP_TOTALS, Job
@@ -36,7 +36,7 @@ class Hardware:
     sums: VirtualSums
 
 
-class GroupBench(Bench):
+class GroupPlatform(Platform):
     """The cores and links of the workers of one pipeline group.
 
     Args:
@@ -84,7 +84,7 @@ class Rank(ABC):
     """One rank in one segment.
 
     Args:
-        bench: the cores and links of its group.
+        platform: the cores and links of its group.
         tasks: the parent of the tasks of its sums.
 
     Attributes:
@@ -95,9 +95,9 @@ class Rank(ABC):
 
     worker: VirtualWorker
 
-    def __init__(self, bench: GroupBench, rank: int, tasks: Nursery):
-        self.job, self.hardware, self.rank, self._tasks = bench.job, bench.hardware, rank, tasks
-        self.index = bench.job.plan.position(rank)[1]
+    def __init__(self, platform: GroupPlatform, rank: int, tasks: Nursery):
+        self.job, self.hardware, self.rank, self._tasks = platform.job, platform.hardware, rank, tasks
+        self.index = platform.job.plan.position(rank)[1]
         self.stages = self.hardware.layout.stages_of(self.index)
         self.mine = [group for group in self.job.workload.parameters if set(self.stages).intersection(group.stages)]
 
@@ -123,13 +123,13 @@ class FlushedRank(Rank):
         prepared: its instructions and gradient sums of a step.
     """
 
-    def __init__(self, bench: GroupBench, rank: int, post: Post, prepared: Prepared, tasks: Nursery):
-        super().__init__(bench, rank, tasks)
+    def __init__(self, platform: GroupPlatform, rank: int, post: Post, prepared: Prepared, tasks: Nursery):
+        super().__init__(platform, rank, tasks)
         layout, demands = self.hardware.layout, self.hardware.demands
         self._schedule, due = prepared.schedule, DueMessages(prepared.instructions)
         self._sync = GradientSync(self, self.mine, self._sum, prepared.instructions)
         ended = self._sync.ended
-        self.worker = VirtualWorker(self.index, layout, demands, post, bench, on_done=ended, due=due)
+        self.worker = VirtualWorker(self.index, layout, demands, post, platform, on_done=ended, due=due)
 
     async def run(self) -> None:
         """Run the schedule, finish the gradient sums, sum the step totals over all ranks, update."""

@@ -25,7 +25,7 @@ from pipelined.simulation.links import VirtualLinks
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.memory import RankMemory, rank_memory
 from pipelined.simulation.overlapping_rank import OverlappingRank
-from pipelined.simulation.rank import FlushedRank, GroupBench, Hardware, Rank
+from pipelined.simulation.rank import FlushedRank, GroupPlatform, Hardware, Rank
 from pipelined.simulation.sums import Sum, VirtualSums
 from pipelined.simulation.traffic import Link, link_bytes
 from pipelined.simulation.workload import Workload
@@ -135,9 +135,9 @@ async def _run(job: Job, prepared: Sequence[Prepared], steps: int) -> _Ran:
     groups: list[list[Rank]] = []
     async with Nursery() as tasks:
         for group in range(plan.width):
-            post, bench = Post(), GroupBench(job, hardware, group)
+            post, platform = Post(), GroupPlatform(job, hardware, group)
             first = plan.rank(group, 0)
-            groups.append([kind(bench, rank, post, one, tasks) for rank, one in enumerate(prepared, first)])
+            groups.append([kind(platform, rank, post, one, tasks) for rank, one in enumerate(prepared, first)])
             for rank in groups[-1]:
                 tasks.create_task(rank.run(), name=f"rank {rank.rank}")
     timelines = tuple(Timeline(layout, tuple(tuple(rank.worker.done) for rank in group)) for group in groups)

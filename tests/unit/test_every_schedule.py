@@ -66,7 +66,7 @@ def test_microbatches_enter_a_pipe_in_the_order_of_their_numbers(name):
 def test_nothing_to_do_is_refused(name, field):
     with pytest.raises(ScheduleError, match=rf"--{field} must be at least 1 \(it is 0\)"):
         sizes = {"depth": 4, "microbatches": 4, "chunks": 1, field: 0}
-        find(name).layout(Shape(sizes["depth"], sizes["microbatches"], {"pipes": {"chunks": sizes["chunks"]}}))
+        find(name).layout(Shape(sizes["depth"], sizes["microbatches"], {"chunks": sizes["chunks"]}))
 
 
 @every_schedule

@@ -7,12 +7,12 @@ import pytest
 from pipelined.doctor.advice import Advice, advise
 from pipelined.doctor.examination import Examination, Node
 from pipelined.doctor.libraries import Libraries
-from pipelined.doctor.machine import Machine
+from pipelined.doctor.machine import Host
 from pipelined.doctor.speed import Hop, Speed
 from pipelined.process.launch import Launch
 
 GIB = 1 << 30
-MACHINE = Machine("a", "3.11.7", "Linux", 8, None, 64 * GIB, 60 * GIB, 32 * GIB, 1, 0, False)
+MACHINE = Host("a", "3.11.7", "Linux", 8, None, 64 * GIB, 60 * GIB, 32 * GIB, 1, 0, False)
 LIBRARIES = Libraries(
     {"mpi4py": "4.1", "mpich": "5.0"},
     "MPICH Version: 5.0",

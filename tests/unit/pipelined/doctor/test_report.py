@@ -1,12 +1,12 @@
 """The report says what there is, how fast it is, and what to change."""
 
 from pipelined.doctor import advise, as_text
-from pipelined.doctor.speed import Hop, Speed, Sum
+from pipelined.doctor.speed import Hop, Speed, SumSpeed
 from tests.unit.pipelined.doctor.test_advice import FOUND, changed
 
 
 def test_links_and_sums_are_told_in_the_fields_words():
-    sums = (Sum(1 << 20, "shared", 1e-3, 1.048576e9, 1.5 * 1.048576e9),)
+    sums = (SumSpeed(1 << 20, "shared", 1e-3, 1.048576e9, 1.5 * 1.048576e9),)
     far = Hop((0, 2), 5e-4, 1e-9, 1e-5, 1e-11)
     text = as_text(changed(speed=Speed(FOUND.speed.near, far, sums)), [])
     assert "ranks 0 and 1: alpha 10 ± 1 µs, beta 0.100 ± 0.010 ns/byte (10.00 GB/s)" in text

@@ -8,7 +8,7 @@ import pytest
 from collectives import Links
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import RealClock
-from pipelined.measurement.codec import Coding, measure_coding, ratio_of
+from pipelined.measurement.codec import CodecCosts, measure_coding, ratio_of
 from pipelined.measurement.effort import BRIEF
 from pipelined.planner.costs import Stated, priced
 from pipelined.programs.plan import Plan
@@ -38,19 +38,19 @@ def seconds(plan, coding):
 
 def test_a_message_spends_its_coding_and_then_what_is_left_of_it_holds_the_link():
     plan = Plan("gpipe", 2, 1, 1, 1)
-    assert seconds(plan, Coding()) == 6 + 2 * (0.5 + SENT / 4)
-    assert seconds(plan, Coding(0.5, fixed=3.0, per_byte=1.0)) == 6 + 2 * (3.0 + SENT + 0.5 + SENT / 8)
+    assert seconds(plan, CodecCosts()) == 6 + 2 * (0.5 + SENT / 4)
+    assert seconds(plan, CodecCosts(0.5, fixed=3.0, per_byte=1.0)) == 6 + 2 * (3.0 + SENT + 0.5 + SENT / 8)
 
 
 def test_what_a_rank_tells_itself_goes_through_the_codec_too():
     plan = Plan("interleaved", 2, 1, 1, 1, {"chunks": 2})
     assert plan.world_size == 1
-    assert seconds(plan, Coding(0.5, fixed=3.0)) == seconds(plan, Coding()) + 2 * 3.0
+    assert seconds(plan, CodecCosts(0.5, fixed=3.0)) == seconds(plan, CodecCosts()) + 2 * 3.0
 
 
 def test_halved_microbatches_are_coded_one_by_one():
     plan = Plan("chimera", 2, 1, 2, 2, {"scale": "backward-halving"})
-    (stage, _), parts = workload(plan, Coding(0.5, fixed=3.0, per_byte=1.0)).stages, plan.layout.parts
+    (stage, _), parts = workload(plan, CodecCosts(0.5, fixed=3.0, per_byte=1.0)).stages, plan.layout.parts
     assert stage.coding / parts == 3.0 + 2 * SENT / parts
     assert stage.message_bytes == SENT
 
@@ -65,4 +65,4 @@ def test_a_codec_is_timed_on_all_ranks_and_the_first_knows():
 
     first, second = asyncio.run(both("fp16"))
     assert second is None and first.ratio == 0.5 and first.seconds(1 << 20) > 0.0
-    assert asyncio.run(both("none")) == [Coding(), None]
+    assert asyncio.run(both("none")) == [CodecCosts(), None]

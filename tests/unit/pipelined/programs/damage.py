@@ -17,7 +17,7 @@ def sound_programs(depths=(1, 2, 3, 4, 6), microbatches=(1, 2, 3, 4, 6)):
         for depth in depths
         for number in microbatches
         for chunks in (1, 2)
-        for program in recorded(name, Shape(depth, number, {"pipes": {"chunks": chunks}}))
+        for program in recorded(name, Shape(depth, number, {"chunks": chunks}))
     ]
 
 

@@ -135,9 +135,9 @@ def test_more_alive_than_the_budget_is_pointed_at_where_it_begins():
 
 
 def test_the_budget_counts_halves_as_halves():
-    check(record(find("chimera"), Shape(4, 4, {"pipes": {"scale": "backward-halving"}})), budget=4)
+    check(record(find("chimera"), Shape(4, 4, {"scale": "backward-halving"})), budget=4)
     with pytest.raises(ScheduleError, match=r"microbatches: 3.5, budget: 3\)"):
-        check(record(find("chimera"), Shape(4, 4, {"pipes": {"scale": "backward-halving"}})), budget=3)
+        check(record(find("chimera"), Shape(4, 4, {"scale": "backward-halving"})), budget=3)
 
 
 @pytest.mark.parametrize("order, alive", [("F0 I0 W0 F1 I1 W1", 1), ("F0 I0 F1 I1 W0 W1", 2), ("F0 F1 I0 W0 I1 W1", 2)])

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from pipelined.programs.check import check
-from pipelined.programs.deadlock import Limits, find_deadlock, smallest_mailbox
+from pipelined.programs.deadlock import ProofLimits, find_deadlock, smallest_mailbox
 from pipelined.programs.overlap import with_sums
 from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, find, known
@@ -86,7 +86,7 @@ def test_without_mailboxes_only_what_is_drained_before_it_turns_ends(name, ends)
 
 
 def test_doubled_forwards_deadlock_without_mailboxes_too():
-    assert not proved(record(find("chimera"), Shape(4, 8, {"pipes": {"scale": "forward-doubling"}})), mailbox=0)
+    assert not proved(record(find("chimera"), Shape(4, 8, {"scale": "forward-doubling"})), mailbox=0)
 
 
 @pytest.mark.parametrize("name", known())
@@ -118,8 +118,8 @@ def test_chimera_deadlocks_without_a_mailbox_where_its_pipes_meet():
 
 def test_sums_that_block_deadlock_where_replicas_finish_in_different_orders():
     few = record(find("chimera"), Shape(4, 3))
-    assert find_deadlock(few, Limits()) is None
-    assert find_deadlock(with_sums(few, "eager"), Limits(blocking_sums=True)) == (
+    assert find_deadlock(few, ProofLimits()) is None
+    assert find_deadlock(with_sums(few, "eager"), ProofLimits(blocking_sums=True)) == (
         "the order deadlocks (workers in the cycle: [1, 2], sums block); let sums be tasks of their own, "
         "or move one of these\n"
         "worker 1 | 1F0p0 2F2p1 1F1p0 2B2p1 2S 1B0p0 1B1p0 1S\n"

@@ -12,7 +12,7 @@ from pipelined.schedules import Shape, find, known
 
 
 def program(depth, microbatches, name="chimera", pipes=0):
-    return record(find(name), Shape(depth, microbatches, {"pipes": {"pipes": pipes}}))
+    return record(find(name), Shape(depth, microbatches, {"pipes": pipes}))
 
 
 def early(program):

@@ -19,7 +19,7 @@ EVEN = range(2, 18, 2)
 
 
 def timeline(name, depth, microbatches, costs=(1, 2), pipes=0, scale="direct", p2p=0.0):
-    program = record(find(name), Shape(depth, microbatches, {"pipes": {"pipes": pipes, "chunks": "scale": scale}}))
+    program = record(find(name), Shape(depth, microbatches, {"pipes": pipes, "scale": scale}))
     check(program)
     return price(program, Costs(*costs, p2p=p2p))
 

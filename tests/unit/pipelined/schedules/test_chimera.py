@@ -54,14 +54,14 @@ class Standing(Worker):
 @pytest.mark.parametrize("depth", range(2, 18, 2))
 def test_no_two_instructions_of_a_worker_share_a_slot(depth):
     for each_way in (f for f in range(1, depth // 2 + 1) if depth // 2 % f == 0):
-        layout = chimera.layout(Shape(depth, 2 * depth, {"pipes": {"pipes": 2 * each_way}}))
+        layout = chimera.layout(Shape(depth, 2 * depth, {"pipes": 2 * each_way}))
         for index in range(depth):
             taken = [slot for slot, _, _ in chimera.slots(Standing(index, layout))]
             assert len(set(taken)) == len(taken) == 4 * depth
 
 
 def test_pipes_start_where_the_paper_starts_them():
-    placement = chimera.layout(Shape(8, 8, {"pipes": {"pipes": 4}})).placement
+    placement = chimera.layout(Shape(8, 8, {"pipes": 4})).placement
     assert [placement[1, stage] for stage in range(8)] == [4, 5, 6, 7, 0, 1, 2, 3]
     assert [placement[2, stage] for stage in range(8)] == [7, 6, 5, 4, 3, 2, 1, 0]
     assert [placement[3, stage] for stage in range(8)] == [3, 2, 1, 0, 7, 6, 5, 4]
@@ -74,10 +74,10 @@ def test_pipes_start_where_the_paper_starts_them():
         (Shape(4, 3), ((0, 1), (2,))),
         (Shape(4, 8), ((0, 1, 4, 5), (2, 3, 6, 7))),
         (Shape(4, 9), ((0, 1, 4, 5, 8), (2, 3, 6, 7))),
-        (Shape(8, 3, {"pipes": {"pipes": 4}}), ((0,), (1,), (2,), ())),
-        (Shape(4, 8, {"pipes": {"scale": "forward-doubling"}}), ((0, 1, 2, 3), (4, 5, 6, 7))),
-        (Shape(4, 12, {"pipes": {"scale": "forward-doubling"}}), ((0, 1, 2, 3, 8, 9), (4, 5, 6, 7, 10, 11))),
-        (Shape(4, 4, {"pipes": {"scale": "backward-halving"}}), ((0, 1, 2, 3), (4, 5, 6, 7))),
+        (Shape(8, 3, {"pipes": 4}), ((0,), (1,), (2,), ())),
+        (Shape(4, 8, {"scale": "forward-doubling"}), ((0, 1, 2, 3), (4, 5, 6, 7))),
+        (Shape(4, 12, {"scale": "forward-doubling"}), ((0, 1, 2, 3, 8, 9), (4, 5, 6, 7, 10, 11))),
+        (Shape(4, 4, {"scale": "backward-halving"}), ((0, 1, 2, 3), (4, 5, 6, 7))),
     ],
 )
 def test_microbatches_are_numbered_unit_by_unit_and_pipe_by_pipe(shape, microbatches):
@@ -86,8 +86,8 @@ def test_microbatches_are_numbered_unit_by_unit_and_pipe_by_pipe(shape, microbat
 
 
 def test_halved_microbatches_are_twice_as_many_parts():
-    assert chimera.layout(Shape(4, 4, {"pipes": {"scale": "backward-halving"}})).parts == 2
-    assert chimera.layout(Shape(4, 8, {"pipes": {"scale": "forward-doubling"}})).parts == 1
+    assert chimera.layout(Shape(4, 4, {"scale": "backward-halving"})).parts == 2
+    assert chimera.layout(Shape(4, 8, {"scale": "forward-doubling"})).parts == 1
 
 
 def test_the_schedules_named_for_odd_depths_take_them():

@@ -17,7 +17,7 @@ def priced(depth, microbatches, costs, pipes=2):
     """The timeline at (F, I, Wg), of a program that has been proved."""
     forward, backward_input, backward_weight = costs
     seconds = Costs(forward, backward_input + backward_weight, backward_input, backward_weight)
-    program = record(chimera_w, Shape(depth, microbatches, {"pipes": {"pipes": pipes}}), seconds)
+    program = record(chimera_w, Shape(depth, microbatches, {"pipes": pipes}), seconds)
     check(program)
     timeline = price(program, seconds)
     assert max(timeline.peak_activations) <= depth
@@ -104,7 +104,7 @@ def told(shape, answers):
 @settings(max_examples=60, deadline=None)
 @given(half=st.integers(1, 4), microbatches=st.integers(1, 20), which=st.integers(0, 3), answers=st.data())
 def test_whatever_the_timing_order_cap_and_first_in_first_out_hold(half, microbatches, which, answers):
-    shape = Shape(2 * half, microbatches, {"pipes": {"pipes": ways(2 * half)[which % len(ways(2 * half))]}})
+    shape = Shape(2 * half, microbatches, {"pipes": ways(2 * half)[which % len(ways(2 * half))]})
     program = told(shape, answers)
     check(program)
     assert max(price(program, Costs()).peak_activations) <= shape.depth

@@ -223,7 +223,7 @@ def hold(form, case):
 
 def shape(form, depth, asked):
     microbatches, pipes, chunks = asked
-    return Shape(depth, microbatches, {"pipes": {"pipes": pipes, "chunks": "chunks": chunks, "scale": "scale": form.scale}})
+    return Shape(depth, microbatches, {"pipes": pipes, "chunks": chunks, "scale": form.scale})
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.id)

@@ -8,7 +8,7 @@ interleaved = find("interleaved")
 
 
 def recorded(workers, chunks, microbatches):
-    program = record(interleaved, Shape(workers * chunks, microbatches, {"pipes": {"chunks": chunks}}))
+    program = record(interleaved, Shape(workers * chunks, microbatches, {"chunks": chunks}))
     check(program)
     return program
 

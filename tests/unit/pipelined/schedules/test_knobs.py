@@ -73,10 +73,10 @@ def test_the_planner_tries_its_values_and_names_them(toy):
 
 
 def test_a_plan_file_keeps_it(toy, tmp_path):
-    plan = Plan(toy, 2, 1, 1, 4, {"pipes": {"in_group": 2}})
+    plan = Plan(toy, 2, 1, 1, 4, {"in_group": 2})
     write_plan(tmp_path / "plan.json", PlanFile(plan, False, {}, 1.0, (1.0, 1.0), "so", {}))
     assert read_plan(tmp_path / "plan.json", toy).plan == plan
-    assert plan != Plan(toy, 2, 1, 1, 4) == Plan(toy, 2, 1, 1, 4, {"pipes": {"in_group": 1}})
+    assert plan != Plan(toy, 2, 1, 1, 4) == Plan(toy, 2, 1, 1, 4, {"in_group": 1})
 
 
 def test_a_plan_written_before_a_schedule_had_it_has_the_default(toy):
@@ -125,7 +125,7 @@ def test_the_knobs_of_the_project_are_keys_of_every_plan():
 @pytest.mark.parametrize(("value", "message"), [(0, "at least 1"), ("2", "of type int"), (True, "of type int")])
 def test_a_value_that_a_knob_cannot_have_is_refused(value, message):
     with pytest.raises(ScheduleError, match=message):
-        CHUNKS.of(Shape(4, 4, {"pipes": {"chunks": value}}))
+        CHUNKS.of(Shape(4, 4, {"chunks": value}))
 
 
 def test_the_label_of_a_word_is_the_word():

@@ -20,7 +20,7 @@ from pipelined.schedules.table import read_table, write_table
 ONE_PIPE = {
     "gpipe": Shape(4, 8),
     "one_f_one_b": Shape(4, 8),
-    "interleaved": Shape(8, 8, {"pipes": {"chunks": 2}}),
+    "interleaved": Shape(8, 8, {"chunks": 2}),
     "zb_h1": Shape(4, 8),
     "zb_v": Shape(8, 8),
     "dualpipe_v": Shape(8, 8),
@@ -55,7 +55,7 @@ def as_a_table_says_it(program):
 @given(st.sampled_from(known()), st.integers(1, 8), st.integers(2, 12), st.integers(1, 2))
 def test_what_is_written_is_read_back(tmp_path_factory, name, depth, microbatches, chunks):
     try:
-        program = record(find(name), Shape(depth, microbatches, {"pipes": {"chunks": chunks}}))
+        program = record(find(name), Shape(depth, microbatches, {"chunks": chunks}))
     except ScheduleError:
         program = record(find(name), Shape(4, 4))
     path = tmp_path_factory.mktemp("tables") / "table.csv"
@@ -89,7 +89,7 @@ def test_a_pipe_stands_behind_its_microbatch_where_there_are_several(table):
 
 def test_halved_microbatches_cannot_be_said():
     with pytest.raises(ScheduleError, match=r"microbatches are cut \(parts: 2\); use --scale direct"):
-        write_table(record(find("chimera"), Shape(4, 4, {"pipes": {"scale": "backward-halving"}})))
+        write_table(record(find("chimera"), Shape(4, 4, {"scale": "backward-halving"})))
 
 
 def test_the_first_row_says_how_weights_are_updated_without_a_flush():
@@ -195,8 +195,8 @@ def test_blank_cells_rows_behind_the_last_and_spaces_say_nothing(table):
 
 def test_its_shape_is_the_table_s(table):
     schedule = find(table(ORDER))
-    assert schedule.shape == Shape(2, 2, {"pipes": {"pipes": 1, "chunks": "chunks": 1}})
-    for other in (Shape(4, 2), Shape(2, 4), Shape(2, 2, {"pipes": {"pipes": 2}}), Shape(2, 2, {"pipes": {"chunks": 2}})):
+    assert schedule.shape == Shape(2, 2, {"pipes": 1, "chunks": 1})
+    for other in (Shape(4, 2), Shape(2, 4), Shape(2, 2, {"pipes": 2}), Shape(2, 2, {"chunks": 2})):
         with pytest.raises(ScheduleError, match=r"is a table of one shape .*; use --depth 2 --microbatches 2"):
             schedule.layout(other)
 

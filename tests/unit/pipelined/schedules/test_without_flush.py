@@ -168,7 +168,7 @@ def test_weights_that_are_not_made_yet_are_refused():
 
 
 def test_two_stages_on_a_worker_are_refused():
-    program = record(find("interleaved"), Shape(4, 2, {"pipes": {"chunks": 2}}))
+    program = record(find("interleaved"), Shape(4, 2, {"chunks": 2}))
     with pytest.raises(ScheduleError, match="holds 2 stages; put one stage on each worker"):
         check(replace(program, layout=replace(program.layout, updates=Updates(1))))
 
