@@ -18,7 +18,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.executor import Device
 from pipelined.measurement.codec import CodecCosts
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.costs import OPS, PLAIN
+from pipelined.planner.costs import FIELDS, PLAIN
 from pipelined.planner.trial import RandomTokens
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
@@ -85,7 +85,7 @@ class Emulated:
         """What an emulated job of a plan does."""
         plan, layers = candidate.plan, range(self.layers // candidate.plan.depth)
         exact = replace(self, late=0.0)
-        seconds = {field: exact.seconds(op, layers, plan.microbatch) for op, field in OPS.items() if op not in "AU"}
+        seconds = {field: exact.seconds(op, layers, plan.microbatch) for op, field in FIELDS.items() if op not in "AU"}
         for again in ("backward", "backward_input") if candidate.recompute else ():
             seconds[again] += seconds["forward"]
         gradients = (self.weights * len(layers),) * plan.depth

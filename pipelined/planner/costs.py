@@ -16,7 +16,7 @@ from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import StageCosts, Workload
 
-OPS = {"F": "forward", "A": "again", "B": "backward", "I": "backward_input", "W": "backward_weight", "U": "update"}
+FIELDS = {"F": "forward", "A": "again", "B": "backward", "I": "backward_input", "W": "backward_weight", "U": "update"}
 """Each priced operation, and its field of `StageCosts`. A is the forward inside a backward with recomputation."""
 FIRST_INPUT = "first I"
 """The timed operation behind the input half of a stage with the first layer; the weight half does its work there."""
@@ -143,7 +143,7 @@ def priced(model: PlannedModel, plan: Plan, costs: ModelCosts) -> Workload:
 
 
 def _timed(stage: StageCosts, layers: range, rows: int, parts: int, costs: ModelCosts) -> StageCosts:
-    seconds = {field: max(LEAST, costs.seconds(op, layers, rows)) * parts for op, field in OPS.items() if op != "U"}
+    seconds = {field: max(LEAST, costs.seconds(op, layers, rows)) * parts for op, field in FIELDS.items() if op != "U"}
     sent, coding = stage.message_bytes, costs.coding
     carried = {"message_bytes": coding.bytes(sent), "coding": coding.seconds(sent / parts) * parts}
     return replace(stage, **seconds, **carried, update=costs.seconds("U", layers, rows))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pipelined.planner.bounds import splits
-from pipelined.planner.costs import OPS
+from pipelined.planner.costs import FIELDS
 from pipelined.planner.plan_file import PlanFile
 from pipelined.planner.search import Answer, Outcome
 
@@ -165,7 +165,7 @@ def lines_of(found: dict[str, Any], rows: int, split: bool) -> Iterator[str]:
     for row in found.get("costs", []):
         if row["op"] in tuple("FIWU" if split else "FBU") and row["microbatch"] in (0, rows):
             terms = ", ".join(_told(kind, *pair, 1e-3, "ms") for kind, pair in row["seconds"].items())
-            yield f"  {OPS[row['op']].replace('_', ' ')}: {terms}"
+            yield f"  {FIELDS[row['op']].replace('_', ' ')}: {terms}"
 
 
 def _told(name: str, value: float, margin: float | None, unit: float, symbol: str) -> str:

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from pipelined.programs.deadlock import ProofLimits, find_deadlock
-from pipelined.programs.instructions import OPS, SUM, Instruction, Place, Program
+from pipelined.programs.instructions import OPS, SUM, Instruction, Position, Program
 from pipelined.programs.overlap import last_gradients, with_sums
 from pipelined.programs.staleness import version_of
 from pipelined.programs.text_drawing import fault_grid
@@ -111,7 +111,7 @@ def _check_sums(program: Program) -> None:
             raise _misplaced(program, (worker, position), problem)
 
 
-def _misplaced(program: Program, place: Place, problem: str) -> ScheduleError:
+def _misplaced(program: Program, place: Position, problem: str) -> ScheduleError:
     """The error of an instruction that its worker cannot do there."""
     worker, position = place
     fact = f"worker {worker} cannot do {program.workers[worker][position]!r} ({problem})"

@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipelined.programs.instructions import Instruction, Place, Program, Token
+from pipelined.programs.instructions import Instruction, Position, Program, Token
 from pipelined.programs.text_drawing import fault_grid
 
 MESSAGES = ("activation", "gradient")
@@ -161,7 +161,7 @@ class _DryRun:
         _, pipe, stage, _ = token
         return self.program.layout.placement[pipe, stage]
 
-    def cycle(self) -> tuple[list[int], dict[Place, str]]:
+    def cycle(self) -> tuple[list[int], dict[Position, str]]:
         """A cycle of workers, each waiting for the next and the last for the first; and a note at each one's place."""
         awaited = {w: self._awaited(w) for w, mine in enumerate(self.program.workers) if self.heads[w] < len(mine)}
         cycle, worker = [], min(awaited)
@@ -185,7 +185,7 @@ class _DryRun:
         words = f"waits in the sum of stage {instruction.stage} for"
         return self._first(lambda place, i: i == instruction and place[0] in absent, words)
 
-    def _first(self, meant: Callable[[Place, Instruction], bool], words: str) -> tuple[int, str]:
+    def _first(self, meant: Callable[[Position, Instruction], bool], words: str) -> tuple[int, str]:
         """The worker of the first instruction that `meant` accepts, and `words` followed by this instruction's name."""
         (worker, position), instruction = next(found for found in self.program.everything() if meant(*found))
         return worker, f"{words} {instruction!r}, instruction {position} of worker {worker}"

@@ -17,7 +17,7 @@ Token = tuple[str, int, int, int]
 (an input half before its weight half) stay on the worker.
 """
 
-Place = tuple[int, int]
+Position = tuple[int, int]
 """(worker, position in its program)."""
 
 OPS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
@@ -84,7 +84,7 @@ class Program:
     layout: StageMap
     workers: tuple[tuple[Instruction, ...], ...]
 
-    def everything(self) -> Iterator[tuple[Place, Instruction]]:
+    def everything(self) -> Iterator[tuple[Position, Instruction]]:
         """Every instruction with its place, worker by worker in order."""
         for worker, instructions in enumerate(self.workers):
             for position, instruction in enumerate(instructions):

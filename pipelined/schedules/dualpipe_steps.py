@@ -11,10 +11,12 @@ Source: DeepSeek-V3 technical report (2024), section 3.2.1; github.com/deepseek-
 
 from collections.abc import Iterator
 
-from pipelined.schedules.shapes import Place
+from pipelined.schedules.shapes import PipeStage
 
 
-def dualpipe_order(index: int, half: int, rounds: int, first: Place, second: Place) -> Iterator[tuple[str, Place]]:
+def dualpipe_order(
+    index: int, half: int, rounds: int, first: PipeStage, second: PipeStage
+) -> Iterator[tuple[str, PipeStage]]:
     """(op, place) in order.
 
     Args:
@@ -40,5 +42,5 @@ def dualpipe_order(index: int, half: int, rounds: int, first: Place, second: Pla
         yield "W", place
 
 
-def _whole(place: Place) -> list[tuple[str, Place]]:
+def _whole(place: PipeStage) -> list[tuple[str, PipeStage]]:
     return [("I", place), ("W", place)]

@@ -7,7 +7,7 @@ from pipelined.schedules.knobs import CHUNKS, PIPES, SCALE
 from pipelined.schedules.layout import ScheduleError, Shape, StageMap
 from pipelined.schedules.worker import Worker
 
-Place = tuple[int, int]
+PipeStage = tuple[int, int]
 """(pipe, stage)."""
 
 
@@ -60,13 +60,13 @@ def folded(name: str, shape: Shape) -> StageMap:
     return StageMap(shape.depth, shape.depth // 2, placement, (tuple(range(shape.microbatches)),))
 
 
-async def follow(worker: Worker, order: Iterable[tuple[str, Place]]) -> None:
+async def follow(worker: Worker, order: Iterable[tuple[str, PipeStage]]) -> None:
     """Run an order of (op, place) on a worker; skip those past the last microbatch of their pipe.
 
     Args:
         order: op is F, B, I or W; each takes the next microbatch of its place.
     """
-    told: Counter[tuple[str, Place]] = Counter()
+    told: Counter[tuple[str, PipeStage]] = Counter()
     for op, (pipe, stage) in order:
         told[op, (pipe, stage)] += 1
         if told[op, (pipe, stage)] <= len(worker.layout.microbatches[pipe]):

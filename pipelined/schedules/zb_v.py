@@ -9,7 +9,7 @@ without the missing ones. Source: Qi et al., Zero Bubble Pipeline Parallelism (2
 from collections.abc import Iterator
 
 from pipelined.schedules.layout import Shape, StageMap
-from pipelined.schedules.shapes import Place, folded, follow
+from pipelined.schedules.shapes import PipeStage, folded, follow
 from pipelined.schedules.worker import Worker
 
 
@@ -23,7 +23,7 @@ async def schedule(worker: Worker) -> None:
     await follow(worker, _order(worker.index, worker.layout.workers, len(worker.layout.microbatches[0])))
 
 
-def _order(worker: int, workers: int, microbatches: int) -> Iterator[tuple[str, Place]]:
+def _order(worker: int, workers: int, microbatches: int) -> Iterator[tuple[str, PipeStage]]:
     """(op, place) in order; `down` is the worker's stage in the first half of the path, `up` in the second."""
     down, up = (0, worker), (0, 2 * workers - 1 - worker)
     behind = workers - worker

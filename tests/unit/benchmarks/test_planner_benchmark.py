@@ -7,7 +7,7 @@ from benchmarks._predictions import Row, as_table, summary
 from benchmarks.planner import pick
 from collectives import Links
 from pipelined.planner import Question
-from pipelined.planner.costs import OPS
+from pipelined.planner.costs import FIELDS
 from pipelined.simulation.machine import Machine
 
 ROW = ("gpipe", 2, 1, 4, 2, False)
@@ -26,7 +26,7 @@ def test_an_emulated_job_takes_what_the_planner_is_told_but_for_being_late():
     planned = Emulated(late=0.5)
     candidate = pick(Question(planned, planned, Machine(Links()), 2), 1)[0].candidate
     layers = range(planned.layers // candidate.plan.depth)
-    rows, timed = candidate.plan.microbatch, {field: op for op, field in OPS.items() if op not in "AU"}
+    rows, timed = candidate.plan.microbatch, {field: op for op, field in FIELDS.items() if op not in "AU"}
     told = {field: planned.seconds(op, layers, rows) for field, op in timed.items()}
     assert planned.load(candidate).seconds == pytest.approx({field: s - 0.5 for field, s in told.items()})
 
