@@ -11,7 +11,7 @@ from benchmarks._contest import Contest, CutGPT2, TokenRows
 from benchmarks._launch import run_ranks
 from collectives import all_reduce, barrier
 from pipelined.actors.actor import Actor
-from pipelined.actors.executor import TorchDevice
+from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.traces.file import NullTracer
 from pipelined.training.trainer import Numerics, Trainer
@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 
 async def contend(transport: Transport, task: Task) -> int:
     """One rank of all trials."""
-    device = TorchDevice("cpu", RealClock(), transport.computing)
+    device = TorchExecutor("cpu", RealClock(), transport.computing)
     try:
         async with Actor(transport) as actor:
             results = [await _trial(actor, device, task.contest, trial) for trial in task.trials]
@@ -33,7 +33,7 @@ async def contend(transport: Transport, task: Task) -> int:
     return 0
 
 
-async def _trial(actor: Actor, device: TorchDevice, contest: Contest, trial: Trial) -> Result:
+async def _trial(actor: Actor, device: TorchExecutor, contest: Contest, trial: Trial) -> Result:
     plan = contest.plan(trial.schedule, trial.ends)
     trainer = Trainer(
         actor,

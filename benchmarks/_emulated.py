@@ -15,7 +15,7 @@ from benchmarks._punctual import PunctualClock
 from collectives import Group, barrier
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
-from pipelined.actors.executor import TimedDevice
+from pipelined.actors.executor import TimedExecutor
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.overlap import SYNCS
 from pipelined.programs.plan import Plan
@@ -90,7 +90,7 @@ class EmulatedJob:
         self.plan, self._actor, self._recorded = plan, actor, recorded
         self._prepared = {sync: prepare_group(plan, sync)[plan.position(actor.rank)[1]] for sync in SYNCS}
         parts = plan.layout.parts
-        device = TimedDevice({op: seconds / parts for op, seconds in load.seconds.items()}, PunctualClock())
+        device = TimedExecutor({op: seconds / parts for op, seconds in load.seconds.items()}, PunctualClock())
         random = np.random.default_rng(actor.rank)
         activation = random.integers(0, 256, load.activation_bytes // parts, np.uint8)
         stages = {stage: Hollow(activation, stage == plan.depth - 1) for stage in plan.stages_of(actor.rank)}

@@ -15,7 +15,7 @@ from benchmarks._emulated import EmulatedJob, Load
 from benchmarks._footprint import count_activations, state_bytes
 from collectives import Group, all_reduce, barrier
 from pipelined.actors.actor import Actor
-from pipelined.actors.executor import Device
+from pipelined.actors.executor import Executor
 from pipelined.measurement.codec import CodecCosts
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.costs import FIELDS, PLAIN
@@ -103,7 +103,7 @@ async def emulate(actor: Actor, planned: Emulated, candidate: Candidate, first: 
 
 
 async def train(
-    actor: Actor, planned: PlannedGPT2, candidate: Candidate, device: Device, first: int, steps: int
+    actor: Actor, planned: PlannedGPT2, candidate: Candidate, device: Executor, first: int, steps: int
 ) -> tuple[list[float], int]:
     """Seconds of each step of a plan that trains, and the bytes that this rank then holds."""
     plan, numerics = candidate.plan, Numerics(recompute=candidate.recompute)

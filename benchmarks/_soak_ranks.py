@@ -16,7 +16,7 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from benchmarks._levels import Levels, least, look
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
-from pipelined.actors.executor import TorchDevice
+from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.process.exit import end_process
 from pipelined.process.launch import detect
@@ -44,7 +44,7 @@ class Feed:
 
 async def soak(transport: Transport, steps: int, settled: int, looks: int) -> int:
     """Train, look at the levels behind `settled` steps and at the end, and let rank 0 print those of all ranks."""
-    device = TorchDevice("cpu", RealClock(), transport.computing)
+    device = TorchExecutor("cpu", RealClock(), transport.computing)
     try:
         async with Actor(transport) as actor:
             optimizer_config = OptimizerConfig(lr=1e-3, steps=steps, warmup=0)

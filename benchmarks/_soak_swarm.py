@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks._levels import Levels, least, look
 from benchmarks._swarm_devices import Relay
-from pipelined.actors.executor import TimedDevice
+from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import Directory, open_directory, serve_directory
@@ -48,7 +48,7 @@ async def soak(steps: int, settled: int, looks: int) -> list[dict[str, int]]:
 
         for number in range(STAGES * PEERS_A_STAGE):
             node, config = Node(f"peer{number}", *await client(), clock), PeerConfig(number % STAGES, threads=False)
-            peer = PeerProcess(node, lambda _: Relay(ELEMENTS), RULES, TimedDevice(NO_TIME, clock), config)
+            peer = PeerProcess(node, lambda _: Relay(ELEMENTS), RULES, TimedExecutor(NO_TIME, clock), config)
             running.append(tasks.create_task(peer.run()))
         trainer = TrainerProcess(Node("trainer", *await client(), clock), _data, RULES, slots=2)
         running.append(tasks.create_task(trainer.run()))

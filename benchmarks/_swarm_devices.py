@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelined.actors.executor import TimedDevice
+from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import Clock
 from pipelined.swarm.stages.stage import Microbatch, Passed
 from transports import Block
@@ -30,7 +30,7 @@ class Work:
         return self.forward + self.backward
 
 
-class Counted(TimedDevice):
+class Counted(TimedExecutor):
     """Knows when it has last done a forward or a backward, and what it has computed of the one that it is at.
 
     Attributes:

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks._punctual import PunctualClock
 from benchmarks._swarm_devices import Relay, Work, device_seconds
-from pipelined.actors.executor import TimedDevice
+from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.client import Node
@@ -46,7 +46,7 @@ async def serve(address: str, name: str, task: dict[str, Any]) -> None:
     stage, work = int(name.partition("-")[0]), Work(task["forward_s"], task["backward_s"])
     seconds = device_seconds(work, stage == task["depth"] - 1, 1.0)
     async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
-        directory, device = EmbeddedDirectory(endpoint, address, RealClock()), TimedDevice(seconds, PunctualClock())
+        directory, device = EmbeddedDirectory(endpoint, address, RealClock()), TimedExecutor(seconds, PunctualClock())
         elements = task["activation_bytes"] // 4
         node = Node(name, endpoint, directory, RealClock())
         process = PeerProcess(node, lambda _: Relay(elements), rules_of(task), device, PeerConfig(stage))

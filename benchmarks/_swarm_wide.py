@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelined.actors.executor import TimedDevice
+from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.client import Node
@@ -100,7 +100,7 @@ async def serve(address: str, name: str, task: Task) -> None:
     """Be a peer."""
     clock = RealClock()
     async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
-        device = TimedDevice({"backward": task["microbatch_s"]}, clock)
+        device = TimedExecutor({"backward": task["microbatch_s"]}, clock)
         directory = EmbeddedDirectory(endpoint, address, clock)
         node = Node(name, endpoint, directory, clock)
         await PeerProcess(node, lambda _: Wide(task), rules_of(task), device, PeerConfig(0)).run()

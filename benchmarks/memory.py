@@ -24,7 +24,7 @@ from benchmarks._resident import resident
 from benchmarks._results import Reported, tell
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
-from pipelined.actors.executor import TorchDevice
+from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.process.launch import LOCAL, MPI, SLURM, TORCHRUN, detect
 from pipelined.process.run import run
@@ -122,7 +122,7 @@ async def bench(transport: Transport, options: Options) -> int:
 
 async def _held(transport: Transport, options: Options, before: int) -> Holding:
     plan, rank, place = options.plan(transport.world_size), transport.rank, torch.device("cpu")
-    device = TorchDevice("cpu", RealClock(), transport.computing)
+    device = TorchExecutor("cpu", RealClock(), transport.computing)
     try:
         async with Actor(transport) as actor:
             trainer = Trainer(

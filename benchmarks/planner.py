@@ -25,7 +25,7 @@ from benchmarks._results import Reported, tell
 from collectives import Group, Links, barrier
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
-from pipelined.actors.executor import TimedDevice, TorchDevice
+from pipelined.actors.executor import TimedExecutor, TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.links import measure_hops, measure_sums
 from pipelined.measurement.measure import measure
@@ -108,7 +108,7 @@ async def _question(transport: Transport, planned: Any, launch: Launch) -> Quest
         sizes = sizes_that_fit(planned, ranks, 1 << 34)
         found = await measure(transport, planned, launch, sizes=sizes, stated=Machine(Links()), ranks=ranks, tell=_say)
         return found and Question(planned, found.costs, found.machine, ranks)
-    device = TimedDevice({"forward": SLEPT_S, "backward": SLEPT_S}, PunctualClock())
+    device = TimedExecutor({"forward": SLEPT_S, "backward": SLEPT_S}, PunctualClock())
     async with Actor(transport) as actor:
         late = await measure_instruction(actor, device) - SLEPT_S
         hops = await measure_hops(actor, RealClock(), [(0, 1), (ranks - 2, ranks - 1)], device.clock.sleep, tell=_say)
@@ -137,7 +137,7 @@ async def _measured(
 ) -> list[tuple[list[float], list[int]]]:
     """(seconds of each step, bytes of each rank) of each, on rank 0; one pass over all, and one back."""
     rows = [(list[float](), list[int]()) for _ in chosen]
-    device = TorchDevice("cpu", RealClock(), transport.computing)
+    device = TorchExecutor("cpu", RealClock(), transport.computing)
     try:
         async with Actor(transport) as actor:
             for turn, place in enumerate([*range(len(chosen)), *reversed(range(len(chosen)))]):
@@ -150,7 +150,7 @@ async def _measured(
 
 
 async def _steps(
-    actor: Actor, planned: Any, candidate: Candidate, device: TorchDevice, turn: int, steps: int
+    actor: Actor, planned: Any, candidate: Candidate, device: TorchExecutor, turn: int, steps: int
 ) -> tuple[list[float], list[int]]:
     """(seconds of each of so many steps, bytes of each rank where it trains) of one arrangement in one pass."""
     transport, counted, first = actor.transport, None, turn * (steps + 3)

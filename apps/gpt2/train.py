@@ -20,7 +20,7 @@ from apps.lm.models.gpt2 import GPT2
 from apps.lm.sampling import Picker
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast
-from pipelined.actors.executor import TorchDevice
+from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.aio.events import printable
 from pipelined.checkpoints.trainer_state import load, save
@@ -79,7 +79,7 @@ async def train(
     """
     config, clock = job.config, RealClock()
     place = place_of(launch, transport.world_size)
-    device = TorchDevice(str(place), clock, transport.computing)
+    device = TorchExecutor(str(place), clock, transport.computing)
     tracer = Tracer(clock.now) if config.trace else NullTracer()
     try:
         async with Actor(transport) as actor:
@@ -128,7 +128,7 @@ def _build(
     actor: Actor,
     job: Job,
     text: Text,
-    device: TorchDevice,
+    device: TorchExecutor,
     *,
     place: torch.device,
     tracer: Tracer,

@@ -23,7 +23,7 @@ from apps.swarm.metrics import StepLog
 from apps.swarm.peer_log import PeerLog
 from apps.swarm.saved import other_text, saved_of
 from apps.swarm.waiting import WaitLog, telling
-from pipelined.actors.executor import TorchDevice
+from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import serve_directory
@@ -61,7 +61,7 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
                 say(f"warning: {claimed.warning}")
         rules, clock = rules_of(trained, training), RealClock()
         directory = await stack.enter_async_context(as_member(flags.address, endpoint, rules.lease_s))
-        device = TorchDevice(flags.device, clock)
+        device = TorchExecutor(flags.device, clock)
         name = flags.address.name or _own_name()
 
         store = DiskStore(flags.checkpoint, training.model.identity(), text=trained.text) if flags.checkpoint else None

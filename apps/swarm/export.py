@@ -22,7 +22,7 @@ from apps.swarm.joining import entered, what_is_trained
 from apps.swarm.training import rules_of, training_of
 from apps.swarm.waiting import telling
 from apps.swarm.weights import Weights, check_destination
-from pipelined.actors.executor import TorchDevice
+from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.directory import CutOff, Directory, LeaseLost
 from pipelined.errors import UsageError
@@ -121,7 +121,7 @@ async def fetch(
     Cost: as `SwarmObserver.snapshot`.
     """
     node = Node(f"{name}-{secrets.token_hex(4)}", endpoint, directory, RealClock())
-    device = TorchDevice("cpu", node.clock)
+    device = TorchExecutor("cpu", node.clock)
     build = lambda index: TorchStage(training, index)  # noqa: E731
     observer = SwarmObserver(node, build, rules, device)
     try:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar
 
-from pipelined.actors.executor import Device
+from pipelined.actors.executor import Executor
 from pipelined.aio.clock import Clock
 from transports.rpc import Rejected
 
@@ -35,7 +35,7 @@ class DeviceWatchdog:
         lease_s: seconds of a member's lease; work that took less is never late.
     """
 
-    def __init__(self, device: Device, lease_s: float):
+    def __init__(self, device: Executor, lease_s: float):
         self.clock: Clock = device.clock
         self._device, self._lease_s = device, lease_s
         self._turn, self._doing, self._asked = asyncio.Lock(), "", 0
@@ -43,7 +43,7 @@ class DeviceWatchdog:
         self._scopes = set[asyncio.Timeout]()
 
     async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:
-        """See `Device.run`."""
+        """See `Executor.run`."""
         self._asked += 1
         try:
             async with self._turn:

@@ -1,7 +1,7 @@
-"""Devices: they run the computations of a stage, one at a time, and never block the event loop.
+"""Executors: they run the computations of a stage, one at a time, and never block the event loop.
 
-Two devices have the same interface. `TorchDevice` computes in its own thread. `TimedDevice` only waits as long as the
-work would take, on its clock: emulated on the real clock, virtual on the virtual clock.
+Two executors have the same interface. `TorchExecutor` computes in its own thread. `TimedExecutor` only waits as long as
+the work would take, on its clock: emulated on the real clock, virtual on the virtual clock.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ PATIENCE_S = 3.0
 """Seconds that a cancelled rank waits for its running work before it sends its peers the reason for its exit."""
 
 
-class Device(ABC):
-    """The device on which one worker computes.
+class Executor(ABC):
+    """Runs the computations of one worker.
 
     Attributes:
-        busy: seconds spent computing since the device was opened.
+        busy: seconds spent computing since the executor was made.
         took: seconds of the last piece of work of each op.
     """
 
@@ -33,8 +33,8 @@ class Device(ABC):
         """Do one piece of work, after the work that was requested before it.
 
         Args:
-            op: "forward", "backward", … (a timed device has a duration for each).
-            work: computes and returns a result; on a timed device it must be cheap.
+            op: "forward", "backward", … (a timed executor has a duration for each).
+            work: computes and returns a result; on a timed executor it must be cheap.
         Returns: the result of `work`, and its start and end, in seconds of the clock.
         Cancelled: waits up to `PATIENCE_S` for running work, then raises the cancellation.
         """
@@ -53,11 +53,11 @@ class Device(ABC):
     @abstractmethod
     async def _compute(self, op: str, work: Callable[[], T]) -> T: ...
 
-    def close(self) -> None:  # noqa: B027 (most devices hold nothing)
-        """Release the device."""
+    def close(self) -> None:  # noqa: B027 (most executors hold nothing)
+        """Release the thread, if there is one."""
 
 
-class TorchDevice(Device):
+class TorchExecutor(Executor):
     """Computes on a CPU or a GPU, in one thread, so that messages are sent and received at the same time.
 
     Args:
@@ -104,7 +104,7 @@ class TorchDevice(Device):
         self._thread.shutdown(wait=False)
 
 
-class TimedDevice(Device):
+class TimedExecutor(Executor):
     """Waits for the duration of each kind of work: two cores can run 64 such "GPUs", a virtual clock 2,048.
 
     Args:

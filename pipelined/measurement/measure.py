@@ -15,7 +15,7 @@ import torch
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
-from pipelined.actors.executor import Device, TorchDevice
+from pipelined.actors.executor import Executor, TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.codec import measure_coding
 from pipelined.measurement.effort import THOROUGH, Effort
@@ -67,7 +67,7 @@ async def measure(
     local = hosts.count(hosts[transport.rank]) if transport.world_size > 1 else ranks
     cores, place = len(os.sched_getaffinity(0)), place_of(launch, local)
     measuring = place.type != "cpu" or hosts[: transport.rank].count(hosts[transport.rank]) < cores
-    device = TorchDevice(str(place), RealClock(), transport.computing)
+    device = TorchExecutor(str(place), RealClock(), transport.computing)
     try:
         async with Actor(transport) as actor:
             bench = Bench(actor, model.build(), model.numerics(), device, place, model.sequence, measuring, effort)
@@ -111,7 +111,7 @@ def gpu_bytes() -> list[int]:
 
 
 async def _links(
-    actor: Actor, hosts: list[str], all_reduce: str, device: Device, *, tell: Callable[[str], None], effort: Effort
+    actor: Actor, hosts: list[str], all_reduce: str, device: Executor, *, tell: Callable[[str], None], effort: Effort
 ) -> dict[str, LinkFit | None]:
     """The fit of each kind of link that this job has, by name."""
     clock, everyone, compute = RealClock(), tuple(range(len(hosts))), computing(device)
@@ -130,7 +130,7 @@ async def _links(
     return found
 
 
-def computing(device: Device) -> Compute:
+def computing(device: Executor) -> Compute:
     """A function that keeps a device busy for a number of seconds, with products large enough to release the GIL."""
     matrix = torch.ones(256, 256)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
-from pipelined.actors.executor import Device
+from pipelined.actors.executor import Executor
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare
 from pipelined.traces.file import NullTracer
@@ -36,7 +36,7 @@ class _Nothing:
     targets = inputs
 
 
-async def measure_instruction(actor: Actor, device: Device) -> float:
+async def measure_instruction(actor: Actor, device: Executor) -> float:
     """Seconds from one instruction to the next on this device; on rank 0 the median over ranks, on the others 0.
 
     All ranks call this together.
@@ -53,7 +53,7 @@ async def measure_instruction(actor: Actor, device: Device) -> float:
     return statistics.median(everyone) if everyone else 0.0
 
 
-async def measure_call(actor: Actor, device: Device) -> float:
+async def measure_call(actor: Actor, device: Executor) -> float:
     """Seconds of an empty call of the device, which the timing of a stage already includes.
 
     On rank 0 the median over ranks, on the others 0. All ranks call this together.

@@ -17,7 +17,7 @@ import torch
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
-from pipelined.actors.executor import Device
+from pipelined.actors.executor import Executor
 from pipelined.measurement.effort import Effort
 from pipelined.measurement.fit import Fit, Sample, fit
 from pipelined.measurement.probes import probes
@@ -48,7 +48,7 @@ class Bench:
     actor: Actor
     model: Model
     numerics: Numerics
-    device: Device
+    device: Executor
     place: torch.device
     sequence: int
     measuring: bool

@@ -12,7 +12,7 @@ import torch
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
-from pipelined.actors.executor import Device, TorchDevice
+from pipelined.actors.executor import Executor, TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.planned_model import PlannedModel
@@ -54,7 +54,7 @@ async def try_plans(
         place: the torch device of this rank.
     Cost: each plan is built twice and runs `STEPS` steps each time.
     """
-    device, taken = TorchDevice(str(place), RealClock(), transport.computing), [list[float]() for _ in plans]
+    device, taken = TorchExecutor(str(place), RealClock(), transport.computing), [list[float]() for _ in plans]
     order = [*range(len(plans)), *reversed(range(len(plans)))]
     try:
         async with Actor(transport) as actor:
@@ -69,7 +69,7 @@ async def try_plans(
 
 
 async def _steps(
-    actor: Actor, model: PlannedModel, candidate: Candidate, *, device: Device, place: torch.device, first: int
+    actor: Actor, model: PlannedModel, candidate: Candidate, *, device: Executor, place: torch.device, first: int
 ) -> list[float]:
     """Seconds of each step except the first: on rank 0 those of the slowest rank, elsewhere this rank's own."""
     plan, built = candidate.plan, model.build()

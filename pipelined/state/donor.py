@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelined.actors.executor import Device
+from pipelined.actors.executor import Executor
 from pipelined.state.manifest import Manifest, TransferError, cut, describe
 from pipelined.state.stage import StatefulStage
 from pipelined.state.steps import AppliedStep
@@ -57,7 +57,7 @@ class Donor:
         beside: computes the manifest of a copy while training goes on; that takes longer than the copy.
     """
 
-    def __init__(self, stage: StatefulStage, device: Device, beside: Beside):
+    def __init__(self, stage: StatefulStage, device: Executor, beside: Beside):
         self._stage, self._device, self._beside = stage, device, beside
         self._copy: Copy | None = None
         self._applied: deque[AppliedStep] = deque()

@@ -9,7 +9,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
 
-from pipelined.actors.executor import Device
+from pipelined.actors.executor import Executor
 from pipelined.aio.backoff import Backoff
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
@@ -63,7 +63,7 @@ class Joining:
         requester: str,
         view: VersionedView,
         probe: Probe,
-        device: Device,
+        device: Executor,
         find: Find | None = None,
     ):
         self.version, self._find, self._probe, self._name = version, find, probe, requester

@@ -7,7 +7,7 @@ hash. No decision of the swarm (rollback, rescue of a stage, placement, rebalanc
 from collections.abc import Mapping
 from typing import Any
 
-from pipelined.actors.executor import Device
+from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import registered
 from pipelined.membership.client import Asking, Node
@@ -32,7 +32,7 @@ class SwarmObserver:
         build: builds a stage; its state is loaded afterwards.
     """
 
-    def __init__(self, node: Node, build: Build, rules: Rules, device: Device):
+    def __init__(self, node: Node, build: Build, rules: Rules, device: Executor):
         self._node, self._build, self._rules, self._device = node, build, rules, device
         self._view = SwarmView(node.directory, node.clock)
         self._probe = Probe(Asking(node.endpoint, self._view), node.clock, rules.lease_s)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from pipelined.actors.executor import Device
+from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.registration import registered
@@ -34,7 +34,7 @@ class PeerProcess:
         build: builds a stage as it is before the first step.
     """
 
-    def __init__(self, node: Node, build: Build, rules: Rules, device: Device, config: PeerConfig | None = None):
+    def __init__(self, node: Node, build: Build, rules: Rules, device: Executor, config: PeerConfig | None = None):
         self.view = SwarmView(node.directory, node.clock, stages=frozenset())
         self.peer = StagePeer(node, self.view, build, rules, device, config or PeerConfig())
         self._endpoint = node.endpoint

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from pipelined.actors.executor import TimedDevice
+from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import Clock
 from pipelined.directory import EmbeddedDirectory, MemoryDisk, serve_directory
 from pipelined.membership.client import Node
@@ -42,7 +42,7 @@ class VirtualParties:
     def __init__(self, network: VirtualNetwork, rules: Rules, patience: float = 1.0):
         self.network, self.rules, self._patience = network, rules, patience
         self.peers, self.trainers = dict[str, PeerProcess](), dict[str, TrainerProcess]()
-        self.devices, self.endpoints = dict[str, TimedDevice](), dict[str, Endpoint]()
+        self.devices, self.endpoints = dict[str, TimedExecutor](), dict[str, Endpoint]()
         self.tasks, self.dead = dict[str, "asyncio.Task[Any]"](), list["asyncio.Task[Any]"]()
 
     def start_directory(self, disk: MemoryDisk | None = None) -> None:
@@ -94,9 +94,9 @@ class VirtualParties:
         self.endpoints[name] = endpoint
         return endpoint, EmbeddedDirectory(endpoint, address_of(DIRECTORY), clock, self._patience), clock
 
-    def device(self, seconds: Mapping[str, float], clock: Clock) -> TimedDevice:
+    def device(self, seconds: Mapping[str, float], clock: Clock) -> TimedExecutor:
         """The device of a peer."""
-        return TimedDevice(seconds, clock)
+        return TimedExecutor(seconds, clock)
 
     def clock(self, name: str) -> Clock:
         """A party's clock."""

@@ -17,7 +17,7 @@ import torch
 from collectives import Group, all_reduce
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import AgreedError, agree
-from pipelined.actors.executor import Device
+from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
 from pipelined.programs.bucket_names import Stages
 from pipelined.programs.plan import Plan, PlanError
@@ -124,7 +124,7 @@ class Trainer:
         plan: Plan,
         optimizer_config: OptimizerConfig,
         numerics: Numerics,
-        device: Device,
+        device: Executor,
         place: torch.device,
         feed: Feed,
         tracer: Tracer,

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from pipelined.actors.actor import Actor
-from pipelined.actors.executor import Device
+from pipelined.actors.executor import Executor
 from pipelined.actors.messages import Activation, Address, Gradient
 from pipelined.errors import UsageError
 from pipelined.programs.gradient_sync import GradientSync
@@ -78,7 +78,7 @@ class RankContext:
     actor: Actor
     plan: Plan
     stages: Mapping[int, Computation]
-    device: Device
+    device: Executor
     feed: Feed
     tracer: Tracer
     seed: int

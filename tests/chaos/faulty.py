@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from pipelined.actors.actor import Actor
-from pipelined.actors.executor import TorchDevice
+from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.process.exit import FAILED, end_process
 from pipelined.process.launch import detect
@@ -95,7 +95,7 @@ async def job(transport: Transport, fault: Fault, rank: int, step: int) -> int:
 
 async def train(transport: Transport, fault: Fault, rank: int, step: int) -> int:
     """One rank, which trains for ever."""
-    device = TorchDevice("cpu", RealClock(), transport.computing)
+    device = TorchExecutor("cpu", RealClock(), transport.computing)
     try:
         async with Actor(transport) as actor:
             trainer = Trainer(

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pipelined.actors.actor import Actor
-from pipelined.actors.executor import TorchDevice
+from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
@@ -91,7 +91,7 @@ def on_ranks(model, plan, work, recompute=False):
     """What a piece of work with each rank's trainer returns, in rank order."""
 
     async def rank(transport):
-        device = TorchDevice("cpu", RealClock(), transport.computing)
+        device = TorchExecutor("cpu", RealClock(), transport.computing)
         try:
             async with Actor(transport) as actor:
                 trainer = Trainer(

@@ -13,7 +13,7 @@ import torch
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.actors.actor import Actor
-from pipelined.actors.executor import TorchDevice
+from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer, Tracer
@@ -131,7 +131,7 @@ async def pipelined(
 ) -> Outcome:
     """Train one rank of an arrangement; what it holds at the end."""
     clock = RealClock()
-    device = TorchDevice("cpu", clock, transport.computing)
+    device = TorchExecutor("cpu", clock, transport.computing)
     numerics = Numerics(torch.float64, recompute=case.recompute)
     try:
         async with Actor(transport) as actor:

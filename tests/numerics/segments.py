@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from pipelined.actors.actor import Actor
-from pipelined.actors.executor import TorchDevice
+from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.traces.file import Events, Tracer
 from pipelined.training.trainer import Numerics, StepReport, Trainer
@@ -41,7 +41,7 @@ def segments(*several):
 
 async def rank(case, transport, story, optimizer_config=OPTIMIZER, orders=None):
     clock = RealClock()
-    device, tracer = TorchDevice("cpu", clock, transport.computing), Tracer(clock.now)
+    device, tracer = TorchExecutor("cpu", clock, transport.computing), Tracer(clock.now)
     numerics = Numerics(torch.float64, recompute=case.recompute)
     try:
         async with Actor(transport) as actor:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pipelined.actors.actor import Actor
-from pipelined.actors.executor import TorchDevice
+from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.checkpoints.trainer_state import load, save
 from pipelined.traces.file import NullTracer
@@ -23,7 +23,7 @@ def leg(case, optimizer_config, steps, place):
     """Train these steps on a world of their own, from the checkpoint there if they are not the first, and save."""
 
     async def rank(transport):
-        device = TorchDevice("cpu", RealClock(), transport.computing)
+        device = TorchExecutor("cpu", RealClock(), transport.computing)
         try:
             async with Actor(transport) as actor:
                 parts = (

@@ -7,7 +7,7 @@ from typing import TypeVar
 import torch
 
 from pipelined.actors.actor import Actor
-from pipelined.actors.executor import TorchDevice
+from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.traces.file import NullTracer
 from pipelined.training.trainer import Numerics, Trainer
@@ -24,7 +24,7 @@ def on_every_rank(
     """What a piece of work with each rank's trainer returns, in rank order."""
 
     async def rank(transport: Transport) -> T:
-        device = TorchDevice("cpu", RealClock(), transport.computing)
+        device = TorchExecutor("cpu", RealClock(), transport.computing)
         try:
             async with Actor(transport) as actor:
                 how = Numerics(dtype, recompute=case.recompute, **numerics)

@@ -15,7 +15,7 @@ import sys
 from contextlib import asynccontextmanager
 from functools import partial
 
-from pipelined.actors.executor import TimedDevice
+from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.directory import open_directory, serve_directory
 from pipelined.membership.client import Node
@@ -133,7 +133,7 @@ async def peer(address, name, late=False):
         if late:
             await two_steps(directory)
         stage = int(name[1]) if name[0] == "s" else None
-        device = TimedDevice(SECONDS, clock)
+        device = TimedExecutor(SECONDS, clock)
         process = PeerProcess(
             Node(name, endpoint, directory, clock), build, RULES, device, PeerConfig(stage, threads=False)
         )

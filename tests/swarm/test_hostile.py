@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, suppress
 import numpy as np
 import pytest
 
-from pipelined.actors.executor import TimedDevice
+from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import RealClock, run_virtual
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
@@ -218,7 +218,7 @@ async def over_tcp():
         running = [tasks.create_task(serve_directory(ends[0], clock))]
         views = [EmbeddedDirectory(end, ends[0].address, clock) for end in ends[1:]]
         peers = [
-            PeerProcess(Node(f"p{at}", ends[at], views[at - 1], clock), build, rules, TimedDevice(seconds, clock))
+            PeerProcess(Node(f"p{at}", ends[at], views[at - 1], clock), build, rules, TimedExecutor(seconds, clock))
             for at in (1, 2)
         ]
         running += [tasks.create_task(peer.run()) for peer in peers]

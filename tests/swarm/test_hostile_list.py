@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, suppress
 import msgpack
 import numpy as np
 
-from pipelined.actors.executor import TimedDevice
+from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
@@ -89,7 +89,7 @@ class Swarm:
         self.directory = EmbeddedDirectory(self.mallory, at, clock)
         build = lambda index: ExactStage(index, 1)  # noqa: E731
         self.peers = [
-            PeerProcess(Node(name, end[name], views[name], clock), build, self.rules, TimedDevice(seconds, clock))
+            PeerProcess(Node(name, end[name], views[name], clock), build, self.rules, TimedExecutor(seconds, clock))
             for name in ("p0", "p1")
         ]
         self.trainer = TrainerProcess(Node("t0", end["t0"], views["t0"], clock), data, self.rules, steps=STEPS)

@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from pipelined.actors.executor import TimedDevice
+from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import run_virtual
 from pipelined.membership.client import Node
 from pipelined.swarm.observer import SwarmObserver
@@ -28,7 +28,7 @@ def snapshot(after, kill=""):
         await swarm.until(lambda: swarm.heads and swarm.heads[-1].step >= after)
         node = Node("visitor", *swarm.client("visitor"))
         build = lambda index: ExactStage(index, 2)  # noqa: E731
-        observer = SwarmObserver(node, build, swarm.rules, TimedDevice({}, node.clock))
+        observer = SwarmObserver(node, build, swarm.rules, TimedExecutor({}, node.clock))
         if kill:
             swarm.kill(kill)
         taken = await observer.snapshot()
@@ -54,7 +54,7 @@ def observing(swarm):
     """Start an observer that reads every stage; returns its task."""
     node = Node("observer", *swarm.client("observer"))
     build = lambda index: ExactStage(index, swarm.rules.stages)  # noqa: E731
-    observer = SwarmObserver(node, build, swarm.rules, TimedDevice({}, node.clock))
+    observer = SwarmObserver(node, build, swarm.rules, TimedExecutor({}, node.clock))
     return asyncio.ensure_future(observer.snapshot())
 
 

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from pipelined.actors.executor import TimedDevice
+from pipelined.actors.executor import TimedExecutor
 from pipelined.errors import UsageError
 from pipelined.membership.client import Node
 from pipelined.swarm.peer.peer import PeerConfig
@@ -24,7 +24,7 @@ def twin(swarm, kind, host, name):
     if kind == "peer":
         build = lambda index: ExactStage(index, swarm.rules.stages)  # noqa: E731
         config = PeerConfig(0, threads=False)
-        process = PeerProcess(node, build, swarm.rules, TimedDevice(SECONDS, node.clock), config)
+        process = PeerProcess(node, build, swarm.rules, TimedExecutor(SECONDS, node.clock), config)
     else:
         process = TrainerProcess(node, data, swarm.rules)
     swarm.start(host, process.run())

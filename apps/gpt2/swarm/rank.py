@@ -11,7 +11,7 @@ from apps.swarm.data import MicrobatchFeed, feed_of
 from apps.swarm.joining import agree, entered
 from apps.swarm.training import rules_of, training_of
 from apps.swarm.weights_store import WeightsStore
-from pipelined.actors.executor import TorchDevice
+from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.directory import Directory
 from pipelined.membership.client import Node
@@ -49,7 +49,7 @@ class Rank:
     rules: Rules
     store: CheckpointStore | None
     begun: SavedStage | None
-    device: TorchDevice
+    device: TorchExecutor
 
     @property
     def trains(self) -> bool:
@@ -106,7 +106,7 @@ def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> 
     told = Told(subject, job.model.vocab, text.digest, feed.held_out)
     training = training_of(told)
     place = place_of(launch, transport.world_size)
-    device = TorchDevice(str(place), RealClock(), transport.computing)
+    device = TorchExecutor(str(place), RealClock(), transport.computing)
     rules, store = rules_of(told, training), _store(job, text)
     begun = None if store is None else common_step(store.saved_stages())
     return Rank(transport, job, text, feed, told, training, rules, store, begun, device)

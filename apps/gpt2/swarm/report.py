@@ -1,7 +1,7 @@
 """The report of rank 0 on a swarm's steps: the same lines and JSON as for any other schedule."""
 
 from apps.gpt2.report import Report
-from pipelined.actors.executor import Device
+from pipelined.actors.executor import Executor
 from pipelined.swarm.committed_steps import CommittedSteps, StepCommitted, StepEvaluated, StepEvent, StepsBegan
 from pipelined.swarm.records import Head
 from pipelined.swarm.view import SwarmView
@@ -19,7 +19,7 @@ class ActiveTime:
         device: of this rank.
     """
 
-    def __init__(self, transport: Transport, device: Device):
+    def __init__(self, transport: Transport, device: Executor):
         self._transport, self._device = transport, device
         self._seconds, self._seen = [0.0] * transport.world_size, 0.0
 

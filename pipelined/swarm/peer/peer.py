@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 
 from pipelined.actors.device_watchdog import DeviceWatchdog
-from pipelined.actors.executor import Device
+from pipelined.actors.executor import Executor
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import CutOff, LeaseLost
@@ -71,7 +71,7 @@ class StagePeer:
         build: builds a stage.
     """
 
-    def __init__(self, node: Node, view: SwarmView, build: Build, rules: Rules, device: Device, config: PeerConfig):
+    def __init__(self, node: Node, view: SwarmView, build: Build, rules: Rules, device: Executor, config: PeerConfig):
         name, endpoint, clock = node.name, node.endpoint, node.clock
         self.name, self._build, self._rules, self._endpoint, self._view = name, build, rules, endpoint, view
         self._clock, self._device, self._wanted = clock, DeviceWatchdog(device, rules.lease_s), config.stage

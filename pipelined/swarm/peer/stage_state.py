@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pipelined.actors.executor import Device
+from pipelined.actors.executor import Executor
 from pipelined.aio.notifier import Notifier
 from pipelined.state.versions import Version
 from pipelined.swarm.config import Rules
@@ -54,7 +54,7 @@ class StageState:
         version: Version,
         *,
         rules: Rules,
-        device: Device,
+        device: Executor,
         basis: str | None = None,
     ):
         self.name, self.index, self.stage, self.rules, self.device = name, index, stage, rules, device

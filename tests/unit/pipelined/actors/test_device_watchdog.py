@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pipelined.actors.device_watchdog import LATE, LOOKS, STUCK, UNKNOWN_LEASES, DeviceStalled, DeviceWatchdog
-from pipelined.actors.executor import TimedDevice
+from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import run_virtual
 from transports.rpc import Rejected
 from transports.rpc.virtual.network import VirtualNetwork
@@ -24,7 +24,7 @@ async def seen(before, kind="op", stopped=0.0):
     """
     network, took = VirtualNetwork(), {}
     clock = network.clock("p0")
-    device = DeviceWatchdog(TimedDevice(took, clock), LEASE_S)
+    device = DeviceWatchdog(TimedExecutor(took, clock), LEASE_S)
     watching = network.run("p0", device.watch())
     for took["op"] in before:
         await device.run("op", lambda: None)
@@ -68,7 +68,7 @@ def test_who_was_stopped_itself_calls_nothing_late_for_that():
 @pytest.mark.virtual
 async def test_as_long_as_one_thing_after_another_ends_nothing_is_late():
     clock = VirtualNetwork().clock("p0")
-    device = DeviceWatchdog(TimedDevice({"op": 0.9}, clock), LEASE_S)
+    device = DeviceWatchdog(TimedExecutor({"op": 0.9}, clock), LEASE_S)
     async with asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(device.watch())
         line = [device.unless_late(device.run("op", lambda: None)) for _ in range(50)]
@@ -82,7 +82,7 @@ async def test_what_is_waited_for_ends_as_it_ends():
     async def fails():
         raise TimeoutError
 
-    device = DeviceWatchdog(TimedDevice({}, VirtualNetwork().clock("p0")), LEASE_S)
+    device = DeviceWatchdog(TimedExecutor({}, VirtualNetwork().clock("p0")), LEASE_S)
     with pytest.raises(TimeoutError):
         await device.unless_late(fails())
     assert await device.unless_late(asyncio.sleep(0, "told")) == "told"

@@ -5,13 +5,13 @@ import threading
 
 import pytest
 
-from pipelined.actors.executor import TimedDevice, TorchDevice
+from pipelined.actors.executor import TimedExecutor, TorchExecutor
 from pipelined.aio.clock import RealClock, VirtualClock, run_virtual
 
 
 def test_a_timed_device_takes_what_each_op_takes_one_after_another():
     async def main():
-        device = TimedDevice({"forward": 1.0, "backward": 2.0}, VirtualClock())
+        device = TimedExecutor({"forward": 1.0, "backward": 2.0}, VirtualClock())
         spans = await asyncio.gather(*(device.run(op, lambda op=op: op) for op in ("forward", "backward", "other")))
         return spans, device.busy
 
@@ -24,7 +24,7 @@ def test_torch_work_leaves_the_loop_free():
     """The work waits for something that only the loop can do: on the loop's own thread it would never end."""
 
     async def main():
-        device = TorchDevice("cpu", RealClock())
+        device = TorchExecutor("cpu", RealClock())
         go = threading.Event()
         asyncio.get_running_loop().call_soon(go.set)
         try:
@@ -37,7 +37,7 @@ def test_torch_work_leaves_the_loop_free():
 
 def test_cancelled_work_is_finished_before_the_cancellation_passes():
     async def main():
-        device, done = TorchDevice("cpu", RealClock()), []
+        device, done = TorchExecutor("cpu", RealClock()), []
         started, go = threading.Event(), threading.Event()
 
         def work():
@@ -63,7 +63,7 @@ def test_what_work_raises_comes_out_of_the_run(raised, seen):
     """A future refuses to hold a StopIteration: whoever waited for one would wait for ever."""
 
     async def main():
-        device = TorchDevice("cpu", RealClock())
+        device = TorchExecutor("cpu", RealClock())
 
         def work():
             raise raised("broken")
@@ -91,7 +91,7 @@ def test_work_that_was_given_up_ends_by_itself():
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    device = TorchDevice("cpu", RealClock())
+    device = TorchExecutor("cpu", RealClock())
     started, go, over = threading.Event(), threading.Event(), threading.Event()
     asyncio.run(main())
     go.set()
@@ -102,7 +102,7 @@ def test_work_that_was_given_up_ends_by_itself():
 def test_the_hint_says_busy_only_while_work_runs():
     async def main():
         hints = []
-        device = TimedDevice({"forward": 1.0}, VirtualClock(), hints.append)
+        device = TimedExecutor({"forward": 1.0}, VirtualClock(), hints.append)
         await device.run("forward", lambda: hints.append("work"))
         return hints
 

@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from pipelined.actors.executor import TimedDevice
+from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import VirtualClock
 from pipelined.state.donor import AT_ONCE, MOST_TOTALS, Donor
 from pipelined.state.versions import Version
@@ -26,7 +26,7 @@ class Training:
 
     def __init__(self):
         self.stage, self.version = ExactStage(0, 1), Version(0, "at-0")
-        self.device, self.beside_s = TimedDevice({"step": 1.0}, VirtualClock()), 0.0
+        self.device, self.beside_s = TimedExecutor({"step": 1.0}, VirtualClock()), 0.0
         self.donor = Donor(self.stage, self.device, self.beside)
 
     def take(self, steps):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pipelined.actors.actor import Actor
-from pipelined.actors.executor import TimedDevice
+from pipelined.actors.executor import TimedExecutor
 from pipelined.actors.messages import Gradient
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.programs.instructions import Instruction
@@ -77,7 +77,7 @@ def walk(plan, by="order", fails=None, late=0.0, half=None):
         stages = {stage: Hollow(stage, plan.depth, fails) for stage in plan.stages_of(transport.rank)}
         instructions = program.workers[transport.rank]
         async with Actor(transport) as actor:
-            device = TimedDevice({**SECONDS, "forward": COSTS.forward + late * (actor.rank == 1)}, clock)
+            device = TimedExecutor({**SECONDS, "forward": COSTS.forward + late * (actor.rank == 1)}, clock)
             device.took.update({} if half is None else {"backward_weight": half})
             context = RankContext(actor, plan, stages, device, NoFeed(), tracer, seed=0)
             worker = TrainWorker(context, 0, sums := NoSums(clock), instructions)

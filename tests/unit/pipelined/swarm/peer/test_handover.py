@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from pipelined.actors.executor import TimedDevice
+from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import VirtualClock
 from pipelined.membership.records import Peer, Phase
 from pipelined.state.versions import Version
@@ -28,7 +28,7 @@ X = np.arange(WIDTH, dtype=np.float64)
 
 
 def new_replica(delayed=False):
-    endpoint, device = VirtualNetwork().endpoint("p0"), TimedDevice({"backward": 1.0, "step": 1.0}, VirtualClock())
+    endpoint, device = VirtualNetwork().endpoint("p0"), TimedExecutor({"backward": 1.0, "step": 1.0}, VirtualClock())
     rules = Rules("exact", stages=1, batch=8, samples=8, delayed=delayed)
     stage = late(ExactStage(0, 1), delayed)
     return Replica(

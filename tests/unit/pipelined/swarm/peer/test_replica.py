@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from pipelined.actors.executor import TimedDevice
+from pipelined.actors.executor import TimedExecutor
 from pipelined.aio import events
 from pipelined.aio.clock import VirtualClock
 from pipelined.state.versions import Version
@@ -35,7 +35,7 @@ class Slow:
 
 def new_replica(codec=""):
     endpoint = VirtualNetwork().endpoint("p0")
-    device = TimedDevice(SECONDS, VirtualClock())
+    device = TimedExecutor(SECONDS, VirtualClock())
     rules = Rules("exact", stages=1, batch=8, samples=8)
     state = StageState("p0", 0, ExactStage(0, 1), Version(0, ""), rules=rules, device=device)
     return Replica(state, endpoint, Coding(codec, threads=False))

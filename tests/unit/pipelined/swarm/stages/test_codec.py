@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from pipelined.actors.executor import TimedDevice
+from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import VirtualClock
 from pipelined.state.versions import Version
 from pipelined.swarm.config import Rules
@@ -46,7 +46,7 @@ def asked(topic, index):
 @pytest.mark.parametrize("coding_s", [0.0, 0.25, 0.9])
 @pytest.mark.parametrize("topic, decoded", [("forward", 1), ("backward", 2)])
 async def test_coding_is_hidden_behind_computing(topic, decoded, coding_s):
-    device = TimedDevice({"forward": COMPUTE_S, "backward": COMPUTE_S}, VirtualClock())
+    device = TimedExecutor({"forward": COMPUTE_S, "backward": COMPUTE_S}, VirtualClock())
     rules = Rules("exact", stages=2, batch=8, samples=8, codec=CODEC)
     coding, endpoint = SlowCoding(coding_s), VirtualNetwork().endpoint("p0")
     state = StageState("p0", 0, ExactStage(0, 2), Version(0, ""), rules=rules, device=device)
