@@ -4,7 +4,6 @@ import sys
 import time
 
 import numpy as np
-import torch
 
 from benchmarks._contender import Result, Task, Trial, tell
 from benchmarks._contest import Contest, CutGPT2, TokenRows
@@ -17,43 +16,40 @@ from pipelined.traces.file import NullTracer
 from pipelined.training.trainer import Numerics, Trainer
 from transports import Transport
 
-CPU = torch.device("cpu")
-
 
 async def contend(transport: Transport, task: Task) -> int:
     """One rank of all trials."""
-    device = TorchExecutor("cpu", RealClock(), transport.computing)
+    executor = TorchExecutor("cpu", RealClock(), transport.computing)
     try:
         async with Actor(transport) as actor:
-            results = [await _trial(actor, device, task.contest, trial) for trial in task.trials]
+            results = [await _trial(actor, executor, task.contest, trial) for trial in task.trials]
     finally:
-        device.close()
+        executor.close()
     if transport.rank == 0:
         tell(results)
     return 0
 
 
-async def _trial(actor: Actor, device: TorchExecutor, contest: Contest, trial: Trial) -> Result:
+async def _trial(actor: Actor, executor: TorchExecutor, contest: Contest, trial: Trial) -> Result:
     plan = contest.plan(trial.schedule, trial.ends)
     trainer = Trainer(
         actor,
         CutGPT2(contest.config, trial.ends),
         plan,
-        contest.optimizer_config,
-        Numerics(),
-        device,
-        CPU,
-        TokenRows(contest),
-        NullTracer(),
-        contest.sequence,
-        contest.seed,
+        optimizer_config=contest.optimizer_config,
+        numerics=Numerics(),
+        executor=executor,
+        feed=TokenRows(contest),
+        tracer=NullTracer(),
+        sequence=contest.sequence,
+        seed=contest.seed,
     )
     reports = [await trainer.step(step) for step in contest.before]
     await barrier(trainer.world)
-    start, used = device.clock.now(), time.process_time()
+    start, used = executor.clock.now(), time.process_time()
     reports += [await trainer.step(step) for step in contest.timed]
     await barrier(trainer.world)
-    seconds = device.clock.now() - start
+    seconds = executor.clock.now() - start
     cpu = np.array([(time.process_time() - used) / contest.steps])
     await all_reduce(trainer.world, cpu)
     reports.append(await trainer.step(contest.last))

@@ -90,11 +90,11 @@ class EmulatedJob:
         self.plan, self._actor, self._recorded = plan, actor, recorded
         self._prepared = {sync: prepare_group(plan, sync)[plan.position(actor.rank)[1]] for sync in SYNCS}
         parts = plan.layout.parts
-        device = TimedExecutor({op: seconds / parts for op, seconds in load.seconds.items()}, PunctualClock())
+        executor = TimedExecutor({op: seconds / parts for op, seconds in load.seconds.items()}, PunctualClock())
         random = np.random.default_rng(actor.rank)
         activation = random.integers(0, 256, load.activation_bytes // parts, np.uint8)
         stages = {stage: Hollow(activation, stage == plan.depth - 1) for stage in plan.stages_of(actor.rank)}
-        self._context = RankContext(actor, plan, stages, device, NoFeed(), NullTracer(), seed=0)
+        self._context = RankContext(actor, plan, stages, executor, NoFeed(), NullTracer(), seed=0)
         self._buckets = [
             Bucket((stage,), plan.holders(stage), {}, torch.full((load.gradient_bytes[stage] // 4,), 0.0))
             for stage in (stages if load.gradient_bytes else ())
@@ -116,19 +116,19 @@ class EmulatedJob:
             algorithm: of the sums.
             summed: the stages that are summed at all, the same on all ranks; every one if not given.
         """
-        start = self._context.device.clock.now()
+        start = self._context.executor.clock.now()
         prepared = self._prepared[sync]
         sums = self._sums(prepared, algorithm, summed)
         worker, order = TrainWorker(self._context, number, sums, prepared.instructions), prepared.instructions
         await (follow_order(worker, order) if self._recorded else prepared.schedule.schedule(worker))
         await sums.finish()
-        return self._context.device.clock.now() - start
+        return self._context.executor.clock.now() - start
 
     async def sums(self, algorithm: str = "auto", summed: Collection[int] | None = None) -> float:
         """Make the step's sums and nothing else; returns this rank's seconds."""
-        start = self._context.device.clock.now()
+        start = self._context.executor.clock.now()
         await self._sums(self._prepared["after"], algorithm, summed).finish()
-        return self._context.device.clock.now() - start
+        return self._context.executor.clock.now() - start
 
     def _sums(self, prepared: Prepared, algorithm: str, summed: Collection[int] | None) -> GradientSync[Bucket]:
         return GradientSync(

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from apps.gpt2.planned_model import PlannedGPT2
 from benchmarks._emulated import EmulatedJob, Load
@@ -103,7 +102,7 @@ async def emulate(actor: Actor, planned: Emulated, candidate: Candidate, first: 
 
 
 async def train(
-    actor: Actor, planned: PlannedGPT2, candidate: Candidate, device: Executor, first: int, steps: int
+    actor: Actor, planned: PlannedGPT2, candidate: Candidate, executor: Executor, first: int, steps: int
 ) -> tuple[list[float], int]:
     """Seconds of each step of a plan that trains, and the bytes that this rank then holds."""
     plan, numerics = candidate.plan, Numerics(recompute=candidate.recompute)
@@ -111,18 +110,16 @@ async def train(
         OptimizerConfig(lr=1e-4, steps=1 << 20),
         RandomTokens(planned.model.vocab, (plan.rows, planned.sequence)),
     )
-    place = torch.device("cpu")
     trainer = Trainer(
         actor,
         planned.build(),
         plan,
-        optimizer_config,
-        numerics,
-        device,
-        place,
-        feed,
-        NullTracer(),
-        planned.sequence,
+        optimizer_config=optimizer_config,
+        numerics=numerics,
+        executor=executor,
+        feed=feed,
+        tracer=NullTracer(),
+        sequence=planned.sequence,
         seed=0,
     )
     taken = []

@@ -44,12 +44,14 @@ class Feed:
 
 async def soak(transport: Transport, steps: int, settled: int, looks: int) -> int:
     """Train, look at the levels behind `settled` steps and at the end, and let rank 0 print those of all ranks."""
-    device = TorchExecutor("cpu", RealClock(), transport.computing)
+    executor = TorchExecutor("cpu", RealClock(), transport.computing)
     try:
         async with Actor(transport) as actor:
             optimizer_config = OptimizerConfig(lr=1e-3, steps=steps, warmup=0)
-            where = device, torch.device("cpu"), Feed(), NullTracer(), SEQUENCE
-            trainer = Trainer(actor, GPT2(MODEL), PLAN, optimizer_config, Numerics(torch.float32), *where, seed=1)
+            trainer = Trainer(
+                actor, GPT2(MODEL), PLAN, optimizer_config=optimizer_config, numerics=Numerics(torch.float32),
+                executor=executor, feed=Feed(), tracer=NullTracer(), sequence=SEQUENCE, seed=1,
+            )  # fmt: skip
             before, after = list[Levels](), list[Levels]()
             for step in range(steps):
                 await trainer.step(step)
@@ -61,7 +63,7 @@ async def soak(transport: Transport, steps: int, settled: int, looks: int) -> in
             if transport.rank == 0:
                 print(json.dumps(levels), flush=True)
     finally:
-        device.close()
+        executor.close()
     return 0
 
 

@@ -121,13 +121,13 @@ async def bench(transport: Transport, options: Options) -> int:
 
 
 async def _held(transport: Transport, options: Options, before: int) -> Holding:
-    plan, rank, place = options.plan(transport.world_size), transport.rank, torch.device("cpu")
-    device = TorchExecutor("cpu", RealClock(), transport.computing)
+    plan, rank = options.plan(transport.world_size), transport.rank
+    executor = TorchExecutor("cpu", RealClock(), transport.computing)
     try:
         async with Actor(transport) as actor:
             trainer = Trainer(
-                actor, GPT2(options.model), plan, OPTIMIZER, Numerics(), device, place, RandomTokens(options),
-                NullTracer(), options.seq, seed=0,
+                actor, GPT2(options.model), plan, optimizer_config=OPTIMIZER, numerics=Numerics(), executor=executor,
+                feed=RandomTokens(options), tracer=NullTracer(), sequence=options.seq, seed=0,
             )  # fmt: skip
             kept = count_activations(trainer)
             for step in range(options.steps):
@@ -138,7 +138,7 @@ async def _held(transport: Transport, options: Options, before: int) -> Holding:
             grown = resident("VmHWM") - before
             return Holding(rank, plan.stages_of(rank), **state, **peaks, bound=bound, resident=grown)
     finally:
-        device.close()
+        executor.close()
 
 
 def _alone(options: Options) -> Holding:

@@ -90,7 +90,11 @@ async def bench(transport: Transport, options: Options, launch: Launch) -> int:
 async def _tried(transport: Transport, planned: PlannedGPT2, picked: Sequence[Outcome]) -> list[Outcome]:
     """The same on rank 0, with that first which took least of those that the planner would try."""
     best = await _shared(transport, "tried", picked[:TRIES])
-    seconds = await try_plans(transport, planned, best, torch.device("cpu"), _say)
+    executor = TorchExecutor("cpu", RealClock(), transport.computing)
+    try:
+        seconds = await try_plans(transport, planned, best, executor, _say)
+    finally:
+        executor.close()
     chosen = min(range(len(seconds)), key=seconds.__getitem__, default=0)
     return [*picked[chosen : chosen + 1], *picked[:chosen], *picked[chosen + 1 :]]
 

@@ -1,7 +1,6 @@
 """The GPT-2 program of one rank, from its stages to the last sample. Needs torch."""
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,33 +77,25 @@ async def train(
         claimed: on rank 0: whether this run has claimed its checkpoint directory, so that no other run saves there.
     """
     config, clock = job.config, RealClock()
-    place = place_of(launch, transport.world_size)
-    device = TorchExecutor(str(place), clock, transport.computing)
+    ranks_here = launch.local_size or transport.world_size
+    executor = TorchExecutor.of_rank(launch.local_rank, ranks_here, transport)
     tracer = Tracer(clock.now) if config.trace else NullTracer()
     try:
         async with Actor(transport) as actor:
             if actor.rank == 0:
-                print(described(job, text, place), flush=True)
-            trainer = _build(actor, job, text, device, place=place, tracer=tracer, orders=await _orders(transport, job))
+                print(described(job, text, executor.device), flush=True)
+            trainer = _build(actor, job, text, executor, tracer=tracer, orders=await _orders(transport, job))
             await _run(Session(job, text, trainer, stop, claimed))
             if config.trace:
                 await write_trace(transport, tracer, config.trace)
     finally:
-        device.close()
+        executor.close()
     return 0
 
 
-def place_of(launch: Launch, world_size: int) -> torch.device:
-    """This rank's GPU where the machine has one, else the CPU with this rank's share of the cores."""
-    if torch.cuda.is_available():
-        return torch.device("cuda", launch.local_rank % torch.cuda.device_count())
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // (launch.local_size or world_size)))
-    return torch.device("cpu")
-
-
-def described(job: Job, text: Text, place: torch.device) -> str:
+def described(job: Job, text: Text, device: str) -> str:
     """The data and the device, in a line."""
-    used = place if place.type == "cuda" else f"{place} (threads a rank: {torch.get_num_threads()})"
+    used = f"{device} (threads a rank: {torch.get_num_threads()})" if device == "cpu" else device
     return f"{text.describe(job.plan.batch * job.sequence * job.config.steps, job.config.steps)}; device: {used}"
 
 
@@ -128,9 +119,8 @@ def _build(
     actor: Actor,
     job: Job,
     text: Text,
-    device: TorchExecutor,
+    executor: TorchExecutor,
     *,
-    place: torch.device,
     tracer: Tracer,
     orders: Mapping[int, Order],
 ) -> Trainer:
@@ -139,14 +129,15 @@ def _build(
         actor,
         GPT2(job.model),
         job.plan,
-        OptimizerConfig(config.lr, config.steps, config.warmup, clip=job.clip, weight_decay=config.weight_decay),
-        numerics(config),
-        device,
-        place,
-        TokenFeed(batches_of(job, text.train)),
-        tracer,
-        job.sequence,
-        config.seed,
+        optimizer_config=OptimizerConfig(
+            config.lr, config.steps, config.warmup, clip=job.clip, weight_decay=config.weight_decay
+        ),
+        numerics=numerics(config),
+        executor=executor,
+        feed=TokenFeed(batches_of(job, text.train)),
+        tracer=tracer,
+        sequence=job.sequence,
+        seed=config.seed,
         fresh=config.init is None,
         orders=orders,
     )

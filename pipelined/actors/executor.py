@@ -8,9 +8,11 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from os import sched_getaffinity
 from typing import Any, TypeVar
 
-from pipelined.aio.clock import Clock
+from pipelined.aio.clock import Clock, RealClock
+from transports import Transport
 
 T = TypeVar("T")
 PATIENCE_S = 3.0
@@ -21,9 +23,12 @@ class Executor(ABC):
     """Runs the computations of one worker.
 
     Attributes:
+        device: the torch device of the tensors that it computes with: "cpu" or "cuda:0".
         busy: seconds spent computing since the executor was made.
         took: seconds of the last piece of work of each op.
     """
+
+    device = "cpu"
 
     def __init__(self, clock: Clock, on_busy: Callable[[bool], None] = lambda busy: None):
         self.clock, self.busy, self.took = clock, 0.0, dict[str, float]()
@@ -61,14 +66,34 @@ class TorchExecutor(Executor):
     """Computes on a CPU or a GPU, in one thread, so that messages are sent and received at the same time.
 
     Args:
-        name: "cpu" or "cuda:0".
+        device: "cpu" or "cuda:0".
         on_busy: called with True when work begins and False when it ends (a transport's `computing`).
     """
 
-    def __init__(self, name: str, clock: Clock, on_busy: Callable[[bool], None] = lambda busy: None):
+    def __init__(self, device: str, clock: Clock, on_busy: Callable[[bool], None] = lambda busy: None):
         super().__init__(clock, on_busy)
-        self.name = name
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"device {name}")
+        self.device = device
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"device {device}")
+
+    @classmethod
+    def of_rank(cls, local_rank: int, ranks_here: int, transport: Transport) -> "TorchExecutor":
+        """The executor of a rank: on its GPU where the machine has one, else on the CPU.
+
+        On the CPU this sets torch's threads to the rank's share of the cores of this machine.
+
+        Args:
+            local_rank: the rank's number on this machine.
+            ranks_here: the number of ranks on this machine.
+            transport: learns when work begins and ends.
+        """
+        import torch
+
+        device = "cpu"
+        if torch.cuda.is_available():
+            device = f"cuda:{local_rank % torch.cuda.device_count()}"
+        else:
+            torch.set_num_threads(max(1, len(sched_getaffinity(0)) // ranks_here))
+        return cls(device, RealClock(), transport.computing)
 
     async def _compute(self, op: str, work: Callable[[], T]) -> T:
         """Run the work in the thread; this takes one turn of the event loop, `run_in_executor` takes three."""
@@ -91,10 +116,10 @@ class TorchExecutor(Executor):
         """Run the work; wait for the kernels of a GPU here, in the thread, not in the event loop."""
         try:
             result = work()
-            if self.name != "cpu":
+            if self.device != "cpu":
                 import torch
 
-                torch.cuda.synchronize(self.name)
+                torch.cuda.synchronize(self.device)
         except BaseException as error:
             return None, error
         return result, None

@@ -65,30 +65,29 @@ async def measure(
     """
     hosts = await broadcast(transport, "hosts", await gather(transport, "host", socket.gethostname()))
     local = hosts.count(hosts[transport.rank]) if transport.world_size > 1 else ranks
-    cores, place = len(os.sched_getaffinity(0)), place_of(launch, local)
-    measuring = place.type != "cpu" or hosts[: transport.rank].count(hosts[transport.rank]) < cores
-    device = TorchExecutor(str(place), RealClock(), transport.computing)
+    cores, executor = len(os.sched_getaffinity(0)), TorchExecutor.of_rank(launch.local_rank, local, transport)
+    measuring = executor.device != "cpu" or hosts[: transport.rank].count(hosts[transport.rank]) < cores
     try:
         async with Actor(transport) as actor:
-            bench = Bench(actor, model.build(), model.numerics(), device, place, model.sequence, measuring, effort)
+            bench = Bench(actor, model.build(), model.numerics(), executor, model.sequence, measuring, effort)
             timed = await measure_stages(bench, model.layer_costs, sizes, tell)
-            runtime = await measure_instruction(actor, device) - await measure_call(actor, device)
+            runtime = await measure_instruction(actor, executor) - await measure_call(actor, executor)
             coding = await measure_coding(actor, RealClock(), model.compress, tell, effort)
-            links = await _links(actor, hosts, model.all_reduce, device, tell=tell, effort=effort)
+            links = await _links(actor, hosts, model.all_reduce, executor, tell=tell, effort=effort)
     finally:
-        device.close()
+        executor.close()
     if timed is None or coding is None:
         return None
     costs, fits, order = timed
     costs = replace(costs, runtime=max(0.0, runtime), coding=coding)
     names = [
         "instruction",
-        *(f"{place}{number}" if place == "inner" else place for number, (place, _) in enumerate(order)),
+        *(f"{kind}{number}" if kind == "inner" else kind for number, (kind, _) in enumerate(order)),
     ]
     shown = [
         {"op": op, "microbatch": size, "seconds": found.plain(*names)} for (op, size), found in sorted(fits.items())
     ]
-    shared = cores if place.type == "cpu" and local > cores else 0
+    shared = cores if executor.device == "cpu" and local > cores else 0
     machine = _machine(links, hosts, stated, shared * len(set(hosts)))
     plain = {name: _plain_link(link) for name, link in links.items() if link is not None}
     return Measurement(
@@ -111,10 +110,10 @@ def gpu_bytes() -> list[int]:
 
 
 async def _links(
-    actor: Actor, hosts: list[str], all_reduce: str, device: Executor, *, tell: Callable[[str], None], effort: Effort
+    actor: Actor, hosts: list[str], all_reduce: str, executor: Executor, *, tell: Callable[[str], None], effort: Effort
 ) -> dict[str, LinkFit | None]:
     """The fit of each kind of link that this job has, by name."""
-    clock, everyone, compute = RealClock(), tuple(range(len(hosts))), computing(device)
+    clock, everyone, compute = RealClock(), tuple(range(len(hosts))), computing(executor)
     node = tuple(rank for rank in everyone if hosts[rank] == hosts[0])
     far = [rank for rank in everyone if hosts[rank] != hosts[0]]
     found: dict[str, LinkFit | None] = {}
@@ -130,16 +129,16 @@ async def _links(
     return found
 
 
-def computing(device: Executor) -> Compute:
-    """A function that keeps a device busy for a number of seconds, with products large enough to release the GIL."""
+def computing(executor: Executor) -> Compute:
+    """A function that keeps the executor busy for some seconds, with products large enough to release the GIL."""
     matrix = torch.ones(256, 256)
 
     def work(seconds: float) -> None:
-        end = device.clock.now() + seconds
-        while device.clock.now() < end:
+        end = executor.clock.now() + seconds
+        while executor.clock.now() < end:
             torch.mm(matrix, matrix)
 
-    return lambda seconds: device.run("forward", partial(work, seconds))
+    return lambda seconds: executor.run("forward", partial(work, seconds))
 
 
 def _machine(links: dict[str, LinkFit | None], hosts: list[str], stated: Machine, cores: int) -> Machine:
@@ -159,14 +158,6 @@ def _machine(links: dict[str, LinkFit | None], hosts: list[str], stated: Machine
     return replace(
         machine, near=near or far, far=far, sums=sums or far_sums, far_sums=far_sums, node=node if far else 0
     )
-
-
-def place_of(launch: Launch, local: int) -> torch.device:
-    """The torch device of this rank, as in training: a GPU, or the CPU with a share of the cores as torch's threads."""
-    if torch.cuda.is_available():
-        return torch.device("cuda", launch.local_rank % torch.cuda.device_count())
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local))
-    return torch.device("cpu")
 
 
 def _plain_link(link: LinkFit) -> dict[str, Any]:

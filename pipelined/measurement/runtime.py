@@ -36,31 +36,31 @@ class _Nothing:
     targets = inputs
 
 
-async def measure_instruction(actor: Actor, device: Executor) -> float:
-    """Seconds from one instruction to the next on this device; on rank 0 the median over ranks, on the others 0.
+async def measure_instruction(actor: Actor, executor: Executor) -> float:
+    """Seconds from one instruction to the next of this executor; on rank 0 the median over ranks, on the others 0.
 
     All ranks call this together.
     """
     plan, nothing = Plan("gpipe", 1, actor.transport.world_size, 1, MICROBATCHES), _Nothing()
     prepared = await asyncio.to_thread(prepare, plan, 0)
-    context, taken = RankContext(actor, plan, {0: nothing}, device, nothing, NullTracer(), seed=0), []
+    context, taken = RankContext(actor, plan, {0: nothing}, executor, nothing, NullTracer(), seed=0), []
     for number in range(ROUNDS):
         await gather(actor.transport, f"walk {number}", None)
-        start = device.clock.now()
+        start = executor.clock.now()
         await prepared.schedule.schedule(TrainWorker(context, number, program=prepared.instructions))
-        taken.append((device.clock.now() - start) / sum(i.computes for i in prepared.instructions))
+        taken.append((executor.clock.now() - start) / sum(i.computes for i in prepared.instructions))
     everyone = await gather(actor.transport, "walked", statistics.median(taken))
     return statistics.median(everyone) if everyone else 0.0
 
 
-async def measure_call(actor: Actor, device: Executor) -> float:
-    """Seconds of an empty call of the device, which the timing of a stage already includes.
+async def measure_call(actor: Actor, executor: Executor) -> float:
+    """Seconds of an empty call of the executor, which the timing of a stage already includes.
 
     On rank 0 the median over ranks, on the others 0. All ranks call this together.
     """
     taken = []
     for _ in range(2 * MICROBATCHES):
-        _, start, end = await device.run("forward", lambda: None)
+        _, start, end = await executor.run("forward", lambda: None)
         taken.append(end - start)
     everyone = await gather(actor.transport, "called", statistics.median(taken))
     return statistics.median(everyone) if everyone else 0.0

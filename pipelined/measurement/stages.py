@@ -36,10 +36,9 @@ SWEPT = 64 << 20
 
 @dataclass(frozen=True)
 class Bench:
-    """The actor, model and device of a measuring rank.
+    """The actor, model and executor of a measuring rank.
 
     Args:
-        place: the torch device of this rank.
         sequence: tokens in a sequence.
         measuring: whether this rank computes, or only waits for the ranks that do.
         effort: the sizes and the number of repetitions.
@@ -48,8 +47,7 @@ class Bench:
     actor: Actor
     model: Model
     numerics: Numerics
-    device: Executor
-    place: torch.device
+    executor: Executor
     sequence: int
     measuring: bool
     effort: Effort
@@ -111,14 +109,15 @@ class _Probe:
 
     def __init__(self, bench: Bench, layers: range):
         self._bench, self._layers, numerics = bench, layers, bench.numerics
+        device = torch.device(bench.executor.device)
         first, last = layers.start == 0, layers.stop == bench.model.layers
         index = 0 if first else 1
-        module = bench.model.build(layers, numerics.dtype, bench.place, seed=0)
+        module = bench.model.build(layers, numerics.dtype, device, seed=0)
         depth = index + (1 if last else 2)
-        self._stage = Stage(bench.model, module, index, depth, bench.place, numerics.autocast)
+        self._stage = Stage(bench.model, module, index, depth, device, numerics.autocast)
         self._parameters = dict(module.named_parameters())
         self._optimizer = OptimizerConfig(lr=1e-4, steps=100).build(self._parameters)
-        self._swept = torch.ones(SWEPT // 4, device=bench.place)
+        self._swept = torch.ones(SWEPT // 4, device=device)
 
     async def round(self, size: int) -> Taken:
         """Time the forwards of two microbatches, the backward of one, both halves of the other's, and an update.
@@ -138,7 +137,7 @@ class _Probe:
             ("", lambda: self._swept.add_(1.0)),
             ("U", self._update),
         ):
-            _, start, end = await self._bench.device.run(op, work)
+            _, start, end = await self._bench.executor.run(op, work)
             taken[op].append(end - start)
             await asyncio.sleep(0)
         del taken[""]

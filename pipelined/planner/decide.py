@@ -13,6 +13,7 @@ from typing import Any
 
 from collectives import Links
 from pipelined.actors.agree import agree, broadcast
+from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
 from pipelined.measurement.effort import BRIEF, THOROUGH, Effort
@@ -164,15 +165,17 @@ async def tried(
     tell: Callable[[str], None] = lambda line: None,
 ) -> Answer | None:
     """Run the best plans for some steps and sort them by measured time; all ranks call this, rank 0 with the answer."""
-    from pipelined.measurement.measure import place_of
     from pipelined.planner.trial import try_plans
 
     outcomes = answer.worth_trying(most) if answer else []
     plans = [[one.candidate.plan.plain(), one.candidate.recompute] for one in outcomes]
     told = await broadcast(transport, "worth trying", plans if answer else None)
-    place = place_of(launch, ranks_here(launch, transport.world_size))
     chosen = [Candidate(Plan.of(plan), again) for plan, again in told]
-    seconds = await try_plans(transport, model, chosen, place, tell)
+    executor = TorchExecutor.of_rank(launch.local_rank, ranks_here(launch, transport.world_size), transport)
+    try:
+        seconds = await try_plans(transport, model, chosen, executor, tell)
+    finally:
+        executor.close()
     return answer and answer.tried(outcomes, seconds)
 
 

@@ -12,8 +12,7 @@ import torch
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
-from pipelined.actors.executor import Executor, TorchExecutor
-from pipelined.aio.clock import RealClock
+from pipelined.actors.executor import Executor
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.planned_model import PlannedModel
 from pipelined.traces.file import NullTracer
@@ -43,7 +42,7 @@ async def try_plans(
     transport: Transport,
     model: PlannedModel,
     plans: Sequence[Candidate],
-    place: torch.device,
+    executor: Executor,
     tell: Callable[[str], None],
 ) -> list[float]:
     """Seconds of a step of each plan, the median over steps of the slowest rank's time; an empty list except on rank 0.
@@ -51,32 +50,37 @@ async def try_plans(
     All ranks call this together; plans must have a flush.
 
     Args:
-        place: the torch device of this rank.
+        executor: runs the computations of this rank.
     Cost: each plan is built twice and runs `STEPS` steps each time.
     """
-    device, taken = TorchExecutor(str(place), RealClock(), transport.computing), [list[float]() for _ in plans]
+    taken = [list[float]() for _ in plans]
     order = [*range(len(plans)), *reversed(range(len(plans)))]
-    try:
-        async with Actor(transport) as actor:
-            for turn, number in enumerate(order):
-                tell(f"trying plan {number + 1} of {len(plans)}")
-                taken[number] += await _steps(
-                    actor, model, plans[number], device=device, place=place, first=turn * STEPS
-                )
-    finally:
-        device.close()
+    async with Actor(transport) as actor:
+        for turn, number in enumerate(order):
+            tell(f"trying plan {number + 1} of {len(plans)}")
+            taken[number] += await _steps(actor, model, plans[number], executor=executor, first=turn * STEPS)
     return [] if transport.rank else [statistics.median(seconds) for seconds in taken]
 
 
 async def _steps(
-    actor: Actor, model: PlannedModel, candidate: Candidate, *, device: Executor, place: torch.device, first: int
+    actor: Actor, model: PlannedModel, candidate: Candidate, *, executor: Executor, first: int
 ) -> list[float]:
     """Seconds of each step except the first: on rank 0 those of the slowest rank, elsewhere this rank's own."""
     plan, built = candidate.plan, model.build()
     numerics = replace(model.numerics(), recompute=candidate.recompute)
     feed = RandomTokens(built.shape_of(built.layers, 1, model.sequence)[-1], (plan.rows, model.sequence))
-    optimizer_config, length = OptimizerConfig(lr=1e-4, steps=1 << 20), model.sequence
-    trainer = Trainer(actor, built, plan, optimizer_config, numerics, device, place, feed, NullTracer(), length, seed=0)
+    trainer = Trainer(
+        actor,
+        built,
+        plan,
+        optimizer_config=OptimizerConfig(lr=1e-4, steps=1 << 20),
+        numerics=numerics,
+        executor=executor,
+        feed=feed,
+        tracer=NullTracer(),
+        sequence=model.sequence,
+        seed=0,
+    )
     mine = []
     for step in range(first, first + STEPS):
         await broadcast(actor.transport, f"try {step}", True)

@@ -95,7 +95,7 @@ async def _take(context: RankContext, pipe: int, stage: int, key: tuple[int | st
 
 
 async def _compute(context: RankContext, work: Callable[[], Any]) -> Any:
-    return (await context.device.run("evaluate", work))[0]
+    return (await context.executor.run("evaluate", work))[0]
 
 
 async def sample(

@@ -107,8 +107,7 @@ class Trainer:
         model: the description of the whole model; only this rank's layers are built.
         plan: the job's arrangement; its world size must equal the transport's.
         optimizer_config: the settings of the optimizer.
-        device: runs the computations.
-        place: the torch device of this rank.
+        executor: runs the computations, and names the torch device of this rank.
         feed: the data.
         sequence: tokens per sequence.
         seed: the seed of initial values and dropout.
@@ -122,10 +121,10 @@ class Trainer:
         actor: Actor,
         model: Model,
         plan: Plan,
+        *,
         optimizer_config: OptimizerConfig,
         numerics: Numerics,
-        device: Executor,
-        place: torch.device,
+        executor: Executor,
         feed: Feed,
         tracer: Tracer,
         sequence: int,
@@ -133,6 +132,7 @@ class Trainer:
         fresh: bool = True,
         orders: Mapping[int, Order] | None = None,
     ):
+        device = torch.device(executor.device)
         self.model, self.plan, self.optimizer_config, self.numerics = model, plan, optimizer_config, numerics
         self.local: LocalParameters = build_local(
             model,
@@ -140,15 +140,15 @@ class Trainer:
             actor.rank,
             sequence=sequence,
             dtype=numerics.dtype,
-            device=place,
+            device=device,
             seed=seed if fresh else None,
         )
         stages = {
-            index: Stage(model, module, index, plan.depth, place, numerics.autocast, numerics.recompute)
+            index: Stage(model, module, index, plan.depth, device, numerics.autocast, numerics.recompute)
             for index, module in self.local.modules.items()
         }
         compression = Compression(actor, numerics.compress, tracer)
-        self.context = RankContext(actor, plan, stages, device, feed, tracer, seed, compression)
+        self.context = RankContext(actor, plan, stages, executor, feed, tracer, seed, compression)
         self.optimizer = optimizer_config.build(self.local.parameters)
         self.world = Group(actor.transport, tuple(range(plan.world_size)), WORLD_CHANNEL)
         self.sums = GradientSums(self._bucket_groups(), numerics.all_reduce, tracer)
@@ -186,7 +186,7 @@ class Trainer:
             fact = f"{self.plan.schedule} drains the pipe behind every step (steps: {len(steps)})"
             raise PlanError(f"{fact}; train one step at a time")
         self._prepared = self._prepared or await self._prepare()
-        begun = self.context.device.clock.now(), self.context.device.busy
+        begun = self.context.executor.clock.now(), self.context.executor.busy
         segment = self._segment(steps, self._prepared)
         async with Nursery() as tasks:
             settling = tasks.create_task(self._settle(segment, steps, begun, stopping=stopping, tell=tell))
@@ -239,23 +239,23 @@ class Trainer:
         """Agree on every completed step, in order, update, and admit further steps.
 
         Args:
-            begun: the time at which the segment began, and the seconds that the device had computed until then.
+            begun: the time at which the segment began, and the seconds that the executor had computed until then.
         Returns: the report of the last step, or of the first step with numbers that are not finite; after that no
             further steps are admitted.
         """
-        clock, device, totals, report, number = self.context.device.clock, self.context.device, self._totals, None, 0
+        executor, totals, report, number = self.context.executor, self._totals, None, 0
         since, busy = begun
         while await segment.admits(number):
             account = await segment.complete(number)
             if report is not None and report.is_finite:
                 tell(report)
-            entry = totals.entry(account.squares, account.losses, device.busy - busy, stopping(), account.staleness)
-            busy = device.busy
+            entry = totals.entry(account.squares, account.losses, executor.busy - busy, stopping(), account.staleness)
+            busy = executor.busy
             with self.context.tracer.span("all_reduce", "ledger", step=steps[number]):
                 await all_reduce(self.world, entry)
             if report is None or report.is_finite:
                 report = await self._updated(segment, steps[number], entry, since)
-            since = clock.now()
+            since = executor.clock.now()
             segment.settle(number, report.stop or not report.is_finite)
             number += 1
         assert report is not None
@@ -267,7 +267,7 @@ class Trainer:
         loss, norm = totals.loss(entry), totals.norm(entry) / self.plan.updates_a_step**0.5
         if math.isfinite(loss) and math.isfinite(norm):
             await segment.update(rate, self.optimizer_config.shrink(norm))
-        seconds = self.context.device.clock.now() - since
+        seconds = self.context.executor.clock.now() - since
         idle = max(0.0, 1.0 - totals.busy(entry) / seconds)
         return StepReport(step, loss, norm, rate, seconds, idle, totals.stop(entry), totals.staleness(entry))
 

@@ -68,7 +68,7 @@ class RankContext:
         actor: the mailbox of the rank.
         plan: the plan of the whole job.
         stages: the stages that the rank holds, by number.
-        device: runs the computations of the stages.
+        executor: runs the computations of the stages.
         feed: the data, by global microbatch.
         tracer: records the instructions.
         seed: the seed of the run.
@@ -78,7 +78,7 @@ class RankContext:
     actor: Actor
     plan: Plan
     stages: Mapping[int, Computation]
-    device: Executor
+    executor: Executor
     feed: Feed
     tracer: Tracer
     seed: int
@@ -151,7 +151,7 @@ class TrainWorker(Worker):
         due = [at for at in (Instruction(*at) for at in choices) if self._due.covers(at, self.halves)]
         requests = [self._prefetcher.requests.get(origin) for at in due if (origin := self.origin(at))]
         if known := [request for request in requests if request is not None]:
-            seconds = patience * self.context.device.took.get(OPS["W"], 0.0)
+            seconds = patience * self.context.executor.took.get(OPS["W"], 0.0)
             await asyncio.wait(known, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
     async def _forward(self, at: Instruction) -> None:
@@ -182,7 +182,7 @@ class TrainWorker(Worker):
 
     async def _compute(self, at: Instruction, work: Callable[[], Any]) -> Any:
         name = OPS[at.op]
-        result, start, end = await self.context.device.run(name, work)
+        result, start, end = await self.context.executor.run(name, work)
         self.context.tracer.record(name.partition("_")[0], name, start, end, tuple(self._place(at).values()))
         return result
 

@@ -95,12 +95,12 @@ async def job(transport: Transport, fault: Fault, rank: int, step: int) -> int:
 
 async def train(transport: Transport, fault: Fault, rank: int, step: int) -> int:
     """One rank, which trains for ever."""
-    device = TorchExecutor("cpu", RealClock(), transport.computing)
+    executor = TorchExecutor("cpu", RealClock(), transport.computing)
     try:
         async with Actor(transport) as actor:
             trainer = Trainer(
-                actor, CASE.model, CASE.plan, OPTIMIZER, Numerics(torch.float64), device, torch.device("cpu"), Feed(),
-                NullTracer(), SEQUENCE, seed=3,
+                actor, CASE.model, CASE.plan, optimizer_config=OPTIMIZER, numerics=Numerics(torch.float64),
+                executor=executor, feed=Feed(), tracer=NullTracer(), sequence=SEQUENCE, seed=3,
             )  # fmt: skip
             if transport.rank == rank:
                 strike = striker(fault, transport)
@@ -111,7 +111,7 @@ async def train(transport: Transport, fault: Fault, rank: int, step: int) -> int
                 await trainer.step(number)
                 number += 1
     finally:
-        device.close()
+        executor.close()
 
 
 def main(fault: str, rank: str, step: str) -> int:

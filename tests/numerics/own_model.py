@@ -91,16 +91,16 @@ def on_ranks(model, plan, work, recompute=False):
     """What a piece of work with each rank's trainer returns, in rank order."""
 
     async def rank(transport):
-        device = TorchExecutor("cpu", RealClock(), transport.computing)
+        executor = TorchExecutor("cpu", RealClock(), transport.computing)
         try:
             async with Actor(transport) as actor:
                 trainer = Trainer(
-                    actor, model, plan, OPTIMIZER, Numerics(torch.float64, recompute=recompute), device,
-                    torch.device("cpu"), Feed(), NullTracer(), sequence=1, seed=5,
+                    actor, model, plan, numerics=Numerics(torch.float64, recompute=recompute),
+                    optimizer_config=OPTIMIZER, executor=executor, feed=Feed(), tracer=NullTracer(), sequence=1, seed=5,
                 )  # fmt: skip
                 return await work(trainer)
         finally:
-            device.close()
+            executor.close()
 
     async def everyone():
         return await asyncio.gather(*map(rank, world(plan.world_size)))

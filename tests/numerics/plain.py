@@ -131,17 +131,17 @@ async def pipelined(
 ) -> Outcome:
     """Train one rank of an arrangement; what it holds at the end."""
     clock = RealClock()
-    device = TorchExecutor("cpu", clock, transport.computing)
+    executor = TorchExecutor("cpu", clock, transport.computing)
     numerics = Numerics(torch.float64, recompute=case.recompute)
     try:
         async with Actor(transport) as actor:
             trainer = Trainer(
-                actor, case.model, case.plan, OPTIMIZER, numerics, device, torch.device("cpu"), Feed(),
-                tracer or NullTracer(), SEQUENCE, seed=3, orders=orders,
+                actor, case.model, case.plan, optimizer_config=OPTIMIZER, numerics=numerics, executor=executor,
+                feed=Feed(), tracer=tracer or NullTracer(), sequence=SEQUENCE, seed=3, orders=orders,
             )  # fmt: skip
             reports = [await trainer.step(step) for step in range(steps)]
     finally:
-        device.close()
+        executor.close()
     parameters = {name: p.detach() for name, p in trainer.local.parameters.items()}
     return Outcome([r.loss for r in reports], [r.grad_norm for r in reports], parameters)
 

@@ -41,17 +41,17 @@ def segments(*several):
 
 async def rank(case, transport, story, optimizer_config=OPTIMIZER, orders=None):
     clock = RealClock()
-    device, tracer = TorchExecutor("cpu", clock, transport.computing), Tracer(clock.now)
+    executor, tracer = TorchExecutor("cpu", clock, transport.computing), Tracer(clock.now)
     numerics = Numerics(torch.float64, recompute=case.recompute)
     try:
         async with Actor(transport) as actor:
             trainer = Trainer(
-                actor, case.model, case.plan, optimizer_config, numerics, device, torch.device("cpu"), Feed(), tracer,
-                SEQUENCE, seed=3, orders=orders,
+                actor, case.model, case.plan, optimizer_config=optimizer_config, numerics=numerics, executor=executor,
+                feed=Feed(), tracer=tracer, sequence=SEQUENCE, seed=3, orders=orders,
             )  # fmt: skip
             reports = await story(trainer)
     finally:
-        device.close()
+        executor.close()
     weights = {name: p.detach() for name, p in trainer.local.parameters.items()}
     return Outcome(reports, tracer.events(), weights, {name: trainer.state_of(name) for name in weights})
 

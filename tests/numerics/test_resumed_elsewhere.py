@@ -23,19 +23,13 @@ def leg(case, optimizer_config, steps, place):
     """Train these steps on a world of their own, from the checkpoint there if they are not the first, and save."""
 
     async def rank(transport):
-        device = TorchExecutor("cpu", RealClock(), transport.computing)
+        executor = TorchExecutor("cpu", RealClock(), transport.computing)
         try:
             async with Actor(transport) as actor:
-                parts = (
-                    case.model,
-                    case.plan,
-                    optimizer_config,
-                    Numerics(torch.float64),
-                    device,
-                    torch.device("cpu"),
-                    Feed(),
-                )
-                trainer = Trainer(actor, *parts, NullTracer(), SEQUENCE, seed=3)
+                trainer = Trainer(
+                    actor, case.model, case.plan, optimizer_config=optimizer_config, numerics=Numerics(torch.float64),
+                    executor=executor, feed=Feed(), tracer=NullTracer(), sequence=SEQUENCE, seed=3,
+                )  # fmt: skip
                 assert steps.start == 0 or await load(trainer, place) == steps.start
                 reports = []
                 if case.plan.flushes:
@@ -46,7 +40,7 @@ def leg(case, optimizer_config, steps, place):
                 parameters = {name: p.detach() for name, p in trainer.local.parameters.items()}
                 return [r.loss for r in reports], [r.grad_norm for r in reports], parameters
         finally:
-            device.close()
+            executor.close()
 
     async def everyone():
         return await asyncio.gather(*map(rank, world(case.plan.world_size)))

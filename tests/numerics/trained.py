@@ -24,17 +24,17 @@ def on_every_rank(
     """What a piece of work with each rank's trainer returns, in rank order."""
 
     async def rank(transport: Transport) -> T:
-        device = TorchExecutor("cpu", RealClock(), transport.computing)
+        executor = TorchExecutor("cpu", RealClock(), transport.computing)
         try:
             async with Actor(transport) as actor:
                 how = Numerics(dtype, recompute=case.recompute, **numerics)
                 trainer = Trainer(
-                    actor, case.model, case.plan, OPTIMIZER, how, device,
-                    torch.device("cpu"), Feed(), NullTracer(), SEQUENCE, seed=3,
+                    actor, case.model, case.plan, optimizer_config=OPTIMIZER, numerics=how, executor=executor,
+                    feed=Feed(), tracer=NullTracer(), sequence=SEQUENCE, seed=3,
                 )  # fmt: skip
                 return await work(trainer, transport)
         finally:
-            device.close()
+            executor.close()
 
     async def everyone() -> list[T]:
         return await asyncio.gather(*map(rank, world(case.plan.world_size)))

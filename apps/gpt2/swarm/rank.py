@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 
 from apps.gpt2.swarm.job import SwarmJob
-from apps.gpt2.train import place_of
 from apps.lm.data.text import Text
 from apps.swarm.address import SwarmAddress
 from apps.swarm.config import Told
@@ -37,7 +36,7 @@ class Rank:
         told: what the directory is told of the training.
         store: where its peer saves, and finds what was saved.
         begun: what the swarm goes on from: the latest step that all stages have in the store; None: it begins.
-        device: where its peer computes.
+        executor: runs the computations of its peer.
     """
 
     transport: Transport
@@ -49,7 +48,7 @@ class Rank:
     rules: Rules
     store: CheckpointStore | None
     begun: SavedStage | None
-    device: TorchExecutor
+    executor: TorchExecutor
 
     @property
     def trains(self) -> bool:
@@ -75,7 +74,7 @@ class Rank:
         every = config.save_every if config.checkpoint else 0
         node = Node(f"rank{rank}", endpoint, directory, RealClock())
         peer_config = PeerConfig(self.job.stage_of(rank), store=self.store, save_every=every)
-        return PeerProcess(node, self._build, self.rules, self.device, peer_config)
+        return PeerProcess(node, self._build, self.rules, self.executor, peer_config)
 
     def trainer(self, endpoint: Endpoint, directory: Directory) -> TrainerProcess:
         """This rank's trainer."""
@@ -89,10 +88,10 @@ class Rank:
             return TorchStage(self.training, index)
 
         node = Node(f"visitor{self.transport.rank}", endpoint, directory, RealClock())
-        return SwarmObserver(node, build, self.rules, self.device)
+        return SwarmObserver(node, build, self.rules, self.executor)
 
     def _build(self, index: int) -> TorchStage:
-        return TorchStage(self.training, index, self.device.name)
+        return TorchStage(self.training, index, self.executor.device)
 
 
 def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> Rank:
@@ -105,11 +104,11 @@ def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> 
     feed = feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
     told = Told(subject, job.model.vocab, text.digest, feed.held_out)
     training = training_of(told)
-    place = place_of(launch, transport.world_size)
-    device = TorchExecutor(str(place), RealClock(), transport.computing)
+    ranks_here = launch.local_size or transport.world_size
+    executor = TorchExecutor.of_rank(launch.local_rank, ranks_here, transport)
     rules, store = rules_of(told, training), _store(job, text)
     begun = None if store is None else common_step(store.saved_stages())
-    return Rank(transport, job, text, feed, told, training, rules, store, begun, device)
+    return Rank(transport, job, text, feed, told, training, rules, store, begun, executor)
 
 
 def _store(job: SwarmJob, text: Text) -> CheckpointStore | None:

@@ -34,7 +34,7 @@ async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text:
     claimed = await agree(transport, "claim", asyncio.to_thread(claim, path, swarm) if path else asyncio.sleep(0))
     if transport.rank == 0:
         steps = job.config.steps
-        print(f"{text.describe(job.tokens * steps, steps)}; device: {rank.device.name}", flush=True)
+        print(f"{text.describe(job.tokens * steps, steps)}; device: {rank.executor.device}", flush=True)
     if claimed and claimed.warning:
         tell(f"warning: {claimed.warning}")
     try:
@@ -43,7 +43,7 @@ async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text:
                 await _take_part(rank, SwarmAddress(coordinator=address), stop)
                 await gather(transport, "gone", True)
     finally:
-        rank.device.close()
+        rank.executor.close()
     return 0
 
 
@@ -52,7 +52,7 @@ async def _take_part(rank: Rank, address: SwarmAddress, stop: StopRequest) -> No
     async with AsyncExitStack() as stack:
         peer = rank.peer(*await stack.enter_async_context(entered(address)))
         trainer = rank.trainer(*await stack.enter_async_context(entered(address))) if rank.trains else None
-        active_time = ActiveTime(rank.transport, rank.device)
+        active_time = ActiveTime(rank.transport, rank.executor)
         async with Nursery() as tasks:
             serving = tasks.create_task(peer.run())
             training = tasks.create_task(trainer.run() if trainer else asyncio.Event().wait())

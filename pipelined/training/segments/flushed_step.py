@@ -57,7 +57,7 @@ class FlushedStep(Segment):
 
     async def complete(self, number: int) -> StepAccount:
         await self._drained.wait()
-        squares, _, _ = await self._context.device.run("norm", self._local.squares)
+        squares, _, _ = await self._context.executor.run("norm", self._local.squares)
         return StepAccount(self._worker.losses, Counter(squares))
 
     async def update(self, rate: float, shrink: float) -> None:
@@ -65,7 +65,7 @@ class FlushedStep(Segment):
             update(self._optimizer, rate, shrink)
             self._local.clear_gradients()
 
-        _, start, end = await self._context.device.run("step", work)
+        _, start, end = await self._context.executor.run("step", work)
         self._context.tracer.record("step", "step", start, end, (self._step, -1, -1, -1))
 
     def settle(self, number: int, stop: bool) -> None:

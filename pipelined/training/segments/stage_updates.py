@@ -91,7 +91,7 @@ class StageUpdates:
 
     async def _collect(self, collect: Collect, account: SummedStep) -> None:
         versions = self._held.versions[collect.bucket]
-        gradient, _, _ = await self._context.device.run("step", versions.collect)
+        gradient, _, _ = await self._context.executor.run("step", versions.collect)
         task = self._context.actor.start(self._summed(versions, gradient, account))
         self._gradients[collect.bucket, collect.update] = task
         account.sums.append(task)
@@ -99,13 +99,13 @@ class StageUpdates:
     async def _apply(self, apply: Apply) -> None:
         versions, rate = self._held.versions[apply.bucket], self._rate(apply.update)
         gradient = await self._gradients.pop((apply.bucket, apply.update))
-        _, start, end = await self._context.device.run("step", lambda: versions.update(gradient, rate))
+        _, start, end = await self._context.executor.run("step", lambda: versions.update(gradient, rate))
         self._context.tracer.record("step", "step", start, end, (-1, -1, -1, -1))
 
     async def _summed(self, versions: Versions, gradient: torch.Tensor, account: StepAccount) -> torch.Tensor:
         bucket = replace(versions.bucket, gradient=gradient)
         await self._sums.sum(bucket)
         if bucket.owner == self._context.actor.rank:
-            squares, _, _ = await self._context.device.run("norm", bucket.squares)
+            squares, _, _ = await self._context.executor.run("norm", bucket.squares)
             account.squares.update(squares)
         return gradient
