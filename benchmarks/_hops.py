@@ -21,7 +21,7 @@ async def hop(actor: Actor, clock: Clock, nbytes: int, number: int) -> float:
     """
     first = number % (actor.transport.world_size - 1)
     seconds = await links.hop(actor, clock, (first, first + 1), size=nbytes, number=number, compute=_nothing)
-    everyone = await gather(actor.transport, f"hop {number}", seconds or 0.0)
+    everyone = await gather(actor.transport, f"hop {number}", seconds)
     await broadcast(actor.transport, f"hop {number} is over", True)
     return sum(everyone)
 

@@ -13,22 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from collectives import Group, all_reduce, barrier
+from collectives import Group
 from collectives.all_reduce import known
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
 from pipelined.aio.clock import Clock
-from pipelined.aio.nursery import Nursery
 from pipelined.measurement.fit import Sample, fit
-from transports import Transport
+from pipelined.measurement.links import CHANNEL, time_hops, time_sum
 
 HOPS = (1 << 10, 1 << 16, 1 << 20, 1 << 22)
 SUMS = (1 << 10, 1 << 16, 1 << 20, 1 << 24)
 """Sizes of the timed messages and sums, in bytes."""
 ROUNDS = 9
 """Repetitions of each, after one that is not counted."""
-CHANNEL = 1
-"""The bare-buffer channel of the sums."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,7 @@ async def measure(actor: Actor, clock: Clock, tell: Callable[[str], None]) -> Sp
             hops.append(None)
             continue
         tell("timing messages between ranks {} and {}".format(*pair))
-        hops.append(await _hop(transport, clock, pair))
+        hops.append(await _hop(actor, clock, pair))
     tell(f"timing all-reduces over {transport.world_size} ranks")
     group = Group(transport, tuple(range(transport.world_size)), CHANNEL)
     sums = [await _sum(group, clock, nbytes) for nbytes in SUMS]
@@ -111,31 +108,17 @@ def pairs(nodes: tuple[int, ...]) -> tuple[tuple[int, int] | None, tuple[int, in
     return near, next((pair for pair in every if nodes[pair[0]] != nodes[pair[1]]), None)
 
 
-async def _hop(transport: Transport, clock: Clock, pair: tuple[int, int]) -> Hop | None:
-    """Time half a round trip for every size; rank 0 fits alpha and beta to these times."""
-    mine = []
-    for nbytes in HOPS:
-        body = np.full(nbytes, 7, np.uint8)
-        mine.append([await _round_trip(transport, clock, pair, body) / 2 for _ in range(ROUNDS + 1)][1:])
-    everyone = await gather(transport, f"doctor hops {pair}", mine if transport.rank == pair[0] else None)
-    if not everyone:
+async def _hop(actor: Actor, clock: Clock, pair: tuple[int, int]) -> Hop | None:
+    """Time hops of every size; rank 0 fits alpha and beta to them."""
+    samples = await time_hops(actor, clock, pair, HOPS, ROUNDS + 1, compute=_nothing, idle_s=0.0)
+    if not samples:
         return None
-    samples = [Sample((1.0, float(n)), tuple(taken)) for n, taken in zip(HOPS, everyone[pair[0]], strict=True)]
-    found = fit(samples)
+    found = fit([Sample(each.regressors, each.seconds[1:]) for each in samples])
     return Hop(pair, *found.values, *found.margins)
 
 
-async def _round_trip(transport: Transport, clock: Clock, pair: tuple[int, int], body: np.ndarray) -> float:
-    first, second = pair
-    start = clock.now()
-    if transport.rank == first:
-        async with Nursery() as tasks:
-            tasks.create_task(transport.send(second, ("doctor", "there"), body))
-            tasks.create_task(transport.receive(second, ("doctor", "back")))
-    elif transport.rank == second:
-        await transport.receive(first, ("doctor", "there"))
-        await transport.send(first, ("doctor", "back"), body)
-    return clock.now() - start
+async def _nothing(seconds: float) -> None:
+    """Compute nothing: here a rank only waits for the reply."""
 
 
 async def _sum(group: Group, clock: Clock, nbytes: int) -> SumSpeed:
@@ -143,10 +126,7 @@ async def _sum(group: Group, clock: Clock, nbytes: int) -> SumSpeed:
     mine = []
     for _ in range(ROUNDS + 1):
         array = np.full(nbytes // 4, 1.0, np.float32)
-        await barrier(group)
-        start = clock.now()
-        await all_reduce(group, array)
-        mine.append(clock.now() - start)
+        mine.append(await time_sum(group, clock, array, "auto"))
     async with group.calling("what auto chooses"):
         chosen = await known("auto").chosen_by(group, nbytes)
     everyone = await gather(group.transport, f"doctor sums {nbytes}", mine[1:])

@@ -64,33 +64,57 @@ async def measure_hops(
     samples = []
     for first, second in pairs:
         tell(f"timing messages between ranks {first} and {second}")
-        mine: list[list[float]] = []
-        for size in effort.hops:
-            taken = [
-                await hop(actor, clock, (first, second), size=size, number=number, compute=compute)
-                for number in range(effort.repeats)
-            ]
-            mine.append([seconds for seconds in taken if seconds is not None])
-        everyone = await gather(actor.transport, f"hops {first} {second}", mine)
-        for told in everyone:
-            samples += [Sample((1.0, float(size)), tuple(s)) for size, s in zip(effort.hops, told, strict=True) if s]
+        samples += await time_hops(actor, clock, (first, second), effort.hops, effort.repeats, compute=compute)
     return _as_links(fit(samples), 0.0) if samples else None
 
 
+async def time_hops(
+    actor: Actor,
+    clock: Clock,
+    pair: tuple[int, int],
+    sizes: Sequence[int],
+    repeats: int,
+    *,
+    compute: Compute,
+    idle_s: float = IDLE_S,
+) -> list[Sample]:
+    """Seconds of messages of some sizes between two ranks, as samples of alpha + size * beta.
+
+    All ranks call this together; rank 0 gets the samples, the others an empty list. Arguments as for `hop`.
+    """
+    mine = []
+    for size in sizes:
+        numbers = range(repeats)
+        mine.append(
+            [await hop(actor, clock, pair, size=size, number=n, compute=compute, idle_s=idle_s) for n in numbers]
+        )
+    everyone = await gather(actor.transport, f"hops {pair}", mine)
+    rows = zip(sizes, everyone[pair[0]], strict=True) if everyone else ()
+    return [Sample((1.0, float(size)), tuple(seconds)) for size, seconds in rows]
+
+
 async def hop(
-    actor: Actor, clock: Clock, pair: tuple[int, int], *, size: int, number: int, compute: Compute
-) -> float | None:
-    """Send `size` bytes there and back; the seconds of one way on the first of the two ranks, None elsewhere.
+    actor: Actor,
+    clock: Clock,
+    pair: tuple[int, int],
+    *,
+    size: int,
+    number: int,
+    compute: Compute,
+    idle_s: float = IDLE_S,
+) -> float:
+    """Send `size` bytes there and back; the seconds of one way on the first of the two ranks, 0 elsewhere.
 
     Args:
         number: a number that no earlier hop of this size between the two ranks had; it makes the address unique.
-        compute: as for `measure_hops`.
+        compute: what each end computes right after it has sent, for `BUSY_S` seconds; see `measure_hops`.
+        idle_s: seconds that each end is idle before it sends.
     """
     first, second = pair
     body, key = np.ones(size, np.uint8), (first, second, size, number)
     if actor.rank == first:
         back = actor.start(actor.receive(second, ("back", *key)))
-        await clock.sleep(IDLE_S)
+        await clock.sleep(idle_s)
         start = clock.now()
         sent = actor.tell(second, ("there", *key), body)
         await compute(BUSY_S)
@@ -99,11 +123,11 @@ async def hop(
     if actor.rank == second:
         await actor.receive(first, ("there", *key))
         came = clock.now()
-        await clock.sleep(IDLE_S)
+        await clock.sleep(idle_s)
         sent = actor.tell(first, ("back", *key), body, note=clock.now() - came)
         await compute(BUSY_S)
         await sent
-    return None
+    return 0.0
 
 
 async def measure_sums(
@@ -125,7 +149,7 @@ async def measure_sums(
         group = Group(actor.transport, ranks, CHANNEL)
         for place, size in enumerate(effort.sums):
             arrays = [np.ones(size // 4, np.float32) for _ in range(effort.repeats)]
-            mine[place] = [await _sum(group, clock, array, algorithm) for array in arrays]
+            mine[place] = [await time_sum(group, clock, array, algorithm) for array in arrays]
     everyone = [told for told in await gather(actor.transport, f"sums {ranks}", mine) if told[0]]
     if actor.rank:
         return None
@@ -138,7 +162,8 @@ async def measure_sums(
     return _as_links(fit(samples), gamma)
 
 
-async def _sum(group: Group, clock: Clock, array: np.ndarray, algorithm: str) -> float:
+async def time_sum(group: Group, clock: Clock, array: np.ndarray, algorithm: str) -> float:
+    """Seconds of an all-reduce on this rank, from a barrier on."""
     await barrier(group)
     start = clock.now()
     await all_reduce(group, array, "sum", algorithm)
