@@ -61,10 +61,10 @@ NOT_YET = {
     "files under 60 lines with one importer": (14, 14),
     "entries of a folder": (23, 2),
     "constructors with over 2 callables": (1, 1),
-    "functions with over 5 parameters not keyword-only": (13, 13),
+    "functions with over 5 parameters not keyword-only": (5, 5),
     "longest file, lines": (330, 3),
-    "lines": (46_900, 4),
-    "class names in two places": (23, 23),
+    "lines": (47_150, 4),
+    "class names in two places": (8, 8),
     "avoided words in messages": (4, 4),
     "test names with avoided words": (170, 170),
 }
