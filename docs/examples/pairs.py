@@ -1,6 +1,6 @@
 """1F1B without a flush, in which the gradients of two microbatches at a time update a stage.
 
-Source: Narayanan et al., PipeDream (2019), whose updates are by every gradient.
+Source: Narayanan et al., PipeDream (2019), which updates after every gradient.
 """
 
 from pipelined.schedules import Shape, StageMap, Updates, Worker

@@ -4,7 +4,7 @@ A step is settled when all ranks have agreed on its sums. Admission depends only
 ranks. So all ranks end at the same step after a stop request, although no rank ever waits for all others.
 """
 
-import asyncio
+from pipelined.aio.notifier import Notifier
 
 
 class Admission:
@@ -19,7 +19,7 @@ class Admission:
     """
 
     def __init__(self, steps: int, ahead: int):
-        self._steps, self._ahead, self._changed = steps, ahead, asyncio.Event()
+        self._steps, self._ahead, self._changed = steps, ahead, Notifier()
         self.opened, self._over = min(steps, ahead), steps <= ahead
 
     def settle(self, step: int, stop: bool) -> None:
@@ -28,11 +28,10 @@ class Admission:
         if not self._over:
             self.opened = min(self._steps, step + 1 + self._ahead)
             self._over = self.opened == self._steps
-        self._changed.set()
+        self._changed.notify_all()
 
     async def enters(self, step: int) -> bool:
         """Whether a step is admitted; waits until this is decided."""
         while step >= self.opened and not self._over:
-            self._changed.clear()
             await self._changed.wait()
         return step < self.opened
