@@ -47,20 +47,20 @@ class Arena:
     def __init__(self, nbytes: int):
         self._pages, self._first = min(nbytes // PAGE, MOST_PAGES), _first(nbytes)
         self._file: MemoryFile | None = None
+        self._memory: mmap.mmap | None = None
         self.address = bytes(ADDRESS_BYTES)
         with suppress(OSError):
             self._file = MemoryFile(self._first + nbytes)
-            self.address = self._file.address
+            self._memory, self.address = self._file.memory, self._file.address
 
     def put(self, blocks: Sequence[Block]) -> int | None:
         """Copy the blocks in, one after the other. Returns their first page; None if there is no room.
 
         Cost: one copy, and a search of the marks.
         """
-        pages = _pages(blocks)
-        if self._file is None or pages * SHARE > self._pages:
+        pages, shared = _pages(blocks), self._memory
+        if shared is None or pages * SHARE > self._pages:
             return None
-        shared = self._file.memory
         mark = shared.find(bytes(pages), MARKS, MARKS + self._pages)
         if mark < 0:
             return None
@@ -74,19 +74,19 @@ class Arena:
 
     def take_back(self, page: int, blocks: Sequence[Block]) -> None:
         """Free the pages of blocks that `put` stored but no peer received a frame for."""
-        if self._file is not None:
-            _free(self._file.memory, MARKS + page, _pages(blocks))
+        if self._memory is not None:
+            _free(self._memory, MARKS + page, _pages(blocks))
 
     def doze(self, dozing: int) -> None:
         """Announce how this rank sleeps; 0: awake. A peer must ring a sleeping rank after sending to it."""
-        if self._file is not None:
-            self._file.memory[DOZING] = dozing
+        if self._memory is not None:
+            self._memory[DOZING] = dozing
 
     def close(self) -> None:
         """Accept no more bodies; bodies that peers still view stay."""
         if self._file is not None:
             self._file.close()
-            self._file = None
+            self._file = self._memory = None
 
 
 class Window:
