@@ -13,7 +13,7 @@ from pipelined.programs.instructions import Token
 from pipelined.programs.virtual_worker import Demands, Platform, Post, VirtualWorker
 from pipelined.schedules import Shape, find
 from transports.emulation.link import SlowLink
-from transports.emulation.options import Shape as LinkShape
+from transports.emulation.options import LinkShape
 
 
 class SlowLinks(Platform):

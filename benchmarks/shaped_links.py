@@ -18,7 +18,7 @@ from benchmarks._results import Reported, tell
 from benchmarks._shaped_pair import WARM_UP
 from pipelined.errors import UsageError
 from transports.emulation.link import SlowLink, timeout
-from transports.emulation.options import EXAMPLE, OPTIONS, Shape, split_shape
+from transports.emulation.options import EXAMPLE, OPTIONS, LinkShape, split_shape
 
 PROMISE = 0.05
 """How far from what was asked a latency or a rate may be."""
@@ -79,7 +79,7 @@ def measured(query: str, options: Options) -> Row:
     return row
 
 
-def expected(shape: Shape) -> float:
+def expected(shape: LinkShape) -> float:
     """The mean latency of an empty message: jitter evens out, and k losses in a row cost 2**k - 1 time-outs.
 
     The mean of 2**k - 1 with a chance p of a loss is p / (1 - 2p), which is finite up to p = 1/2.
@@ -87,7 +87,7 @@ def expected(shape: Shape) -> float:
     return shape.delay + timeout(shape) * shape.loss / (1 - 2 * shape.loss)
 
 
-def drawn(shape: Shape, turns: int) -> list[float]:
+def drawn(shape: LinkShape, turns: int) -> list[float]:
     """Half of each way there and back that is timed, as the links' seed has it: seconds of empty messages."""
     there, back = SlowLink(shape, (0, 1)), SlowLink(shape, (1, 0))
     ways, now = [], 0.0

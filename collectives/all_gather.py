@@ -4,7 +4,7 @@ from typing import Any
 
 from collectives.arrays import Vector
 from collectives.group import Group
-from collectives.ring import Walk
+from collectives.ring import RingPass
 
 
 async def all_gather(group: Group, array: Any) -> None:
@@ -22,4 +22,4 @@ async def all_gather(group: Group, array: Any) -> None:
     """
     vector = Vector.of(array)
     async with group.calling(f"all_gather of {len(vector)} {vector.dtype}"):
-        await Walk(group, vector).all_gather()
+        await RingPass(group, vector).all_gather()

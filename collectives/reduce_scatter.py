@@ -5,7 +5,7 @@ from typing import Any
 from collectives.arrays import Vector, segment
 from collectives.group import Group
 from collectives.reduction import Reduction
-from collectives.ring import Walk
+from collectives.ring import RingPass
 
 
 async def reduce_scatter(group: Group, array: Any, op: str = "sum") -> Any:
@@ -28,6 +28,6 @@ async def reduce_scatter(group: Group, array: Any, op: str = "sum") -> Any:
     vector = Vector.of(array)
     reduction = Reduction(op, vector)
     async with group.calling(f"reduce_scatter: {op} of {len(vector)} {vector.dtype}"):
-        await Walk(group, vector).reduce_scatter(reduction)
+        await RingPass(group, vector).reduce_scatter(reduction)
     low, high = segment(len(vector), group.size, group.rank)
     return array.reshape(-1)[low:high]

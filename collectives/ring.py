@@ -28,7 +28,7 @@ from collectives.reduction import Reduction
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class RingPass:
     """One rank's part in one ring.
 
     Args:

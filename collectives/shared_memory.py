@@ -16,7 +16,7 @@ from transports.base import Shared, Transport
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SymmetricView:
     """A vector that lies in a symmetric array.
 
     Args:
@@ -28,7 +28,7 @@ class Found:
     arrays: tuple[Vector, ...]
 
 
-class Allocated:
+class SymmetricArray:
     """One symmetric array.
 
     Args:
@@ -45,13 +45,14 @@ class Allocated:
         self.array = self._arrays[rank]
         self._start = _address(self.array)
 
-    def find(self, vector: Vector) -> Found | None:
+    def find(self, vector: Vector) -> SymmetricView | None:
         """The vectors of all ranks at the place of this vector, or None if it does not lie in this array."""
         low = _address(np.frombuffer(vector.data, np.uint8)) - self._start
         high = low + vector.nbytes
         if low < 0 or high > self.array.nbytes:
             return None
-        return Found(f"array {self._number} at {low}", tuple(vector.over(array[low:high]) for array in self._arrays))
+        views = tuple(vector.over(array[low:high]) for array in self._arrays)
+        return SymmetricView(f"array {self._number} at {low}", views)
 
 
 class SharedMemory:
@@ -69,7 +70,7 @@ class SharedMemory:
     def __init__(self, transport: Transport, ranks: Sequence[int], channel: int, window: int):
         self.memory: Shared | None = None
         self._transport, self._ranks, self._channel, self._window = transport, ranks, channel, window
-        self._allocated: list[Allocated] = []
+        self._allocated: list[SymmetricArray] = []
         self._opened = False
 
     async def open(self) -> Shared | None:
@@ -94,10 +95,10 @@ class SharedMemory:
         if memory is None or not await memory.ready():
             return None
         own = self._ranks.index(self._transport.rank)
-        self._allocated.append(Allocated(len(self._allocated), memory.windows, own))
+        self._allocated.append(SymmetricArray(len(self._allocated), memory.windows, own))
         return self._allocated[-1].array
 
-    def find(self, vector: Vector) -> Found | None:
+    def find(self, vector: Vector) -> SymmetricView | None:
         """The symmetric array in which the vector lies, with the vectors of all ranks at its place."""
         found = (allocated.find(vector) for allocated in self._allocated)
         return next((one for one in found if one is not None), None)

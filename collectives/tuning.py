@@ -55,7 +55,7 @@ def rounds_at(nbytes: int, rounds: int = ROUNDS) -> int:
 
 async def runnable(group: Group) -> list[str]:
     """The algorithms that these ranks can run for every dtype; the same list on all ranks."""
-    async with group.calling("which algorithms there are"):
+    async with group.calling("list of runnable algorithms"):
         shared = await group.shared.open() is not None
         await meet(group)
     lacking = {"auto", "native"}  # a native one supports fewer dtypes

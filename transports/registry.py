@@ -9,7 +9,7 @@ from pkgutil import resolve_name
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 from transports.base import Transport
-from transports.emulation.options import Shape, check_nothing_else, split_shape
+from transports.emulation.options import LinkShape, check_nothing_else, split_shape
 
 TRANSPORTS = {
     "local": "transports.local:open_url",
@@ -24,7 +24,7 @@ def schemes() -> list[str]:
     return sorted(TRANSPORTS)
 
 
-def read_url(url: str) -> tuple[SplitResult, Shape | None]:
+def read_url(url: str) -> tuple[SplitResult, LinkShape | None]:
     """Split a transport's URL into the parts for the transport, and the shape of its slow links (None: not slowed).
 
     Raises:
@@ -63,7 +63,7 @@ def open_local(url: str, world_size: int) -> list[Transport]:
     return [end if shape is None else _slowed(end, shape) for end in world(world_size)]
 
 
-def _slowed(end: Transport, shape: Shape) -> Transport:
+def _slowed(end: Transport, shape: LinkShape) -> Transport:
     from transports.emulation.transport import SlowTransport
 
     return SlowTransport(end, shape)

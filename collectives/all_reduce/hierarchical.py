@@ -18,7 +18,7 @@ from collectives.broadcast import branches
 from collectives.cost_model import Links
 from collectives.group import Group
 from collectives.reduction import Reduction
-from collectives.ring import Walk
+from collectives.ring import RingPass
 
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
@@ -44,7 +44,7 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
 async def _between(leaders: Group, vector: Vector, reduction: Reduction, size: int) -> None:
     """All-reduce over a ring of the leaders; a mean is divided at the end by the size of the whole group."""
     whole = Reduction("max" if reduction.op == "max" else "sum", vector)
-    await Walk(leaders, vector).all_reduce(whole)
+    await RingPass(leaders, vector).all_reduce(whole)
     reduction.finish(vector.elements, size)
 
 

@@ -16,7 +16,7 @@ from collectives.all_reduce import ring
 from collectives.arrays import Vector, segments
 from collectives.group import Group
 from collectives.reduction import Reduction
-from collectives.ring import Walk
+from collectives.ring import RingPass
 from transports import Nursery
 
 MOST_RINGS = 4  # more rings only make the messages smaller
@@ -29,7 +29,7 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
     """
     rings = strides(group.size)
     slices = (vector.slice(*span) for span in segments(len(vector), len(rings)))
-    walks = (Walk(group, part, stride) for part, stride in zip(slices, rings, strict=True))
+    walks = (RingPass(group, part, stride) for part, stride in zip(slices, rings, strict=True))
     async with Nursery() as tasks:
         for walk in walks:
             tasks.create_task(walk.all_reduce(reduction))

@@ -98,5 +98,5 @@ def in_words(best: Mapping[int, str]) -> str:
 def _sized(part: str) -> tuple[float, str]:
     name, _, size = part.partition(":")
     if not (size.isascii() and size.isdecimal()):
-        raise ValueError(f"no bytes up to which {name or 'an algorithm'} is taken (got: {part!r}); {EXAMPLE}")
+        raise ValueError(f"missing size limit for {name or 'an algorithm'} (got: {part!r}); {EXAMPLE}")
     return int(size), name

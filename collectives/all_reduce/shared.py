@@ -29,7 +29,7 @@ import math
 from collections.abc import Iterator, Sequence
 from time import perf_counter
 
-from collectives.all_reduce.window_layout import Places
+from collectives.all_reduce.window_layout import WindowLayout
 from collectives.arrays import Range, Vector, pieces, segment
 from collectives.call import Call
 from collectives.group import Group
@@ -71,7 +71,7 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
     if not others or not length:
         return reduction.finish(vector.elements, group.size)
     places = group.workspace.cached(
-        (Places, vector.dtype, type(vector.elements)), lambda: Places(group, memory, vector)
+        (WindowLayout, vector.dtype, type(vector.elements)), lambda: WindowLayout(group, memory, vector)
     )
     if vector.nbytes >= LONG and (found := group.shared.find(vector)):
         group.calls.running.state(group.calls.running.signature.replace(" by ", f" in {found.place} by ", 1))
@@ -89,7 +89,7 @@ def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> flo
     return math.inf
 
 
-async def _at_once(call: Call, places: Places, vector: Vector, reduction: Reduction) -> None:
+async def _at_once(call: Call, places: WindowLayout, vector: Vector, reduction: Reduction) -> None:
     """Lend the whole array, and reduce the arrays of all ranks."""
     memory, whole = places.memory, places.at_once(len(vector))
     turn = memory.meetings & 1
@@ -105,7 +105,7 @@ async def _at_once(call: Call, places: Places, vector: Vector, reduction: Reduct
     reduction.finish(vector.elements, places.size)
 
 
-async def _for_itself(call: Call, places: Places, vector: Vector, reduction: Reduction) -> None:
+async def _for_itself(call: Call, places: WindowLayout, vector: Vector, reduction: Reduction) -> None:
     """For two ranks: lend one whole chunk after another, and reduce the previous one."""
     lent, *chunks = pieces(0, len(vector), min(places.whole, max(1, CHUNK // vector.itemsize)))
     places.greet(call)
@@ -120,12 +120,12 @@ async def _for_itself(call: Call, places: Places, vector: Vector, reduction: Red
     _reduce_whole(places, vector, lent, reduction)
 
 
-def _lend_whole(places: Places, vector: Vector, chunk: Range) -> None:
+def _lend_whole(places: WindowLayout, vector: Vector, chunk: Range) -> None:
     (low, high), at = chunk, places.starts(places.memory.meetings)[places.rank]
     places.windows[places.rank].bytes(at, at + high - low)[:] = vector.bytes(low, high)
 
 
-def _reduce_whole(places: Places, vector: Vector, chunk: Range, reduction: Reduction) -> None:
+def _reduce_whole(places: WindowLayout, vector: Vector, chunk: Range, reduction: Reduction) -> None:
     """Reduce the chunk that both lent before the last meeting; both operands are read before anything is written."""
     (low, high), starts = chunk, places.starts(places.memory.meetings - 1)
     operands = [window.elements[at : at + high - low] for window, at in zip(places.windows, starts, strict=True)]
@@ -135,7 +135,7 @@ def _reduce_whole(places: Places, vector: Vector, chunk: Range, reduction: Reduc
     reduction.finish(into, places.size)
 
 
-async def _divided(call: Call, places: Places, vector: Vector, reduction: Reduction) -> None:
+async def _divided(call: Call, places: WindowLayout, vector: Vector, reduction: Reduction) -> None:
     chunks = list(pieces(0, len(vector), places.most))
     places.greet(call)
     for step in range(len(chunks) + 2):
@@ -153,7 +153,7 @@ async def _divided(call: Call, places: Places, vector: Vector, reduction: Reduct
         await places.memory.meet()  # the next whole array may overwrite a place that the other rank still reads
 
 
-def _lend(places: Places, vector: Vector, chunk: Range) -> None:
+def _lend(places: WindowLayout, vector: Vector, chunk: Range) -> None:
     """Copy all segments but this rank's own into its window."""
     turn, window = places.memory.meetings, places.windows[places.rank]
     for rank in _others(places.rank, places.size):
@@ -162,7 +162,7 @@ def _lend(places: Places, vector: Vector, chunk: Range) -> None:
         window.bytes(at, at + high - low)[:] = vector.bytes(low, high)
 
 
-def _reduce(places: Places, vector: Vector, chunk: Range, reduction: Reduction) -> None:
+def _reduce(places: WindowLayout, vector: Vector, chunk: Range, reduction: Reduction) -> None:
     """Reduce this rank's own segment, lent before the last meeting, into its slot; finish it, copy it to the array."""
     low, high = _segment(chunk, places.size, places.rank)
     start = places.slot(places.memory.meetings - 1, places.rank)
@@ -174,7 +174,7 @@ def _reduce(places: Places, vector: Vector, chunk: Range, reduction: Reduction) 
     vector.bytes(low, high)[:] = places.windows[places.rank].bytes(start, stop)
 
 
-def _take(places: Places, vector: Vector, chunk: Range) -> None:
+def _take(places: WindowLayout, vector: Vector, chunk: Range) -> None:
     """Copy the segments that the others reduced, from the next rank on, so that ranks read different windows."""
     for rank in _others(places.rank, places.size):
         low, high = _segment(chunk, places.size, rank)
@@ -198,7 +198,7 @@ def _others(rank: int, size: int) -> Iterator[int]:
     return ((rank + distance) % size for distance in range(1, size))
 
 
-async def _in_place(call: Call, places: Places, arrays: Sequence[Vector], reduction: Reduction) -> None:
+async def _in_place(call: Call, places: WindowLayout, arrays: Sequence[Vector], reduction: Reduction) -> None:
     """Reduce arrays that all ranks of the group map, without copying them into a window.
 
     Args:

@@ -17,7 +17,7 @@ Otherwise a call could overwrite the end of a place that another rank still read
 """
 
 
-class Places:
+class WindowLayout:
     """The windows of a group, for vectors of one dtype.
 
     Attributes:
@@ -35,7 +35,7 @@ class Places:
         self.whole = self.most if group.size == 2 else self._part
         self._starts = [self._starts_of(turn) for turn in (0, 1)]
         self._greetings = [[window.data[at:][:GREETING_BYTES] for window in self.windows] for at in (0, GREETING_BYTES)]
-        self._last: Whole | None = None
+        self._last: WholeSlot | None = None
 
     def slot(self, turn: int, number: int) -> int:
         """The element at which this slot begins, in each window, for data written after `turn` meetings."""
@@ -45,10 +45,10 @@ class Places:
         """For each rank's window, the element at which a chunk begins that was lent whole after `turn` meetings."""
         return self._starts[turn & 1]
 
-    def at_once(self, length: int) -> "Whole":
+    def at_once(self, length: int) -> "WholeSlot":
         """The place of `length` elements, at most `whole`; cached, because most calls are as long as the last."""
         if self._last is None or self._last.length != length:
-            self._last = Whole(self, length)
+            self._last = WholeSlot(self, length)
         return self._last
 
     def greet(self, call: Call) -> None:
@@ -71,7 +71,7 @@ class Places:
         return [self.slot(turn, 0 if self.size == 2 else (rank + 1) % self.size) for rank in range(self.size)]
 
 
-class Whole:
+class WholeSlot:
     """The place of `length` elements that every rank lends whole.
 
     Attributes:
@@ -79,7 +79,7 @@ class Whole:
         operands: the elements of all ranks to read, likewise.
     """
 
-    def __init__(self, places: Places, length: int):
+    def __init__(self, places: WindowLayout, length: int):
         self.length = length
         own = places.windows[places.rank]
         starts = [places.starts(turn) for turn in (0, 1)]

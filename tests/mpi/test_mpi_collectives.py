@@ -122,7 +122,7 @@ def test_halves_and_the_others():
     on_every_rank(work)
 
 
-def test_nobody_passes_a_barrier_before_the_last_has_come():
+def test_no_rank_leaves_a_barrier_before_the_last_has_entered():
     async def work(transport):
         group, last = Group(transport, EVERY_RANK, 0), WORLD.size - 1
         for turn in range(20):

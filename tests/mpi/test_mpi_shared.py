@@ -111,7 +111,7 @@ def test_where_one_rank_has_no_memory_to_lend_all_go_without(monkeypatch):
     on_every_rank(work)
 
 
-def test_who_waits_for_a_late_rank_lets_the_loop_run():
+def test_a_rank_that_waits_for_a_late_one_lets_the_loop_run():
     async def work(transport):
         group, array, key = Group(transport, EVERY_RANK, 1), np.ones(1000), ("begin",)
         await all_reduce(group, np.ones(1), "sum", "shared")
@@ -132,7 +132,7 @@ def test_who_waits_for_a_late_rank_lets_the_loop_run():
     on_every_rank(work)
 
 
-def test_who_waits_for_a_rank_that_fails_is_told():
+def test_a_rank_that_waits_for_one_that_fails_raises():
     async def main():
         transport = await open_transport("mpi://")
         group = Group(transport, EVERY_RANK, 1)

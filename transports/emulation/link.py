@@ -10,7 +10,7 @@ no I/O.
 import random
 from dataclasses import dataclass
 
-from transports.emulation.options import Shape
+from transports.emulation.options import LinkShape
 
 LEAST_TIMEOUT_S = 0.2
 
@@ -30,7 +30,7 @@ class SlowLink:
         ends: the ranks or names of sender and receiver; with the seed they determine losses and jitter.
     """
 
-    def __init__(self, shape: Shape, ends: tuple[int | str, int | str]):
+    def __init__(self, shape: LinkShape, ends: tuple[int | str, int | str]):
         self._shape = shape
         self._random = random.Random(f"{shape.seed}: {ends[0]} to {ends[1]}")
         self._left = self._arrived = float("-inf")
@@ -50,7 +50,7 @@ class SlowLink:
         return waited + shape.delay + shape.jitter * self._random.uniform(-1, 1)
 
 
-def timeout(shape: Shape) -> float:
+def timeout(shape: LinkShape) -> float:
     """Seconds after which a sender retransmits: a round trip and four times its variation (at least 0.2 s).
 
     Source: RFC 6298, section 2, with Linux's least variation; doubling is its section 5.5.

@@ -20,7 +20,7 @@ _FRACTION = re.compile(r"(?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class LinkShape:
     """The properties of a slow link; the defaults have no effect.
 
     Args:
@@ -47,10 +47,10 @@ class Shape:
             )
 
 
-OPTIONS = tuple(field.name for field in fields(Shape))
+OPTIONS = tuple(field.name for field in fields(LinkShape))
 
 
-def split_shape(query: str) -> tuple[Shape | None, list[tuple[str, str]]]:
+def split_shape(query: str) -> tuple[LinkShape | None, list[tuple[str, str]]]:
     """Parse the shape in a URL's query. Returns the shape (None if no option gives one) and the other options.
 
     Raises:
@@ -60,9 +60,9 @@ def split_shape(query: str) -> tuple[Shape | None, list[tuple[str, str]]]:
     for name, count in Counter(name for name, _ in said).items():
         if count > 1:
             values = ", ".join(text for told, text in said if told == name)
-            raise ValueError(f"?{name}= is said {count} times in one URL (values: {values}); say it once")
+            raise ValueError(f"?{name}= is given {count} times in one URL (values: {values}); give it once")
     given = {name: _READERS[name](name, text) for name, text in said if name in OPTIONS}
-    return (Shape(**given) if given else None), [(name, text) for name, text in said if name not in OPTIONS]
+    return (LinkShape(**given) if given else None), [(name, text) for name, text in said if name not in OPTIONS]
 
 
 def read_wait(scheme: str, query: str, default: float) -> float:
@@ -98,7 +98,7 @@ def _with_unit(units: dict[str, float]) -> Callable[[str, str], float]:
 def _rate(name: str, text: str) -> float:
     rate = _with_unit(BYTES_A_SECOND)(name, text)
     if not rate:
-        raise _refused(name, text, "more than 0; a link that carries nothing is no link")
+        raise _refused(name, text, "more than 0")
     return rate
 
 

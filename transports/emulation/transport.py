@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from transports.base import EndState, Message, Traffic, Transport
 from transports.emulation.delay_line import Carry, DelayedSender
 from transports.emulation.link import SlowLink
-from transports.emulation.options import Shape
+from transports.emulation.options import LinkShape
 from transports.errors import Closed, PeerAborted, PeerLost, TransportError
 from transports.wire.arrays import Block, flat_bytes
 from transports.wire.frames import PREAMBLE_BYTES, Key, Kind, encode_buffer, encode_head, parse_header, parse_preamble
@@ -31,7 +31,7 @@ class SlowTransport(Transport):
         shape: the shape of the links to all peers, separately in each direction.
     """
 
-    def __init__(self, inner: Transport, shape: Shape):
+    def __init__(self, inner: Transport, shape: LinkShape):
         self.rank, self.world_size, self.traffic = inner.rank, inner.world_size, Traffic()
         self._inner, self._shape = inner, shape
         self._end_state = EndState(inner.world_size)

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from transports.errors import TransportError
 from transports.mpi.progress import Doze
-from transports.shm.arena import Arena, Window
+from transports.shm.arena import Arena, PeerArena
 from transports.shm.doorbell import NAME_BYTES, Doorbell
 from transports.shm.memfd import ADDRESS_BYTES
 from transports.wire.arrays import Block
@@ -33,7 +33,7 @@ class NodePeers:
     def __init__(self, woken: Callable[[], None], nbytes: int):
         self._doorbell, self._arena, self._nbytes = Doorbell(woken), Arena(nbytes), nbytes
         self._addresses: dict[int, bytes] = {}
-        self._windows: dict[int, Window | None] = {}
+        self._windows: dict[int, PeerArena | None] = {}
         self._seen_by: frozenset[int] = frozenset()
 
     def meet(self, node: MPI.Comm, rank: int) -> bool:
@@ -98,15 +98,15 @@ class NodePeers:
     def _opens(self, peer: int) -> bool:
         """Whether this rank can map that peer's arena; the mapping is closed again."""
         try:
-            return peer in self._addresses and Window(self._addresses[peer], self._nbytes) is not None
+            return peer in self._addresses and PeerArena(self._addresses[peer], self._nbytes) is not None
         except OSError:
             return False
 
-    def _window(self, peer: int) -> Window | None:
+    def _window(self, peer: int) -> PeerArena | None:
         """The peer's arena, mapped at first use: each mapping is a descriptor, and select(2) is limited to 1,024."""
         if peer not in self._windows and peer in self._addresses:
             try:
-                self._windows[peer] = Window(self._addresses[peer], self._nbytes)
+                self._windows[peer] = PeerArena(self._addresses[peer], self._nbytes)
             except OSError:
                 self._windows[peer] = None
         return self._windows.get(peer)

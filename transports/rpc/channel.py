@@ -57,7 +57,7 @@ class RpcChannel:
                 return self._client.expects(number, header)
             case (Kind.REJECTED, (int(), str())) | (Kind.CANCEL, (int(),)) if not header.layouts:
                 return True
-        raise WireError(f"a frame that endpoints do not send (kind: {kind.name}, key: {header.key!r})")
+        raise WireError(f"unexpected kind of frame (kind: {kind.name}, key: {header.key!r})")
 
     def receive(self, kind: Kind, header: Header, blocks: tuple[Block, ...] = ()) -> None:
         """Process an accepted and complete frame.

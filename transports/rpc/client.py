@@ -104,4 +104,4 @@ def _parse_rejection(reason: str, facts: object) -> Rejected:
         raise WireError("facts of a rejection without names")
     with suppress(TypeError):
         return Rejected(reason, **facts)
-    raise WireError("facts of a rejection with names that none can have")
+    raise WireError("facts of a rejection with invalid names")

@@ -63,7 +63,7 @@ class ConnectionTable(Generic[C]):
         for former in self:
             known = former.channel.peer
             if known is not None and known.address == peer.address and known != peer:
-                former.end("its party began anew")
+                former.end("the party restarted")
         connection.channel.peer = peer
         self._by_address.setdefault(peer.address, connection)
 

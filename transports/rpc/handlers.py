@@ -20,7 +20,7 @@ REASONS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class TopicHandler:
     """A topic and its limits, as given to `Endpoint.handle`."""
 
     name: str
@@ -43,13 +43,13 @@ class Handlers:
         self.most_under_way = most_under_way
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.rejected_requests: Counter[str] = Counter()
-        self._topics: dict[str, Topic] = {}
+        self._topics: dict[str, TopicHandler] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}  # a dict keeps their order, so runs are reproducible
 
     def handle(self, topic: str, handler: Handler, most_bytes: int, most_waiting: int) -> None:
-        self._topics[topic] = Topic(topic, handler, most_bytes, most_waiting)
+        self._topics[topic] = TopicHandler(topic, handler, most_bytes, most_waiting)
 
-    def find(self, name: str) -> Topic:
+    def find(self, name: str) -> TopicHandler:
         """The topic of this name.
 
         Raises:

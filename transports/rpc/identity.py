@@ -160,7 +160,7 @@ async def _connect_to(address: Address, me: PartyIdentity) -> tuple[socket.socke
         if isinstance(error, (WireError, RendezvousError)):
             raise ConnectionRefusedError(f"what listens there is not the endpoint asked: {reason_of(error)}") from error
         if isinstance(error, TimeoutError):
-            raise ConnectionRefusedError(f"what listens there keeps silent ({SILENCE_S:g} s)") from error
+            raise ConnectionRefusedError(f"what listens there does not reply ({SILENCE_S:g} s)") from error
         raise
 
 

@@ -80,13 +80,13 @@ class Reassembly:
         if preamble.kind is Kind.PART:
             return self._next_part(preamble.channel, preamble.body_bytes)
         if preamble.kind not in RPC_KINDS:
-            raise WireError(f"a frame that endpoints do not send (kind: {preamble.kind.name})")
+            raise WireError(f"unexpected kind of frame (kind: {preamble.kind.name})")
         wanted = self._channel.accepts(preamble.kind, header)
         body = IncomingMessage(header) if wanted else DiscardedBody(header.nbytes, self._scratch)
         if not preamble.channel:
             return body
         if preamble.channel in self._streams or not header.nbytes:
-            raise WireError(f"a body in parts that is none (number: {preamble.channel}, bytes: {header.nbytes})")
+            raise WireError(f"invalid start of a body in parts (number: {preamble.channel}, bytes: {header.nbytes})")
         self._streams[preamble.channel] = preamble.kind, body
         return EMPTY_BODY
 

@@ -1,8 +1,8 @@
 """The table of endpoints by URL scheme, and opening an endpoint by its URL.
 
 An endpoint's module is imported only when a URL of its scheme is opened. It defines
-`async def open_url(parts: SplitResult, shape: Shape | None) -> Endpoint`, which checks the rest of the URL. The options
-that make links slow are parsed here.
+`async def open_url(parts: SplitResult, shape: LinkShape | None) -> Endpoint`, which checks the rest of the URL. The
+options that make links slow are parsed here.
 """
 
 from pkgutil import resolve_name

@@ -13,7 +13,7 @@ from functools import partial
 
 from transports.errors import TransportError, WireError
 from transports.rpc.base import Party, Rejected, Request, Response
-from transports.rpc.handlers import Handlers, Topic
+from transports.rpc.handlers import Handlers, TopicHandler
 from transports.rpc.sink import FrameSink, MemoryBudget
 from transports.tcp.flow_control import kept_bytes
 from transports.wire.arrays import Block
@@ -30,7 +30,7 @@ class _Slot:
         kept: bytes of memory reserved for it.
     """
 
-    topic: Topic
+    topic: TopicHandler
     kept: int
     task: "asyncio.Task[None] | None" = None
     replied: bool = False
@@ -98,7 +98,7 @@ class RpcServer:
             raise WireError(f"a request that was sent before (number: {number}, last of {name!r}: {last})")
         self._last[name] = number
 
-    def _check_room(self, topic: Topic, nbytes: int, kept: int) -> None:
+    def _check_room(self, topic: TopicHandler, nbytes: int, kept: int) -> None:
         waiting, budget = self._waiting[topic.name], self._budget
         if nbytes > topic.most_bytes:
             raise Rejected("too large", topic=topic.name, bytes=nbytes, limit=topic.most_bytes)

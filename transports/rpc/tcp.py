@@ -12,7 +12,7 @@ import secrets
 import socket
 from urllib.parse import SplitResult, parse_qsl
 
-from transports.emulation.options import OPTIONS, Shape
+from transports.emulation.options import OPTIONS, LinkShape
 from transports.errors import AuthenticationError, RendezvousError
 from transports.rpc.base import Party, Unreachable
 from transports.rpc.connections import CommonEndpoint
@@ -28,7 +28,7 @@ from transports.rpc.identity import (
 )
 from transports.rpc.tcp_connection import Connection
 from transports.tcp.config import parse_port, read_key
-from transports.tcp.join.acceptor import Acceptor, Admission
+from transports.tcp.join.acceptor import Acceptor, AcceptorOwner
 from transports.tcp.join.handshake import SAME_KEY, Verdict
 from transports.tcp.join.meeting_points import reachable
 from transports.tcp.sockets import Address, is_loopback, listen, resolve, system_text
@@ -36,7 +36,7 @@ from transports.tcp.sockets import Address, is_loopback, listen, resolve, system
 USAGE = "write tcp://HOST:PORT, port 0 for any, and ?listen=HOST:PORT where others reach it by another address"
 
 
-async def open_url(parts: SplitResult, shape: Shape | None) -> "TcpEndpoint":
+async def open_url(parts: SplitResult, shape: LinkShape | None) -> "TcpEndpoint":
     """Open `tcp://HOST:PORT[?listen=HOST:PORT]`; PIPELINED_KEY or PIPELINED_KEY_FILE hold the shared key.
 
     Raises:
@@ -46,7 +46,7 @@ async def open_url(parts: SplitResult, shape: Shape | None) -> "TcpEndpoint":
     listening = options.pop("listen", None)
     if options:
         known = ", ".join(("listen", *OPTIONS))
-        raise ValueError(f"no option of an address is called {min(options)!r}; known: {known}")
+        raise ValueError(f"unknown option {min(options)!r}; known: {known}")
     if not parts.hostname or parts.path:
         raise ValueError(f"no place to listen at in {parts.geturl()!r}; {USAGE}")
     place = parts.hostname, parse_port(parts) or 0
@@ -60,7 +60,7 @@ async def open_url(parts: SplitResult, shape: Shape | None) -> "TcpEndpoint":
 async def open_at(
     place: Address,
     key: bytes = b"",
-    shape: Shape | None = None,
+    shape: LinkShape | None = None,
     most_under_way: int = MOST_UNDER_WAY,
     bind_address: Address | None = None,
 ) -> "TcpEndpoint":
@@ -78,7 +78,9 @@ async def open_at(
     try:
         host = (await resolve(*place))[0][0]
         if is_anywhere(host):
-            raise RendezvousError(f"others cannot ask at {host}; name the address by which they reach this machine")
+            raise RendezvousError(
+                f"{host} is not an address that others can connect to; name the one by which they reach this machine"
+            )
         at = reachable((host, place[1])) if bind_address is None else (await resolve(*bind_address))[0]
         if not key and not (is_loopback(at[0]) and is_loopback(host)):
             raise AuthenticationError(f"{host} can be reached from other machines, and no key is shared; {SAME_KEY}")
@@ -99,10 +101,10 @@ def is_anywhere(host: str) -> bool:
     return ipaddress.ip_address(host.partition("%")[0]).is_unspecified
 
 
-class TcpEndpoint(CommonEndpoint[Connection], Admission[PartyHello]):
+class TcpEndpoint(CommonEndpoint[Connection], AcceptorOwner[PartyHello]):
     """See `open_at`."""
 
-    def __init__(self, own: Address, listener: socket.socket, key: bytes, shape: Shape | None, most_under_way: int):
+    def __init__(self, own: Address, listener: socket.socket, key: bytes, shape: LinkShape | None, most_under_way: int):
         super().__init__(format_address(own), secrets.randbits(63), most_under_way)
         self._me, self._shape = PartyIdentity(own, self.incarnation, key), shape
         self._acceptor = Acceptor(listener, self._me, self)

@@ -14,7 +14,7 @@ from typing import Any
 
 from transports.emulation.delay_line import DelayLine
 from transports.emulation.link import SlowLink
-from transports.emulation.options import Shape
+from transports.emulation.options import LinkShape
 from transports.errors import WireError
 from transports.rpc.base import Party, Unreachable, reason_of
 from transports.rpc.channel import RpcChannel
@@ -43,7 +43,7 @@ class Connection:
         ended: whether the connection has ended.
     """
 
-    def __init__(self, endpoint: "CommonEndpoint[Connection]", address: str, shape: Shape | None):
+    def __init__(self, endpoint: "CommonEndpoint[Connection]", address: str, shape: LinkShape | None):
         self.address, self._endpoint, self._shape = address, endpoint, shape
         self.channel = RpcChannel(endpoint.handlers, self)
         self._scheduler, self._reassembly = SendScheduler(), Reassembly(self.channel, self._received)
@@ -72,8 +72,8 @@ class Connection:
         if self.ended:
             return
         if kind is Kind.REJECTED and self._scheduler.queued > UNREAD:
-            self._count_invalid(WireError(f"answers that it does not read (waiting: {self._scheduler.queued})"))
-            asyncio.get_running_loop().call_soon(self.end, "it asks and does not read what it is answered")
+            self._count_invalid(WireError(f"replies that it does not read (waiting: {self._scheduler.queued})"))
+            asyncio.get_running_loop().call_soon(self.end, "it sends requests and does not read the replies")
             return
         self._scheduler.send(kind, key, blocks, note, out)
         self._endpoint.bytes_sent += sum([block.nbytes for block in blocks])

@@ -89,7 +89,7 @@ class Arena:
             self._file = self._memory = None
 
 
-class Window:
+class PeerArena:
     """The arena of a peer, mapped into this process.
 
     Args:

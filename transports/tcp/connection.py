@@ -165,7 +165,7 @@ class Link:
             self._end(f"the connection broke ({system_text(error)})")
         except WireError as error:
             self._invalid(error)
-            self._end(f"it sent what is no frame: {error}")
+            self._end(f"it sent an invalid frame: {error}")
         except MemoryError:
             self._end("there is no memory for a message it announced")
 

@@ -105,7 +105,7 @@ class Credit:
             WireError: more than was spent, or not a number.
         """
         if type(cost) is not int or not 0 < cost <= self._spent:
-            raise WireError(f"credit for what was never sent (credit: {cost!r}, bytes sent unexpected: {self._spent})")
+            raise WireError(f"more credit than was spent (credit: {cost!r}, bytes sent unexpected: {self._spent})")
         self._spent -= cost
 
     def came(self, cost: int) -> None:
@@ -201,7 +201,7 @@ class OfferTable:
     def pop(self, number: int) -> Offer:
         """Remove and return the offer with this number; raises WireError for an unknown number."""
         if number not in self._offers:
-            raise WireError(f"a message was requested that is not held here (number: {number})")
+            raise WireError(f"CTS for an unknown offer (number: {number})")
         offer = self._offers.pop(number)
         self._numbers.release(number)
         self._credit.save(offer.cost)

@@ -161,7 +161,7 @@ class TcpPeer:
             case Kind.ABORT | Kind.GOODBYE | Kind.CTS | Kind.CREDIT if not preamble.body_bytes:
                 return EMPTY_BODY
         raise WireError(
-            f"a frame that tcp does not send (kind: {preamble.kind.name}, channel: {preamble.channel}, "
+            f"unexpected kind of frame (kind: {preamble.kind.name}, channel: {preamble.channel}, "
             f"body: {preamble.body_bytes} bytes); use one release on every rank"
         )
 
@@ -203,7 +203,9 @@ class TcpPeer:
         body = self._offered.pop(preamble.channel, None)
         if body is None or body.nbytes != preamble.body_bytes:
             offered = "nothing" if body is None else f"{body.nbytes} bytes"
-            raise WireError(f"a body other than was offered (came: {preamble.body_bytes} bytes, offered: {offered})")
+            raise WireError(
+                f"DATA of another size than its RTS (came: {preamble.body_bytes} bytes, offered: {offered})"
+            )
         if body.on_posted is not None:
             self._closing.came(body.nbytes)
             body.on_posted = None

@@ -119,7 +119,7 @@ def call(told: Any) -> socket.socket | None:
             if theirs != users():
                 return None
         case _:
-            raise WireError("a name for a Unix socket that is none; install one release on every rank")
+            raise WireError("invalid offer of a Unix socket; install one release on every rank")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         watched(sock).connect(name)
@@ -183,7 +183,7 @@ async def _exchange(sock: socket.socket, own: list[int]) -> list[int]:
     await send_control(sock, "cores", own)
     told = await read_control(sock, "cores", limit=8 * MOST_CORES)
     if not isinstance(told, list) or not all(type(core) is int and 0 <= core < MOST_CORES for core in told):
-        raise WireError("cores that are no numbers; install one release on every rank")
+        raise WireError("invalid list of cores; install one release on every rank")
     return told
 
 
@@ -202,11 +202,11 @@ async def settle_in(config: TcpConfig, peers: PeerSockets) -> int:
             if config.unix:
                 peers.update(await shortcuts(config.rank, here))
     except TimeoutError as error:
-        raise _left(f"it said nothing in {config.wait:g} s") from error
+        raise _left(f"no reply within {config.wait:g} s") from error
     except (TransportError, OSError) as error:
         raise _left(error) from error
     return cores
 
 
 def _left(why: object) -> RendezvousError:
-    return RendezvousError(f"a rank of this machine left before all had met ({why}); see its own message")
+    return RendezvousError(f"a rank on this machine disconnected during start-up ({why}); see its own message")

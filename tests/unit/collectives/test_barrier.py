@@ -10,7 +10,7 @@ from transports.local import world
 
 
 @pytest.mark.parametrize("size", range(1, 10))
-async def test_nobody_leaves_before_everybody_came(size):
+async def test_no_rank_leaves_before_all_have_entered(size):
     order = []
 
     async def rank(end):

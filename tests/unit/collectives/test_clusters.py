@@ -16,7 +16,7 @@ from transports.local import world
 FIGURE = [[Share(0, 0, 60), Share(1, 60, 120)], [Share(2, 0, 30), Share(3, 30, 90), Share(4, 90, 120)]]
 
 
-def test_a_ring_for_every_slice_that_nobody_cuts_further():
+def test_a_ring_for_every_slice_that_no_cluster_cuts_further():
     assert rings_of(FIGURE) == [Ring((0, 2), 0, 30), Ring((0, 3), 30, 60), Ring((1, 3), 60, 90), Ring((1, 4), 90, 120)]
 
 

@@ -24,7 +24,7 @@ async def test_a_free_turn_is_taken_at_once_and_by_one_alone(turn):
     assert not turn.take_now()
 
 
-async def test_whoever_waits_longest_is_next_and_nobody_comes_between(turn):
+async def test_the_turn_goes_to_the_call_that_has_waited_longest(turn):
     taken = []
 
     async def wait(name):
@@ -58,7 +58,7 @@ async def test_after_an_error_everybody_is_refused_in_turn(turn):
 
 
 @pytest.mark.parametrize("passed_on", [False, True])
-async def test_who_is_cancelled_while_it_waits_breaks_the_group_and_keeps_nobody_waiting(turn, passed_on):
+async def test_a_call_cancelled_while_it_waits_breaks_the_group_and_passes_the_turn_on(turn, passed_on):
     assert turn.take_now()
     first, second = (asyncio.ensure_future(turn.take()) for _ in range(2))
     await turns()

@@ -45,7 +45,7 @@ async def test_messages_outside_a_call_are_refused():
         await group.send(1, memoryview(b"abc"))
 
 
-async def test_an_exchange_whose_one_half_fails_ends_with_its_error():
+async def test_an_exchange_ends_with_the_error_of_either_half():
     ends = world(3)
     group = Group(ends[0], (0, 1, 2), 0)
     call = asyncio.ensure_future(exchanged(group, 1, b"abc", 2, bytearray(3)))

@@ -30,9 +30,9 @@ def test_a_size_is_within_its_own_bytes(nbytes, name):
         ("ring:10,rings", "unknown all-reduce algorithm 'rings'"),
         ("", "unknown all-reduce algorithm ''"),
         ("ring:10", "unknown all-reduce algorithm 'ring:10'"),
-        ("ring,auto", r"no bytes up to which ring is taken \(got: 'ring'\); write for example"),
-        ("ring:-1,auto", "no bytes up to which ring is taken"),
-        (",ring", "no bytes up to which an algorithm is taken"),
+        ("ring,auto", r"missing size limit for ring \(got: 'ring'\); write for example"),
+        ("ring:-1,auto", "missing size limit for ring"),
+        (",ring", "missing size limit for an algorithm"),
         ("ring:10,shared:10,auto", r"do not rise in .* \(bytes: 10, then 10\)"),
     ],
 )

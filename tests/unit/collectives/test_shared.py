@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collectives import Group, all_reduce
-from collectives.all_reduce.window_layout import Places
+from collectives.all_reduce.window_layout import WindowLayout
 from collectives.arrays import Vector
 from collectives.signature import GREETING_BYTES, Mismatch
 from transports.testing import local_world
@@ -64,9 +64,8 @@ async def test_slots_begin_at_the_same_byte_for_every_dtype(size):
         memory = await group.shared.open()
         vectors = [Vector.of(np.empty(0, dtype)) for dtype in ("int8", "int16", "float32", "int64", "complex128")]
         slots = [(turn, number) for turn in (0, 1) for number in range(size)]
-        return {
-            tuple(Places(group, memory, vector).slot(*slot) * vector.itemsize for slot in slots) for vector in vectors
-        }
+        layouts = [(WindowLayout(group, memory, vector), vector.itemsize) for vector in vectors]
+        return {tuple(layout.slot(*slot) * itemsize for slot in slots) for layout, itemsize in layouts}
 
     assert all(
         len(places) == 1

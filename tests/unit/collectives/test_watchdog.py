@@ -178,7 +178,7 @@ def test_a_cancellation_from_outside_is_not_taken_for_the_watchdogs():
     run(main)
 
 
-def test_a_task_whose_call_differs_is_not_left_cancelled():
+def test_a_mismatch_does_not_leave_its_task_cancelled():
     async def main():
         with pytest.raises(Mismatch, match=r"broadcast.*barrier"):
             await Waits().call()

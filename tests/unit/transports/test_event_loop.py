@@ -9,7 +9,7 @@ from transports.event_loop import step_aside
 
 
 @pytest.mark.parametrize("factory", [new_event_loop, asyncio.new_event_loop])
-def test_who_steps_aside_goes_after_tasks_whose_timers_are_due(factory):
+def test_step_aside_resumes_after_all_due_timers(factory):
     ran = []
 
     async def other():
@@ -31,7 +31,7 @@ def test_who_steps_aside_goes_after_tasks_whose_timers_are_due(factory):
     assert ran == ["other", "main"]
 
 
-def test_who_is_cancelled_beside_the_loop_leaves_nothing_that_fails():
+def test_a_cancelled_step_aside_leaves_no_failing_callback():
     async def main():
         waiting = asyncio.ensure_future(step_aside())
         await asyncio.sleep(0)

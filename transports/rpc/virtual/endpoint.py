@@ -22,7 +22,7 @@ from transports.wire.frames import PREAMBLE_BYTES, Header, Key, Kind, encode_hea
 SCHEME = "virtual://"
 
 
-class Passing(NamedTuple):
+class FrameEvent(NamedTuple):
     """A frame at the moment when it arrives, for listeners.
 
     Args:
@@ -53,7 +53,7 @@ class NetworkView(Protocol):
         scale: the number of bytes that each byte of an array represents.
     """
 
-    listeners: list[Callable[[Passing], None]]
+    listeners: list[Callable[[FrameEvent], None]]
     scale: float
 
     def listening(self, address: str) -> "VirtualEndpoint | None": ...
@@ -127,14 +127,14 @@ class VirtualConnection:
 
     def _reject_input(self, error: WireError) -> None:
         self.endpoint.invalid_input[reason_of(error)] += 1
-        self.close(f"it sent what no endpoint says: {error}")
+        self.close(f"it sent an invalid frame: {error}")
 
     def _notify(self, kind: Kind, header: Header) -> None:
         """Call the listeners. A listener may inject a fault into either party, or end this connection."""
         names = self.address.removeprefix(SCHEME), self.endpoint.process.name
-        passing = Passing(self.endpoint.process.now(), *names, kind.name, header.key, header.nbytes)
+        event = FrameEvent(self.endpoint.process.now(), *names, kind.name, header.key, header.nbytes)
         for listener in self.endpoint.network.listeners:
-            listener(passing)
+            listener(event)
 
     def close(self, reason: str) -> None:
         """End the connection; the other side sees that after the frames sent before have arrived."""

@@ -16,15 +16,15 @@ from urllib.parse import SplitResult
 
 from transports.emulation.delay_line import AccessLine, DelayLine
 from transports.emulation.link import SlowLink
-from transports.emulation.options import Shape
+from transports.emulation.options import LinkShape
 from transports.rpc.handlers import MOST_UNDER_WAY
-from transports.rpc.virtual.endpoint import SCHEME, Passing, VirtualEndpoint
+from transports.rpc.virtual.endpoint import SCHEME, FrameEvent, VirtualEndpoint
 from transports.rpc.virtual.process import Process
 
 T = TypeVar("T")
 
 
-async def open_url(parts: SplitResult, shape: Shape | None) -> VirtualEndpoint:
+async def open_url(parts: SplitResult, shape: LinkShape | None) -> VirtualEndpoint:
     """Refuse the URL: it cannot name a network inside a process.
 
     Raises:
@@ -52,14 +52,15 @@ class VirtualNetwork:
     def __init__(
         self,
         seed: int = 0,
+        *,
         delay: float = 1e-3,
         jitter: float = 0.0,
         rate: float = math.inf,
         most_under_way: int = MOST_UNDER_WAY,
         scale: float = 1.0,
     ):
-        self._shape, self.most_under_way, self.scale = Shape(delay, jitter, rate, seed=seed), most_under_way, scale
-        self.listeners: list[Callable[[Passing], None]] = []
+        self._shape, self.most_under_way, self.scale = LinkShape(delay, jitter, rate, seed=seed), most_under_way, scale
+        self.listeners: list[Callable[[FrameEvent], None]] = []
         self._incarnations = count(1)
         self._processes: dict[str, Process] = {}
         self._endpoints: dict[str, VirtualEndpoint] = {}
@@ -100,7 +101,7 @@ class VirtualNetwork:
         """Run a coroutine as a task of this party's current process; a kill cancels it. The caller awaits the task."""
         return self._process(name).run(coroutine)
 
-    def listen(self, deliver: Callable[[Passing], None]) -> None:
+    def listen(self, deliver: Callable[[FrameEvent], None]) -> None:
         """Call `deliver` with every frame before it is received; `deliver` may inject any fault."""
         self.listeners.append(deliver)
 
@@ -159,7 +160,7 @@ class VirtualNetwork:
         names = source.removeprefix(SCHEME), destination.removeprefix(SCHEME)
         passes = partial(self._passes, *names)
         if source == destination:
-            return DelayLine(SlowLink(Shape(), names), passes)
+            return DelayLine(SlowLink(LinkShape(), names), passes)
         up, down = self._lines.get(source, (None, None))[0], self._lines.get(destination, (None, None))[1]
         away = self._away.get(source, 0.0) + self._away.get(destination, 0.0)
         shape = replace(self._shape, delay=self._shape.delay + away)

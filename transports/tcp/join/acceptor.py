@@ -69,7 +69,7 @@ async def connect(address: Address, me: RankIdentity, peer: int) -> tuple[socket
         raise
 
 
-class Admission(ABC, Generic[H]):
+class AcceptorOwner(ABC, Generic[H]):
     """The owner of an acceptor: it decides which callers are admitted, and takes their sockets."""
 
     @abstractmethod
@@ -95,7 +95,7 @@ class Acceptor(Generic[H, P]):
         listener: owned by the acceptor from now on.
     """
 
-    def __init__(self, listener: socket.socket, me: Identity[H, P], owner: Admission[H]):
+    def __init__(self, listener: socket.socket, me: Identity[H, P], owner: AcceptorOwner[H]):
         self._listener, self._me, self._owner = listener, me, owner
         self._silent: dict[socket.socket, asyncio.Task[None]] = {}
         self._speaking: dict[socket.socket, asyncio.Task[None]] = {}

@@ -12,7 +12,7 @@ from typing import Any
 
 from transports.errors import RendezvousError, TransportError, WireError
 from transports.nursery import Nursery
-from transports.tcp.join.acceptor import Acceptor, Admission
+from transports.tcp.join.acceptor import Acceptor, AcceptorOwner
 from transports.tcp.join.control import read_control, refuse, send_control
 from transports.tcp.join.handshake import SAME_KEY, UnprovenKey, Verdict
 from transports.tcp.join.identity import RankHello, RankIdentity
@@ -34,7 +34,7 @@ class JoinedRank:
     address: Address | None = None
 
 
-class Coordinator(Admission[RankHello]):
+class Coordinator(AcceptorOwner[RankHello]):
     """Gathers the other ranks once.
 
     Args:
@@ -163,9 +163,13 @@ def listening(content: Any) -> Address:
         host, port = content
         is_loopback(host)
     except (TypeError, ValueError, AttributeError) as error:
-        raise WireError(f"no address where one was due ({content!r}); install one release on every rank") from error
+        raise WireError(
+            f"invalid address in a control message ({content!r}); install one release on every rank"
+        ) from error
     if type(port) is not int or not 0 < port < 1 << 16:
-        raise WireError(f"no port where one was due ({port!r}, from 1 to 65535); install one release on every rank")
+        raise WireError(
+            f"invalid port in a control message ({port!r}, from 1 to 65535); install one release on every rank"
+        )
     return host, port
 
 

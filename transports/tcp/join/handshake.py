@@ -169,7 +169,7 @@ def check_prefix(data: bytes, kind: bytes, role: Role) -> None:
     """
     magic, version, spoken = PREFIX.unpack_from(data)
     if magic != kind:
-        raise WireError(f"a stranger is on the line (first bytes: {data[:8]!r}, expected: {kind!r})")
+        raise WireError(f"not a hello of this program (first bytes: {data[:8]!r}, expected: {kind!r})")
     if version != VERSION:
         raise WireError(f"versions differ (here: {VERSION}, there: {version}); install one release on every rank")
     if spoken != role:

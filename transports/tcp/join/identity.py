@@ -47,7 +47,7 @@ REFUSALS: dict[Verdict, tuple[type[TransportError], str]] = {
     ),
     Verdict.OTHER_PEER: (
         RendezvousError,
-        "called for rank {here.peer}, reached rank {there.rank}; check MASTER_ADDR and MASTER_PORT",
+        "wanted rank {here.peer}, connected to rank {there.rank}; check MASTER_ADDR and MASTER_PORT",
     ),
     Verdict.UNEXPECTED: (
         RendezvousError,

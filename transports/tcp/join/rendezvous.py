@@ -23,7 +23,7 @@ from typing import Any
 from transports.errors import RendezvousError, WireError
 from transports.nursery import Nursery
 from transports.tcp.config import TcpConfig
-from transports.tcp.join.acceptor import Acceptor, Admission, connect
+from transports.tcp.join.acceptor import Acceptor, AcceptorOwner, connect
 from transports.tcp.join.control import read_control, send_control
 from transports.tcp.join.coordinator import Coordinator, listening
 from transports.tcp.join.handshake import Verdict
@@ -142,13 +142,13 @@ def read_table(content: Any, config: TcpConfig) -> dict[int, RankAddress]:
             for rank, host, port, incarnation in content
         }
     except (TypeError, ValueError) as error:
-        raise WireError(f"no table of ranks where one was due ({error}); install one release on every rank") from error
+        raise WireError(f"invalid table of ranks ({error}); install one release on every rank") from error
     if set(table) != set(range(1, config.world_size)):
         raise WireError(f"the table names other ranks than 1 to {config.world_size - 1}; install one release")
     return table
 
 
-class PeerConnector(Admission[RankHello]):
+class PeerConnector(AcceptorOwner[RankHello]):
     """One connection to every other rank: connect to the lower ones, admit the higher ones.
 
     Args:

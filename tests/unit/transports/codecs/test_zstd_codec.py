@@ -24,7 +24,7 @@ def test_a_higher_level_makes_less_of_the_same():
 
 
 @pytest.mark.parametrize("level", ["0", "20", "-1", "fast"])
-def test_a_level_that_is_none_is_refused(level):
+def test_an_invalid_level_is_refused(level):
     with pytest.raises(ValueError, match="zstd takes a number from 1 to 19"):
         find_codec(f"zstd:{level}")
 

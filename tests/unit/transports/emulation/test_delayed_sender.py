@@ -6,7 +6,7 @@ import pytest
 
 from transports.emulation.delay_line import LATEST_S, DelayedSender
 from transports.emulation.link import SlowLink
-from transports.emulation.options import Shape
+from transports.emulation.options import LinkShape
 
 DELAY = 5e-3
 
@@ -40,7 +40,7 @@ def arrivals(messages, late=0.0, carry=None):
             await (carry(loop) if carry else asyncio.sleep(0))
             found.append(loop.time() - sent - DELAY)
 
-        sender = DelayedSender(SlowLink(Shape(delay=DELAY), (0, 1)), 1 << 20, 0.0, pytest.fail)
+        sender = DelayedSender(SlowLink(LinkShape(delay=DELAY), (0, 1)), 1 << 20, 0.0, pytest.fail)
         for _ in range(messages):
             sent = loop.time()
             await sender.post(sent, [], 0, hand_over)
@@ -68,7 +68,7 @@ def test_a_send_that_does_not_wait_is_begun_earlier_by_what_it_takes_here_and_th
     assert (first, last) == pytest.approx((cost, -cost), abs=2e-6)
 
 
-def test_a_receiver_that_is_slow_to_ask_teaches_nothing():
+def test_a_late_receive_does_not_change_the_correction():
     async def waiting(loop):
         await asyncio.sleep(0)
         await spending(400e-6, loop)

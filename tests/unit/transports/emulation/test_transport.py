@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from transports import Closed, PeerLost, open_local, open_transport
-from transports.emulation.options import Shape
+from transports.emulation.options import LinkShape
 from transports.emulation.transport import AHEAD_BYTES, WINDOW_BYTES, SlowTransport
 from transports.local import world
 from transports.testing import kill
@@ -17,7 +17,7 @@ HEADS = 64  # bytes of preamble and header, at most, in here
 
 
 def slowed(world_size=2, **shape):
-    return [SlowTransport(end, Shape(**shape)) for end in world(world_size)]
+    return [SlowTransport(end, LinkShape(**shape)) for end in world(world_size)]
 
 
 def now():
@@ -89,7 +89,7 @@ async def test_beyond_the_window_a_send_waits_for_the_receiver_and_no_copy_is_ma
     await closed(ends)
 
 
-async def test_what_nobody_asked_for_holds_up_nothing_that_somebody_asks_for():
+async def test_unexpected_messages_do_not_delay_requested_ones():
     here, there = ends = slowed(delay=1.0)
     body = np.zeros(WINDOW_BYTES, np.uint8)
     sends = [asyncio.ensure_future(here.send(1, ("k", n), body)) for n in range(5)]

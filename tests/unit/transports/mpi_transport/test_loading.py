@@ -132,7 +132,7 @@ def segment():
 
 
 @pytest.mark.skipif(not SHM.is_dir(), reason="no /dev/shm")
-def test_a_mapped_segment_loses_its_name_once_whoever_is_first(segment):
+def test_a_mapped_segment_loses_its_name_once(segment):
     maps = LINE.format("", segment) * 2 + LINE.format("", "/usr/lib/libc.so")
     give_up_names(maps)
     assert not segment.exists()

@@ -42,7 +42,7 @@ def test_a_computing_rank_never_polls_keenly():
     assert [patience.nap(quiet, computing=True) for quiet in (0, 1.0)] == [2e-3, 2e-3]
 
 
-def test_who_is_woken_by_others_sleeps_once_it_has_been_quiet_for_a_while():
+def test_a_rank_with_doorbells_sleeps_after_quiet_time():
     patience = PollBackoff(keen=1e-3, longest=1e-3, restless=5e-3, asleep=1.0)
     assert [patience.nap(quiet, computing=False, asleep=True) for quiet in (0, 4e-3, 6e-3)] == [0, 5e-4, 1.0]
     assert patience.nap(6e-3, computing=True, asleep=True) == 1.0
@@ -65,7 +65,7 @@ async def test_what_comes_without_a_request_is_asked_for_too_and_a_wake_ends_the
         await heard.wait()
 
 
-async def test_nobody_sleeps_while_something_is_under_way():
+async def test_no_rank_sleeps_while_a_request_is_pending():
     async with polling(PollBackoff(keen=0, restless=0, asleep=1000)) as (progress, library):
         progress.is_woken(True)
         waiting = progress.wait("slow")
@@ -85,7 +85,7 @@ def test_crowded_nodes_nap_at_once_and_longer(ranks, cores, keen, longest):
     assert patience.nap(100, computing=False) == longest
 
 
-def test_one_who_waits_urgently_is_polled_for_keenly_even_on_a_crowded_node():
+def test_an_urgent_wait_polls_keenly_even_on_a_crowded_node():
     patience = PollBackoff.on_node(8, 2)
     assert patience.nap(0.4e-3, computing=False, urgent=True) == 0
     assert patience.nap(0.4e-3, computing=False) > 0
@@ -313,7 +313,7 @@ async def test_a_rank_says_how_it_dozes():
     assert said == [Doze.IDLE, Doze.COMPUTING, Doze.IDLE]
 
 
-async def test_whoever_news_is_for_goes_on_before_the_next_nap_is_planned():
+async def test_woken_tasks_run_before_the_timer_is_armed():
     said = []
 
     async with polling(PollBackoff(keen=0, shortest=1000, longest=1000), said.append) as (progress, library):
@@ -325,7 +325,7 @@ async def test_whoever_news_is_for_goes_on_before_the_next_nap_is_planned():
     assert said[0] == "goes on"
 
 
-async def test_who_was_rung_looks_out_keenly_until_something_comes_even_on_a_crowded_node():
+async def test_a_ring_starts_keen_polling_even_on_a_crowded_node():
     said, news = [], []
 
     async def turns(number):

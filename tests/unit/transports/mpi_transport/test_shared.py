@@ -32,7 +32,7 @@ async def loses_its_peer(ready, peer):
 
 
 @pytest.mark.parametrize("end", [gives_up, loses_its_peer])
-async def test_a_rank_whose_peer_never_comes_to_share_keeps_no_descriptor(end):
+async def test_a_rank_keeps_no_descriptor_if_its_peer_never_shares(end):
     here, peer = world(2)
     memory = MpiShared(
         here, progress=None, end_state=None, node_peers=None, ranks=(0, 1), channel=3, nbytes=2 << 20, crowded=False

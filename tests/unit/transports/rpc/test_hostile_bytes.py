@@ -41,7 +41,7 @@ def part(stream, nbytes):
     return encode_bare(Kind.PART, stream, nbytes) + bytes(nbytes)
 
 
-UNSENT = "a frame that endpoints do not send"
+UNSENT = "unexpected kind of frame"
 HOSTILE = {
     "nothing of ours": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "not a frame"),
     "another version": (struct.pack("!4sBBHIQ", MAGIC, VERSION + 1, 11, 0, 0, 0), "frame of another version"),
@@ -67,8 +67,8 @@ HOSTILE = {
         long_question(0, 100, 3) + part(3, 101),
         "a part beyond its body",
     ),
-    "two bodies in one stream": (long_question(0, 9, 3) + long_question(1, 9, 3), "a body in parts that is none"),
-    "parts of no bytes": (request(0, channel=3), "a body in parts that is none"),
+    "two bodies in one stream": (long_question(0, 9, 3) + long_question(1, 9, 3), "invalid start of a body in parts"),
+    "parts of no bytes": (request(0, channel=3), "invalid start of a body in parts"),
     "a header on a part": (forged(Kind.PART, b"\xc0", 0, 3), "too many header bytes of a PART"),
     "cut short in a preamble": (request(0)[:11], "a frame cut short"),
     "cut short in a header": (request(0)[:25], "a frame cut short"),
@@ -99,12 +99,12 @@ async def test_hostile_bytes_cost_their_connection_and_are_counted_by_name(case)
 @pytest.mark.parametrize(
     ("spoken", "name"),
     [
-        (b"GET / HTTP/1.1\r\n" + bytes(200), "a stranger is on the line"),
+        (b"GET / HTTP/1.1\r\n" + bytes(200), "not a hello of this program"),
         (b"", "closed during the handshake"),
         (b"PPLN\x02", "closed during the handshake"),
     ],
 )
-async def test_a_stranger_is_not_let_in_and_counted_by_name(spoken, name):
+async def test_a_stranger_is_refused_and_counted_by_name(spoken, name):
     async with opened() as here:
         sock = await dial(parse_address(here.address))
         await asyncio.get_running_loop().sock_sendall(sock, spoken)
@@ -113,7 +113,7 @@ async def test_a_stranger_is_not_let_in_and_counted_by_name(spoken, name):
         assert here.invalid_input == {name: 1}
 
 
-async def test_who_asks_and_never_reads_is_cut_off():
+async def test_a_requester_that_never_reads_is_disconnected():
     async with opened() as here:
         sock = await intruder(here)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 12)
@@ -124,10 +124,10 @@ async def test_who_asks_and_never_reads_is_cut_off():
                 number += 1000
                 await asyncio.get_running_loop().sock_sendall(sock, stream)
         sock.close()
-        assert here.invalid_input == {"answers that it does not read": 1}
+        assert here.invalid_input == {"replies that it does not read": 1}
 
 
-async def test_announced_bodies_take_no_memory_and_no_more_is_let_in_than_there_is_room_for():
+async def test_announced_bodies_take_no_memory_before_they_come():
     async with opened() as here:
         sock, before = await intruder(here), resident()
         heads = [long_question(n, 1 << 28, n + 1) for n in range(1000)]

@@ -34,7 +34,7 @@ from transports.wire.frames import Kind, encode_bare
 
 
 @pytest.mark.parametrize("key", [b"", b"another key"])
-async def test_another_key_or_none_is_not_let_in(key):
+async def test_another_key_or_none_is_refused(key):
     async with opened() as here, opened(key=key) as other:
         lost = []
         here.on_lost(lost.append)
@@ -70,13 +70,13 @@ async def test_the_kernel_examines_every_connection_of_endpoints_that_is_idle(mo
     assert seen == 2 * [(1, *KEEPALIVE)]
 
 
-async def test_a_rank_that_calls_is_sent_away():
+async def test_a_rank_that_connects_is_refused():
     async with opened() as here:
         sock = await dial(parse_address(here.address))
         with pytest.raises(ConnectionError):
             await converse(sock, connecting(RankIdentity(1, 2, digest("run"), 5, KEY), 0))
         sock.close()
-        assert here.invalid_input == {"a stranger is on the line": 1}
+        assert here.invalid_input == {"not a hello of this program": 1}
 
 
 async def test_what_listens_and_is_no_endpoint_is_unreachable():
@@ -138,7 +138,7 @@ async def test_the_key_comes_from_the_environment(monkeypatch):
         ("udp://127.0.0.1:0", "unknown endpoint.*known: tcp://, virtual://"),
         ("tcp://", "write tcp://HOST:PORT"),
         ("tcp://127.0.0.1:0/path", "write tcp://HOST:PORT"),
-        ("tcp://127.0.0.1:0?speed=1", "no option of an address is called 'speed'; known: listen, delay"),
+        ("tcp://127.0.0.1:0?speed=1", "unknown option 'speed'; known: listen, delay"),
         ("tcp://127.0.0.1:0?delay=fast", "takes a number"),
         ("tcp://127.0.0.1:0?listen=nowhere", r"\?listen= takes HOST:PORT \(got: 'nowhere'\)"),
         ("virtual://name", "VirtualNetwork"),
@@ -150,13 +150,13 @@ def test_a_url_that_makes_no_sense_is_refused(url, words):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
-def test_an_address_at_which_nobody_can_ask_is_refused(host, monkeypatch):
+def test_an_address_that_no_machine_can_connect_to_is_refused(host, monkeypatch):
     monkeypatch.setenv("PIPELINED_KEY", "key")
-    with pytest.raises(RendezvousError, match="name the address"):
+    with pytest.raises(RendezvousError, match="name the one"):
         run(open_endpoint(f"tcp://{host}:0"))
 
 
-async def test_a_party_behind_another_address_is_known_and_asked_by_that_one():
+async def test_a_party_behind_a_router_is_known_by_its_public_address():
     """As behind a router that passes a port on, which a relay of bytes does here."""
 
     async def relay(reader, writer):
@@ -184,7 +184,7 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def test_without_a_key_nobody_listens_behind_loopback_for_other_machines(monkeypatch):
+def test_without_a_key_an_endpoint_listens_on_loopback_only(monkeypatch):
     monkeypatch.delenv("PIPELINED_KEY", raising=False)
     with pytest.raises(AuthenticationError, match="no key is shared"):
         run(open_endpoint("tcp://127.0.0.1:29500?listen=0.0.0.0:29500"))
@@ -204,7 +204,7 @@ async def test_an_endpoint_may_listen_over_ipv6():
         assert (await other.request(here.address, "echo", note=6)).note == 6
 
 
-async def test_a_large_question_does_not_hold_up_others_nor_a_large_answer():
+async def test_a_large_request_delays_no_other():
     async with opened(2) as (here, peer):
         peer.handle("bulk", echo, most_bytes=1 << 30)
         order = []
@@ -241,7 +241,7 @@ async def test_bodies_are_neither_copied_out_nor_in():
         assert np.array_equal(kept[0].numpy(), data)
 
 
-async def test_a_party_asked_by_a_name_is_known_by_its_numeric_address():
+async def test_a_party_called_by_a_host_name_is_known_by_its_numeric_address():
     async with opened(2) as (here, peer):
         lost = []
         here.on_lost(lost.append)
@@ -253,7 +253,7 @@ async def test_a_party_asked_by_a_name_is_known_by_its_numeric_address():
         assert lost == [(peer.address, peer.incarnation)]  # both names led over one connection
 
 
-async def test_links_are_as_slow_as_their_url_says():
+async def test_links_are_as_slow_as_their_url_states():
     loop = asyncio.get_running_loop()
     async with await open_endpoint("tcp://127.0.0.1:0?delay=30ms&rate=80mbit") as here, opened(key=b"") as peer:
         await here.request(peer.address, "echo")
@@ -276,7 +276,7 @@ async def test_a_party_that_hangs_up_while_it_is_called_is_unreachable_and_the_n
             assert (await here.request(address, "echo", note=2)).note == 2
 
 
-async def test_an_ask_of_who_does_not_read_can_be_cancelled_and_its_memory_used_again():
+async def test_a_request_to_a_party_that_does_not_read_can_be_cancelled():
     async with opened() as here:
         sock = await intruder(here)
         data = np.ones(32 * MEBI, np.uint8)
@@ -301,7 +301,7 @@ async def read_until(sock, last):
     return came
 
 
-async def test_answers_that_are_not_read_keep_their_places():
+async def test_unread_responses_keep_their_slots():
     async with opened() as here:
         answers = []
 
@@ -338,7 +338,7 @@ asyncio.run(main())
 """
 
 
-async def test_the_asks_of_a_killed_process_end_and_those_of_a_stopped_one_can_be_cancelled(monkeypatch):
+async def test_requests_to_a_killed_process_end_and_to_a_stopped_one_can_be_cancelled(monkeypatch):
     monkeypatch.delenv("PIPELINED_KEY", raising=False)
     child = await asyncio.create_subprocess_exec(sys.executable, "-c", CHILD, stdout=asyncio.subprocess.PIPE)
     address = (await child.stdout.readline()).decode().strip()

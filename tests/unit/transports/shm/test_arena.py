@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from transports import Block, WireError
-from transports.shm.arena import PAGE, SHARE, Arena, Window
+from transports.shm.arena import PAGE, SHARE, Arena, PeerArena
 from transports.shm.memfd import ADDRESS_BYTES
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory without a name is Linux's own")
@@ -17,7 +17,7 @@ NBYTES = 64 * PAGE
 @pytest.fixture
 def ends():
     arena = Arena(NBYTES)
-    yield arena, Window(arena.address, NBYTES)
+    yield arena, PeerArena(arena.address, NBYTES)
     arena.close()
 
 
@@ -65,7 +65,7 @@ def test_a_body_takes_its_share_at_most_and_a_gap_that_fits(ends):
     assert arena.put([body(15)]) == 16
 
 
-def test_what_nobody_was_told_of_may_be_taken_back(ends):
+def test_pages_of_an_unsent_frame_can_be_freed(ends):
     arena, _ = ends
     pages = [arena.put([body(3, salt)]) for salt in range(2)]
     arena.take_back(pages[0], [body(3)])
@@ -80,7 +80,7 @@ def test_seen_memory_may_be_written_to(ends):
 
 
 @pytest.mark.parametrize(("page", "nbytes"), [(64, 1), (63, PAGE + 1), (0, NBYTES + 1), (65535, PAGE), (0, 0)])
-def test_where_no_body_can_lie_nobody_looks(ends, page, nbytes):
+def test_a_page_outside_the_arena_is_refused(ends, page, nbytes):
     with pytest.raises(WireError, match=rf"page: {page}, bytes: {nbytes}, pages: 64"):
         ends[1].look(page, nbytes)
 
@@ -91,12 +91,12 @@ def test_what_is_looked_at_outlives_the_arena(ends):
     arena.close()
     assert bytes(seen) == bytes(body(2).data)
     with pytest.raises(OSError):
-        Window(arena.address, NBYTES)
+        PeerArena(arena.address, NBYTES)
     assert arena.put([body(1)]) is None
     arena.doze(1)
 
 
-def test_a_neighbour_is_seen_to_doze_until_somebody_undertakes_to_wake_it(ends):
+def test_a_peer_dozes_until_another_marks_it_awake(ends):
     arena, window = ends
     assert window.dozing == 0 and not window.rouse()
     for how in (1, 2):
@@ -108,13 +108,13 @@ def test_a_neighbour_is_seen_to_doze_until_somebody_undertakes_to_wake_it(ends):
     assert not window.rouse()
 
 
-def test_nobody_looks_into_nothing():
+def test_an_empty_body_is_refused():
     with pytest.raises(OSError):
-        Window(bytes(ADDRESS_BYTES), NBYTES)
+        PeerArena(bytes(ADDRESS_BYTES), NBYTES)
 
 
-def test_an_arena_without_room_takes_nothing_and_still_tells_who_dozes():
+def test_a_full_arena_takes_no_body_and_still_shows_its_sleep_state():
     arena = Arena(0)
     arena.doze(1)
-    assert arena.put([body(1)]) is None and Window(arena.address, 0).dozing == 1
+    assert arena.put([body(1)]) is None and PeerArena(arena.address, 0).dozing == 1
     arena.close()

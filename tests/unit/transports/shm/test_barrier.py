@@ -39,14 +39,14 @@ def test_a_meeting_waits_for_the_last():
     assert [view.meetings for view in (first, second, third)] == [1, 1, 1]
 
 
-def test_who_is_ahead_does_not_wait():
+def test_a_rank_already_met_returns_at_once():
     first, second = ranks(2)
     first.come(), second.come(), second.come()
     assert first.met() is None and second.met() == 0
 
 
 @pytest.mark.parametrize("crowded", [False, True])
-def test_a_look_ends_without_those_who_do_not_come(crowded):
+def test_a_watch_ends_while_ranks_are_absent(crowded):
     first, second = ranks(2)
     first.come()
     assert first.watch(0.0, crowded) == 0
@@ -54,7 +54,7 @@ def test_a_look_ends_without_those_who_do_not_come(crowded):
     assert first.watch(0.0, crowded) is None
 
 
-def test_who_sleeps_deeply_is_to_be_rung_until_it_wakes():
+def test_a_rank_in_deep_sleep_needs_a_doorbell():
     first, second, third = ranks(3)
     second.sleep(Sleep.DEEP), third.sleep(Sleep.DEEP)
     assert first.wake() == [0, 1] and second.wake() == [1]
@@ -64,7 +64,7 @@ def test_who_sleeps_deeply_is_to_be_rung_until_it_wakes():
     assert first.wake() == []
 
 
-def test_who_naps_is_woken_by_the_last_who_comes():
+def test_a_napping_rank_is_woken_by_the_last_to_come():
     first, second, third = ranks(3)
     first.come(), second.come()
     with ThreadPoolExecutor(2) as pool:
@@ -91,11 +91,11 @@ def memory_with(number):
     return memory
 
 
-def test_nobody_sleeps_on_a_number_that_has_changed():
+def test_no_rank_sleeps_on_a_changed_value():
     Futex(memory_with(8), 64).wait(7, 1e9)
 
 
-def test_who_is_not_woken_wakes_by_itself():
+def test_a_sleeper_wakes_after_its_time_limit():
     Futex(memory_with(7), 64).wait(7, 1e-3)
 
 
@@ -103,7 +103,7 @@ def test_only_the_lower_half_of_a_long_count_is_looked_at():
     Futex(memory_with(8), 64).wait(7 + (1 << 32), 1e9)
 
 
-def test_who_sleeps_is_woken_by_another_mapping_of_the_word():
+def test_a_sleeper_is_woken_through_another_mapping():
     memory = memory_with(7)
     sleeper, waker = Futex(memory, 64), Futex(memory, 64)
     with ThreadPoolExecutor(1) as pool:

@@ -31,7 +31,7 @@ async def test_a_ring_wakes_the_peer():
         await woken.wait()
 
 
-async def test_rings_that_nobody_has_answered_yet_neither_block_nor_fail_and_come_to_an_end():
+async def test_unread_rings_neither_block_nor_fail():
     async with doorbells() as (ringer, _, woken):
         for _ in range(10_000):
             ringer.ring(1)
@@ -65,14 +65,14 @@ async def test_a_burst_of_rings_by_a_stranger_costs_the_sleeper_one_poll():
     sleeper.close()
 
 
-async def test_who_has_gone_or_was_never_met_is_rung_in_vain():
+async def test_ringing_an_absent_or_unknown_peer_does_nothing():
     async with doorbells() as (ringer, sleeper, _):
         sleeper.close()
         ringer.ring(1)
         ringer.ring(7)
 
 
-async def test_a_name_that_nobody_has_here_means_that_not_all_can_be_woken():
+async def test_an_unknown_name_means_that_not_all_can_be_woken():
     async with doorbells() as (ringer, sleeper, woken):
         assert not ringer.meet({1: sleeper.name, 2: bytes(NAME_BYTES)})
         assert not ringer.meet({2: sleeper.name.replace(b"pipelined", b"elsewhere")})

@@ -87,11 +87,11 @@ async def compute_no_more(busy_poll):
         (compute_no_more, MOMENT_S),
     ],
 )
-def test_who_begins_to_wait_stays_awake_for_a_moment_unless_it_computes(waiting, awake):
+def test_a_waiting_rank_stays_awake_for_a_moment_unless_it_computes(waiting, awake):
     assert falls_asleep(waiting) == pytest.approx(awake, abs=2 * TURN_S)
 
 
-def test_where_ranks_outnumber_cores_nobody_stays_awake():
+def test_no_rank_stays_awake_if_ranks_outnumber_cores():
     assert falls_asleep(begin, roomy=False) == pytest.approx(0.0, abs=2 * TURN_S)
 
 

@@ -26,7 +26,7 @@ async def started(work):
     return task
 
 
-async def test_a_buffer_rests_in_memory_of_its_own_until_somebody_asks():
+async def test_a_buffer_is_kept_in_its_own_memory_until_a_receive_is_posted():
     channel, room = Channel(), bytearray(4)
     fill(channel.begin(4), b"abcd")
     await channel.receive(memoryview(room), None)
@@ -72,7 +72,7 @@ async def test_a_buffer_of_another_size_names_both_and_stays():
     assert room == b"abcd"
 
 
-async def test_it_is_told_once_that_somebody_asks():
+async def test_on_posted_is_called_once():
     channel, asked = Channel(), []
     channel.begin(0, lambda: asked.append(1))
     assert not asked

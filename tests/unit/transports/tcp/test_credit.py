@@ -40,7 +40,7 @@ def lying(end):
     return sum(arrival.item.nbytes - arrival.item.missing for arrival in end._messages.arrivals(0))
 
 
-async def test_messages_that_nobody_asks_for_stay_at_their_sender_beyond_the_limit():
+async def test_unexpected_messages_beyond_the_limit_stay_at_their_sender():
     async with world() as (here, there):
         sends = [asyncio.create_task(here.send(1, ("k", n), body(n))) for n in range(COUNT)]
         while sum(send.done() for send in sends) < LIMIT // (SIZE + overhead(("k", 0), None, [body(0)])):  # noqa: ASYNC110
@@ -86,7 +86,7 @@ async def test_a_message_beyond_the_limit_goes_into_the_memory_of_its_posted_rec
         assert np.array_equal(into, data)
 
 
-async def test_a_held_message_whose_sender_was_cancelled_is_delivered_from_a_copy():
+async def test_an_offer_of_a_cancelled_sender_is_delivered_from_a_copy():
     async with world() as (here, there):
         data = np.ones(2 * LIMIT, np.uint8)
         sending = asyncio.create_task(here.send(1, ("large",), data))
@@ -190,7 +190,7 @@ async def test_a_sender_may_be_thousands_of_messages_ahead_in_a_large_world():
         await asyncio.gather(*ahead)
 
 
-async def test_headers_and_offers_have_a_limit_beyond_which_the_sender_is_told(few_offers):
+async def test_offers_beyond_their_limit_fail_at_the_sender(few_offers):
     async with world() as (here, there):
         sends = [asyncio.create_task(here.send(1, ("k", n), body(n), note=["x"] * 1000)) for n in range(COUNT)]
         done, pending = await asyncio.wait(sends, return_when=asyncio.FIRST_EXCEPTION)

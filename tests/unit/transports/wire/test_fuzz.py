@@ -204,21 +204,24 @@ async def test_a_live_rank_outlives_a_peer_cut_off_at_any_byte():
 async def test_frames_that_tcp_does_not_send_lose_the_peer(frame):
     async with live() as (here, mad, _):
         mad.send(frame)
-        with pytest.raises(PeerLost, match="a frame that tcp does not send"):
+        with pytest.raises(PeerLost, match="unexpected kind of frame"):
             await here.receive(1, ("never",))
 
 
 @pytest.mark.parametrize(
     ("frames", "why"),
     [
-        ([encode_bare(Kind.DATA, 3, 8), bytes(8)], r"a body other than was offered \(came: 8 bytes, offered: nothing"),
+        (
+            [encode_bare(Kind.DATA, 3, 8), bytes(8)],
+            r"DATA of another size than its RTS \(came: 8 bytes, offered: nothing",
+        ),
         ([*encode(Kind.RTS, ("x",), channel=3), encode_bare(Kind.DATA, 3, 8)], r"came: 8 bytes, offered: 0 bytes"),
         (2 * encode(Kind.RTS, ("x",), channel=3), r"a number offered twice \(number: 3"),
         (encode(Kind.RTS_BUFFER, (16384,)), r"a buffer offered on no channel"),
         (encode(Kind.RTS_BUFFER, ("x",)), r"a buffer offered on no channel"),
-        ([encode_bare(Kind.CTS, 3, 0)], r"requested that is not held here \(number: 3"),
-        (encode(Kind.CREDIT, note=1), r"credit for what was never sent \(credit: 1, bytes sent unexpected: 0"),
-        (encode(Kind.CREDIT, note="much"), r"credit for what was never sent \(credit: 'much'"),
+        ([encode_bare(Kind.CTS, 3, 0)], r"CTS for an unknown offer \(number: 3"),
+        (encode(Kind.CREDIT, note=1), r"more credit than was spent \(credit: 1, bytes sent unexpected: 0"),
+        (encode(Kind.CREDIT, note="much"), r"more credit than was spent \(credit: 'much'"),
         ([encode_buffer(3, 1 << 30)], r"more unexpected messages than are kept here"),
     ],
 )

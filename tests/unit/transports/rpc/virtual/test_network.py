@@ -173,7 +173,7 @@ async def test_what_a_cut_link_holds_back_arrives_in_order_when_it_is_healed(end
         assert world.clock.now() == pytest.approx(10.0 + ROUND_TRIP)
 
 
-async def test_who_is_cut_off_from_all_others_still_hears_itself():
+async def test_a_party_cut_off_from_all_others_still_reaches_itself():
     async with opened() as world:
         world.network.cut_off("b")
         assert (await world.b.request(world.b.address, "echo", note="alone")).note == "alone"
@@ -209,9 +209,9 @@ async def test_every_frame_can_be_overheard_and_answered_with_a_fault():
     async with opened() as world:
         story = []
 
-        def hear(passing):
-            story.append(str(passing))
-            if passing.kind == "RESPONSE" and passing.key == (1,):
+        def hear(event):
+            story.append(str(event))
+            if event.kind == "RESPONSE" and event.key == (1,):
                 world.network.reset("a", "b")
 
         world.network.listen(hear)
@@ -230,9 +230,9 @@ async def test_every_frame_can_be_overheard_and_answered_with_a_fault():
         ]
 
 
-async def test_who_is_frozen_by_who_overhears_hears_the_frame_when_it_is_thawed():
+async def test_a_party_frozen_by_a_listener_receives_the_frame_when_thawed():
     async with opened() as world:
-        world.network.listen(lambda passing: world.told or world.network.freeze("b"))
+        world.network.listen(lambda event: world.told or world.network.freeze("b"))
         asks = [world.asking(note=number) for number in range(3)]
         await world.clock.sleep(1.0)
         assert not world.told
@@ -246,9 +246,9 @@ async def test_who_is_frozen_by_who_overhears_hears_the_frame_when_it_is_thawed(
         assert world.told == [0, 1, 2]
 
 
-async def test_who_is_killed_by_who_overhears_does_not_hear_the_frame():
+async def test_a_party_killed_by_a_listener_does_not_receive_the_frame():
     async with opened() as world:
-        world.network.listen(lambda passing: world.network.kill(passing.destination))
+        world.network.listen(lambda event: world.network.kill(event.destination))
         with pytest.raises(Unreachable):
             await world.asking()
         assert not world.told

@@ -55,7 +55,7 @@ def spoken(connector, acceptor, tamper=lambda words, data: data):
     return ends
 
 
-def test_two_ranks_with_one_key_learn_who_the_other_is():
+def test_two_ranks_with_one_key_learn_each_others_rank():
     there, here = spoken(connecting(RANK_3, 1), accepting(RANK_1, welcome))
     assert (there.rank, there.incarnation, there.role) == (1, 11, Role.ACCEPTOR)
     assert (here.rank, here.incarnation, here.role) == (3, 33, Role.CONNECTOR)
@@ -99,7 +99,7 @@ def test_a_stranger_of_another_run_claims_no_rank_of_ours():
     [
         (replace(RANK_3, run=digest("job/1")), 1, "another run"),
         (replace(RANK_3, world_size=8), 1, "rank 3: 8, rank 1: 4"),
-        (RANK_3, 2, "called for rank 2, reached rank 1"),
+        (RANK_3, 2, "wanted rank 2, connected to rank 1"),
     ],
 )
 def test_a_rank_of_another_world_is_refused_with_the_reason_on_both_sides(connector, peer, message):
@@ -107,7 +107,7 @@ def test_a_rank_of_another_world_is_refused_with_the_reason_on_both_sides(connec
         assert isinstance(end, RendezvousError) and message in str(end)
 
 
-def test_only_who_has_proved_the_key_is_judged():
+def test_a_hello_is_judged_only_after_its_proof():
     asked = []
     spoken(connecting(replace(RANK_3, key=b"no"), 1), accepting(RANK_1, asked.append))
     assert not asked
@@ -115,7 +115,7 @@ def test_only_who_has_proved_the_key_is_judged():
     assert all("rank 1 does not expect rank 3" in str(end) for end in ends)
 
 
-def test_an_overheard_conversation_cannot_be_replayed():
+def test_a_recorded_handshake_cannot_be_replayed():
     overheard = []
     ends = spoken(connecting(RANK_3, 1), accepting(RANK_1, welcome), lambda words, data: overheard.append(data) or data)
     assert ends[1].rank == 3
@@ -126,7 +126,7 @@ def test_an_overheard_conversation_cannot_be_replayed():
     assert isinstance(ended(acceptor, proof, [])[0], UnprovenKey)
 
 
-def test_an_acceptor_cannot_be_answered_with_its_own_words():
+def test_a_reflected_hello_is_refused():
     acceptor, said = accepting(RANK_1, welcome), []
     ended(acceptor, None, said)
     ended(acceptor, next(connecting(RANK_3, 1)), said)
@@ -177,7 +177,7 @@ def test_a_connector_admits_no_end_if_any_byte_was_changed(connector, peer, acce
 
 
 @given(st.binary(max_size=400), st.sampled_from(["connector", "acceptor"]))
-def test_garbage_ends_in_an_error_and_is_never_asked_for_by_its_own_length(garbage, side):
+def test_garbage_ends_in_an_error_and_never_sets_a_length(garbage, side):
     dialogue = connecting(RANK_3, 1) if side == "connector" else accepting(RANK_1, welcome)
     end, want = ended(dialogue, None, [])
     while end is None and len(garbage) >= want:

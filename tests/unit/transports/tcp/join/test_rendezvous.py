@@ -122,7 +122,7 @@ async def test_everybody_learns_which_ranks_share_a_machine():
     assert [end.nodes for end in ends] == [(0, 1, 0, 3, 1)] * 5
 
 
-def test_ranks_that_never_come_are_named_to_all_who_came():
+def test_missing_ranks_are_named_to_all_that_came():
     ends = asyncio.run(gathered(config(0, 5, wait=0.3), config(3, 5, wait=0.3)))
     for end in ends:
         assert isinstance(end, RendezvousError)
@@ -336,12 +336,12 @@ async def test_a_control_message_of_a_size_beyond_reason_ends_the_conversation_u
 @pytest.mark.parametrize(
     "table", [None, [], [[1, LOOPBACK, 5]], [[1, LOOPBACK, 0, 9]], [[2, LOOPBACK, 5, 9]], [[1, "here", 5, 9]], {1: 2}]
 )
-def test_a_table_that_is_none_is_not_believed(table):
+def test_an_invalid_table_is_refused(table):
     with pytest.raises(WireError):
         read_table(table, config(1, 2))
 
 
-def test_without_a_key_nobody_leaves_loopback():
+def test_without_a_key_no_rank_leaves_loopback():
     for at in ("10.0.0.1", "::ffff:10.0.0.1", "192.0.2.7"):
         with pytest.raises(RendezvousError, match="PIPELINED_KEY or PIPELINED_KEY_FILE"):
             permitted((at, 5), config(0, 2))
