@@ -16,8 +16,9 @@ from collectives import Group, all_reduce, barrier
 from pipelined.actors.actor import Actor
 from pipelined.actors.executor import Executor
 from pipelined.measurement.codec import CodecCosts
+from pipelined.measurement.costs import PLAIN
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.costs import FIELDS, PLAIN
+from pipelined.planner.costs import FIELDS
 from pipelined.planner.trial import RandomTokens
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan

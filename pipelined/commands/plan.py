@@ -95,8 +95,8 @@ def _measured(arguments: argparse.Namespace, launch: Any, model: Any, *, ranks: 
     from pipelined.commands.planning import limit_of
     from pipelined.measurement.measure import gpu_bytes, measure
     from pipelined.planner import Question, search
-    from pipelined.planner.decide import tried
     from pipelined.planner.limits import sizes_that_fit
+    from pipelined.planner.trial import try_best
     from pipelined.process.run import run as run_ranks
 
     limit = limit_of(arguments, launch, ranks, gpu_bytes())
@@ -113,7 +113,7 @@ def _measured(arguments: argparse.Namespace, launch: Any, model: Any, *, ranks: 
 
             best = await agree(transport, "plan", asyncio.to_thread(answer))
             if tries:
-                best = await tried(transport, model, launch, best, most=tries, tell=tell)
+                best = await try_best(transport, model, launch, best, most=tries, tell=tell)
         if found is not None:
             _tell(arguments, best, found.plain)
         return 0

@@ -87,7 +87,7 @@ async def measure(actor: Actor, clock: Clock, tell: Callable[[str], None]) -> Sp
     Returns: the result on rank 0, None on the others.
     Cost: a few seconds.
     """
-    transport, hops = actor.transport, []
+    transport, hops = actor.transport, list[Hop | None]()
     for pair in pairs(transport.nodes):
         if pair is None:
             hops.append(None)
@@ -97,7 +97,8 @@ async def measure(actor: Actor, clock: Clock, tell: Callable[[str], None]) -> Sp
     tell(f"timing all-reduces over {transport.world_size} ranks")
     group = Group(transport, tuple(range(transport.world_size)), CHANNEL)
     sums = [await _sum(group, clock, nbytes) for nbytes in SUMS]
-    return Speed(*hops, tuple(sums)) if actor.rank == 0 else None
+    near, far = hops
+    return Speed(near, far, tuple(sums)) if actor.rank == 0 else None
 
 
 def pairs(nodes: tuple[int, ...]) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:

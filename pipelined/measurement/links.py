@@ -188,4 +188,5 @@ def _adding(clock: Clock, repeats: int) -> float:
 
 
 def _as_links(found: Fit, gamma: float) -> LinkFit:
-    return LinkFit(Links(*found.values, gamma), found)
+    alpha, beta = found.values
+    return LinkFit(Links(alpha, beta, gamma), found)

@@ -18,12 +18,13 @@ from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import Executor, TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.codec import measure_coding
+from pipelined.measurement.costs import Kind, Measured
 from pipelined.measurement.effort import THOROUGH, Effort
+from pipelined.measurement.fit import Fit
 from pipelined.measurement.links import Compute, LinkFit, measure_hops, measure_sums
+from pipelined.measurement.measured_model import MeasuredModel
 from pipelined.measurement.runtime import measure_call, measure_instruction
-from pipelined.measurement.stages import Bench, measure_stages
-from pipelined.planner.costs import Measured
-from pipelined.planner.planned_model import PlannedModel
+from pipelined.measurement.stages import MeasuringRank, measure_stages
 from pipelined.process.launch import Launch
 from pipelined.simulation.machine import Machine
 from transports import Transport
@@ -31,7 +32,7 @@ from transports import Transport
 
 @dataclass(frozen=True)
 class Measurement:
-    """The results of a measurement.
+    """The results of timing stages, links and the runtime.
 
     Args:
         costs: the costs of stages.
@@ -46,7 +47,7 @@ class Measurement:
 
 async def measure(
     transport: Transport,
-    model: PlannedModel,
+    model: MeasuredModel,
     launch: Launch,
     *,
     sizes: Sequence[int],
@@ -64,13 +65,13 @@ async def measure(
     Cost: some seconds for a small model: about a dozen stages, each of `sizes` for a quarter of a second.
     """
     hosts = await broadcast(transport, "hosts", await gather(transport, "host", socket.gethostname()))
-    local = hosts.count(hosts[transport.rank]) if transport.world_size > 1 else ranks
+    local = launch.local_size or hosts.count(hosts[transport.rank]) if transport.world_size > 1 else ranks
     cores, executor = len(os.sched_getaffinity(0)), TorchExecutor.of_rank(launch.local_rank, local, transport)
     measuring = executor.device != "cpu" or hosts[: transport.rank].count(hosts[transport.rank]) < cores
     try:
         async with Actor(transport) as actor:
-            bench = Bench(actor, model.build(), model.numerics(), executor, model.sequence, measuring, effort)
-            timed = await measure_stages(bench, model.layer_costs, sizes, tell)
+            timing = MeasuringRank(actor, model.build(), model.numerics(), executor, model.sequence, measuring, effort)
+            timed = await measure_stages(timing, model.layer_costs, sizes, tell)
             runtime = await measure_instruction(actor, executor) - await measure_call(actor, executor)
             coding = await measure_coding(actor, RealClock(), model.compress, tell, effort)
             links = await _links(actor, hosts, model.all_reduce, executor, tell=tell, effort=effort)
@@ -80,13 +81,6 @@ async def measure(
         return None
     costs, fits, order = timed
     costs = replace(costs, runtime=max(0.0, runtime), coding=coding)
-    names = [
-        "instruction",
-        *(f"{kind}{number}" if kind == "inner" else kind for number, (kind, _) in enumerate(order)),
-    ]
-    shown = [
-        {"op": op, "microbatch": size, "seconds": found.plain(*names)} for (op, size), found in sorted(fits.items())
-    ]
     shared = cores if executor.device == "cpu" and local > cores else 0
     machine = _machine(links, hosts, stated, shared * len(set(hosts)))
     plain = {name: _plain_link(link) for name, link in links.items() if link is not None}
@@ -94,7 +88,7 @@ async def measure(
         costs,
         machine,
         {
-            "costs": shown,
+            "costs": _plain_costs(fits, order),
             "links": plain,
             "ranks": transport.world_size,
             "hosts": len(set(hosts)),
@@ -118,7 +112,7 @@ async def _links(
     far = [rank for rank in everyone if hosts[rank] != hosts[0]]
     found: dict[str, LinkFit | None] = {}
     if len(node) > 1:
-        pairs = list(dict.fromkeys([node[:2], node[-2:]]))
+        pairs = list(dict.fromkeys([(node[0], node[1]), (node[-2], node[-1])]))
         found["messages on a node"] = await measure_hops(actor, clock, pairs, compute, tell=tell, effort=effort)
         found["sums on a node"] = await measure_sums(actor, clock, node, all_reduce, tell=tell, effort=effort)
     if far:
@@ -150,14 +144,18 @@ def _machine(links: dict[str, LinkFit | None], hosts: list[str], stated: Machine
     node = hosts.count(hosts[0])
     even = all(hosts[rank] == hosts[rank - rank % node] for rank in range(len(hosts))) and len(hosts) % node == 0
     far, far_sums = found.get("messages between nodes"), found.get("sums between nodes")
-    near = found.get("messages on a node") if even else far
+    near = (found.get("messages on a node") if even else None) or far
     machine = replace(stated, cores=cores or stated.cores)
-    if near is None and far is None:
+    if near is None:
         return machine
     sums = found.get("sums on a node") if even else far_sums
-    return replace(
-        machine, near=near or far, far=far, sums=sums or far_sums, far_sums=far_sums, node=node if far else 0
-    )
+    return replace(machine, near=near, far=far, sums=sums or far_sums, far_sums=far_sums, node=node if far else 0)
+
+
+def _plain_costs(fits: dict[tuple[str, int], Fit], order: list[Kind]) -> list[dict[str, Any]]:
+    inner = (f"{kind}{number}" if kind == "inner" else kind for number, (kind, _) in enumerate(order))
+    names = ["instruction", *inner]
+    return [{"op": op, "microbatch": size, "seconds": fit.plain(*names)} for (op, size), fit in sorted(fits.items())]
 
 
 def _plain_link(link: LinkFit) -> dict[str, Any]:

@@ -18,10 +18,10 @@ import torch
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import Executor
+from pipelined.measurement.costs import FIRST_INPUT, Kind, Measured, counted, kinds_of
 from pipelined.measurement.effort import Effort
 from pipelined.measurement.fit import Fit, Sample, fit
 from pipelined.measurement.probes import probes
-from pipelined.planner.costs import FIRST_INPUT, Kind, Measured, counted, kinds_of
 from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerConfig, update
@@ -35,7 +35,7 @@ SWEPT = 64 << 20
 
 
 @dataclass(frozen=True)
-class Bench:
+class MeasuringRank:
     """The actor, model and executor of a measuring rank.
 
     Args:
@@ -58,7 +58,7 @@ class Bench:
 
 
 async def measure_stages(
-    bench: Bench, layer_costs: list[float], sizes: Sequence[int], tell: Callable[[str], None]
+    rank: MeasuringRank, layer_costs: list[float], sizes: Sequence[int], tell: Callable[[str], None]
 ) -> tuple[Measured, dict[tuple[str, int], Fit], list[Kind]] | None:
     """Time stages and fit costs of layers; all ranks call this together.
 
@@ -69,37 +69,38 @@ async def measure_stages(
         fit's numbers from the second on; None on the others.
     """
     samples: dict[tuple[str, int], list[Sample]] = defaultdict(list)
-    kinds, ranges = kinds_of(layer_costs), probes(len(layer_costs), bench.effort)
+    kinds, ranges = kinds_of(layer_costs), probes(len(layer_costs), rank.effort)
     order = list(dict.fromkeys(kinds))
     for number, layers in enumerate(ranges):
-        probe = _Probe(bench, layers) if bench.measuring else None
+        probe = _Probe(rank, layers) if rank.measuring else None
         for size in sizes:
             tell(f"timing stage {number + 1} of {len(ranges)} ({len(layers)} layers), {size} sequences a microbatch")
-            taken = await _together(bench, probe, f"{number} {size}", size)
+            taken = await _together(rank, probe, f"{number} {size}", size)
             for op, seconds in taken.items():
                 if 0 in layers and op == "W":
                     continue  # it is the whole backward, which B has timed
                 regressors = (1.0, *counted((kinds[layer] for layer in layers), order))
                 name = FIRST_INPUT if 0 in layers and op == "I" else op
                 samples[name, 0 if op == "U" else size].append(Sample(regressors, tuple(seconds)))
-    if bench.actor.rank:
+    if rank.actor.rank:
         return None
     fits = {key: fit(found) for key, found in samples.items()}
-    seconds = {key: dict(zip([None, *order], found.values, strict=True)) for key, found in fits.items()}
-    return Measured(layer_costs, seconds), fits, order
+    by_kind = {key: dict(zip([None, *order], found.values, strict=True)) for key, found in fits.items()}
+    return Measured(layer_costs, by_kind), fits, order
 
 
-async def _together(bench: Bench, probe: "_Probe | None", name: str, size: int) -> Taken:
+async def _together(rank: MeasuringRank, probe: "_Probe | None", name: str, size: int) -> Taken:
     """Time one stage at one size on all measuring ranks at once; on rank 0 the slowest rank's seconds, else {}."""
-    transport = bench.actor.transport
+    transport = rank.actor.transport
     first = await probe.round(size) if probe else {}
-    effort = bench.effort
+    effort = rank.effort
     rounds = min(effort.most, max(effort.fewest, int(effort.spent_s / max(1e-6, sum(map(sum, first.values()))))))
     rounds = await broadcast(transport, f"rounds {name}", rounds)
     taken: Taken = defaultdict(list)
-    for number in range(effort.warm + rounds if probe else 0):
-        for op, seconds in (await probe.round(size)).items():
-            taken[op] += seconds if number >= effort.warm else []
+    if probe:
+        for number in range(effort.warm + rounds):
+            for op, seconds in (await probe.round(size)).items():
+                taken[op] += seconds if number >= effort.warm else []
     everyone = [told for told in await gather(transport, f"taken {name}", dict(taken)) if told]
     return {op: max((told[op] for told in everyone), key=statistics.median) for op in everyone[0]} if everyone else {}
 
@@ -107,14 +108,14 @@ async def _together(bench: Bench, probe: "_Probe | None", name: str, size: int) 
 class _Probe:
     """A stage, and two microbatches through it."""
 
-    def __init__(self, bench: Bench, layers: range):
-        self._bench, self._layers, numerics = bench, layers, bench.numerics
-        device = torch.device(bench.executor.device)
-        first, last = layers.start == 0, layers.stop == bench.model.layers
+    def __init__(self, rank: MeasuringRank, layers: range):
+        self._rank, self._layers, numerics = rank, layers, rank.numerics
+        device = torch.device(rank.executor.device)
+        first, last = layers.start == 0, layers.stop == rank.model.layers
         index = 0 if first else 1
-        module = bench.model.build(layers, numerics.dtype, device, seed=0)
+        module = rank.model.build(layers, numerics.dtype, device, seed=0)
         depth = index + (1 if last else 2)
-        self._stage = Stage(bench.model, module, index, depth, device, numerics.autocast)
+        self._stage = Stage(rank.model, module, index, depth, device, numerics.autocast)
         self._parameters = dict(module.named_parameters())
         self._optimizer = OptimizerConfig(lr=1e-4, steps=100).build(self._parameters)
         self._swept = torch.ones(SWEPT // 4, device=device)
@@ -137,7 +138,7 @@ class _Probe:
             ("", lambda: self._swept.add_(1.0)),
             ("U", self._update),
         ):
-            _, start, end = await self._bench.executor.run(op, work)
+            _, start, end = await self._rank.executor.run(op, work)
             taken[op].append(end - start)
             await asyncio.sleep(0)
         del taken[""]
@@ -145,19 +146,20 @@ class _Probe:
 
     def _arrivals(self, size: int) -> tuple[Any, Any, Any]:
         """The stage's input, the gradient of its output (None for the last stage), and the targets (only there)."""
-        model, bench, layers = self._bench.model, self._bench, self._layers
-        shape = model.shape_of(layers.start, size, bench.sequence)
+        model, rank, layers = self._rank.model, self._rank, self._layers
+        shape = model.shape_of(layers.start, size, rank.sequence)
         first, last = self._stage.first, self._stage.last
-        x = torch.randint(bench.vocabulary, shape) if first else torch.randn(shape, dtype=bench.numerics.dtype)
+        x = torch.randint(rank.vocabulary, shape) if first else torch.randn(shape, dtype=rank.numerics.dtype)
         if last:
-            return x, None, torch.randint(bench.vocabulary, (size, bench.sequence))
-        return x, torch.randn(model.shape_of(layers.stop, size, bench.sequence), dtype=bench.numerics.dtype), None
+            return x, None, torch.randint(rank.vocabulary, (size, rank.sequence))
+        return x, torch.randn(model.shape_of(layers.stop, size, rank.sequence), dtype=rank.numerics.dtype), None
 
     def _update(self) -> None:
         """The end of a step: the norm, a clipped update, and zeroing the gradients."""
         with torch.no_grad():
-            for parameter in self._parameters.values():
-                float(torch.linalg.vector_norm(parameter.grad, dtype=torch.float64))
+            gradients = [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
+            for gradient in gradients:
+                float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
             update(self._optimizer, 1e-4, 0.5)
-            for parameter in self._parameters.values():
-                parameter.grad.zero_()
+            for gradient in gradients:
+                gradient.zero_()

@@ -6,23 +6,20 @@ broadcasts the decision; every arrangement trains on the same batch. Torch is im
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 from collectives import Links
 from pipelined.actors.agree import agree, broadcast
-from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
-from pipelined.errors import UsageError
 from pipelined.measurement.effort import BRIEF, THOROUGH, Effort
-from pipelined.measurement.probes import probes
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.explain import reason
-from pipelined.planner.limits import share_of_memory, sizes_that_fit
+from pipelined.planner.limits import ranks_here, share_of_memory, sizes_that_fit
 from pipelined.planner.planned_model import PlannedModel
 from pipelined.planner.search import Answer, Outcome, Question, search
+from pipelined.planner.worth import worth_timing
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.schedules import require_known
@@ -31,16 +28,10 @@ from transports import Transport
 
 MARGIN = 0.1
 """Share of a step; a predicted difference below this is within the error of predictions."""
-WORTH = 0.03
-"""The largest share of a run's computing that measuring may take."""
-CROWD = 4
-"""The most ranks per core; with more, a measurement would mostly show how they wait for the core."""
 SEARCH_S = 2.0
 """The most seconds of a search at the start of a run."""
 TRIES = 3
 """The number of plans to try with real steps in a search over all schedules; data parallelism is tried besides."""
-PASSES = 6
-"""The length of a round of measuring, in forwards: two forwards, a backward (2), and its two halves (2)."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +75,10 @@ async def decide(transport: Transport, model: PlannedModel, launch: Launch, rule
     limit = await _limit(transport, launch)
     sizes = worth_timing(await _sizes(transport, model, limit), ruled)
     answer = await _searched(transport, model, launch, limit=limit, sizes=sizes, effort=BRIEF, seconds=SEARCH_S)
-    outcome = answer and await asyncio.to_thread(answer.question.simulate, Candidate(ruled))
-    return await _told(transport, outcome and weigh(answer, outcome))
+    if answer is None:
+        return await _broadcast(transport, None)
+    outcome = await asyncio.to_thread(answer.question.simulate, Candidate(ruled))
+    return await _broadcast(transport, choose(answer, outcome))
 
 
 async def decide_among_all(transport: Transport, model: PlannedModel, launch: Launch) -> Decision:
@@ -96,12 +89,16 @@ async def decide_among_all(transport: Transport, model: PlannedModel, launch: La
     Raises:
         AgreedError: no plan fits the memory, or no plan matches the user's settings.
     """
+    from pipelined.planner.trial import try_best
+
     limit = await _limit(transport, launch)
     sizes = await _sizes(transport, model, limit)
     answer = await _searched(transport, model, launch, limit=limit, sizes=sizes, effort=THOROUGH, seconds=inf)
-    answer = await tried(transport, model, launch, answer, most=TRIES)
-    best = answer and answer.chosen
-    return await _told(transport, best and Decision(best.candidate, reason(answer), best.expected_s))
+    answer = await try_best(transport, model, launch, answer, most=TRIES)
+    if answer is None:
+        return await _broadcast(transport, None)
+    best = answer.chosen
+    return await _broadcast(transport, Decision(best.candidate, reason(answer), best.expected_s))
 
 
 async def _limit(transport: Transport, launch: Launch) -> float:
@@ -151,35 +148,12 @@ async def _searched(
     return await agree(transport, "decide", asyncio.to_thread(searched))
 
 
-async def _told(transport: Transport, decision: Decision | None) -> Decision:
+async def _broadcast(transport: Transport, decision: Decision | None) -> Decision:
+    """Rank 0's decision, on all ranks."""
     return Decision.of(await broadcast(transport, "decided", decision and decision.plain()))
 
 
-async def tried(
-    transport: Transport,
-    model: PlannedModel,
-    launch: Launch,
-    answer: Answer | None,
-    *,
-    most: int,
-    tell: Callable[[str], None] = lambda line: None,
-) -> Answer | None:
-    """Run the best plans for some steps and sort them by measured time; all ranks call this, rank 0 with the answer."""
-    from pipelined.planner.trial import try_plans
-
-    outcomes = answer.worth_trying(most) if answer else []
-    plans = [[one.candidate.plan.plain(), one.candidate.recompute] for one in outcomes]
-    told = await broadcast(transport, "worth trying", plans if answer else None)
-    chosen = [Candidate(Plan.of(plan), again) for plan, again in told]
-    executor = TorchExecutor.of_rank(launch.local_rank, ranks_here(launch, transport.world_size), transport)
-    try:
-        seconds = await try_plans(transport, model, chosen, executor, tell)
-    finally:
-        executor.close()
-    return answer and answer.tried(outcomes, seconds)
-
-
-def weigh(answer: Answer, ruled: Outcome) -> Decision:
+def choose(answer: Answer, ruled: Outcome) -> Decision:
     """The best plan found if it is clearly faster than the rule's or the rule's does not fit; else the rule's."""
     best, limit, plan = answer.chosen, answer.question.memory_limit, ruled.candidate.plan
     if ruled.memory > limit:
@@ -200,46 +174,6 @@ def _beside(answer: Answer, chosen: Outcome) -> str:
     if other.step_s >= (1 - MARGIN) * chosen.step_s or "schedule" not in answer.question.model.fixed:
         return ""
     return f"; plain data parallelism {_ms(other)}, which --plan auto may take"
-
-
-def why_not(model: PlannedModel, launch: Launch, ruled: Plan, *, cores: int, steps: int, effort: Effort) -> str | None:
-    """The reason why measuring would not save time, in a clause; None if it may."""
-    ranks = ruled.world_size
-    here = ranks_here(launch, ranks)
-    if ranks == 1:
-        return "nothing to plan on one rank"
-    if here > CROWD * cores:
-        return f"not planned, as what {here} ranks on {cores} cores measure would not hold"
-    try:
-        sizes = worth_timing(sizes_that_fit(model, ranks, share_of_memory(here)), ruled)
-    except UsageError:
-        return "not planned, as no other arrangement uses all ranks for this batch, or none fits the memory"
-    speedup = ranks * min(1.0, cores / here)
-    if measuring_work(model, sizes, effort) > WORTH * training_work(model, steps) / speedup:
-        return f"not planned, as measuring takes more than {WORTH:.0%} of what {steps} steps do"
-    return None
-
-
-def worth_timing(sizes: list[int], ruled: Plan) -> list[int]:
-    """The smallest microbatch size and the largest up to twice the rule's; the others are interpolated."""
-    return sorted({sizes[0], max([size for size in sizes if size <= 2 * ruled.rows], default=sizes[0])})
-
-
-def measuring_work(model: PlannedModel, sizes: list[int], effort: Effort) -> float:
-    """Floating-point operations that one rank spends on timing these microbatch sizes."""
-    costs = model.layer_costs
-    layers = sum(costs[layer] for part in probes(len(costs), effort) for layer in part)
-    return effort.rounds * PASSES * layers * sum(sizes) * model.sequence
-
-
-def training_work(model: PlannedModel, steps: int) -> float:
-    """Floating-point operations of `steps` training steps: a forward, and a backward of twice its work."""
-    return 3 * sum(model.layer_costs) * model.batch * model.sequence * steps
-
-
-def ranks_here(launch: Launch, ranks: int) -> int:
-    """The number of ranks on this node."""
-    return ranks if launch.world_size is None else launch.local_size or ranks
 
 
 def _ms(outcome: Outcome) -> str:

@@ -3,7 +3,7 @@
 All figures are those of the simulation and of the fit; nothing is calculated a second time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pipelined.planner.bounds import splits
@@ -155,7 +155,7 @@ def lines_of(found: dict[str, Any], rows: int, split: bool) -> Iterator[str]:
     """
     for name, link in found.get("links", {}).items():
         alpha, beta = link["alpha"], link["beta"]
-        yield f"  {name}: {_told('alpha', *alpha, 1e-6, 'us')}, {_told('beta', *beta, 1e-9, 'ns/byte')}"
+        yield f"  {name}: {_estimate('alpha', alpha, 1e-6, 'us')}, {_estimate('beta', beta, 1e-9, 'ns/byte')}"
     if "runtime" in found:
         yield f"  an instruction beside its computing: {found['runtime'] * 1e6:.0f} us"
     if "coding" in found and found["coding"]["ratio"] != 1.0:
@@ -164,9 +164,12 @@ def lines_of(found: dict[str, Any], rows: int, split: bool) -> Iterator[str]:
         yield f"  a message: {coding['ratio']:.1%} of its bytes travel, after {spent}"
     for row in found.get("costs", []):
         if row["op"] in tuple("FIWU" if split else "FBU") and row["microbatch"] in (0, rows):
-            terms = ", ".join(_told(kind, *pair, 1e-3, "ms") for kind, pair in row["seconds"].items())
+            terms = ", ".join(_estimate(kind, pair, 1e-3, "ms") for kind, pair in row["seconds"].items())
             yield f"  {FIELDS[row['op']].replace('_', ' ')}: {terms}"
 
 
-def _told(name: str, value: float, margin: float | None, unit: float, symbol: str) -> str:
+def _estimate(name: str, pair: Sequence[float | None], unit: float, symbol: str) -> str:
+    """A number of a fit, [value, margin], with its interval."""
+    value, margin = pair
+    assert value is not None  # only a margin may be unknown
     return confident(name, value, float("inf") if margin is None else margin, unit, symbol)

@@ -78,8 +78,9 @@ class Question:
 
     def simulate(self, candidate: Candidate) -> Outcome:
         """Simulate one step of a candidate."""
-        plan, how = candidate.plan, {"recompute": candidate.recompute, "all_reduce": self.all_reduce}
-        return Outcome(candidate, simulate(plan, self.workload(plan), self.machine, **how))
+        plan, again = candidate.plan, candidate.recompute
+        workload = self.workload(plan)
+        return Outcome(candidate, simulate(plan, workload, self.machine, recompute=again, all_reduce=self.all_reduce))
 
     def workload(self, plan: Plan) -> Workload:
         """The workload of a plan."""
@@ -111,10 +112,11 @@ class Answer:
 
     def worth_trying(self, most: int) -> list[Outcome]:
         """The best `most` plans with a flush, plus data parallelism if it fits the memory."""
-        fits = self.baseline is not None and self.baseline.memory <= self.question.memory_limit
         every = [one for one in self.best if one.candidate.plan.flushes][:most]
-        known = {one.candidate for one in every}
-        return every + [one for one in (self.baseline,) if most and fits and one.candidate not in known]
+        other = self.baseline
+        if not most or other is None or other.memory > self.question.memory_limit:
+            return every
+        return every if other.candidate in [one.candidate for one in every] else [*every, other]
 
     def tried(self, outcomes: Sequence[Outcome], seconds: Sequence[float]) -> "Answer":
         """The same answer with the tried plans first, the fastest of them at the top."""
@@ -190,7 +192,7 @@ def _bounded(question: Question, every: Sequence[Candidate]) -> tuple[list[tuple
 
 def _baseline(question: Question) -> Outcome | None:
     plan = data_parallel(question.ranks, question.model.batch)
-    return plan and question.simulate(Candidate(plan))
+    return None if plan is None else question.simulate(Candidate(plan))
 
 
 def _best(found: _Found) -> str:

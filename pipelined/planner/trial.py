@@ -12,9 +12,13 @@ import torch
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
-from pipelined.actors.executor import Executor
+from pipelined.actors.executor import Executor, TorchExecutor
 from pipelined.planner.candidates import Candidate
+from pipelined.planner.limits import ranks_here
 from pipelined.planner.planned_model import PlannedModel
+from pipelined.planner.search import Answer
+from pipelined.process.launch import Launch
+from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.trainer import Trainer
@@ -36,6 +40,28 @@ class RandomTokens:
         return torch.randint(self.vocabulary, self.shape, generator=generator)
 
     targets = inputs
+
+
+async def try_best(
+    transport: Transport,
+    model: PlannedModel,
+    launch: Launch,
+    answer: Answer | None,
+    *,
+    most: int,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Answer | None:
+    """Run the best plans for some steps and sort them by measured time; all ranks call this, rank 0 with the answer."""
+    outcomes = answer.worth_trying(most) if answer else []
+    plans = [[one.candidate.plan.plain(), one.candidate.recompute] for one in outcomes]
+    plans = await broadcast(transport, "worth trying", plans if answer else None)
+    chosen = [Candidate(Plan.of(plan), again) for plan, again in plans]
+    executor = TorchExecutor.of_rank(launch.local_rank, ranks_here(launch, transport.world_size), transport)
+    try:
+        seconds = await try_plans(transport, model, chosen, executor, tell)
+    finally:
+        executor.close()
+    return answer and answer.tried(outcomes, seconds)
 
 
 async def try_plans(

@@ -14,15 +14,12 @@ from pipelined.planner import Question, Stated, search
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.decide import (
     Decision,
+    choose,
     decide,
     decide_among_all,
-    measuring_work,
-    training_work,
-    weigh,
-    why_not,
-    worth_timing,
 )
 from pipelined.planner.explain import MIB, reason
+from pipelined.planner.worth import measuring_work, training_work, why_not, worth_timing
 from pipelined.process.launch import ALONE, Launch
 from pipelined.programs.plan import Plan
 from pipelined.schedules import ScheduleError
@@ -38,7 +35,7 @@ WORST = Plan("gpipe", 4, 1, 8, 1)
 def weighed(ruled, limit=float("inf"), fixed=None):
     toy = Toy(fixed=fixed or {})
     asked = Question(toy, Stated(toy.layer_costs, 10, 10.0), Machine(Links(1e-3, 1e-6, 0.0)), 4, limit)
-    return asked, weigh(search(asked), asked.simulate(Candidate(ruled)))
+    return asked, choose(search(asked), asked.simulate(Candidate(ruled)))
 
 
 def test_what_is_clearly_better_than_the_rules_arrangement_is_run():

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pipelined.planner.costs import FIRST_INPUT, LEAST, Measured, Stated, kinds_of, priced
+from pipelined.measurement.costs import FIRST_INPUT, Measured, kinds_of
+from pipelined.planner.costs import LEAST, Stated, priced
 from pipelined.programs.plan import Plan
 from tests.unit.pipelined.planner.toys import Toy
 

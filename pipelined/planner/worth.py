@@ -1,0 +1,51 @@
+"""Whether measuring may save time: the work of a measurement against the work of the run. No torch."""
+
+from pipelined.errors import UsageError
+from pipelined.measurement.effort import Effort
+from pipelined.measurement.probes import probes
+from pipelined.planner.limits import ranks_here, share_of_memory, sizes_that_fit
+from pipelined.planner.planned_model import PlannedModel
+from pipelined.process.launch import Launch
+from pipelined.programs.plan import Plan
+
+WORTH = 0.03
+"""The largest share of a run's computing that measuring may take."""
+CROWD = 4
+"""The most ranks per core; with more, a measurement would mostly show how they wait for the core."""
+PASSES = 6
+"""The length of a round of measuring, in forwards: two forwards, a backward (2), and its two halves (2)."""
+
+
+def why_not(model: PlannedModel, launch: Launch, ruled: Plan, *, cores: int, steps: int, effort: Effort) -> str | None:
+    """The reason why measuring would not save time, in a clause; None if it may."""
+    ranks = ruled.world_size
+    here = ranks_here(launch, ranks)
+    if ranks == 1:
+        return "nothing to plan on one rank"
+    if here > CROWD * cores:
+        return f"not planned, as what {here} ranks on {cores} cores measure would not hold"
+    try:
+        sizes = worth_timing(sizes_that_fit(model, ranks, share_of_memory(here)), ruled)
+    except UsageError:
+        return "not planned, as no other arrangement uses all ranks for this batch, or none fits the memory"
+    speedup = ranks * min(1.0, cores / here)
+    if measuring_work(model, sizes, effort) > WORTH * training_work(model, steps) / speedup:
+        return f"not planned, as measuring takes more than {WORTH:.0%} of what {steps} steps do"
+    return None
+
+
+def worth_timing(sizes: list[int], ruled: Plan) -> list[int]:
+    """The smallest microbatch size and the largest up to twice the rule's; the others are interpolated."""
+    return sorted({sizes[0], max([size for size in sizes if size <= 2 * ruled.rows], default=sizes[0])})
+
+
+def measuring_work(model: PlannedModel, sizes: list[int], effort: Effort) -> float:
+    """Floating-point operations that one rank spends on timing these microbatch sizes."""
+    costs = model.layer_costs
+    layers = sum(costs[layer] for part in probes(len(costs), effort) for layer in part)
+    return effort.rounds * PASSES * layers * sum(sizes) * model.sequence
+
+
+def training_work(model: PlannedModel, steps: int) -> float:
+    """Floating-point operations of `steps` training steps: a forward, and a backward of twice its work."""
+    return 3 * sum(model.layer_costs) * model.batch * model.sequence * steps
