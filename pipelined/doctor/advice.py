@@ -6,7 +6,7 @@ An advice is given only if its remedy helps; facts without a remedy are left to 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pipelined.doctor.examination import Examination, Node
+from pipelined.doctor.examination import Examination, ExaminedNode
 from pipelined.doctor.libraries import WHEELS
 
 LEAST_MEMORY = 1 << 30
@@ -78,7 +78,7 @@ def _slow_links(found: Examination) -> Iterator[Advice]:
         )
 
 
-def _mpi(found: Examination, node: Node) -> Iterator[Advice]:
+def _mpi(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
     own, host = node.libraries, node.machine.host
     wheels = [f"{name} {own.packages[name]}" for name in WHEELS if name in own.packages]
     if len(wheels) > 1:
@@ -99,13 +99,13 @@ def _mpi(found: Examination, node: Node) -> Iterator[Advice]:
         yield Advice(fact, "activate the environment, so that its mpirun comes first in PATH")
 
 
-def _torch(found: Examination, node: Node) -> Iterator[Advice]:
+def _torch(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
     if node.libraries.torch is None:
         fact = f"torch cannot be imported on {node.machine.host} ({node.libraries.torch_error})"
         yield Advice(fact, "pip install torch; schedules, simulation and planning do without", stops=True)
 
 
-def _cores(found: Examination, node: Node) -> Iterator[Advice]:
+def _cores(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
     ranks, cores = len(node.ranks), _cores_of(node)
     threads = node.machine.threads or max(1, int(cores))
     if len(node.libraries.devices) >= ranks:
@@ -121,14 +121,14 @@ def _cores(found: Examination, node: Node) -> Iterator[Advice]:
         yield Advice(fact, f"set OMP_NUM_THREADS={max(1, int(cores) // ranks)}")
 
 
-def _devices(found: Examination, node: Node) -> Iterator[Advice]:
+def _devices(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
     ranks, devices = len(node.ranks), len(node.libraries.devices)
     if 0 < devices < ranks:
         fact = f"{ranks} ranks share {devices} GPU{'s' * (devices > 1)} on {node.machine.host}"
         yield Advice(fact, f"start {devices} there")
 
 
-def _memory(found: Examination, node: Node) -> Iterator[Advice]:
+def _memory(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
     ranks, available, shared = len(node.ranks), node.machine.available, node.machine.shared
     if available is not None and available < LEAST_MEMORY * ranks:
         fact = f"{available / 2**30:.1f} GiB are free for {ranks} ranks on {node.machine.host}"
@@ -138,18 +138,18 @@ def _memory(found: Examination, node: Node) -> Iterator[Advice]:
         yield Advice(fact, f"give /dev/shm {LEAST_SHARED * ranks >> 20} MiB (docker run --shm-size)")
 
 
-def _reading(found: Examination, node: Node) -> Iterator[Advice]:
+def _reading(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
     if node.machine.ptrace_scope and not node.machine.privileged and len(node.ranks) > 1:
         fact = f"ranks on {node.machine.host} may not read each other's memory, so MPI copies twice"
         yield Advice(f"{fact} (ptrace_scope: {node.machine.ptrace_scope})", "sysctl kernel.yama.ptrace_scope=0")
 
 
-def _cores_of(node: Node) -> float:
+def _cores_of(node: ExaminedNode) -> float:
     cores = float(node.machine.cores)
     return cores if node.machine.quota is None else min(cores, node.machine.quota)
 
 
 OF_ALL: tuple[Callable[[Examination], Iterator[Advice]], ...] = (_trouble, _alone, _versions, _slow_links)
-OF_A_NODE: tuple[Callable[[Examination, Node], Iterator[Advice]], ...] = (
+OF_A_NODE: tuple[Callable[[Examination, ExaminedNode], Iterator[Advice]], ...] = (
     _mpi, _torch, _cores, _devices, _memory, _reading,
 )  # fmt: skip

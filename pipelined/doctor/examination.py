@@ -21,7 +21,7 @@ from transports import Transport
 
 
 @dataclass(frozen=True)
-class Node:
+class ExaminedNode:
     """One machine of the job.
 
     Args:
@@ -47,7 +47,7 @@ class Examination:
     """
 
     launch: Launch
-    nodes: tuple[Node, ...]
+    nodes: tuple[ExaminedNode, ...]
     speed: Speed | None = None
     trouble: str | None = None
 
@@ -63,7 +63,7 @@ class Examination:
 
 def examine_alone(launch: Launch, trouble: str | None = None) -> Examination:
     """Examine this machine only."""
-    node = Node((launch.rank,), look(os.environ), load(os.environ))
+    node = ExaminedNode((launch.rank,), look(os.environ), load(os.environ))
     return Examination(launch, (node,), None, trouble)
 
 
@@ -83,8 +83,8 @@ async def examine(transport: Transport, launch: Launch, tell: Callable[[str], No
     return Examination(launch, _nodes(transport.nodes, seen), speed) if seen else None
 
 
-def _nodes(nodes: tuple[int, ...], seen: list[Any]) -> tuple[Node, ...]:
+def _nodes(nodes: tuple[int, ...], seen: list[Any]) -> tuple[ExaminedNode, ...]:
     held: dict[int, list[int]] = defaultdict(list)
     for rank, node in enumerate(nodes):
         held[node].append(rank)
-    return tuple(Node(tuple(ranks), Host(**seen[n][0]), Libraries(**seen[n][1])) for n, ranks in held.items())
+    return tuple(ExaminedNode(tuple(ranks), Host(**seen[n][0]), Libraries(**seen[n][1])) for n, ranks in held.items())

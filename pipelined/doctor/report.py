@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from pipelined.doctor.advice import Advice
-from pipelined.doctor.examination import Examination, Node
+from pipelined.doctor.examination import Examination, ExaminedNode
 from pipelined.doctor.speed import Hop, Speed
 
 
@@ -20,7 +20,7 @@ def as_text(found: Examination, advice: Sequence[Advice]) -> str:
     return "\n".join(lines)
 
 
-def _node(node: Node) -> Iterator[str]:
+def _node(node: ExaminedNode) -> Iterator[str]:
     machine, own = node.machine, node.libraries
     yield f"node {machine.host} (ranks {', '.join(map(str, node.ranks))})"
     yield f"  system   {machine.system}, Python {machine.python}"

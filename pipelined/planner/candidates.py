@@ -84,13 +84,13 @@ def _of(name: str, ranks: int, batch: int, layers: int, *, fixed: Mapping[str, A
     for depth in range(2 if deep else 1, min(layers, ranks * MOST_CHUNKS) + 1):
         for knobs in _variants(name, depth, batch, fixed):
             counts = (depth, *_divisors(batch))  # a schedule may refuse some, and all give the same workers
-            group = next(filter(None, (_try(name, depth, 1, 2, number, knobs) for number in counts)), None)
+            group = next(filter(None, (_try(name, depth, 1, 2, number, knobs=knobs) for number in counts)), None)
             if group is None or ranks % group.layout.workers:
                 continue
             width = ranks // group.layout.workers
             for microbatch in _divisors(batch // width if batch % width == 0 else 0):
                 microbatches = batch // width // microbatch
-                plan = _try(name, depth, width, microbatch, microbatches, knobs)
+                plan = _try(name, depth, width, microbatch, microbatches, knobs=knobs)
                 if plan is not None and knobs in _variants(name, depth, microbatches, fixed):
                     yield plan
 
@@ -103,7 +103,7 @@ def _variants(name: str, depth: int, microbatches: int, fixed: Mapping[str, Any]
 
 
 def _try(
-    name: str, depth: int, width: int, microbatch: int, microbatches: int, knobs: Mapping[str, Any]
+    name: str, depth: int, width: int, microbatch: int, microbatches: int, *, knobs: Mapping[str, Any]
 ) -> Plan | None:
     """The plan, or None if the schedule refuses the shape or the microbatch cannot be cut."""
     try:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pipelined.doctor.advice import Advice, advise
-from pipelined.doctor.examination import Examination, Node
+from pipelined.doctor.examination import Examination, ExaminedNode
 from pipelined.doctor.libraries import Libraries
 from pipelined.doctor.machine import Host
 from pipelined.doctor.speed import Hop, Speed
@@ -25,13 +25,13 @@ LIBRARIES = Libraries(
     8,
     [],
 )
-NODE = Node((0, 1, 2, 3), MACHINE, LIBRARIES)
+NODE = ExaminedNode((0, 1, 2, 3), MACHINE, LIBRARIES)
 SPEED = Speed(Hop((0, 1), 1e-5, 1e-10, 1e-6, 1e-11), None, ())
 FOUND = Examination(Launch("mpi://", 0, 4, "mpirun"), (NODE,), SPEED)
 
 
 def changed(machine=None, libraries=None, ranks=4, **found):
-    node = Node(tuple(range(ranks)), replace(MACHINE, **machine or {}), replace(LIBRARIES, **libraries or {}))
+    node = ExaminedNode(tuple(range(ranks)), replace(MACHINE, **machine or {}), replace(LIBRARIES, **libraries or {}))
     return replace(FOUND, **{"nodes": (node,), **found})
 
 
@@ -98,7 +98,7 @@ def test_what_is_wrong_is_said_with_its_numbers_and_a_remedy(found, advice):
 
 
 def test_other_versions_on_another_node_are_named_with_both_hosts():
-    other = Node((4,), replace(MACHINE, host="b"), replace(LIBRARIES, torch="2.1"))
+    other = ExaminedNode((4,), replace(MACHINE, host="b"), replace(LIBRARIES, torch="2.1"))
     (only,) = advise(replace(FOUND, nodes=(NODE, other)))
     assert str(only) == "nodes have different torch (a: 2.13, b: 2.1): install the same on all"
 
