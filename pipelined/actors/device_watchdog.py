@@ -12,7 +12,6 @@ from typing import Any, NoReturn, TypeVar
 
 from pipelined.actors.executor import Executor
 from pipelined.aio.clock import Clock
-from transports.rpc import Rejected
 
 T = TypeVar("T")
 KEPT = 64
@@ -22,6 +21,10 @@ UNKNOWN_LEASES = 10.0
 """Lease times after which work of a kind never measured is late, and before which no device counts as stalled."""
 LOOKS = 4
 """Checks per lease time."""
+
+
+class DeviceLate(Exception):
+    """The device is late; it may still end its work."""
 
 
 class DeviceStalled(RuntimeError):
@@ -70,7 +73,7 @@ class DeviceWatchdog:
         """The result of work that uses the device and for which a peer waits, unless the device is late.
 
         Raises:
-            Rejected: "busy": the device is late.
+            DeviceLate: the text names the work and its seconds.
         """
         scope = asyncio.timeout(None)
         try:
@@ -84,7 +87,7 @@ class DeviceWatchdog:
         except TimeoutError:
             if not scope.expired():
                 raise
-            raise Rejected("busy", doing=self._doing, seconds=round(self._still, 3)) from None
+            raise DeviceLate(f"{self._doing} for {self._still:.3g} s") from None
 
     async def watch(self) -> NoReturn:
         """Check the device until cancelled.

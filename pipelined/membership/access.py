@@ -1,17 +1,17 @@
-"""Access control of a peer: trainers may request passes, the leader rounds, peers of the stage sums and state,
-observers state.
+"""Access control of a peer: each request names the role that its sender must have in the directory.
 
-A request from a process that the directory does not list is rejected as "stranger" before its content is decoded,
-stored or waited for. The directory's change for a new process may still be on its way, so the check waits for up to
-`RETRY_S` seconds.
+A request from a process that the directory does not list in that role is rejected as "stranger" before it waits for
+anything else. The directory's change for a new process may still be on its way, so the check waits for up to `RETRY_S`
+seconds.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from typing import Any
 
-from pipelined.membership.records import Observer, Peer, Trainer
+from pipelined.membership.messages import MemberRequest, MemberRole, RoundRequest
+from pipelined.membership.reasons import Reason
 from pipelined.membership.view import RETRY_S, MembershipView
-from transports.rpc import Rejected, Request
+from transports.rpc import Party, Rejected
 
 
 class Admission:
@@ -24,39 +24,29 @@ class Admission:
     def __init__(self, view: MembershipView):
         self._view = view
 
-    async def trainer(self, request: Request, stage: int) -> None:
-        """Raises Rejected: "stranger": the sender is not a trainer of this swarm."""
-        await self._known(request, lambda: _among(request, self._view.trainers.values()))
+    async def admit(self, request: MemberRequest[Any], sender: Party, stage: int) -> None:
+        """Refuse a sender without the role that its request needs.
 
-    async def peer(self, request: Request, stage: int) -> None:
-        """Raises Rejected: "stranger": the sender is not a peer that holds or joins this stage."""
-        await self._known(request, lambda: _among(request, self._peers(stage)))
-
-    async def reader(self, request: Request, stage: int) -> None:
-        """Raises Rejected: "stranger": the sender is neither a peer of this stage nor an observer."""
-        observers = self._view.observers
-        await self._known(request, lambda: _among(request, [*self._peers(stage), *observers.values()]))
-
-    async def leader(self, request: Request, term: int) -> None:
-        """Raises Rejected: "stranger": the sender is not the leader of this term, which its request names."""
-        view = self._view
-
-        def leads() -> bool:
-            leader = view.leader
-            return leader is not None and (view.leader_revision, leader.address) == (term, request.sender.address)
-
-        await self._known(request, leads)
-
-    def _peers(self, stage: int) -> list[Peer]:
-        return [peer for peer in self._view.peers.values() if peer.stage == stage]
-
-    async def _known(self, request: Request, holds: Callable[[], bool]) -> None:
+        Args:
+            stage: of this peer; a sender that must be a peer must hold or join this stage.
+        Raises:
+            Rejected: "stranger". A request of a round must come from the leader of the round's term.
+        """
         try:
             async with asyncio.timeout(RETRY_S):
-                await self._view.wait_for(holds)
+                await self._view.wait_for(lambda: self._is_listed(request, sender, stage))
         except TimeoutError:
-            raise Rejected("stranger", address=request.sender.address) from None
+            raise Rejected(Reason.STRANGER, address=sender.address) from None
 
-
-def _among(request: Request, members: Iterable[Peer | Trainer | Observer]) -> bool:
-    return any(member.address == request.sender.address for member in members)
+    def _is_listed(self, request: MemberRequest[Any], sender: Party, stage: int) -> bool:
+        view = self._view
+        if isinstance(request, RoundRequest):
+            leader = view.leader
+            led_by = (view.leader_revision, leader.address) if leader is not None else None
+            return led_by == (request.round.term, sender.address)
+        trainers, observers = view.trainers.values(), view.observers.values()
+        peers = [peer for peer in view.peers.values() if peer.stage == stage]
+        listed = {MemberRole.TRAINER: trainers, MemberRole.PEER: peers, MemberRole.READER: [*peers, *observers]}[
+            request.sender
+        ]
+        return any(member.address == sender.address for member in listed)

@@ -10,9 +10,10 @@ from typing import Any
 
 from pipelined.aio.clock import Clock
 from pipelined.directory import Directory
+from pipelined.membership.messages import MemberRequest, Reply, send
 from pipelined.membership.records import Peer
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
-from transports.rpc import Endpoint, Response, Unreachable
+from transports.rpc import Endpoint, Unreachable
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Asking:
     def __init__(self, endpoint: Endpoint, view: MembershipView):
         self._endpoint, self._view = endpoint, view
 
-    async def request(self, who: Peer, topic: str, *arrays: Any, limit: float | None = None, **note: Any) -> Response:
+    async def request(self, who: Peer, request: MemberRequest[Reply], limit: float | None = None) -> Reply:
         """Send a request to a peer, addressed to the incarnation in its record.
 
         Args:
@@ -45,17 +46,17 @@ class Asking:
         Raises:
             NoLongerValid: the peer is gone, cannot be reached, or timed out; whether it carried out the request is
                 unknown.
-            Rejected: by the peer's handler.
+            Rejected: by the peer's handler, or Malformed: its reply cannot be read.
         """
         async with self._view.while_holds(lambda: self._view.is_here(who)) as scope:
             if limit is not None:
                 scope.reschedule(asyncio.get_running_loop().time() + limit)
             try:
-                return await self._endpoint.request(who.address, topic, *arrays, note={"to": who.incarnation, **note})
+                return await send(self._endpoint, who.address, request, who.incarnation)
             except Unreachable as error:
                 raise NoLongerValid(str(error)) from error
 
-    async def insist(self, who: Peer, topic: str, **note: Any) -> None:
+    async def insist(self, who: Peer, request: MemberRequest[Any]) -> None:
         """Repeat a request until a reply comes or the peer is gone.
 
         Raises:
@@ -63,6 +64,6 @@ class Asking:
         """
         while self._view.is_here(who):
             with suppress(NoLongerValid):
-                await self.request(who, topic, **note)
+                await self.request(who, request)
                 return
             await self._view.next_change(RETRY_S)

@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 
 from pipelined.actors.executor import Executor
+from pipelined.membership.fields import Malformed
+from pipelined.membership.reasons import Reason
 from pipelined.state.manifest import Manifest, TransferError, cut, describe
+from pipelined.state.messages import FetchChunk, FetchTotals, MissedTotals, StateChunk, StateManifest
 from pipelined.state.stage import StatefulStage
 from pipelined.state.steps import AppliedStep
 from pipelined.state.versions import Version
 from transports import Block
-from transports.rpc import Rejected, Request, Response
-from transports.rpc.fields import field, whole
+from transports.rpc import Party, Rejected
 
 Beside = Callable[[Callable[[], Manifest]], Awaitable[Manifest]]
 MOST_TOTALS = 12
@@ -67,8 +69,8 @@ class Donor:
         )  # by address: the step at which a peer last needed totals
         self._describing = asyncio.Lock()
 
-    async def manifest(self, request: Request, version: Callable[[], Version]) -> Response:
-        """Reply to `manifest`: the digests of the chunks, with the notes `step`, `lineage` and `root`.
+    async def manifest(self, sender: Party, version: Callable[[], Version]) -> StateManifest:
+        """The manifest of the kept copy, which is made first if there is none.
 
         Args:
             version: returns the version of the stage; called when the device copies, because a step may come before.
@@ -79,42 +81,40 @@ class Donor:
                 self._copy = Copy(version(), copied(self._stage.state()))
             return self._copy
 
-        self._note(request)
+        self._note(sender)
         async with self._describing:  # once for all requests
             kept = self._copy or (await self._device.run("copy", copy))[0]
             if kept.manifest is None:
                 kept.manifest = await self._beside(lambda: describe(kept.state))
-        return Response((kept.manifest.digests,), {**kept.version._asdict(), "root": kept.manifest.root})
+        return StateManifest(*kept.version, kept.manifest.root, np.frombuffer(kept.manifest.digests, np.uint8))
 
-    async def chunk(self, request: Request) -> Response:
-        """Reply to `chunk`: one chunk of the state with this root. Raises Rejected: it is not kept, or malformed."""
-        self._note(request)
+    async def chunk(self, request: FetchChunk, sender: Party) -> StateChunk:
+        """One chunk of the state with this root. Raises Rejected: it is not kept; Malformed: no such chunk."""
+        self._note(sender)
         copy = self._copy
-        if copy is None or copy.manifest is None or request.note.get("root") != copy.manifest.root:
-            raise Rejected("not kept")
+        if copy is None or copy.manifest is None or request.root != copy.manifest.root:
+            raise Rejected(Reason.NOT_KEPT)
         try:
-            return Response(cut(copy.state, copy.manifest, request.note.get("index")))
+            return StateChunk(cut(copy.state, copy.manifest, request.index))
         except TransferError as error:
-            raise Rejected("malformed", why=str(error)) from error
+            raise Malformed(str(error)) from error
 
-    async def totals(self, request: Request) -> Response:
-        """Reply to `totals`: the totals of the steps from a version on, in order, as many as fit, at least one.
-
-        The notes `scales` and `lineages` hold the scale of each step and the lineage after it.
+    async def totals(self, request: FetchTotals, sender: Party) -> MissedTotals:
+        """The totals of the steps from a version on, in order, as many as fit, at least one.
 
         Raises:
             Rejected: the first of these totals is not kept.
         """
-        self._note(request)
-        at, found, nbytes = (whole(request.note, "step"), field(request.note, "lineage")), list[AppliedStep](), 0
+        self._note(sender)
+        at, found, nbytes = request.version, list[AppliedStep](), 0
         for taken in self._applied:
             if taken.before == at and (not found or nbytes + taken.total.nbytes <= AT_ONCE):
                 found.append(taken)
                 at, nbytes = taken.after, nbytes + taken.total.nbytes
         if not found:
-            raise Rejected("not kept", step=at[0])
+            raise Rejected(Reason.NOT_KEPT, step=at.step)
         scales, lineages = [each.scale for each in found], [each.after.lineage for each in found]
-        return Response(tuple(each.total for each in found), {"scales": scales, "lineages": lineages})
+        return MissedTotals(tuple(scales), tuple(lineages), tuple(Block.of(each.total) for each in found))
 
     def took(self, before: Version, after: Version, total: np.ndarray, scale: float) -> None:
         """Note a step with its total, which the caller must not write to any more."""
@@ -135,8 +135,8 @@ class Donor:
             self._waiting.setdefault(each, self._steps)
         self._forget()
 
-    def _note(self, request: Request) -> None:
-        self._waiting[request.sender.address] = self._steps
+    def _note(self, sender: Party) -> None:
+        self._waiting[sender.address] = self._steps
 
     def _is_recent(self, step: int) -> bool:
         return self._steps - step <= MOST_TOTALS

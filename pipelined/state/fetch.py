@@ -14,16 +14,17 @@ from pipelined.aio.backoff import Backoff
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.membership.probe import Probe
+from pipelined.membership.reasons import Reason
 from pipelined.membership.records import Peer
 from pipelined.membership.view import MembershipView, NoLongerValid
 from pipelined.state.manifest import Download, Layout, TransferError, expect, layout_of
+from pipelined.state.messages import FetchChunk, FetchManifest
 from pipelined.state.rendezvous import by_preference
 from pipelined.state.stage import StatefulStage
-from pipelined.state.steps import AppliedStep, fetch_steps, lineage_of
+from pipelined.state.steps import AppliedStep, fetch_steps
 from pipelined.state.versions import Version
 from transports import Block
-from transports.rpc import Rejected, Response
-from transports.rpc.fields import field, whole
+from transports.rpc import Rejected
 
 Find = Callable[[Version, Layout], Awaitable[Mapping[str, Block] | None]]
 """Returns the tensors of a layout at a version; None if this peer finds no saved ones."""
@@ -139,7 +140,7 @@ class Joining:
                 for step in await fetch_steps(self._client, donor, self.version, self._stage.sums):
                     await self._take(step)
         except Rejected as rejection:
-            if rejection.reason != "not kept":
+            if rejection.reason != Reason.NOT_KEPT:
                 raise
         return self.version == self._view.version
 
@@ -151,16 +152,15 @@ class Joining:
         await self._device.run("step", take)
 
     async def _fetch(self, donor: Peer) -> None:
-        response = await self._client.request(donor, "manifest")
-        manifest = expect(await self._layout(), _only(response), field(response.note, "root"))
-        version = Version(whole(response.note, "step"), lineage_of(response.note))
+        reply = await self._client.request(donor, FetchManifest())
+        manifest = expect(await self._layout(), reply.digests.tobytes(), reply.root)
         if self._download is None or self._download.manifest.root != manifest.root:
             self._download = Download(manifest)
         limit = asyncio.Semaphore(UNDER_WAY)
         async with Nursery() as tasks:
             for index in list(self._download.missing):
                 tasks.create_task(self._fetch_chunk(donor, index, limit))
-        await self._load(self._download.finish(), version)
+        await self._load(self._download.finish(), reply.version)
 
     async def _layout(self) -> Layout:
         """The layout of this stage's state. A GPU copies the state to the host for this."""
@@ -178,11 +178,5 @@ class Joining:
     async def _fetch_chunk(self, donor: Peer, index: int, limit: asyncio.Semaphore) -> None:
         async with limit:
             root = self._download.manifest.root
-            response = await self._client.request(donor, "chunk", root=root, index=index)
-            self._download.add(index, response.blocks)
-
-
-def _only(response: Response) -> Block:
-    if len(response.blocks) != 1 or response.blocks[0].dtype == "bfloat16":
-        raise TransferError(f"an answer of other arrays than were asked for (arrays: {len(response.blocks)})")
-    return response.blocks[0]
+            reply = await self._client.request(donor, FetchChunk(root, index))
+            self._download.add(index, reply.parts)

@@ -122,19 +122,16 @@ def describe(state: Mapping[str, Any], chunk: int = CHUNK) -> Manifest:
     return Manifest(sizes.layout, digests, chunk)
 
 
-def expect(layout: Layout, digests: Any, root: Any, chunk: int = CHUNK) -> Manifest:
+def expect(layout: Layout, digests: bytes, root: bytes, chunk: int = CHUNK) -> Manifest:
     """Make the manifest of a donor's state from the digests and the root that it sent.
 
     Args:
         layout: of this process's own state of the same stage.
-        digests: bytes from the network.
+        digests: from the network.
         root: of the expected state, from the network or agreed on by the stage.
     Raises:
         TransferError: these are not the digests of a state of this layout with this root.
     """
-    digests = bytes(digests.data) if isinstance(digests, Block) else digests
-    if not isinstance(digests, bytes) or not isinstance(root, bytes):
-        raise TransferError(f"a manifest of no bytes (digests: {type(digests).__name__}, root: {type(root).__name__})")
     sizes = Manifest(layout, b"", chunk)
     count = -(-sizes.nbytes // chunk)
     if len(digests) != count * DIGEST:

@@ -11,9 +11,8 @@ import numpy as np
 from pipelined.membership.client import Asking
 from pipelined.membership.records import Peer
 from pipelined.state.manifest import TransferError
+from pipelined.state.messages import FetchTotals, MissedTotals
 from pipelined.state.versions import Version
-from transports.rpc import Response
-from transports.rpc.fields import field, number
 
 
 class AppliedStep(NamedTuple):
@@ -42,25 +41,16 @@ async def fetch_steps(
         NoLongerValid: the donor is gone, or timed out.
         TransferError: the reply is malformed.
     """
-    response = await asking.request(donor, "totals", limit=limit, **version._asdict())
-    return list(_read(response, version, like))
+    reply = await asking.request(donor, FetchTotals(*version), limit)
+    return list(_steps_of(reply, version, like))
 
 
-def _read(response: Response, version: Version, like: np.ndarray) -> Iterator[AppliedStep]:
-    scales, lineages = field(response.note, "scales"), field(response.note, "lineages")
-    if not type(scales) is type(lineages) is list or not 0 < len(scales) == len(lineages) == len(response.blocks):
-        raise TransferError(f"totals without a scale and a lineage each (totals: {len(response.blocks)})")
-    for block, scale, lineage in zip(response.blocks, scales, lineages, strict=True):
+def _steps_of(reply: MissedTotals, version: Version, like: np.ndarray) -> Iterator[AppliedStep]:
+    if not len(reply.scales) == len(reply.lineages) == len(reply.totals):
+        raise TransferError(f"totals without a scale and a lineage each (totals: {len(reply.totals)})")
+    for block, scale, lineage in zip(reply.totals, reply.scales, reply.lineages, strict=True):
         if (block.dtype, tuple(block.shape)) != (like.dtype.name, like.shape):
             raise TransferError(f"a total of another stage (shape: {tuple(block.shape)}, here: {like.shape})")
-        after = Version(version.step + 1, lineage_of({"lineage": lineage}))
-        yield AppliedStep(version, after, block.numpy(), number({"scale": scale}, "scale"))
+        after = Version(version.step + 1, lineage)
+        yield AppliedStep(version, after, block.numpy(), scale)
         version = after
-
-
-def lineage_of(note: object) -> str:
-    """The lineage in the note of a reply. Raises TransferError: the note has no lineage."""
-    lineage = field(note, "lineage")
-    if type(lineage) is not str:
-        raise TransferError(f"an answer of no lineage (got: {lineage!r:.40})")
-    return lineage

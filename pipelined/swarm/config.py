@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 import msgpack
 
 from pipelined.errors import UsageError
+from pipelined.membership.reasons import Next, Reason
+from transports.rpc import Rejected
 
 
 class OtherModel(UsageError):
@@ -13,6 +15,13 @@ class OtherModel(UsageError):
 
     def __init__(self, ours: str, theirs: str):
         super().__init__(f"this swarm has another model, code or tokenizer (here: {ours}, there: {theirs}); use theirs")
+
+
+def stop_if_refused(rejection: Rejected) -> None:
+    """Raises UsageError: the leader rejects this process for good, because its model or its protocol differs."""
+    reason = Reason.of(rejection)
+    if reason is not None and reason.next is Next.STOP:
+        raise UsageError(f"the leader refuses this process: {rejection}; use its release and its model") from rejection
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
+from pipelined.membership.messages import send
+from pipelined.membership.reasons import Reason
 from pipelined.membership.records import CAME
 from pipelined.membership.view import RETRY_S, NoLongerValid
+from pipelined.swarm.config import stop_if_refused
+from pipelined.swarm.protocol.work import AssignedStage, GetStage
 from pipelined.swarm.view import SwarmView
-from transports.rpc import Endpoint, Rejected, Request, Response, Unreachable
-from transports.rpc.fields import field, whole
-
-PLACE = "place"
+from transports.rpc import Endpoint, Party, Rejected, Unreachable
 
 
 class Choosing:
@@ -36,7 +37,7 @@ class Choosing:
         """Announce this peer, and send requests to the leader until a leader replies with a stage.
 
         Raises:
-            LeaseLost, CutOff: as `Directory.transact`.
+            LeaseLost, CutOff: as `Directory.transact`. UsageError: the leader has another version of the protocol.
         Cost: a round trip with the directory and, at the same time, one with the leader.
         """
         news = {CAME + self._name: self._endpoint.address.encode()}
@@ -52,14 +53,16 @@ class Choosing:
             leader = self._view.leader
             try:
                 async with self._view.while_holds(lambda leader=leader: self._view.leader == leader):
-                    response = await self._endpoint.request(leader.address, PLACE, note={"name": self._name})
-                stage = whole(response.note, "stage")
+                    stage = (await send(self._endpoint, leader.address, GetStage(self._name))).stage
                 if stage < self._stages:
                     return stage
                 why = f"it said stage {stage}, and the model has {self._stages}"
             except NoLongerValid:
                 continue
-            except (Unreachable, Rejected) as error:
+            except Rejected as rejection:
+                stop_if_refused(rejection)
+                why = str(rejection)
+            except Unreachable as error:
                 why = str(error)
             if (told := f"{leader.name}: {why}") != said:  # warn once a reason: the request is sent five times a second
                 said = told
@@ -77,20 +80,19 @@ class Placing:
     def __init__(self, view: SwarmView, stages: int):
         self._view, self._stages = view, stages
 
-    async def place(self, request: Request) -> Response:
+    async def place(self, request: GetStage, sender: Party) -> AssignedStage:
         """Reply to one newcomer with its stage.
 
         Raises:
             Rejected: "stranger": the directory has no newcomer of this name and address.
         """
-        name = str(field(request.note, "name"))
-        address, came = request.sender.address, self._view.came
+        name, address, came = request.name, sender.address, self._view.came
         try:
             async with asyncio.timeout(RETRY_S):  # the announcement may not have arrived here yet
                 await self._view.wait_for(lambda: name in came and came[name].address == address)
         except TimeoutError:
-            raise Rejected("stranger", address=address) from None
-        return Response(note={"stage": self.stage_for(name)})
+            raise Rejected(Reason.STRANGER, address=address) from None
+        return AssignedStage(self.stage_for(name))
 
     def stage_for(self, name: str) -> int:
         """The first lost stage that the newcomer has saved at the head's version; else the stage with the fewest peers.

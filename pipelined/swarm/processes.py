@@ -9,6 +9,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.registration import registered
 from pipelined.membership.client import Node
+from pipelined.membership.messages import Status, StatusReply, serve
 from pipelined.membership.records import TRAINERS, Trainer
 from pipelined.membership.view import RETRY_S
 from pipelined.swarm.committed_steps import CommittedSteps
@@ -19,11 +20,11 @@ from pipelined.swarm.leader.rebalance import Moves, moves
 from pipelined.swarm.leader.recovery import Rollback
 from pipelined.swarm.peer.peer import Build, PeerConfig, StagePeer
 from pipelined.swarm.peer.service import events_asked_for
-from pipelined.swarm.placement import PLACE
+from pipelined.swarm.protocol.work import GetStage, GetWork
 from pipelined.swarm.records import Head
 from pipelined.swarm.trainer.trainer import Data, SwarmTrainer
 from pipelined.swarm.view import SwarmView
-from transports.rpc import Endpoint, Request, Response
+from transports.rpc import Endpoint, Party
 
 
 class PeerProcess:
@@ -82,9 +83,9 @@ class TrainerProcess:
         Raises:
             OtherModel: the swarm trains another model. Else the first error of any of its parts.
         """
-        self._endpoint.handle("work", self.leader.work)
-        self._endpoint.handle(PLACE, self.leader.place)
-        self._endpoint.handle("status", self._status)
+        serve(self._endpoint, GetWork, self.leader.work)
+        serve(self._endpoint, GetStage, self.leader.place)
+        serve(self._endpoint, Status, self._status)
         await _beside(self._over(), self.view.follow(), self._live(), _failure(self._endpoint))
 
     @property
@@ -105,12 +106,12 @@ class TrainerProcess:
         """
         return due(head or self.view.head, self.view.evaluated, self._rules, self._steps)
 
-    async def _status(self, request: Request) -> Response:
+    async def _status(self, request: Status, sender: Party) -> StatusReply:
         left, unscored = self.leader.left, self.leader.unscored
         leading = {"leads": left is not None, "left": left, "unscored": unscored, **self.leader.progress}
         unheard = {"rejected": dict(self._endpoint.invalid_input), "refused": dict(self._endpoint.rejected_requests)}
         told = {**self.trainer.status(), **leading, **unheard, "cut_off": self.view.cut_off}
-        return Response(note={**told, **events_asked_for(request)})
+        return StatusReply({**told, **events_asked_for(request)})
 
     async def _over(self) -> None:
         view = self.view

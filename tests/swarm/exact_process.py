@@ -67,7 +67,7 @@ def strike_at(phase, times, befall):
     original, left = getattr(owner, method), [times]
 
     def struck(*args, **kwargs):
-        left[0] -= phase not in ONLY or ONLY[phase] in [arg for arg in args if type(arg) is str]
+        left[0] -= phase not in ONLY or ONLY[phase] in [getattr(arg, "topic", None) for arg in args]
         if left[0] == 0:
             left[0] = -1
             befall()

@@ -27,10 +27,10 @@ def told(kind):
 def refuse_pieces(monkeypatch, culprit):
     plain = AllReduce.take
 
-    async def take(self, request):
+    async def take(self, request, sender):
         if self._members[self._me].name == culprit:
             raise Rejected("strange piece", arrays="float64")
-        return await plain(self, request)
+        return await plain(self, request, sender)
 
     monkeypatch.setattr(AllReduce, "take", take)
 

@@ -5,6 +5,7 @@ what an honest one would; one has no key, and says bytes to every port.
 """
 
 import asyncio
+import dataclasses
 import random
 import socket
 import tracemalloc
@@ -18,10 +19,13 @@ from pipelined.aio.clock import RealClock, run_virtual
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.registration import registered
-from pipelined.membership import records
 from pipelined.membership.client import Node
+from pipelined.membership.messages import VERSION, Status, send
+from pipelined.membership.reasons import Reason
+from pipelined.membership.records import TRAINERS, Trainer
 from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.protocol.requests import REQUESTS
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.over_tcp import end_in_order
 from tests.swarm.virtual_swarm import VirtualSwarm
@@ -40,11 +44,8 @@ TOPICS = {
     "trainer": ["work", "status", "directory.alive", "nonsense"],
     "directory": [f"directory.{name}" for name in ("read", "changes", "transact", "grant", "renew", "revoke")],
 }
-KNOWN = {
-    "stale", "behind", "stranger", "malformed", "not finite", "not kept", "not leading", "unknown topic", "too large",
-    "busy", "failed", "strange piece", "round aborted", "not prepared", "left", "another directory", "overlap",
-    "bad request",
-}  # fmt: skip
+KINDS = {kind.topic: kind for kind in REQUESTS}
+KNOWN = {*Reason, "another directory", "bad request"}
 
 
 class Hostile:
@@ -60,8 +61,8 @@ class Hostile:
 
     async def run(self, endpoint, directory, clock):
         """Be a trainer as far as anybody knows, and ask until cancelled."""
-        async with registered(directory, f"{records.TRAINERS}mallory", 1.0, clock) as place:
-            await place.put(records.Trainer("mallory", endpoint.address, place.incarnation, self.swarm.rules.digest))
+        async with registered(directory, f"{TRAINERS}mallory", 1.0, clock) as place:
+            await place.put(Trainer("mallory", endpoint.address, place.incarnation, self.swarm.rules.digest))
             self.incarnation = place.incarnation
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(16):
@@ -89,40 +90,41 @@ class Hostile:
         return whom, topic, arrays, self._note(whom, topic, arrays, codecs)
 
     def _note(self, whom, topic, arrays, codecs):
-        """Mostly a dict of the fields that are read, some right and some strange; but never a whole right question."""
+        """Mostly the list of a request's fields, some right and some strange; but never a whole right request."""
         draw, head = self._draw, self.swarm.heads[-1]
         if draw.random() < 0.15:
             return self._strange()
         known = self.swarm.trainers["t0"].view.peers.get(whom)
         two = topic == "backward" or (topic == "evaluate" and draw.random() < 0.5)
-        counts = [draw.randint(0, len(arrays)), 0]
-        counts[1] = len(arrays) - counts[0]
-        note = {
-            "to": known.incarnation if known else 0,
+        first = len(arrays) // 2 if two else len(arrays)
+        right = {
             "step": head.step,
             "lineage": head.lineage,
             "index": draw.randint(0, 8 + HELD_OUT),
-            "codecs": codecs[: 1 + two],
-            "blocks": counts if two else [len(arrays)],
+            "inputs": [first, codecs[0]],
+            "given": [len(arrays) - first, codecs[1]],
+            "labels": [len(arrays) - first, codecs[1]] if two else None,
+            "part": [len(arrays), codecs[0]],
             "count": True,
             "round": [self.swarm.trainers["t0"].view.leader_revision, draw.randint(0, 1 << 40)],
             "members": [[whom, f"virtual://{whom}", 1]],
             "keep": False,
-            "from": 0,
-            "start": 0,
+            "within": 0.0,
+            "coded": True,
             "root": b"\0" * 32,
             "name": "mallory",
-            "incarnation": self.incarnation,
+            "incarnation": self.incarnation if topic != "work" else self._strange(),  # else it would get work
+            "done": [head.step, 0, 0, [[0, "mallory"]], None],
+            "position": 0,
+            "start": 0,
             "slot": 0,
-            "done": {"step": head.step, "index": 0, "revision": 0, "counted": [[0, "mallory"]]},
+            "events": False,
         }
-        if topic == "work":  # whoever is a trainer is given work; this one would not do it
-            note["incarnation"] = self._strange()
-        for name in draw.sample(sorted(note), draw.randint(0, 2)):
-            if draw.random() < 0.3:
-                del note[name]
-            else:
-                note[name] = self._strange()
+        fields = dataclasses.fields(KINDS[topic]) if topic in KINDS else ()
+        incarnation = known.incarnation - (draw.random() < 0.05) if known else 0
+        note = [VERSION, incarnation, *(right.get(field.name) for field in fields)]
+        for at in draw.sample(range(len(note)), draw.randint(0, 2)):
+            note[at : at + 1] = [] if draw.random() < 0.3 else [self._strange()]
         return note
 
     def _strange(self, depth=0):
@@ -155,7 +157,7 @@ class Hostile:
     def _coded(self):
         """What a codec made, and then was made worse: a bomb, scales that are no numbers, another header."""
         draw, codec = self._draw, self._draw.choice(["zstd", "blockwise8", "bf16", "fp16"])
-        packed = pack(codec, [np.zeros(1 << 21 if codec == "zstd" else 4096, np.float32)], "what is sent")
+        packed = pack(codec, [np.zeros(1 << 20 if codec == "zstd" else 4096, np.float32)], "what is sent")
         blocks, note = list(packed.blocks), packed.note
         if draw.random() < 0.5:
             strange = np.float32(draw.choice([np.nan, np.inf, -1.0]))
@@ -179,8 +181,18 @@ async def troubled(seed, codec):
     measured = swarm.trainers["t0"].view.evaluated
     assert (measured.step, measured.loss) == (STEPS, swarm.reference.score(STEPS, HELD_OUT))
     assert hostile.refused - KNOWN == set(), "refused without a name"
-    assert {"malformed", "stranger", "not finite", "stale", "unknown topic", "too large"} <= hostile.refused
-    told = [(await swarm.watcher.request(f"virtual://{name}", "status")).note["refused"] for name in swarm.peers]
+    expected = {
+        "malformed",
+        "another version",
+        "stranger",
+        "not finite",
+        "wrong incarnation",
+        "unknown topic",
+        "too large",
+    }
+    assert expected <= hostile.refused
+    statuses = [await send(swarm.watcher, f"virtual://{name}", Status()) for name in swarm.peers]
+    told = [status.facts["refused"] for status in statuses]
     assert all(each["malformed"] and each["stranger"] and sum(each.values()) > 50 for each in told), told
     assert not any(each.failed.done() for each in swarm.endpoints.values()), "a handler failed"
     await swarm.close()

@@ -20,6 +20,8 @@ from pipelined.membership import records
 from pipelined.membership.client import Node
 from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.protocol.passes import Backward
+from pipelined.swarm.protocol.work import GetWork
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.over_tcp import end_in_order
 from tests.unit.transports.rpc.hostile import KEY, forged, intruder, request, resident, until_lost
@@ -57,21 +59,22 @@ def said(topic):
 
 
 def asked_of_a_peer(step, lineage, to):
-    """Topic, arrays, note and what the refusal is called, of a member that asks for what it must not."""
+    """A request, the incarnation that it names, and its rejection, of a member that asks for what it must not."""
     right, labels = np.arange(WIDTH, dtype=np.float64), np.ones(WIDTH)
-    note = {"to": to, "step": step, "lineage": lineage, "index": 0, "codecs": [None, None], "blocks": [1, 1]}
     strange = [np.full(each.shape, np.nan, np.float32) if each.dtype == "float32" else each for each in SCALED.blocks]
-    bomb = {**note, "codecs": [BOMB.note, None], "blocks": [len(BOMB.blocks), 1]}
-    scaled = {**note, "codecs": [SCALED.note, None], "blocks": [len(strange), 1]}
+
+    def backward(inputs=(right,), given=labels, note=None, step=step, index=0):
+        return Backward(step, index, lineage, (inputs, note), ((given,), None), False)
+
     return {
-        "a compression bomb": ("backward", [*BOMB.blocks, labels], bomb, "malformed"),
-        "scales that are no numbers": ("backward", [*strange, labels], scaled, "malformed"),
-        "an index of -1": ("backward", [right, labels], {**note, "index": -1}, "malformed"),
-        "a wrong shape": ("backward", [np.zeros(WIDTH + 1), labels], note, "malformed"),
-        "no finite gradient": ("backward", [right, np.full(WIDTH, np.nan)], note, "not finite"),
-        "an older incarnation": ("backward", [right, labels], {**note, "to": to - 1}, "stale"),
-        "an older step": ("backward", [right, labels], {**note, "step": step - 1}, "stale"),
-        "too much": ("backward", [np.zeros(1 << 21), labels], note, "too large"),
+        "a compression bomb": (backward(BOMB.blocks, note=BOMB.note), to, "malformed"),
+        "scales that are no numbers": (backward(strange, note=SCALED.note), to, "malformed"),
+        "an index of -1": (backward(index=-1), to, "malformed"),
+        "a wrong shape": (backward((np.zeros(WIDTH + 1),)), to, "malformed"),
+        "no finite gradient": (backward(given=np.full(WIDTH, np.nan)), to, "not finite"),
+        "an older incarnation": (backward(), to - 1, "wrong incarnation"),
+        "an older step": (backward(step=step - 1), to, "step passed"),
+        "too much": (backward((np.zeros(1 << 21),)), to, "too large"),
     }
 
 
@@ -121,8 +124,8 @@ class Swarm:
                 head = view.head
                 for case in asked_of_a_peer(head.step, head.lineage, peer.incarnation):
                     outcomes[peer.name, case] = await self._ask_a_peer(peer, case)
-            slot = {"name": "mallory", "incarnation": place.incarnation - 1, "slot": 0}
-            outcomes["t0", "an older incarnation"] = await self._outcome("t0", "work", [], slot, "stranger")
+            note, _ = GetWork("mallory", place.incarnation - 1, 0, None).packed()
+            outcomes["t0", "an older incarnation"] = await self._outcome("t0", "work", [], note, "stranger")
             for case, body in {"nonsense": b"\xc1", "deep nesting": b"\x91" * 50_000, "nothing": b""}.items():
                 outcomes["directory", case] = await self._outcome(
                     "directory", "directory.read", [body], None, "bad request"
@@ -133,9 +136,10 @@ class Swarm:
         """Where a step is taken meanwhile, what is asked is past: it is asked again."""
         while True:
             head = self.trainer.view.head
-            topic, arrays, note, reason = asked_of_a_peer(head.step, head.lineage, peer.incarnation)[case]
-            outcome = await self._outcome(peer.name, topic, arrays, note, reason)
-            if outcome[0] != "stale" or reason == "stale":
+            request, incarnation, reason = asked_of_a_peer(head.step, head.lineage, peer.incarnation)[case]
+            note, arrays = request.packed(incarnation)
+            outcome = await self._outcome(peer.name, request.topic, arrays, note, reason)
+            if outcome[0] == reason or outcome[0] not in ("step passed", "behind", "other lineage"):
                 return outcome
 
     async def _outcome(self, name, topic, arrays, note, expected):
@@ -173,6 +177,6 @@ def test_each_of_a_list_is_refused_by_name_at_every_port_and_changes_nothing():
     for name, (rejected, _) in counted.items():
         assert rejected == {reason: 1 for _, reason in said("").values()} | {"wrong key": 1}, name
     for name in ("p0", "p1"):
-        assert {"malformed", "not finite", "stale", "too large"} <= counted[name][1].keys()
+        assert {"malformed", "not finite", "wrong incarnation", "step passed", "too large"} <= counted[name][1].keys()
     assert counted["t0"][1]["stranger"] == 1 and counted["directory"][1]["bad request"] == 3
     assert all(np.array_equal(each, Reference(1, BATCH).weights(STEPS, 0)) for each in weights)

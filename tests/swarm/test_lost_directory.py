@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from apps.swarm.status.look import look
+from pipelined.membership.messages import Status, send
 from pipelined.swarm.records import members_of
 from tests.swarm.virtual_swarm import VirtualSwarm
 
@@ -15,7 +16,7 @@ HOUR_S = 3600.0
 
 async def status(swarm, name):
     """What a party says of itself, asked by the watcher."""
-    return (await swarm.watcher.request(f"virtual://{name}", "status")).note
+    return (await send(swarm.watcher, f"virtual://{name}", Status())).facts
 
 
 def passes(swarm):

@@ -21,10 +21,10 @@ def refuse_pieces(monkeypatch, culprit, until=lambda: False):
     """The culprit refuses what the others bring: say, for its codec, its memory, or another version."""
     plain = AllReduce.take
 
-    async def take(self, request):
+    async def take(self, request, sender):
         if self._members[self._me].name == culprit and not until():
             raise Rejected("strange piece", arrays="float64")
-        return await plain(self, request)
+        return await plain(self, request, sender)
 
     monkeypatch.setattr(AllReduce, "take", take)
 

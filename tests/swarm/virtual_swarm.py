@@ -14,6 +14,7 @@ from pipelined.directory import MemoryDisk
 from pipelined.state.manifest import layout_of
 from pipelined.state.store import StoreError
 from pipelined.swarm.config import Rules
+from pipelined.swarm.protocol.rounds import Reduce
 from pipelined.swarm.records import name_digest
 from pipelined.swarm.simulated import DIRECTORY, VirtualParties
 from pipelined.swarm.view import SwarmView
@@ -198,8 +199,8 @@ class VirtualSwarm(VirtualParties):
         def noting(handler):
             async def reduce(request):
                 response = await handler(request)
-                replica, (term, attempt) = process.peer.replica, request.note["round"]
-                self.summed[f"{term}.{attempt}"][replica.index][replica.name] = frozenset(replica.counted)
+                replica, name = process.peer.replica, Reduce.parse(request)[0].round
+                self.summed[str(name)][replica.index][replica.name] = frozenset(replica.counted)
                 return response
 
             return reduce

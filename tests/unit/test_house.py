@@ -63,7 +63,7 @@ NOT_YET = {
     "constructors with over 2 callables": (1, 1),
     "functions with over 5 parameters not keyword-only": (5, 5),
     "longest file, lines": (330, 3),
-    "lines": (47_250, 4),
+    "lines": (48_150, 4),
     "class names in two places": (8, 8),
     "avoided words in messages": (4, 4),
     "test names with avoided words": (170, 170),

@@ -17,6 +17,7 @@ from apps.swarm.waiting import MOMENT_S, waits_for
 from pipelined.aio import events
 from pipelined.directory import CutOff, Directory, Entry, View
 from pipelined.errors import UsageError
+from pipelined.membership.messages import Status, send
 from pipelined.membership.records import (
     LEADER,
     OBSERVERS,
@@ -259,6 +260,6 @@ async def _query_all(endpoint: Endpoint, members: Sequence[Peer | Trainer]) -> l
 async def _query(endpoint: Endpoint, address: str) -> Look:
     try:
         async with asyncio.timeout(SILENT_S):
-            return checked((await endpoint.request(address, "status", note={"events": True})).note) | {"silent": False}
+            return checked((await send(endpoint, address, Status(events=True))).facts) | {"silent": False}
     except (TimeoutError, Unreachable, Rejected):
         return {"silent": True}

@@ -5,13 +5,12 @@ before its step became current stays in use, with its assignments. The step and 
 queue; a report that names another queue is dropped.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pipelined.aio.notifier import Notifier
 from pipelined.swarm.leader.evaluation import Evaluating
 from pipelined.swarm.leader.work_queue import WorkQueue
-from pipelined.swarm.protocol import read_work_report
+from pipelined.swarm.protocol.work import WorkItem, WorkReport
 from pipelined.swarm.records import Head
 from pipelined.swarm.view import SwarmView
 
@@ -84,25 +83,19 @@ class Assignments:
         self._open = []
         self._changed.notify_all()
 
-    def take(self, slot: str) -> Mapping[str, Any] | None:
-        """The next microbatch for this slot of a trainer, as fields of the reply; None while no microbatch is free."""
+    def take(self, slot: str) -> WorkItem | None:
+        """The next microbatch for this slot of a trainer; None while no microbatch is free."""
         for step, basis, revision, queue in self._open:
             assigned = queue.take(slot)
             if assigned is not None:
-                named = {"step": step, "index": assigned.index, "lineage": basis, "revision": revision}
-                return {**named, "stages": list(assigned.stages)}
+                return WorkItem(step, assigned.index, assigned.stages, basis, revision)
         return None
 
-    def record_done(self, slot: str, report: Any, stages: int) -> None:
-        """Record the report of a slot that requests more work.
-
-        Raises:
-            Rejected: the report cannot be read.
-        """
-        done = read_work_report(report, stages)
+    def record_done(self, slot: str, done: WorkReport | None) -> None:
+        """Record the report of a slot that requests more work; None: it has none."""
         for opened in self._open:
-            if done is not None and done[:2] == (opened.step, opened.revision):
-                opened.queue.record_done(slot, *done[2:])
+            if done is not None and (done.step, done.revision) == (opened.step, opened.revision):
+                opened.queue.record_done(slot, done.index, done.counted, done.score)
             opened.queue.requeue(lambda held: held == slot)
         self._changed.notify_all()
 

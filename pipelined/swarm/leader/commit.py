@@ -15,12 +15,12 @@ from pipelined.aio.events import emit, warn
 from pipelined.aio.notifier import Notifier
 from pipelined.aio.nursery import Nursery
 from pipelined.membership.client import Asking
+from pipelined.membership.messages import RoundName
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.commit_round import CommitRound, Cover, Failed, Failure
 from pipelined.swarm.leader.connectivity import ConnectivityCheck
 from pipelined.swarm.leader.rebalance import RebalanceTimer
 from pipelined.swarm.leader.work_queue import WorkQueue
-from pipelined.swarm.protocol import RoundName, round_text
 from pipelined.swarm.records import Head
 from pipelined.swarm.view import SwarmView
 
@@ -95,7 +95,7 @@ class CommitLoop:
                 self.phase = "counting"
                 failed.append(self._said(head, attempt, error))
                 plain |= attempt.beyond_codec.keys()
-                if await self._connectivity.evict(attempt.name[0], failed):
+                if await self._connectivity.evict(attempt.name.term, failed):
                     failed.clear()
                 queue.reconcile(attempt.missing(covers))
                 await self._resumed(attempt, covers, queue, backoff.next())
@@ -107,9 +107,7 @@ class CommitLoop:
     def _said(self, head: Head, attempt: CommitRound, error: Failed) -> Sequence[Failure]:
         """Record why an attempt failed. Missing microbatches are common: a peer died, or the leader changed."""
         self.last_failure = f"step {head.step + 1}, attempt {self.attempts}: {error}"
-        (warn if attempt.failures else emit)(
-            "attempt failed", step=head.step + 1, round=round_text(attempt.name), why=error
-        )
+        (warn if attempt.failures else emit)("attempt failed", step=head.step + 1, round=str(attempt.name), why=error)
         for stage, why in attempt.beyond_codec.items():
             warn("sum goes uncoded", step=head.step + 1, stage=stage, codec=self._rules.sums_codec, why=why)
         return attempt.failures
@@ -137,7 +135,7 @@ class CommitLoop:
             stages=head.stages,
             model=head.model,
             step=head.step + 1,
-            round=round_text(attempt.name),
+            round=str(attempt.name),
             members=attempt.members(),
             scale=scale,
             loss=math.fsum(losses) / self._rules.samples,

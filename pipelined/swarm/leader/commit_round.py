@@ -9,29 +9,29 @@ If a member is lost during the sum, the attempt has failed and changes nothing a
 import asyncio
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.membership.client import Asking
+from pipelined.membership.messages import RoundName
+from pipelined.membership.reasons import Blame, Reason
 from pipelined.membership.records import Peer
 from pipelined.membership.view import NoLongerValid
-from pipelined.swarm.protocol import (
-    BEYOND_CODEC,
-    NOT_FINITE,
-    PART_NOT_FINITE,
-    PARTIES,
-    PrepareReply,
-    RoundName,
-    parties_of,
-    read_digest,
-    read_prepare_reply,
-    read_square,
-    tell_members,
-)
+from pipelined.swarm.protocol.rounds import Prepare, Reduce, Resume, RoundMember, parties_of
 from pipelined.swarm.records import Members, members_of
-from transports.rpc import Rejected, Response
+from transports.rpc import Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCounts:
+    """What a peer replied to `Prepare`: the losses of its microbatches by index, and its load."""
+
+    peer: Peer
+    losses: Mapping[int, float]
+    load: float
 
 
 class Cover(NamedTuple):
@@ -68,8 +68,6 @@ def cover(counted: Mapping[str, Set[int]], batch: int) -> Cover:
 
 MOST_NAMED = 3
 """Number of refusals that the text of a failed attempt quotes; the text states how many more there are."""
-ELSEWHERE = ("stale", "behind", "left")
-"""Refusals by a peer at another step or incarnation than the leader knows: it is left out, and not at fault."""
 
 
 class Failure(NamedTuple):
@@ -113,8 +111,8 @@ class CommitRound:
     def __init__(self, name: RoundName, step: int, batch: int, members: Sequence[Sequence[Peer]], asking: Asking):
         self.name, self._step, self._batch = name, step, batch
         self.asked, self._asking = members, asking
-        self.replies: list[dict[str, PrepareReply]] = []
-        self.digests: list[Any] = []
+        self.replies: list[dict[str, PeerCounts]] = []
+        self.digests: list[bytes] = []
         self._said: list[Failure] = []
         self.beyond_codec: dict[int, str] = {}
         self._took, self._plain, self._refused = 0.0, frozenset[int](), dict[str, NoLongerValid | Rejected]()
@@ -210,12 +208,14 @@ class CommitRound:
 
     async def _ask_prepared(self, stage: int, peer: Peer, began: float) -> None:
         try:
-            self.replies[stage][peer.name] = read_prepare_reply(peer, await self._ask(peer, "prepare"))
+            counts = await self._asking.request(peer, Prepare(self.name, self._step))
+            self.replies[stage][peer.name] = PeerCounts(peer, counts.by_index(), counts.load)
             self._took = asyncio.get_running_loop().time() - began
         except NoLongerValid:
             return
         except Rejected as rejection:
-            if rejection.reason not in ELSEWHERE:
+            reason = Reason.of(rejection)
+            if reason is None or reason.blame is not Blame.NEITHER:  # else it is left out, and not at fault
                 self._note(stage, peer, rejection)
 
     async def _ask_reduced(self, peer: Peer, stage: int, covered: Cover, within: float) -> tuple[float, bytes] | None:
@@ -224,17 +224,14 @@ class CommitRound:
         After the first failure the other members have as long as preparing all of them took to report with which
         members they failed: the first report may not name the member that all others name.
         """
-        note = {
-            "members": tell_members([reply.peer for _, reply in sorted(self.replies[stage].items())]),
-            "keep": peer.name in covered.keep,
-            "within": within,
-            "coded": stage not in self._plain,
-        }
+        peers = [reply.peer for _, reply in sorted(self.replies[stage].items())]
+        members = tuple(RoundMember(each.name, each.address, each.incarnation) for each in peers)
+        keep, coded = peer.name in covered.keep, stage not in self._plain
         try:
-            response = await self._ask(peer, "reduce", **note)
-            return read_square(response), read_digest(response)
+            summed = await self._asking.request(peer, Reduce(self.name, members, keep, within, coded))
+            return summed.square, summed.digest
         except (NoLongerValid, Rejected) as error:
-            if _reason(error) == NOT_FINITE:
+            if Reason.of(error) is Reason.NOT_FINITE:
                 raise self._diverged(peer.name, error) from error
             self._take_down(stage, peer, error)
             if self._summing.when() is None:
@@ -243,7 +240,7 @@ class CommitRound:
 
     def _take_down(self, stage: int, peer: Peer, error: NoLongerValid | Rejected) -> None:
         self._refused[peer.name] = error
-        if _reason(error) == BEYOND_CODEC and stage not in self._plain:
+        if Reason.of(error) is Reason.BEYOND_CODEC and stage not in self._plain:
             self.beyond_codec[stage] = str(error)
         else:
             self._note(stage, peer, error)
@@ -251,8 +248,8 @@ class CommitRound:
     def _end_if_diverged(self) -> None:
         """Raises UsageError: no member of a stage has finite sums. If one has, only the others are at fault."""
         for replies in self.replies:
-            reasons = {name: _reason(self._refused.get(name)) for name in replies}
-            if reasons and set(reasons.values()) == {PART_NOT_FINITE}:
+            reasons = {Reason.of(self._refused.get(name)) for name in replies}
+            if reasons == {Reason.PART_NOT_FINITE}:
                 raise self._diverged(*min(self._refused.items()))
 
     def _diverged(self, name: str, error: NoLongerValid | Rejected) -> UsageError:
@@ -262,23 +259,16 @@ class CommitRound:
     def _note(self, stage: int, peer: Peer, error: NoLongerValid | Rejected) -> None:
         """Record which members failed: the two that a refusal names, or else the peer that replied."""
         named, why = parties_of(error), f"{peer.name}: {error}"
-        if not named or not self.replies[stage].keys() >= set(named.values()):
+        if not named or not self.replies[stage].keys() >= set(named):
             self._said.append(Failure(stage, frozenset([peer.name]), why, peer.name))
         else:
-            self._said.append(Failure(stage, frozenset(named.values()), why, peer.name, named[PARTIES[0]]))
+            self._said.append(Failure(stage, frozenset(named), why, peer.name, named[0]))
 
     async def _ask_to_resume(self, peer: Peer, keep: bool) -> None:
         with suppress(Rejected):  # the peer has received a request of another round
-            await self._asking.insist(peer, "resume", round=list(self.name), step=self._step, keep=keep)
-
-    async def _ask(self, peer: Peer, topic: str, **note: Any) -> Response:
-        return await self._asking.request(peer, topic, round=list(self.name), step=self._step, **note)
+            await self._asking.insist(peer, Resume(self.name, keep))
 
 
 def _unconfirmed(failure: Failure) -> Failure:
     """The same failure, between the member that reported it and the member that it had the report from."""
     return failure._replace(members=frozenset([failure.by, failure.through]))
-
-
-def _reason(error: NoLongerValid | Rejected | None) -> str:
-    return error.reason if isinstance(error, Rejected) else ""

@@ -19,6 +19,7 @@ from pipelined.aio.nursery import Nursery, beside
 from pipelined.aio.timeouts import with_timeout
 from pipelined.directory import Conflict, CutOff
 from pipelined.membership.client import Asking
+from pipelined.membership.messages import RoundName
 from pipelined.membership.partition import who_goes
 from pipelined.membership.probe import Probe
 from pipelined.membership.records import EVICTED, LEADER, PEERS, Evicted, Peer
@@ -26,8 +27,8 @@ from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.commit_round import Failure
 from pipelined.swarm.leader.history import MOST_DOUBLINGS, History
-from pipelined.swarm.leader.overdue import Said, overdue, read_said
-from pipelined.swarm.protocol import RoundName, round_text
+from pipelined.swarm.leader.overdue import overdue
+from pipelined.swarm.protocol.rounds import Reach, ReportReach
 from pipelined.swarm.view import SwarmView
 from transports.rpc import Rejected
 
@@ -110,7 +111,8 @@ class ConnectivityCheck:
             await self._probe.clock.sleep(pause)
             passed += pause
             if members is not None:
-                emit("round lasts", round=round_text(name), seconds=passed, peers=sum(map(len, members)))
+                emit("round lasts", round=str(name), seconds=passed, peers=sum(map(len, members)))
+            pause = min(2 * pause, MOST_LEASES * self._rules.lease_s)
             with suppress(Conflict, CutOff):  # the members changed, or the directory is cut off: check again
                 await self._check(name, members, spread)
 
@@ -120,41 +122,41 @@ class ConnectivityCheck:
         unreachable = set(await self._probe.unreachable(peer for peers in stages for peer in peers))
         here = [[peer for peer in peers if view.is_here(peer)] for peers in stages]
         if self._is_to_resign(here, unreachable):
-            await self._resign(name[0])
+            await self._resign(name.term)
         elif members is not None:
             said = await self._said(name, [peer for peers in here for peer in peers if peer.name not in unreachable])
             limit = lambda name: self._limit(name, spread)  # noqa: E731
             waits = overdue(said, limit)
-            cuts = {each: said[each].silent | waits[each] for each in said}
+            cuts = {each: waits[each].union(said[each].silent) for each in said}
             for stage, peers in enumerate(here):
                 names = {peer.name for peer in peers}
-                held = {other for each in names & said.keys() for other in waits[each] - said[each].silent}
+                held = {other for each in names & said.keys() for other in waits[each].difference(said[each].silent)}
                 why = WITHHELD.format(seconds=min(map(limit, held))) if held else UNREACHED
                 self._history.failed({each, other} for each in names for other in cuts.get(each, ()) if other in names)
                 goes = who_goes(peers, cuts, self._history.partners)
-                await self._evict(name[0], stage, goes, said.keys(), why)
+                await self._evict(name.term, stage, goes, said.keys(), why)
 
     def _limit(self, name: str, spread: float) -> float:
         """Seconds for which a member may contribute nothing to a sum; doubled for each earlier eviction in a row."""
         least = max(UNKNOWN * self._rules.lease_s, self._sums.limit or 0.0) + spread
         return least * 2 ** min(self._history.evictions(name), MOST_DOUBLINGS)
 
-    async def _said(self, name: RoundName, peers: Sequence[Peer]) -> dict[str, Said]:
+    async def _said(self, name: RoundName, peers: Sequence[Peer]) -> dict[str, Reach]:
         """The replies by name; a missing member could not be reached."""
         async with Nursery() as tasks:
             asked = {peer.name: tasks.create_task(self._ask(name, peer)) for peer in peers}
         return {peer: task.result() for peer, task in asked.items() if task.result() is not None}
 
-    async def _ask(self, name: RoundName, peer: Peer) -> Said | None:
+    async def _ask(self, name: RoundName, peer: Peer) -> Reach | None:
         """A peer's reply; None: unreachable. A member that has left, or refuses to reply, reports no other member."""
         try:
             patience = 2 * self._probe.patience_s
-            asking = self._asking.request(peer, "hears", round=list(name))
-            return read_said((await with_timeout(self._probe.clock, patience, asking)).note)
+            asking = self._asking.request(peer, ReportReach(name))
+            return await with_timeout(self._probe.clock, patience, asking)
         except TimeoutError:
             return None
         except (NoLongerValid, Rejected):
-            return Said(frozenset(), {}, {})
+            return Reach()
 
     def _is_to_resign(self, stages: Sequence[Sequence[Peer]], unreachable: Set[str]) -> bool:
         """Whether this leader reaches no peer of a stage, or fewer than half of all, and another trainer could lead."""

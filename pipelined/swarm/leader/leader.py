@@ -21,6 +21,9 @@ from pipelined.directory import Conflict, CutOff
 from pipelined.directory.record import Record
 from pipelined.directory.registration import Registration
 from pipelined.membership.client import Asking, Node
+from pipelined.membership.fields import Malformed
+from pipelined.membership.messages import RoundName
+from pipelined.membership.reasons import Reason
 from pipelined.membership.records import LEADER, LeaderRecord
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.state.versions import SavedStage
@@ -33,11 +36,10 @@ from pipelined.swarm.leader.rebalance import Moves, RebalanceTimer
 from pipelined.swarm.leader.recovery import EmergencyReassignment, Rollback
 from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.placement import Placing
-from pipelined.swarm.protocol import RoundName, round_text
+from pipelined.swarm.protocol.work import AssignedStage, GetStage, GetWork, WorkItem
 from pipelined.swarm.records import HEAD, LOST, Head, Lost
 from pipelined.swarm.view import SwarmView
-from transports.rpc import Rejected, Request, Response
-from transports.rpc.fields import field, whole
+from transports.rpc import Party, Rejected
 
 
 class LeadershipLost(Exception):
@@ -121,39 +123,40 @@ class Leader:
             finally:
                 self._assignments.close()
 
-    async def work(self, request: Request) -> Response:
+    async def work(self, request: GetWork, sender: Party) -> WorkItem:
         """Record a slot's report, and reply with its next microbatch as soon as one is free.
 
         Raises:
             Rejected: "not leading"; "stranger": no trainer has this name, address and incarnation; "another model".
         """
-        trainer = self._view.trainers.get(str(field(request.note, "name")))
-        proved = request.sender.address, request.note.get("incarnation")
-        if trainer is None or (trainer.address, trainer.incarnation) != proved:
-            raise Rejected("stranger", address=request.sender.address)
+        trainer = self._view.trainers.get(request.name)
+        if trainer is None or (trainer.address, trainer.incarnation) != (sender.address, request.incarnation):
+            raise Rejected(Reason.STRANGER, address=sender.address)
         if trainer.model != self._rules.digest:
-            raise Rejected("another model", here=self._rules.digest, there=trainer.model)
-        slot = f"{trainer.name}/{whole(request.note, 'slot')}"
-        self._assignments.record_done(slot, field(request.note, "done"), self._rules.stages)
+            raise Rejected(Reason.OTHER_MODEL, here=self._rules.digest, there=trainer.model)
+        if request.done and any(stage >= self._rules.stages for stage in request.done.counted):
+            raise Malformed(f"a stage that the model has not (got: {sorted(request.done.counted)[-1]})")
+        slot = f"{trainer.name}/{request.slot}"
+        self._assignments.record_done(slot, request.done)
         while True:
             if not self._assignments.open:
-                raise Rejected("not leading")
+                raise Rejected(Reason.NOT_LEADING)
             if not self._view.is_here(trainer):  # it left meanwhile: a microbatch assigned now would never be freed
-                raise Rejected("stranger", address=request.sender.address)
-            given = self._assignments.take(slot)
-            if given is not None:
-                return Response(note=given)
+                raise Rejected(Reason.STRANGER, address=sender.address)
+            item = self._assignments.take(slot)
+            if item is not None:
+                return item
             await self._news(self._assignments.late_in)
 
-    async def place(self, request: Request) -> Response:
+    async def place(self, request: GetStage, sender: Party) -> AssignedStage:
         """Reply to a newcomer with the stage that it is to hold.
 
         Raises:
             Rejected: "not leading"; "stranger": the newcomer has not announced itself in the directory.
         """
         if self._view.leader != self._me:
-            raise Rejected("not leading")
-        return await self._placing.place(request)
+            raise Rejected(Reason.NOT_LEADING)
+        return await self._placing.place(request, sender)
 
     async def _lead(self) -> None:
         """Take step after step, while departed members' assignments are freed.
@@ -257,14 +260,14 @@ class Leader:
         """The head at a saved step; None: before the first step."""
         if saved is None:
             return Head(self._rules.stages, self._rules.digest)
-        name = round_text(self._next_name())
+        name = str(self._next_name())
         return Head(
             self._rules.stages, self._rules.digest, saved.step, name, lineage=saved.lineage, basis=saved.lineage
         )
 
     def _next_name(self) -> RoundName:
         self._attempts += 1
-        return self._term, self._attempts
+        return RoundName(self._term, self._attempts)
 
     async def _news(self, seconds: float) -> None:
         """Wait until a queue has changed, or for this many seconds."""

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from pipelined.aio.latency import TimeoutEstimator
-from pipelined.swarm.protocol import Score
+from pipelined.swarm.protocol.work import Score
 
 ENOUGH = 1
 """Latencies from which the limit is computed: a step may have few, and a needless second assignment costs little."""

@@ -12,23 +12,21 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import Nursery
-from pipelined.membership.records import Peer
-from pipelined.swarm.protocol import BEYOND_CODEC, NOT_FINITE, PART_NOT_FINITE, RoundName, parties_of
+from pipelined.membership.messages import RoundName, send
+from pipelined.membership.reasons import Reason
+from pipelined.swarm.protocol.rounds import PartTotal, Reach, RoundMember, SendPart, lost_between, parties_of
 from pipelined.swarm.stages.codec import Coded, Coding
 from transports import Block, WireError
-from transports.rpc import Endpoint, Rejected, Request, Response, Unreachable
-from transports.rpc.fields import field as field_of
+from transports.rpc import Endpoint, Party, Rejected, Unreachable
 
 UNDER_WAY = 4  # chunks requested at once from one owner
 GATHERED = 256 << 20
 """Most bytes of others' parts that an owner holds: the more members, the smaller the chunks."""
-TOPIC = "piece"  # the wire's word for a chunk
 MOST_WHY = 120
 """Characters of one member's reason that another passes on."""
 
@@ -85,7 +83,7 @@ class AllReduce:
         self,
         endpoint: Endpoint,
         name: RoundName,
-        members: Sequence[Peer],
+        members: Sequence[RoundMember],
         me: int,
         sums: np.ndarray,
         *,
@@ -120,12 +118,12 @@ class AllReduce:
             raise self._aborted from None
         except BaseException as error:
             self._scope = None
-            self.abort(str(error), **parties_of(error))
+            self.abort(str(error), parties_of(error))
             raise
         self._scope = None
         return total
 
-    async def take(self, request: Request) -> Response:
+    async def take(self, request: SendPart, sender: Party) -> PartTotal:
         """Receive a member's part of one of this owner's chunks, and reply with the total.
 
         A second part of one member, or a part in another's name, is refused and changes nothing. A part that cannot be
@@ -134,34 +132,29 @@ class AllReduce:
         Raises:
             Rejected: the round was aborted, or the part does not belong to it.
         """
-        note = request.note
-        position, start = note.get("from"), note.get("start")
-        self._check_bringer(position, request)
+        position, start = request.position, request.start
+        if position >= len(self._members) or self._members[position].address != sender.address:
+            raise Rejected(Reason.STRANGE_PART, position=position)
         chunk = self._chunk(start)
         if position in chunk.bringers:
-            raise Rejected("strange piece", position=position)
+            raise Rejected(Reason.STRANGE_PART, position=position)
         chunk.bringers.add(position)
         try:
-            self._bring(chunk, position, await self._part(request, self._span(start)))
+            self._bring(chunk, position, await self._part(request.part, self._span(start)))
         except Rejected as rejection:
-            self.abort(str(rejection), by=self._members[self._me].name, member=self._members[position].name)
+            self.abort(str(rejection), (self._members[self._me].name, self._members[position].name))
             raise
-        blocks, codec_note = await asyncio.shield(chunk.total)
-        return Response(blocks, {"codec": codec_note})
+        return PartTotal(await asyncio.shield(chunk.total))
 
     @property
-    def awaited(self) -> dict[str, dict[str, float]]:
-        """For which members this one waits, by name: seconds since their last part or reply.
-
-        Returns: under `parts` members that have not sent the first of this member's chunks that is incomplete; under
-            `totals` owners that owe this member the total of a chunk. Neither includes this member.
+    def awaited(self) -> Reach:
+        """For which members this one waits: those that have not sent the first of its chunks that is incomplete, and
+        the owners that owe it the total of a chunk. Neither includes this member.
         """
         now, lacking = asyncio.get_running_loop().time(), self._lacking()
         names = [member.name for member in self._members]
-        return {
-            "parts": {names[at]: now - self._came[at] for at in lacking},
-            "totals": {names[at]: now - self._answered[at] for at in self._owing},
-        }
+        parts = {names[at]: now - self._came[at] for at in lacking}
+        return Reach(parts=parts, totals={names[at]: now - self._answered[at] for at in self._owing})
 
     def _lacking(self) -> list[int]:
         """Members that the first incomplete chunk lacks: a member may wait for its total before sending later ones."""
@@ -172,11 +165,12 @@ class AllReduce:
                 return [at for at in range(len(self._members)) if at != self._me and at not in bringers]
         return []
 
-    def abort(self, why: str, **parties: str) -> None:
+    def abort(self, why: str, parties: tuple[str, str] | None = None) -> None:
         """Abort the round; waiting requests are refused. `parties`: the two members between which it failed."""
         if self._aborted:
             return
-        self._aborted = Rejected("round aborted", why=why, **parties)
+        named = dict(zip(("by", "member"), parties or (), strict=False))
+        self._aborted = Rejected(Reason.ABORTED, why=why, **named)
         if self._scope and not self._scope.expired():
             self._scope.reschedule(asyncio.get_running_loop().time())
         for chunk in self._chunks.values():
@@ -211,30 +205,30 @@ class AllReduce:
         _check_finite(self._sums[span])
         self._bring(chunk, self._me, self._sums[span])
         await chunk.whole
-        coded = await self._encoded(self._added(chunk), NOT_FINITE)
+        coded = await self._encoded(self._added(chunk), Reason.NOT_FINITE)
         chunk.brought = {}
         chunk.total.set_result(coded)
-        return await self._decoded(*coded, span)
+        return await self._decoded(coded, span)
 
     async def _ask(self, owner: int, start: int, span: slice) -> np.ndarray:
         member = self._members[owner]
-        blocks, note = await self._encoded(self._sums[span], PART_NOT_FINITE)
-        told = {"to": member.incarnation, "round": list(self.name), "from": self._me, "start": start, "codec": note}
+        part = await self._encoded(self._sums[span], Reason.PART_NOT_FINITE)
+        request = SendPart(self.name, self._me, start, part)
         self._owing[owner] += 1
         try:
-            response = await self._endpoint.request(member.address, TOPIC, *blocks, note=told)
+            reply = await send(self._endpoint, member.address, request, member.incarnation)
             self._answered[owner] = asyncio.get_running_loop().time()
-            return await self._decoded(response.blocks, field_of(response.note, "codec"), span)
+            return await self._decoded(reply.total, span)
         except (Unreachable, Rejected) as error:
             _check_finite(self._sums[span])
             raise self._lost(member, error) from error
         finally:
             self._owing -= Counter([owner])
 
-    def _lost(self, owner: Peer, error: Unreachable | Rejected) -> Rejected:
+    def _lost(self, owner: RoundMember, error: Unreachable | Rejected) -> Rejected:
         """The refusal for an owner that sent no total; if the round failed between two other members, it names them."""
-        parties = parties_of(error) or {"by": self._members[self._me].name, "member": owner.name}
-        return Rejected("lost", why=str(error)[:MOST_WHY], **parties)
+        reporter, other = parties_of(error) or (self._members[self._me].name, owner.name)
+        return lost_between(reporter, other, str(error)[:MOST_WHY])
 
     def _bring(self, chunk: _Chunk, position: int, part: np.ndarray) -> None:
         chunk.brought[position] = part
@@ -249,50 +243,44 @@ class AllReduce:
             total += chunk.brought[position]
         return total
 
-    def _check_bringer(self, position: Any, request: Request) -> None:
-        """Raises Rejected: the sender's address is not that of the member at this position."""
-        known = type(position) is int and position in range(len(self._members))
-        if not known or self._members[position].address != request.sender.address:
-            raise Rejected("strange piece", position=f"{position!r:.40}")
-
     def _chunk(self, start: int) -> _Chunk:
         """What is gathered for the chunk that begins here; it must be one of this member's."""
         first, last = self._bounds[self._me], self._bounds[self._me + 1]
         if self._aborted:
             raise self._aborted
-        if type(start) is not int or start not in range(first, last, self._step):
-            raise Rejected("strange piece", start=str(start))
+        if start not in range(first, last, self._step):
+            raise Rejected(Reason.STRANGE_PART, start=start)
         return self._chunks.setdefault(start, _Chunk())
 
     def _span(self, start: int) -> slice:
         owner = int(np.searchsorted(self._bounds, start, side="right")) - 1
         return slice(start, min(start + self._step, self._bounds[owner + 1]))
 
-    async def _part(self, request: Request, span: slice) -> np.ndarray:
+    async def _part(self, coded: Coded, span: slice) -> np.ndarray:
         """Another member's part, decoded. Raises Rejected: it cannot be added."""
-        part = await self._decoded(request.blocks, request.note.get("codec"), span)
+        part = await self._decoded(coded, span)
         if not np.isfinite(part).all():
-            raise Rejected(NOT_FINITE, start=span.start)
+            raise Rejected(Reason.NOT_FINITE, start=span.start)
         return part
 
-    async def _encoded(self, values: np.ndarray, otherwise: str) -> Coded:
-        """The values as they travel. Raises Rejected: `BEYOND_CODEC` if they are finite, else `otherwise`."""
+    async def _encoded(self, values: np.ndarray, otherwise: Reason) -> Coded:
+        """The values as they travel. Raises Rejected: "beyond codec" if they are finite, else `otherwise`."""
         try:
             return await self._coding.pack([values], "gradient sums")
         except WireError as error:
             finite = np.isfinite(values).all()
-            raise Rejected(BEYOND_CODEC if finite else otherwise, why=str(error)) from error
+            raise Rejected(Reason.BEYOND_CODEC if finite else otherwise, why=str(error)) from error
 
-    async def _decoded(self, blocks: Sequence[Any], note: Any, span: slice) -> np.ndarray:
+    async def _decoded(self, coded: Coded, span: slice) -> np.ndarray:
         """The numbers that were received. Raises Rejected: they are not as many as the span has."""
         most = (span.stop - span.start) * self._sums.itemsize
-        came = [Block.of(block) for block in await self._coding.unpack(blocks, note, most)]
+        came = [Block.of(block) for block in await self._coding.unpack(*coded, most)]
         if [(block.dtype, block.shape) for block in came] != [(self._sums.dtype.name, (span.stop - span.start,))]:
-            raise Rejected("strange piece", arrays=str([(block.dtype, block.shape) for block in came])[:80])
+            raise Rejected(Reason.STRANGE_PART, arrays=str([(block.dtype, block.shape) for block in came])[:80])
         return came[0].numpy()
 
 
 def _check_finite(part: np.ndarray) -> None:
     """Raises Rejected: this member's own part is not finite."""
     if not np.isfinite(part).all():
-        raise Rejected(PART_NOT_FINITE)
+        raise Rejected(Reason.PART_NOT_FINITE)

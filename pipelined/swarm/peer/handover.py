@@ -9,12 +9,14 @@ from contextlib import suppress
 import numpy as np
 
 from pipelined.membership.client import Asking
+from pipelined.membership.fields import MOST, Malformed
+from pipelined.membership.messages import Done, RoundName
+from pipelined.membership.reasons import Reason
 from pipelined.membership.records import Peer
 from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.peer.stage_state import StageState
-from pipelined.swarm.protocol import inherited
-from transports.rpc import Rejected, Request, Response
-from transports.rpc.fields import MOST
+from pipelined.swarm.protocol.rounds import Inherit
+from transports.rpc import Rejected
 
 
 class Succession:
@@ -39,44 +41,62 @@ class Succession:
         """Send this peer's sum to another peer; nothing is counted here meanwhile.
 
         Raises:
-            NoLongerValid: the successor has left, or is late. Rejected: "busy", a round is in progress here, or as the
-                successor replied. The sum stays here in either case.
+            NoLongerValid: the successor has left, or is late. Rejected: "in a round", or as the successor
+                replied. The sum stays here in either case.
         """
         state = self._state
         if state.ledger.frozen is not None:
-            raise Rejected("busy")
-        state.handing_over, state.ledger.frozen = True, (MOST, 0)
+            raise Rejected(Reason.IN_ROUND)
+        state.handing_over, state.ledger.frozen = True, RoundName(MOST, 0)
         try:
             sums, losses = await state.counted()
-            arrays = sums, np.array(list(losses), np.int64), np.array(list(losses.values()), np.float64)
-            await asking.request(successor, "inherit", *arrays, limit=limit, **state.version._asdict())
+            indices, values = np.array(list(losses), np.int64), np.array(list(losses.values()), np.float64)
+            await asking.request(successor, Inherit(*state.version, sums, indices, values), limit)
             await state.drop()
         finally:
             state.handing_over, state.ledger.frozen = False, None
             state.changed.notify_all()
 
-    async def inherit(self, request: Request) -> Response:
+    async def inherit(self, request: Inherit) -> Done:
         """Add the sum of a leaving peer to this one's.
 
         Raises:
-            Rejected: "stale", "behind"; "busy": a round is in progress; "overlap": both sums hold a microbatch;
-                "malformed".
+            Rejected: "step passed", "behind", "other lineage", "in a round"; "overlap": both sums hold a microbatch;
+                "not finite".
+            Malformed: the sums are of another stage, or the indices of no step.
         """
         state = self._state
-        await state.reached_version(request)
-        sums, indices, losses = inherited(request, state.stage.sums, state.rules.batch)
-        version = state.version
+        await state.reached_version(request.version)
+        _check(request, state.stage.sums, state.rules.batch)
+        indices, version = request.indices.tolist(), state.version
 
         def work() -> None:
             ledger = state.ledger
             if state.given_up or state.version != version:  # a step was taken while the device was busy
-                raise Rejected("stale", step=state.step)
+                raise Rejected(Reason.STEP_PASSED, step=state.step)
             if ledger.frozen is not None or state.handing_over:
-                raise Rejected("busy")
+                raise Rejected(Reason.IN_ROUND)
             if not ledger.losses.keys().isdisjoint(indices):
-                raise Rejected("overlap")
-            state.stage.sums += sums
-            ledger.losses.update(zip(indices, losses, strict=True))
+                raise Rejected(Reason.OVERLAP)
+            state.stage.sums += request.sums
+            ledger.losses.update(zip(indices, request.losses.tolist(), strict=True))
 
         await state.device.run("inherit", work)
-        return Response()
+        return Done()
+
+
+def _check(request: Inherit, mine: np.ndarray, batch: int) -> None:
+    """Check the sum of a leaving peer against this peer's, to which it is added.
+
+    Args:
+        batch: microbatches of a step.
+    Raises:
+        Malformed: another stage's sums, or indices outside the step. Rejected: "not finite".
+    """
+    sums, indices, losses = request.sums, request.indices.tolist(), request.losses
+    if (sums.shape, sums.dtype) != (mine.shape, mine.dtype) or len(indices) != len(losses):
+        raise Malformed(f"another stage's sums (got: {sums.dtype} {sums.shape}, here: {mine.dtype} {mine.shape})")
+    if not (np.isfinite(sums).all() and np.isfinite(losses).all()):
+        raise Rejected(Reason.NOT_FINITE, why="sums or losses of a peer that leaves")
+    if len(set(indices)) < len(indices) or not all(0 <= index < batch for index in indices):
+        raise Malformed(f"indices twice, or outside the step (microbatches: {batch})")

@@ -1,4 +1,4 @@
-"""A peer's membership over time: what it announces, how it drains after a notice, how it returns after eviction.
+"""A peer's membership over time: its states, its announcements, its drain after a notice, its return after eviction.
 
 A draining peer that is the last of its stage serves until another peer has the state, or its grace period ends. If
 several peers are to leave at once, the one with the latest announcement stays. All peers agree on which one that is,
@@ -13,6 +13,7 @@ name waits as well.
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from enum import Enum
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.events import warn
@@ -31,6 +32,54 @@ GRACE_S = 20.0
 """Clouds reclaim a machine 30 s after their notice, or later; the other 10 s are for handing over and saving."""
 LOOKS = 4
 """Checks whether an eviction has expired, per lease."""
+
+
+class PeerState(Enum):
+    """What a peer is doing."""
+
+    OUTSIDE = "outside"  # no member: it waits for a lease, or for the end of its eviction
+    JOINING = "joining"  # gets the state of its stage
+    SERVING = "serving"
+    DRAINING = "draining"  # serves, and leaves as soon as another peer of its stage stays
+    LEAVING = "leaving"  # accepts no new work, and sends its sum to another peer
+    GONE = "gone"  # its process ends
+
+    @property
+    def phase(self) -> Phase:
+        """What the directory shows of a member in this state."""
+        return Phase[self.name]
+
+
+class PeerEvent(Enum):
+    """What happens to a peer."""
+
+    LISTED = "it gets a lease and its name"
+    ARRIVED = "it has the state of its stage"
+    NOTICED = "it receives a notice to leave"
+    OUTDATED = "it cannot catch up with the head, or all stages rolled back"
+    RELIEVED = "another peer keeps its stage, or its grace period ends"
+    UNLISTED = "it gives up its lease, loses it, is evicted, or moves to another stage"
+    ENDED = "it has received a notice, and nothing is left to serve"
+
+
+_MEMBER = {PeerEvent.UNLISTED: PeerState.OUTSIDE}
+_TABLE = {
+    PeerState.OUTSIDE: {PeerEvent.LISTED: PeerState.JOINING, PeerEvent.ENDED: PeerState.GONE},
+    PeerState.JOINING: {PeerEvent.ARRIVED: PeerState.SERVING, **_MEMBER},
+    PeerState.SERVING: {PeerEvent.NOTICED: PeerState.DRAINING, PeerEvent.OUTDATED: PeerState.JOINING, **_MEMBER},
+    PeerState.DRAINING: {PeerEvent.RELIEVED: PeerState.LEAVING, PeerEvent.OUTDATED: PeerState.JOINING, **_MEMBER},
+    PeerState.LEAVING: _MEMBER,
+}
+NEXT = {(state, event): after for state, row in _TABLE.items() for event, after in row.items()}
+"""The state after an event. A pair that is missing cannot happen."""
+
+
+def state_after(state: PeerState, event: PeerEvent) -> PeerState:
+    """The state after an event. Raises RuntimeError: the event cannot happen in this state."""
+    after = NEXT.get((state, event))
+    if after is None:
+        raise RuntimeError(f"{event.name} cannot happen to a peer that is {state.value}")
+    return after
 
 
 class Presence:
@@ -106,11 +155,6 @@ class Drain:
     def left_s(self) -> float:
         """Seconds of the grace period that are left; infinite before the notice."""
         return self._until - self._clock.now()
-
-    @property
-    def phase(self) -> Phase:
-        """What the peer announces while it serves."""
-        return Phase.DRAINING if self.requested else Phase.SERVING
 
     def request(self) -> None:
         """Begin the grace period; a second notice changes nothing."""

@@ -9,17 +9,19 @@ from math import prod
 from typing import Any, TypeVar
 
 from pipelined.aio.events import warn
+from pipelined.membership.fields import Malformed
+from pipelined.membership.reasons import Reason
 from pipelined.swarm.peer.load import Load
 from pipelined.swarm.peer.stage_state import StageState
-from pipelined.swarm.protocol import check_layouts, grouped
+from pipelined.swarm.protocol.passes import Backward, Evaluate, Forward, Gradients, Outputs, PassRequest
 from pipelined.swarm.stages.codec import Coded, Coding
 from pipelined.swarm.stages.stage import Microbatch, NotFinite
 from transports import Block, WireError
-from transports.rpc import Rejected, Request, Response
-from transports.rpc.fields import whole
+from transports.rpc import Rejected
 from transports.wire.arrays import SIZES
 
 T = TypeVar("T")
+Layouts = Sequence[tuple[str, tuple[int, ...]]]
 LEAST_BYTES = 1 << 14
 """Largest overhead of a codec on an array of any size, in bytes."""
 
@@ -36,54 +38,57 @@ class Passes:
         self._state, self._coding = state, coding
         self.load, self.done = Load(state.device.clock), {"forwards": 0, "backwards": 0}
 
-    async def forward(self, request: Request) -> Response:
+    async def forward(self, request: Forward) -> Outputs:
         """Compute the outputs of one microbatch.
 
         Raises:
-            Rejected: "stale", "behind" (both with this peer's step), "malformed", or "not finite": the result.
+            Rejected: "step passed", "behind", "other lineage" (all with this peer's step), "left", or "not finite": the
+                result.
+            Malformed: no such microbatch, or not the arrays that the stage takes.
         """
         which = await self._which(request, range(self._state.rules.batch), ahead=True)
-        (inputs,) = await self._inputs(request, 1)
+        inputs = await self._arrays(request.inputs, self._state.stage.expects())
         outputs = await self._compute("forward", which, lambda: self._state.stage.forward(which, inputs))
-        blocks, note = await self._packed(self._coding, outputs, f"outputs of microbatch {which.index}")
-        return Response(blocks, {"codec": note})
+        return Outputs(await self._packed(self._coding, outputs, f"outputs of microbatch {which.index}"))
 
-    async def backward(self, request: Request) -> Response:
+    async def backward(self, request: Backward) -> Gradients:
         """Compute the gradients of one microbatch's inputs; count the parameters' gradients unless already counted.
 
-        Returns: with the note `counted`, whether this peer's sum holds it now, and `loss`.
         Raises:
-            Rejected: as `forward`.
+            Rejected, Malformed: as `forward`.
         """
         which = await self._which(request, range(self._state.rules.batch), ahead=True)
-        inputs, given = await self._inputs(request, 2)
-        asked = request.note.get("count") is True
+        inputs = await self._arrays(request.inputs, self._state.stage.expects())
+        given = await self._arrays(request.given, self._state.stage.expects_given())
 
         def work() -> tuple[Any, bool]:
             ledger = self._state.ledger_of(which.step)
-            count = asked and ledger.frozen is None and which.index not in ledger.losses
+            count = request.count and ledger.frozen is None and which.index not in ledger.losses
             passed = self._state.stage.backward(which, inputs, given, count)
             if count:
                 ledger.losses[which.index] = passed.loss or 0.0
             return passed, which.index in ledger.losses
 
         passed, counted = await self._compute("backward", which, work)
-        blocks, note = await self._packed(self._coding, passed.gradients, f"gradients of microbatch {which.index}")
-        return Response(blocks, {"codec": note, "counted": counted, "loss": passed.loss})
+        coded = await self._packed(self._coding, passed.gradients, f"gradients of microbatch {which.index}")
+        return Gradients(coded, counted)
 
-    async def evaluate(self, request: Request) -> Response:
+    async def evaluate(self, request: Evaluate) -> Outputs:
         """Compute the outputs of one microbatch of validation data; on the last stage, its samples' losses.
 
         Raises:
-            Rejected: as `forward`.
+            Rejected, Malformed: as `forward`.
         """
         rules, last = self._state.rules, self._state.index == self._state.rules.stages - 1
         which = await self._which(request, range(rules.batch, rules.batch + rules.eval_batch))
-        groups = await self._inputs(request, 1 + last, fewer=True)
+        if (request.labels is not None) != last:
+            raise Malformed(f"labels at another stage than the last, or none at the last (stage: {self._state.index})")
+        groups = [await self._arrays(request.inputs, self._state.stage.expects())]
+        if request.labels is not None:
+            groups.append(await self._arrays(request.labels, self._state.stage.expects_given(), fewer=True))
         outputs = await self._compute("forward", which, lambda: self._state.stage.evaluate(*groups))
         coding = Coding() if last else self._coding
-        blocks, note = await self._packed(coding, outputs, f"outputs of microbatch {which.index}")
-        return Response(blocks, {"codec": note})
+        return Outputs(await self._packed(coding, outputs, f"outputs of microbatch {which.index}"))
 
     @property
     def most_bytes(self) -> int:
@@ -102,32 +107,43 @@ class Passes:
     async def _compute(self, op: str, which: Microbatch, work: Callable[[], T]) -> T:
         def current() -> T:
             if self._state.given_up:
-                raise Rejected("left")
+                raise Rejected(Reason.LEFT)
             if which.step < self._state.step:
-                raise Rejected("stale", step=self._state.step)
+                raise Rejected(Reason.STEP_PASSED, step=self._state.step)
             try:
                 return work()
             except NotFinite as error:
-                raise Rejected("not finite", why=str(error)) from error
+                raise Rejected(Reason.NOT_FINITE, why=str(error)) from error
             except (ValueError, TypeError) as error:
-                raise Rejected("malformed", why=str(error)) from error
+                raise Malformed(str(error)) from error
 
         with self.load.one():
             result, *_ = await self._state.device.run(op, current)
         self.done[f"{op}s"] += 1
         return result
 
-    async def _which(self, request: Request, indices: range, ahead: bool = False) -> Microbatch:
-        which = Microbatch(whole(request.note, "step"), whole(request.note, "index"))
-        if which.index not in indices:
-            raise Rejected("malformed", why=f"no such microbatch (index: {which.index}, there are: {indices})")
-        await self._state.reached_basis(request, ahead)
-        return which
+    async def _which(self, request: PassRequest[Any], indices: range, ahead: bool = False) -> Microbatch:
+        if request.index not in indices:
+            raise Malformed(f"no such microbatch (index: {request.index}, there are: {indices})")
+        await self._state.reached_basis(request.step, request.lineage, ahead)
+        return request.which
 
-    async def _inputs(self, request: Request, groups: int, fewer: bool = False) -> list[tuple[Block, ...]]:
-        """The request's arrays in their groups (inputs; gradients or labels, maybe of fewer samples), decoded."""
-        stage = self._state.stage
-        taken = [await self._coding.unpack(*each, self.most_bytes) for each in grouped(request, groups)]
-        for blocks, wanted, less in zip(taken, (stage.expects(), stage.expects_given()), (False, fewer), strict=False):
-            check_layouts(blocks, wanted, less)
-        return taken
+    async def _arrays(self, coded: Coded, wanted: Layouts, fewer: bool = False) -> tuple[Block, ...]:
+        """Arrays of a request, decoded. Raises Malformed: other dtypes or shapes than expected; see `check_layouts`."""
+        blocks = await self._coding.unpack(*coded, self.most_bytes)
+        check_layouts(blocks, wanted, fewer)
+        return blocks
+
+
+def check_layouts(blocks: Sequence[Block], wanted: Layouts, fewer: bool = False) -> None:
+    """Raises Malformed: arrays have other dtypes or shapes than expected.
+
+    Args:
+        fewer: accept arrays of fewer samples, but at least one, the same number in all.
+    """
+    got = [(block.dtype, tuple(block.shape)) for block in blocks]
+    samples = {shape[:1] for _, shape in got}
+    if fewer and len(samples) == 1 and all((1,) <= have <= shape[:1] for have in samples for _, shape in wanted):
+        wanted = [(dtype, have + tuple(shape[1:])) for have in samples for dtype, shape in wanted]
+    if got != [(dtype, tuple(shape)) for dtype, shape in wanted]:
+        raise Malformed(f"other arrays than the stage takes (got: {got!r:.120}, expected: {wanted!r:.120})")

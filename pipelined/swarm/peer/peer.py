@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 
-from pipelined.actors.device_watchdog import DeviceWatchdog
+from pipelined.actors.device_watchdog import DeviceLate, DeviceWatchdog
 from pipelined.actors.executor import Executor
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.registration import Registration, registered
 from pipelined.membership.client import Asking, Node
+from pipelined.membership.messages import Status
 from pipelined.membership.probe import Probe
 from pipelined.membership.records import PEERS, Phase
 from pipelined.membership.view import RETRY_S, NoLongerValid
@@ -26,7 +27,16 @@ from pipelined.state.store import CheckpointStore
 from pipelined.state.versions import Version
 from pipelined.swarm.config import OtherModel, Rules
 from pipelined.swarm.peer.catch_up import catch_up, late_and_on_time
-from pipelined.swarm.peer.lifecycle import GRACE_S, Drain, PeerEvicted, Presence, Readmission
+from pipelined.swarm.peer.lifecycle import (
+    GRACE_S,
+    Drain,
+    PeerEvent,
+    PeerEvicted,
+    PeerState,
+    Presence,
+    Readmission,
+    state_after,
+)
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.service import PeerService
 from pipelined.swarm.peer.stage_state import StageState
@@ -38,7 +48,6 @@ from pipelined.swarm.stages.stage import SwarmStage
 from pipelined.swarm.view import SwarmView
 from transports import Block
 from transports.rpc import Rejected
-from transports.rpc.fields import field
 
 Build = Callable[[int], SwarmStage]
 """Build a stage as it is before the first step, the same on all peers."""
@@ -85,7 +94,7 @@ class StagePeer:
             endpoint, view, presence=self._presence, saver=self._saver, probe=self._probe, device=self._device
         )
         self._choosing = Choosing(name, endpoint, view, clock, rules.stages)
-        self._drain = Drain(name, view, clock, config.grace_s)
+        self._drain, self._state = Drain(name, view, clock, config.grace_s), PeerState.OUTSIDE
 
     @property
     def replica(self) -> Replica | None:
@@ -112,6 +121,8 @@ class StagePeer:
                     await self._readmission.stay_away(self._is_needed)
                     async with AsyncExitStack() as stack:
                         if (place := await self._come(stack)) is not None:
+                            self._on(PeerEvent.LISTED)
+                            stack.callback(self._on, PeerEvent.UNLISTED)
                             await self._live_as_member(place)
                 except (LeaseLost, CutOff) as error:
                     warn("membership lost", peer=self.name, why=str(error) or type(error).__name__)
@@ -119,6 +130,7 @@ class StagePeer:
                 except PeerEvicted:
                     warn("struck out", peer=self.name, why="the leader could not reach it, or sums with it failed")
                     await self._readmission.wait_for_step(self._is_needed)
+            self._on(PeerEvent.ENDED)
             watching.cancel()
 
     def leave(self) -> None:
@@ -151,7 +163,7 @@ class StagePeer:
         """When the grace period ends, leave, unless the device still makes progress with the remaining work."""
         await self._view.wait_for(lambda: self._drain.requested)
         await self._clock.sleep(self._drain.left_s)
-        with suppress(Rejected):
+        with suppress(DeviceLate):
             await self._device.unless_late(asyncio.Event().wait())
         scope.reschedule(asyncio.get_running_loop().time())
 
@@ -172,6 +184,7 @@ class StagePeer:
         while not self._drain.may_go(self.replica.index):
             head, before = self._view.head, self.replica.version
             if not await self.replica.follow(head) and not await self._catch_up(head):
+                self._on(PeerEvent.OUTDATED)
                 if not await self._comes_to_serve(place):
                     return
                 continue
@@ -189,9 +202,10 @@ class StagePeer:
                 self._let_go()
                 return
             self.replica.donor.expect(*late_and_on_time(self.replica, head, self._view))
+            self._take_notice()
             due = self._presence.due_s
-            if due <= 0 or self._presence.is_outdated(self._drain.phase):
-                await self._say(place, self._drain.phase)
+            if due <= 0 or self._presence.is_outdated(self._state.phase):
+                await self._say(place)
             else:
                 await self._view.next_change(min(due, self._drain.left_s))
         await self._hand_over(place)
@@ -210,7 +224,9 @@ class StagePeer:
             if self._drain.requested:
                 return False
             raise
-        await self._say(place, self._drain.phase)
+        self._on(PeerEvent.ARRIVED)
+        self._take_notice()
+        await self._say(place)
         return True
 
     async def _catch_up(self, head: Head) -> bool:
@@ -225,8 +241,8 @@ class StagePeer:
         others = [peer for peer in self._view.serving(index) if peer.phase == Phase.SERVING]
         for other in (peer for peer in others if peer.name not in {self.name, *head.moves}):
             with suppress(NoLongerValid, Rejected):
-                response = await self._asking.request(other, "status", limit=self._rules.lease_s)
-                if head.was_taken_by(other.name, index) or field(response.note, "step") == head.step:
+                status = await self._asking.request(other, Status(), limit=self._rules.lease_s)
+                if head.was_taken_by(other.name, index) or status.facts.get("step") == head.step:
                     return True
         return False
 
@@ -235,14 +251,14 @@ class StagePeer:
         replica = self.replica
         if replica:
             index = replica.index
-            await self._say(place, Phase.JOINING)
+            await self._say(place)
             await self._view.wait_for(lambda: self._view.revision >= place.revision)
             await replica.follow(self._view.head)  # it may have been committed while this peer was no member
             await replica.start_afresh()
         else:
             index = await self._choosing.choose(place) if self._wanted is None else self._wanted
             self._view.add(index)  # before the record is put: what is read from now on includes the stage's peers
-            await place.put(self._presence.record(place, Phase.JOINING, index))
+            await place.put(self._presence.record(place, self._state.phase, index))
             await self._view.turn_to({index})
         stage, version = (replica.stage, replica.version) if replica else (self._built(index), Version(0, ""))
         self._let_go()
@@ -260,13 +276,7 @@ class StagePeer:
         )
         version = await self._service.joining.arrive()
         state = StageState(
-            self.name,
-            index,
-            stage,
-            version,
-            basis=self._view.head.basis,
-            rules=self._rules,
-            device=self._device,
+            self.name, index, stage, version, basis=self._view.head.basis, rules=self._rules, device=self._device
         )
         self._service.replica = Replica(state, self._endpoint, self._coding)
         self._service.open(self._rules.batch)
@@ -290,16 +300,26 @@ class StagePeer:
         if self._saver.due(replica.step) and (mine or self._saver.failed):
             await self._saver.save(self._tasks, replica.as_saved(), replica.copy)
 
-    async def _say(self, place: Registration, phase: Phase, successor: str = "") -> None:
-        await self._presence.announce(place, phase, self.replica.index, successor)
+    def _on(self, event: PeerEvent) -> None:
+        self._state = state_after(self._state, event)
+
+    def _take_notice(self) -> None:
+        if self._drain.requested and self._state is PeerState.SERVING:
+            self._on(PeerEvent.NOTICED)
+
+    async def _say(self, place: Registration, successor: str = "") -> None:
+        """Announce the present state."""
+        await self._presence.announce(place, self._state.phase, self.replica.index, successor)
 
     async def _hand_over(self, place: Registration) -> None:
         """Send what was counted to another peer of the stage. The last peer of a stage can only save its state."""
         replica = self.replica
-        await self._say(place, Phase.LEAVING)
+        self._take_notice()
+        self._on(PeerEvent.RELIEVED)
+        await self._say(place)
         last = self._drain.is_last(replica.index)
         if not last and (successor := await self._drain.find_successor(replica, self._asking)):
-            await self._say(place, Phase.LEAVING, successor)
+            await self._say(place, successor)
         if last and self._saver.saves and replica.step > 0:
             await self._saver.save(self._tasks, replica.as_saved(), replica.copy)
         self._let_go()

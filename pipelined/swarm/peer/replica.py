@@ -6,7 +6,10 @@ request has a module of its own.
 
 from collections.abc import Mapping, Sequence, Set
 
+from pipelined.membership.fields import MOST
+from pipelined.membership.messages import RoundName
 from pipelined.state.donor import Donor, copied
+from pipelined.state.messages import StateManifest
 from pipelined.state.steps import AppliedStep
 from pipelined.state.versions import SavedStage, Version
 from pipelined.swarm.peer.handover import Succession
@@ -16,8 +19,7 @@ from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.records import Head
 from pipelined.swarm.stages.codec import Coding
 from transports import Block
-from transports.rpc import Endpoint, Request, Response
-from transports.rpc.fields import MOST
+from transports.rpc import Endpoint, Party
 
 
 class Replica:
@@ -54,9 +56,9 @@ class Replica:
         """The microbatches of the current step in this peer's sum."""
         return self._state.ledger.losses.keys()
 
-    async def manifest(self, request: Request) -> Response:
-        """Reply with the manifest of the state that a joining peer can fetch here."""
-        return await self.donor.manifest(request, lambda: self.version)
+    async def manifest(self, sender: Party) -> StateManifest:
+        """The manifest of the state that a joining peer can fetch here."""
+        return await self.donor.manifest(sender, lambda: self.version)
 
     def as_saved(self) -> SavedStage:
         """The entry of a save of its present state."""
@@ -69,7 +71,7 @@ class Replica:
     async def start_afresh(self) -> None:
         """Discard what was counted, and stop counting: no leader relies on the counts of a former incarnation."""
         self.rounds.abort("its peer begins another life")
-        self._state.ledger.frozen = self._state.next_ledger.frozen = MOST, 0
+        self._state.ledger.frozen = self._state.next_ledger.frozen = RoundName(MOST, 0)
         await self._state.drop(next_too=True)
 
     async def follow(self, head: Head) -> bool:

@@ -4,18 +4,29 @@ Reported counts are final: `prepare` stops counting. The sums stay until a step 
 request with an earlier round name comes from a former leader and is refused.
 """
 
+import hashlib
 import math
-from typing import Any
 
 import numpy as np
 
+from pipelined.membership.messages import Done, RoundName
+from pipelined.membership.reasons import Reason
 from pipelined.swarm.peer.all_reduce import AllReduce, Spread
 from pipelined.swarm.peer.load import Load
 from pipelined.swarm.peer.stage_state import StageState
-from pipelined.swarm.protocol import NOT_FINITE, RoundName, digest_of, read_members, read_round, round_text
+from pipelined.swarm.protocol.rounds import (
+    DIGEST_BYTES,
+    Counts,
+    PartTotal,
+    Prepare,
+    Reach,
+    Reduce,
+    Resume,
+    SendPart,
+    Summed,
+)
 from pipelined.swarm.stages.codec import Coding
-from transports.rpc import Endpoint, Rejected, Request, Response
-from transports.rpc.fields import number, whole
+from transports.rpc import Endpoint, Party, Rejected
 
 
 class RoundService:
@@ -34,76 +45,77 @@ class RoundService:
         self.chunk_bytes = state.rules.piece_bytes
         self._round: AllReduce | None = None
         self._summed: tuple[RoundName, np.ndarray] | None = None
-        self._term = (0, 0)
+        self._term = RoundName(0, 0)
 
-    async def prepare(self, request: Request) -> Response:
+    async def prepare(self, request: Prepare) -> Counts:
         """Stop counting, and reply with the counted indices and their losses.
 
         Raises:
-            Rejected: "stale" (another trainer leads, or the step is past), "behind".
+            Rejected: "old round" (another trainer leads), "step passed", "behind".
         """
-        name, state = self._led(request), self._state
-        await state.reached(whole(request.note, "step"))
+        name, state = self._led(request.round), self._state
+        await state.reached(request.step)
         await state.until(lambda: not state.handing_over)
-        self._led(request)  # a later round may have begun meanwhile
+        self._led(name)  # a later round may have begun meanwhile
         self.abort("another round began")
         state.ledger.frozen = name
         await state.device.run("prepare", lambda: None)  # wait for the pass in progress
         indices = sorted(state.ledger.losses)
         losses = [state.ledger.losses[index] for index in indices]
-        return Response((np.array(indices, np.int64), np.array(losses, np.float64)), {"load": self._load.take()})
+        return Counts(self._load.take(), np.array(indices, np.int64), np.array(losses, np.float64))
 
-    async def resume(self, request: Request) -> Response:
+    async def resume(self, request: Resume) -> Done:
         """Count again; first discard everything counted, if the leader's request says so."""
-        name, ledger = self._led(request), self._state.ledger
+        name, ledger = self._led(request.round), self._state.ledger
         self.abort("the step goes on")
         if ledger.frozen is not None and ledger.frozen <= name:
-            await self._keep(request)
+            if not request.keep:
+                await self._state.drop()
             self._state.ledger.frozen = None
-        return Response()
+        return Done()
 
-    async def reduce(self, request: Request) -> Response:
+    async def reduce(self, request: Reduce) -> Summed:
         """Sum over the members of a round. Keeps the total until a step that contains it is committed, or a new round.
 
-        Returns: with the notes `square` (of the total's norm, this stage's part) and `digest`, of its bits.
         Raises:
-            Rejected: "stale", "not prepared", "lost" or "round aborted" (with the two members between which it failed),
-                "not finite" (the total), "part not finite", "beyond codec" (sum again with the note `coded` False).
+            Rejected: "old round", "not prepared", "lost" or "round aborted" (with the two members between which it
+                failed), "not finite" (the total), "part not finite", "beyond codec" (sum again with `coded` False).
         """
-        name, members, state = self._led(request), read_members(request.note.get("members")), self._state
+        name, members, state = self._led(request.round), request.members, self._state
         me = [at for at, member in enumerate(members) if member.name == state.name]
         if state.ledger.frozen != name or len(me) != 1:
-            raise Rejected("not prepared", round=str(name))
-        await self._keep(request)
+            raise Rejected(Reason.NOT_PREPARED, round=str(name))
+        if not request.keep:
+            await state.drop()
         sums = await self._sums()
         self.abort("another round began")
-        coding = Coding(threads=self._coding.threads) if request.note.get("coded") is False else self._coding
+        coding = self._coding if request.coded else Coding(threads=self._coding.threads)
         self._round = AllReduce(self._endpoint, name, members, me[0], sums, coding=coding, chunk_bytes=self.chunk_bytes)
         state.changed.notify_all()
-        total = await self._round.run(Spread(state.device.clock, number(request.note, "within")))
+        total = await self._round.run(Spread(state.device.clock, request.within))
         (square, digest), *_ = await state.device.run("square", lambda: (state.stage.square(total), digest_of(total)))
         if not math.isfinite(square):
-            raise Rejected(NOT_FINITE, why="all gradients together")
+            raise Rejected(Reason.NOT_FINITE, why="all gradients together")
         if state.ledger.frozen != name:
-            raise Rejected("round aborted", why="another began")
+            raise Rejected(Reason.ABORTED, why="another began")
         self._summed = name, total
-        return Response(note={"square": square, "digest": digest})
+        return Summed(square, digest)
 
-    async def chunk(self, request: Request) -> Response:
+    async def chunk(self, request: SendPart, sender: Party) -> PartTotal:
         """Receive another member's part of a chunk that this peer owns; waits until this peer has begun the round."""
-        name = read_round(request.note.get("round"))
+        name = request.round
         await self._state.until(lambda: self._round is not None and self._round.name >= name)
-        if self._round.name != name:
-            raise Rejected("stale", round=str(name))
-        return await self._round.take(request)
+        if self._round is None or self._round.name != name:
+            raise Rejected(Reason.OLD_ROUND, round=str(name))
+        return await self._round.take(request, sender)
 
-    def awaited(self, name: RoundName) -> dict[str, dict[str, float]]:
-        """The members for which the sum of this name waits here; empty if that sum is not in progress."""
-        return self._round.awaited if self._round is not None and self._round.name == name else {}
+    def awaited(self, name: RoundName) -> Reach:
+        """The members for which the sum of this name waits here; none if that sum is not in progress."""
+        return self._round.awaited if self._round is not None and self._round.name == name else Reach()
 
     def total(self, round_name: str) -> np.ndarray | None:
         """The total of the round of this name, as records have it; None if this peer does not hold it."""
-        return self._summed[1] if self._summed is not None and round_text(self._summed[0]) == round_name else None
+        return self._summed[1] if self._summed is not None and str(self._summed[0]) == round_name else None
 
     def forget(self) -> None:
         """Free the total."""
@@ -122,15 +134,14 @@ class RoundService:
             return stage.sums
         return (await self._state.device.run("copy", lambda: stage.sums.copy()))[0]
 
-    async def _keep(self, request: Request) -> None:
-        keep: Any = request.note.get("keep")
-        if keep is not True:
-            await self._state.drop()
-
-    def _led(self, request: Request) -> RoundName:
+    def _led(self, name: RoundName) -> RoundName:
         """The round's name. Raises Rejected: an earlier name than the last received comes from a former leader."""
-        name = read_round(request.note.get("round"))
         if name < self._term:
-            raise Rejected("stale", round=str(name))
+            raise Rejected(Reason.OLD_ROUND, round=str(name))
         self._term = name
         return name
+
+
+def digest_of(array: np.ndarray) -> bytes:
+    """Bytes that are equal if all bits are equal."""
+    return hashlib.blake2b(memoryview(array).cast("B"), digest_size=DIGEST_BYTES).digest()

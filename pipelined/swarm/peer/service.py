@@ -1,48 +1,49 @@
-"""The requests that a peer serves: a table of topics, with the allowed senders and size limits of each.
+"""The requests that a peer serves: a table with the handler and the size limits of each.
 
-A request is refused if it is meant for another incarnation of the peer, if its sender may not send it, or if it is
-larger than the replica can need.
+A request is rejected if it cannot be read, if it is meant for another incarnation of the peer, if its sender does not
+have the role that it needs, or if it is larger than the replica can need.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
-from pipelined.actors.device_watchdog import DeviceWatchdog
+from pipelined.actors.device_watchdog import DeviceLate, DeviceWatchdog
 from pipelined.aio.events import recent
 from pipelined.membership.access import Admission
+from pipelined.membership.messages import Done, MemberReply, MemberRequest, Status, StatusReply, serve
 from pipelined.membership.probe import Probe
+from pipelined.membership.reasons import Reason
 from pipelined.state.fetch import Joining
+from pipelined.state.messages import FetchChunk, FetchManifest, FetchTotals
 from pipelined.state.saver import Saver
 from pipelined.swarm.peer.all_reduce import UNDER_WAY
 from pipelined.swarm.peer.lifecycle import Presence
 from pipelined.swarm.peer.replica import Replica
-from pipelined.swarm.protocol import read_round
+from pipelined.swarm.protocol.passes import Announce, Backward, Evaluate, Forward
+from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reach, Reduce, ReportReach, Resume, SendPart
 from pipelined.swarm.view import SwarmView
-from transports.rpc import Endpoint, Handler, Rejected, Request, Response
-from transports.rpc.fields import field
+from transports.rpc import Endpoint, Handler, Party, Rejected, Request, Response
 
+T = TypeVar("T")
 MOST_PASSES, MOST_ROUNDS = 256, 16
 """Requests of one sender that may wait here at once: their arrays take memory meanwhile."""
 MOST_EVENTS = 16
 """Number of the last events that a process reports in its status."""
-Admit = Callable[[Request, int], Awaitable[None]]
-"""Refuses a request that its sender may not send; see `Admission`."""
 
 
-class Topic(NamedTuple):
-    """One kind of request.
+class Served(NamedTuple):
+    """How one kind of request is served.
 
     Args:
-        method: of the replica; handles the request.
-        admit: refuses senders that may not send it.
+        answer: returns the reply of a replica to a request and its sender.
         most_bytes: largest size of its arrays, in bytes.
         most_waiting: requests of one sender that may wait at once.
     """
 
-    method: Callable[[Replica], Handler]
-    admit: Admit
-    most_bytes: int
-    most_waiting: int
+    answer: Callable[[Replica, Any, Party], Awaitable[MemberReply]]
+    most_bytes: int = 0
+    most_waiting: int = MOST_ROUNDS
 
 
 class PeerService:
@@ -82,68 +83,68 @@ class PeerService:
         Args:
             batch: microbatches of a step.
         """
-        for name, topic in self._table(batch).items():
-            self._endpoint.handle(name, self._for_us(topic), topic.most_bytes, topic.most_waiting)
-        self._endpoint.handle("announce", self._announce, 0, MOST_ROUNDS)
-        self._endpoint.handle("status", self._status, 0, MOST_ROUNDS)
+        for kind, served in self._table(batch).items():
+            self._endpoint.handle(kind.topic, self._respond(kind, served), served.most_bytes, served.most_waiting)
+        serve(self._endpoint, Announce, self._announce, MOST_ROUNDS)
+        serve(self._endpoint, Status, self._status, MOST_ROUNDS)
 
-    def _table(self, batch: int) -> Mapping[str, Topic]:
+    def _table(self, batch: int) -> Mapping[type[MemberRequest[Any]], Served]:
         arrays = self.replica.passes.most_bytes if self.replica else 0
         sums = self.replica.stage.sums.nbytes if self.replica else 0
         chunk = self.replica.rounds.chunk_bytes if self.replica else 0
-        doors = self._admission
-        trainer, leader, peer, reader = doors.trainer, self._from_leader, doors.peer, doors.reader
         return {
-            "forward": Topic(lambda replica: replica.passes.forward, trainer, arrays, MOST_PASSES),
-            "backward": Topic(lambda replica: replica.passes.backward, trainer, 2 * arrays, MOST_PASSES),
-            "evaluate": Topic(lambda replica: replica.passes.evaluate, trainer, 2 * arrays, MOST_PASSES),
-            "prepare": Topic(lambda replica: self._in_time(replica.rounds.prepare), leader, 0, MOST_ROUNDS),
-            "resume": Topic(lambda replica: replica.rounds.resume, leader, 0, MOST_ROUNDS),
-            "reduce": Topic(lambda replica: self._in_time(replica.rounds.reduce), leader, 0, MOST_ROUNDS),
-            "hears": Topic(lambda replica: self._hears, leader, 0, MOST_ROUNDS),
-            "piece": Topic(lambda replica: replica.rounds.chunk, peer, chunk, 2 * UNDER_WAY),
-            "inherit": Topic(lambda replica: replica.succession.inherit, peer, sums + 16 * batch, 1),
-            "manifest": Topic(lambda replica: self._in_time(replica.manifest), reader, 0, MOST_ROUNDS),
-            "chunk": Topic(lambda replica: replica.donor.chunk, reader, 0, 2 * UNDER_WAY),
-            "totals": Topic(lambda replica: replica.donor.totals, reader, 0, MOST_ROUNDS),
+            Forward: Served(lambda here, request, _: here.passes.forward(request), arrays, MOST_PASSES),
+            Backward: Served(lambda here, request, _: here.passes.backward(request), 2 * arrays, MOST_PASSES),
+            Evaluate: Served(lambda here, request, _: here.passes.evaluate(request), 2 * arrays, MOST_PASSES),
+            Prepare: Served(lambda here, request, _: self._in_time(here.rounds.prepare(request))),
+            Resume: Served(lambda here, request, _: here.rounds.resume(request)),
+            Reduce: Served(lambda here, request, _: self._in_time(here.rounds.reduce(request))),
+            ReportReach: Served(lambda here, request, _: self._report_reach(here, request)),
+            SendPart: Served(lambda here, request, sender: here.rounds.chunk(request, sender), chunk, 2 * UNDER_WAY),
+            Inherit: Served(lambda here, request, _: here.succession.inherit(request), sums + 16 * batch, 1),
+            FetchManifest: Served(lambda here, _, sender: self._in_time(here.manifest(sender))),
+            FetchChunk: Served(
+                lambda here, request, sender: here.donor.chunk(request, sender), most_waiting=2 * UNDER_WAY
+            ),
+            FetchTotals: Served(lambda here, request, sender: here.donor.totals(request, sender)),
         }
 
-    async def _from_leader(self, request: Request, stage: int) -> None:
-        term, _ = read_round(field(request.note, "round"))
-        await self._admission.leader(request, term)
-
-    def _for_us(self, topic: Topic) -> Handler:
+    def _respond(self, kind: type[MemberRequest[Any]], served: Served) -> Handler:
         async def respond(request: Request) -> Response:
-            self._check_meant(request)
-            await topic.admit(request, self.replica.index)
-            self._check_meant(request)
-            return await topic.method(self.replica)(request)
+            message, incarnation = kind.parse(request)
+            await self._admission.admit(message, request.sender, self._meant(incarnation).index)
+            return (await served.answer(self._meant(incarnation), message, request.sender)).response()
 
         return respond
 
-    def _in_time(self, handler: Handler) -> Handler:
-        """Raises Rejected: "busy", the device makes no progress."""
-        return lambda request: self._device.unless_late(handler(request))
+    async def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
+        """Raises Rejected: "device late"."""
+        try:
+            return await self._device.unless_late(work)
+        except DeviceLate as error:
+            raise Rejected(Reason.DEVICE_LATE, doing=str(error)) from error
 
-    def _check_meant(self, request: Request) -> None:
-        if field(request.note, "to") != self.incarnation:
-            raise Rejected("stale", incarnation=self.incarnation)
+    def _meant(self, incarnation: int) -> Replica:
+        """The replica, if a request is meant for this incarnation of the peer."""
+        if incarnation != self.incarnation:
+            raise Rejected(Reason.WRONG_INCARNATION, incarnation=self.incarnation)
         if self.replica is None:
-            raise Rejected("behind")
+            raise Rejected(Reason.NO_STAGE)
+        return self.replica
 
-    async def _announce(self, request: Request) -> Response:
-        await self._admission.trainer(request, 0)
+    async def _announce(self, request: Announce, sender: Party) -> Done:
+        await self._admission.admit(request, sender, 0)
         self._presence.request()
-        return Response()
+        return Done()
 
-    async def _hears(self, request: Request) -> Response:
+    async def _report_reach(self, replica: Replica, request: ReportReach) -> Reach:
         """Which members of its stage this peer cannot reach, and for which the sum waits here."""
-        name, replica = read_round(request.note.get("round")), self.replica
         mates = [peer for peer in self._view.holding(replica.index) if peer.name != replica.name]
         unreachable = await self._probe.unreachable(mates)  # meanwhile a resumed process reads what has arrived
-        return Response(note={"silent": unreachable, **(self.replica.rounds.awaited(name) if self.replica else {})})
+        awaited = self.replica.rounds.awaited(request.round) if self.replica else Reach()
+        return replace(awaited, silent=tuple(unreachable))
 
-    async def _status(self, request: Request) -> Response:
+    async def _status(self, request: Status, sender: Party) -> StatusReply:
         """What this peer does, for status."""
         replica, endpoint = self.replica, self._endpoint
         donor = self.joining.donor if self.joining else ""
@@ -158,10 +159,9 @@ class PeerService:
             "refused": dict(endpoint.rejected_requests),
         }
         health = {"cut_off": self._view.cut_off, "unsaved": self._saver.failed, "donor": donor}
-        return Response(note={**holds, **done, **traffic, **health, **events_asked_for(request)})
+        return StatusReply({**holds, **done, **traffic, **health, **events_asked_for(request)})
 
 
-def events_asked_for(request: Request) -> dict[str, Any]:
-    """The last events of this process, if the request has the note `events`: most only check that it replies."""
-    asked = type(request.note) is dict and request.note.get("events") is True
-    return {"events": [event.told() for event in recent(MOST_EVENTS)]} if asked else {}
+def events_asked_for(request: Status) -> dict[str, Any]:
+    """The last events of this process, if they are requested: most requests only check that it replies."""
+    return {"events": [event.told() for event in recent(MOST_EVENTS)]} if request.events else {}

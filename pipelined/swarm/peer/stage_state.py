@@ -10,12 +10,12 @@ import numpy as np
 
 from pipelined.actors.executor import Executor
 from pipelined.aio.notifier import Notifier
+from pipelined.membership.messages import RoundName
+from pipelined.membership.reasons import Reason
 from pipelined.state.versions import Version
 from pipelined.swarm.config import Rules
-from pipelined.swarm.protocol import RoundName
 from pipelined.swarm.stages.stage import SwarmStage
-from transports.rpc import Rejected, Request
-from transports.rpc.fields import whole
+from transports.rpc import Rejected
 
 
 @dataclass
@@ -72,31 +72,30 @@ class StageState:
         """Wait until this step is current, if it is the next one; do not wait for later steps.
 
         Raises:
-            Rejected: "stale" or "behind", both with this peer's step.
+            Rejected: "step passed" or "behind", both with this peer's step.
         """
         if step == self.step + 1:
             await self.until(lambda: self.step >= step)
         if step != self.step:
-            raise Rejected("stale" if step < self.step else "behind", step=self.step)
+            raise Rejected(Reason.STEP_PASSED if step < self.step else Reason.BEHIND, step=self.step)
 
-    async def reached_version(self, request: Request) -> None:
-        """As `reached`, and check the request's lineage: all stages may have rolled back since it was sent."""
-        await self.reached(whole(request.note, "step"))
-        if request.note.get("lineage", "") != self.lineage:
-            raise Rejected("stale", step=self.step)
+    async def reached_version(self, version: Version) -> None:
+        """As `reached`, and check the lineage: all stages may have rolled back since the request was sent."""
+        await self.reached(version.step)
+        if version.lineage != self.lineage:
+            raise Rejected(Reason.OTHER_LINEAGE, step=self.step)
 
-    async def reached_basis(self, request: Request, ahead: bool) -> None:
-        """As `reached`, for the parameters that a pass needs: checks the request's basis.
+    async def reached_basis(self, step: int, basis: str, ahead: bool) -> None:
+        """As `reached`, for the parameters that a pass needs.
 
         Args:
             ahead: where updates are delayed, also accept the next step: the parameters here follow from all it needs.
         """
-        step, basis = whole(request.note, "step"), request.note.get("lineage", "")
         if ahead and self.rules.delayed and (step, basis) == (self.step + 1, self.lineage):
             return
         await self.reached(step)
         if basis != self.basis:
-            raise Rejected("stale", step=self.step)
+            raise Rejected(Reason.OTHER_LINEAGE, step=self.step)
 
     def ledger_of(self, step: int) -> Ledger:
         """The ledger of the current step, or of the next."""
@@ -111,10 +110,10 @@ class StageState:
         """Wait until the condition holds. Raises Rejected: "left", the replica was given up."""
         while not holds():
             if self.given_up:
-                raise Rejected("left")
+                raise Rejected(Reason.LEFT)
             await self.changed.wait()
         if self.given_up:
-            raise Rejected("left")
+            raise Rejected(Reason.LEFT)
 
     async def counted(self) -> tuple[np.ndarray, Mapping[int, float]]:
         """The sums of the current step and their losses, after the device has finished the pass in progress.

@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from pipelined.membership.fields import Malformed
 from transports import Block, WireError, pack, unpack
-from transports.rpc import Rejected
 
 T = TypeVar("T")
 Coded = tuple[tuple[Any, ...], Any]
@@ -37,14 +37,14 @@ class Coding:
         """Decode blocks into at most this many bytes.
 
         Raises:
-            Rejected: the blocks are not a coded message, or are larger.
+            Malformed: the blocks are not a coded message, or are larger.
         """
         if note is None:
             return tuple(blocks)
         try:
             return await self.beside(lambda: unpack(blocks, note, most))
         except WireError as error:
-            raise Rejected("malformed", why=str(error)) from error
+            raise Malformed(str(error)) from error
 
     async def beside(self, work: Callable[[], T]) -> T:
         """Run slow work in a thread, if there are threads."""

@@ -13,7 +13,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from pipelined.aio.backoff import Backoff
 from pipelined.aio.events import emit, warn
@@ -21,16 +21,18 @@ from pipelined.aio.latency import TimeoutEstimator
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.membership.client import Asking, Node
+from pipelined.membership.messages import Reply, send
+from pipelined.membership.reasons import Next, Reason
 from pipelined.membership.records import Peer
 from pipelined.membership.view import RETRY_S, NoLongerValid
-from pipelined.swarm.config import Rules
-from pipelined.swarm.protocol import NonFinite, StepPassed, WorkItem, read_losses, read_work_item
+from pipelined.swarm.config import Rules, stop_if_refused
+from pipelined.swarm.protocol.passes import Announce, Backward, Evaluate, Forward, Outputs, PassRequest
+from pipelined.swarm.protocol.work import GetWork, Score, WorkItem, WorkReport
 from pipelined.swarm.stages.codec import Coded
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.swarm.trainer.routing import Pass, Wiring
 from pipelined.swarm.view import SwarmView
-from transports.rpc import Party, Rejected, Response, Unreachable
-from transports.rpc.fields import field
+from transports.rpc import Party, Rejected, Unreachable
 
 MOST_NON_FINITE = 16
 """Non-finite microbatches in a row after which the trainer ends: fewer may be due to one broken peer."""
@@ -43,8 +45,15 @@ MOST_PAUSE_S = 10.0
 Data = Callable[[Microbatch], tuple[Sequence[Any], Sequence[Any]]]
 """The inputs of the first stage and the labels of the last, from the name alone. The indices of validation data follow
 those of the batch; its labels may have fewer samples than its inputs: the other inputs are padding."""
-Topic = Pass | Literal["evaluate"]
-TOPICS: tuple[Topic, ...] = (*get_args(Pass), "evaluate")
+TOPICS = (*get_args(Pass), Evaluate.topic)
+
+
+class StepPassed(Exception):
+    """The work of a microbatch has no use any more: its step has passed."""
+
+
+class NonFinite(Exception):
+    """The values of a microbatch are missing, or not finite."""
 
 
 class SwarmTrainer:
@@ -115,28 +124,31 @@ class SwarmTrainer:
         return Party(peer.address, self._view.announced[peer.name])
 
     async def _work(self, incarnation: int, slot: int) -> None:
-        done: dict[str, Any] | None = None
+        done: WorkReport | None = None
         while True:
             await self._view.wait_for(lambda: self._view.leader is not None)
             leader = self._view.leader
-            note = {"name": self.name, "incarnation": incarnation, "slot": slot, "done": done}
+            request = GetWork(self.name, incarnation, slot, done)
             try:
                 async with self._view.while_holds(lambda leader=leader: self._view.leader == leader):
-                    reply = (await self._endpoint.request(leader.address, "work", note=note)).note
+                    item = await send(self._endpoint, leader.address, request)
                 done = None  # received; until here it is sent again, and the leader counts it once
-                done = await self._while_it_stands(read_work_item(reply))
+                done = await self._while_it_stands(item)
             except NoLongerValid:
                 continue
-            except (Unreachable, Rejected) as error:
-                if isinstance(error, Rejected) and error.reason == "malformed":  # a retry would fail as well
+            except Unreachable:
+                await self._clock.sleep(RETRY_S)
+            except Rejected as rejection:
+                stop_if_refused(rejection)
+                if rejection.reason == Reason.MALFORMED:  # a retry would fail as well
                     done = None
                 await self._clock.sleep(RETRY_S)
 
-    async def _while_it_stands(self, item: WorkItem) -> dict[str, Any] | None:
+    async def _while_it_stands(self, item: WorkItem) -> WorkReport | None:
         """Take one microbatch through the stages. None: its step has passed, or the swarm rolled back."""
         try:
             async with self._view.while_holds(lambda: self._is_of_use(item)):
-                report = await (self._through(item) if item.count else self._evaluated(item))
+                report = await (self._through(item) if item.stages else self._evaluated(item))
         except (NoLongerValid, StepPassed):
             return None
         except NonFinite as error:
@@ -147,92 +159,93 @@ class SwarmTrainer:
             return None
         self.done, self._non_finite = self.done + 1, 0
         self._ends.append(self._clock.now())
-        return {**item.which._asdict(), "revision": item.revision, "counted": [], **report}
+        return report
 
     def _is_of_use(self, item: WorkItem) -> bool:
         """Whether the head has not moved since, or has moved to one with the parameters that the item is for."""
         head = self._view.head
-        ours = head is not None and (head.step, head.basis) == (item.which.step, item.lineage)
+        ours = head is not None and (head.step, head.basis) == (item.step, item.lineage)
         return ours or self._view.head_revision <= item.revision
 
-    async def _evaluated(self, item: WorkItem) -> dict[str, Any]:
+    async def _evaluated(self, item: WorkItem) -> WorkReport:
         """Forward only. Returns the sum of the losses, and the number of samples."""
         inputs, labels = self._data(item.which)
         flow: Coded = (tuple(inputs), None)
         for stage in range(self._stages):
-            last = stage == self._stages - 1
-            groups = [flow, (tuple(labels), None)] if last else [flow]
-            _, response = await self._ask(stage, "evaluate", item.which, groups, lineage=item.lineage)
-            flow = (response.blocks, field(response.note, "codec"))
-        losses = read_losses(response, len(labels[0]))
-        return {"score": [math.fsum(losses), len(losses)]}
+            last = (tuple(labels), None) if stage == self._stages - 1 else None
+            _, reply = await self._ask(stage, Evaluate(item.step, item.index, item.lineage, flow, last))
+            flow = reply.arrays
+        losses = _losses(reply, len(labels[0]))
+        score = Score(math.fsum(losses), len(losses))
+        return WorkReport(item.step, item.revision, item.index, {}, score)
 
-    async def _through(self, item: WorkItem) -> dict[str, Any]:
+    async def _through(self, item: WorkItem) -> WorkReport:
         """Forward, then backward. Returns by stage the peer that counted it."""
-        which, count, lineage = item.which, item.count, item.lineage
-        inputs, labels = self._data(which)
+        inputs, labels = self._data(item.which)
+        named = item.step, item.index, item.lineage
         kept: list[Coded] = [(tuple(inputs), None)]
         for stage in range(self._stages - 1):
-            _, response = await self._ask(stage, "forward", which, [kept[stage]], lineage=lineage)
-            kept.append((response.blocks, field(response.note, "codec")))
-        incoming, counted = (tuple(labels), None), []
+            _, outputs = await self._ask(stage, Forward(*named, kept[stage]))
+            kept.append(outputs.arrays)
+        incoming: Coded = (tuple(labels), None)
+        counted = dict[int, str]()
         for stage in reversed(range(self._stages)):
-            groups = [kept.pop(), incoming]
-            peer, response = await self._ask(stage, "backward", which, groups, lineage=lineage, count=stage in count)
-            incoming = (response.blocks, field(response.note, "codec"))
-            if field(response.note, "counted") is True:
-                counted.append((stage, peer.name))
-        return {"counted": counted}
+            peer, reply = await self._ask(stage, Backward(*named, kept.pop(), incoming, stage in item.stages))
+            incoming = reply.arrays
+            if reply.counted:
+                counted[stage] = peer.name
+        return WorkReport(item.step, item.revision, item.index, counted, None)
 
-    async def _ask(
-        self, stage: int, topic: Topic, which: Microbatch, groups: Sequence[Coded], **note: Any
-    ) -> tuple[Peer, Response]:
+    async def _ask(self, stage: int, request: PassRequest[Reply]) -> tuple[Peer, Reply]:
         """Send a request to one peer of a stage after another until one replies.
 
         Raises:
             StepPassed: the step has passed.
             NonFinite: the input of this peer, or its output, is not finite: the leader assigns the microbatch again.
         """
-        arrays = [block for blocks, _ in groups for block in blocks]
-        told = {"codecs": [code for _, code in groups], "blocks": [len(blocks) for blocks, _ in groups], **note}
-        passed: Pass = "backward" if topic == "backward" else "forward"
-        busy, late = set[Party](), 0
+        passed: Pass = "backward" if isinstance(request, Backward) else "forward"
+        tried, late = set[Party](), 0
         while True:
             peer = await self._pick(stage, passed)
             party, began = self._party(peer), self._clock.now()
-            patience = self._patience[stage, topic]
+            patience = self._patience[stage, request.topic]
             try:
                 with self._wiring.under_way(party):
                     limit = patience.limit_after(late)
-                    response = await self._asking.request(
-                        peer, topic, *arrays, limit=limit, step=which.step, index=which.index, **told
-                    )
+                    reply = await self._asking.request(peer, request, limit)
             except NoLongerValid as error:
                 late += 1
-                self._ban(peer, party, str(error) or f"gone, or no answer to {topic} in {limit:.3g} s")
+                self._ban(peer, party, str(error) or f"gone, or no answer to {request.topic} in {limit:.3g} s")
                 continue
             except Rejected as rejection:
-                there = rejection.facts.get("step")
-                if rejection.reason == "stale" and type(there) is int and there > which.step:
-                    raise StepPassed from rejection
-                if rejection.reason == "not finite":
-                    raise NonFinite(str(rejection)) from rejection
-                if rejection.reason == "busy":  # the peer is not at fault: try the others first
-                    if party in busy:
-                        await self._clock.sleep(RETRY_S)
-                    busy.add(party)
-                    continue
-                if rejection.reason == "stranger":  # the peer does not know this trainer as a member yet
-                    await self._clock.sleep(RETRY_S)
-                    continue
-                self._ban(peer, party, str(rejection))
+                await self._after_rejection(peer, party, rejection, tried)
                 continue
             took = self._clock.now() - began
             self._wiring.observe(party, passed, took)
             patience.observe(took)
             if peer.name in self._view.peers:
                 self.answers[peer.name] += 1
-            return peer, response
+            return peer, reply
+
+    async def _after_rejection(self, peer: Peer, party: Party, rejection: Rejected, tried: set[Party]) -> None:
+        """Do what `Reason.next` says, and return to send the request again.
+
+        Args:
+            tried: peers that rejected this request, and that are not banned.
+        Raises: StepPassed, NonFinite: as `_ask`.
+        """
+        reason = Reason.of(rejection)
+        if reason is Reason.NOT_FINITE:
+            raise NonFinite(str(rejection)) from rejection
+        then = reason.next if reason else Next.ELSEWHERE
+        if then is Next.DROP:
+            raise StepPassed from rejection
+        if then is Next.RETRY or (then is Next.OTHERS and party in tried):
+            await self._clock.sleep(RETRY_S)
+        elif then is Next.OTHERS:
+            tried.add(party)
+        else:
+            self._ban(peer, party, str(rejection))
 
     def _ban(self, peer: Peer, party: Party, why: str) -> None:
         """Stop using this peer until it announces itself again, and request that."""
@@ -251,7 +264,7 @@ class SwarmTrainer:
         try:
             while self._view.is_here(peer) and self._party(peer) == party:
                 with suppress(NoLongerValid, Rejected):
-                    await self._asking.request(peer, "announce")
+                    await self._asking.request(peer, Announce())
                 await self._view.next_change(backoff.next())
         finally:
             self._unheard.discard(party)
@@ -271,3 +284,17 @@ class SwarmTrainer:
             left = min(RETRY_S, max(LEAST_PAUSE_S, self._wiring.returns(stage, now) - now))
             await self._view.next_change(left if serving else math.inf)
             waited = True
+
+
+def _losses(reply: Outputs, samples: int) -> list[float]:
+    """The losses of this many samples of validation data.
+
+    Raises:
+        NonFinite: they are missing, or not finite.
+    """
+    blocks, _ = reply.arrays
+    losses = [loss for block in blocks if block.dtype == "float64" for loss in block.numpy().ravel().tolist()]
+    if len(losses) != samples or not all(map(math.isfinite, losses)):
+        finite = sum(map(math.isfinite, losses))
+        raise NonFinite(f"an evaluation answered with no losses (finite: {finite} of {samples})")
+    return losses

@@ -4,10 +4,17 @@ import asyncio
 
 import pytest
 
-from pipelined.actors.device_watchdog import LATE, LOOKS, STUCK, UNKNOWN_LEASES, DeviceStalled, DeviceWatchdog
+from pipelined.actors.device_watchdog import (
+    LATE,
+    LOOKS,
+    STUCK,
+    UNKNOWN_LEASES,
+    DeviceLate,
+    DeviceStalled,
+    DeviceWatchdog,
+)
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import run_virtual
-from transports.rpc import Rejected
 from transports.rpc.virtual.network import VirtualNetwork
 
 LEASE_S, LONG_S = 1.0, 1e3
@@ -36,7 +43,7 @@ async def seen(before, kind="op", stopped=0.0):
         network.freeze("p0")
         await asyncio.sleep(stopped)
         network.thaw("p0")
-    with pytest.raises(Rejected, match=f"doing: {kind}"):
+    with pytest.raises(DeviceLate, match=f"{kind} for "):
         await asking
     late = clock.now() - began
     await asyncio.wait([watching], timeout=LONG_S / 2)

@@ -2,13 +2,18 @@
 
 import asyncio
 
+import numpy as np
 import pytest
 
 from pipelined.directory import Entry
 from pipelined.membership.access import Admission
+from pipelined.membership.messages import RoundName
 from pipelined.membership.records import LEADER, LeaderRecord, Observer, Peer, Phase, Trainer
 from pipelined.membership.view import MembershipView
-from transports.rpc import Party, Rejected, Request
+from pipelined.state.messages import FetchManifest
+from pipelined.swarm.protocol.passes import Announce
+from pipelined.swarm.protocol.rounds import Inherit, Resume
+from transports.rpc import Party, Rejected
 
 pytestmark = pytest.mark.virtual
 
@@ -24,28 +29,35 @@ def view():
     return known
 
 
-def request_from(address):
-    return Request(Party(address, 1), "topic", {})
+def admitted(view, role, address, stage=1, term=5):
+    """Let this address send a request that needs this role."""
+    request = {
+        "trainer": Announce(),
+        "peer": Inherit(0, "", np.zeros(1), np.zeros(0, np.int64), np.zeros(0)),
+        "reader": FetchManifest(),
+        "leader": Resume(RoundName(term, 1), True),
+    }[role]
+    return Admission(view).admit(request, Party(address, 1), stage)
 
 
 @pytest.mark.parametrize(
-    "topic, address, stage_or_term",
+    "role, address, stage, term",
     [
-        ("trainer", PEER.address, 1),
-        ("peer", TRAINER.address, 1),
-        ("peer", PEER.address, 0),
-        ("peer", OBSERVER.address, 1),
-        ("trainer", OBSERVER.address, 1),
-        ("reader", TRAINER.address, 1),
-        ("reader", PEER.address, 0),
-        ("leader", PEER.address, 5),
-        ("leader", TRAINER.address, 4),
-        ("leader", TRAINER.address, 6),
+        ("trainer", PEER.address, 1, 5),
+        ("peer", TRAINER.address, 1, 5),
+        ("peer", PEER.address, 0, 5),
+        ("peer", OBSERVER.address, 1, 5),
+        ("trainer", OBSERVER.address, 1, 5),
+        ("reader", TRAINER.address, 1, 5),
+        ("reader", PEER.address, 0, 5),
+        ("leader", PEER.address, 1, 5),
+        ("leader", TRAINER.address, 1, 4),
+        ("leader", TRAINER.address, 1, 6),
     ],
 )
-async def test_strangers_are_refused(topic, address, stage_or_term):
+async def test_strangers_are_refused(role, address, stage, term):
     with pytest.raises(Rejected, match="stranger"):
-        await getattr(Admission(view()), topic)(request_from(address), stage_or_term)
+        await admitted(view(), role, address, stage, term)
 
 
 async def test_without_a_leader_every_sender_of_a_round_is_a_stranger():
@@ -54,26 +66,26 @@ async def test_without_a_leader_every_sender_of_a_round_is_a_stranger():
     known = view()
     known.apply(LEADER, None)
     with pytest.raises(Rejected, match="stranger"):
-        await Admission(known).leader(request_from(TRAINER.address), 0)
+        await admitted(known, "leader", TRAINER.address, term=0)
 
 
 @pytest.mark.parametrize(
-    "topic, address, stage_or_term",
+    "role, address",
     [
-        ("trainer", TRAINER.address, 1),
-        ("peer", PEER.address, 1),
-        ("leader", TRAINER.address, 5),
-        ("reader", PEER.address, 1),
-        ("reader", OBSERVER.address, 1),
+        ("trainer", TRAINER.address),
+        ("peer", PEER.address),
+        ("leader", TRAINER.address),
+        ("reader", PEER.address),
+        ("reader", OBSERVER.address),
     ],
 )
-async def test_members_are_admitted(topic, address, stage_or_term):
-    await getattr(Admission(view()), topic)(request_from(address), stage_or_term)
+async def test_members_are_let_in(role, address):
+    await admitted(view(), role, address)
 
 
 async def test_a_newcomer_is_admitted_when_its_record_arrives():
     known = view()
-    late = asyncio.ensure_future(Admission(known).trainer(request_from("virtual://t1"), 0))
+    late = asyncio.ensure_future(admitted(known, "trainer", "virtual://t1", stage=0))
     await asyncio.sleep(0.1)
     known.trainers["t1"] = Trainer("t1", "virtual://t1", 9, "model")
     known.look_again()

@@ -6,10 +6,10 @@ import pytest
 
 from pipelined.aio.clock import run_virtual
 from pipelined.membership.client import Asking
+from pipelined.membership.messages import Status, StatusReply, serve
 from pipelined.membership.probe import SILENCE_LEASES, SLICES, Probe
 from pipelined.membership.records import Peer, Phase
 from pipelined.membership.view import MembershipView, NoLongerValid
-from transports.rpc import Response
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 
 LEASE_S = 1.0
@@ -22,14 +22,14 @@ class Two:
     def __init__(self):
         self.network = VirtualNetwork()
         self.clock, endpoint = self.network.clock("one"), self.network.endpoint("one")
-        self.network.endpoint("other").handle("status", self._answer)
+        serve(self.network.endpoint("other"), Status, self._answer)
         self.other = Peer("other", address_of("other"), 1, 0, Phase.SERVING, "")
         self.view = MembershipView(None, self.clock)
         self.view.peers["other"] = self.other
         self.probe = Probe(Asking(endpoint, self.view), self.clock, LEASE_S)
 
-    async def _answer(self, request):
-        return Response()
+    async def _answer(self, request, sender):
+        return StatusReply({})
 
     async def hears(self, *faults):
         """Whether it is heard, and after how long; faults are moments and what happens then."""

@@ -8,17 +8,17 @@ import pytest
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import VirtualClock
 from pipelined.state.donor import AT_ONCE, MOST_TOTALS, Donor
+from pipelined.state.messages import FetchChunk, FetchTotals
 from pipelined.state.versions import Version
 from tests.swarm.exact import ExactStage
-from transports.rpc import Party, Rejected, Request
+from transports.rpc import Party, Rejected
 
 pytestmark = pytest.mark.virtual
 
 LATE = "virtual://late"
 
 
-def asked(**note):
-    return Request(Party(LATE, 1), "topic", note)
+SENDER = Party(LATE, 1)
 
 
 class Training:
@@ -42,10 +42,10 @@ class Training:
         return work()
 
     async def manifest(self):
-        return (await self.donor.manifest(asked(), lambda: self.version)).note
+        return await self.donor.manifest(SENDER, lambda: self.version)
 
     async def totals(self, step):
-        return await self.donor.totals(asked(step=step, lineage=f"at-{step}"))
+        return await self.donor.totals(FetchTotals(step, f"at-{step}"), SENDER)
 
     def kept(self):
         """The steps whose totals can be had; looked at without asking, for who asks is known to need them."""
@@ -55,9 +55,9 @@ class Training:
 async def test_all_steps_since_the_state_that_somebody_fetches_are_kept():
     training = Training()
     training.take(5)
-    assert (await training.manifest())["step"] == 5
+    assert (await training.manifest()).step == 5
     training.take(MOST_TOTALS)
-    assert (await training.manifest())["step"] == 5
+    assert (await training.manifest()).step == 5
     assert training.kept() == list(range(5, 5 + MOST_TOTALS))
 
 
@@ -65,14 +65,14 @@ async def test_who_fetches_for_longer_than_totals_are_kept_begins_with_the_prese
     """However long somebody is on its way, what is kept for it does not grow; who takes steps by now goes on."""
 
     training = Training()
-    root = (await training.manifest())["root"]
+    root = (await training.manifest()).root
     training.take(MOST_TOTALS)
-    await training.donor.chunk(asked(root=root, index=0))
+    await training.donor.chunk(FetchChunk(root, 0), SENDER)
     training.take(1)
     with pytest.raises(Rejected, match="not kept"):
-        await training.donor.chunk(asked(root=root, index=0))
+        await training.donor.chunk(FetchChunk(root, 0), SENDER)
     assert training.kept() == list(range(1, MOST_TOTALS + 1))
-    assert (await training.manifest())["step"] == MOST_TOTALS + 1
+    assert (await training.manifest()).step == MOST_TOTALS + 1
 
 
 async def test_the_last_step_is_kept_for_who_missed_it_though_nobody_is_expected():
@@ -102,9 +102,9 @@ async def test_a_peer_that_asks_again_after_a_long_time_has_the_steps_from_then_
     for _ in range(2 * MOST_TOTALS):
         training.donor.expect({LATE}, set())
         training.take(1)
-    assert (await training.manifest())["step"] == 2 * MOST_TOTALS
+    assert (await training.manifest()).step == 2 * MOST_TOTALS
     training.take(3)
-    assert (await training.totals(2 * MOST_TOTALS)).note["scales"] == [1.0] * 3
+    assert (await training.totals(2 * MOST_TOTALS)).scales == (1.0,) * 3
 
 
 async def test_a_copy_is_freed_when_all_that_asked_for_it_take_part():
@@ -120,9 +120,9 @@ async def test_one_answer_brings_all_steps_that_are_missing():
     training = Training()
     training.donor.expect({LATE}, set())
     training.take(4)
-    response = await training.totals(1)
-    assert [block[0] for block in response.blocks] == [1, 2, 3]
-    assert response.note == {"scales": [1.0] * 3, "lineages": ["at-2", "at-3", "at-4"]}
+    reply = await training.totals(1)
+    assert [block.numpy()[0] for block in reply.totals] == [1, 2, 3]
+    assert reply.scales == (1.0,) * 3 and reply.lineages == ("at-2", "at-3", "at-4")
 
 
 async def test_one_answer_brings_no_more_bytes_than_it_may_but_one_total_at_least():
@@ -131,7 +131,7 @@ async def test_one_answer_brings_no_more_bytes_than_it_may_but_one_total_at_leas
     for step, nbytes in enumerate([AT_ONCE // 2, AT_ONCE // 2, 8, 2 * AT_ONCE]):
         before, after = Version(step, f"at-{step}"), Version(step + 1, f"at-{step + 1}")
         training.donor.took(before, after, np.empty(nbytes // 8), 1.0)
-    assert [len((await training.totals(step)).blocks) for step in range(4)] == [2, 2, 1, 1]
+    assert [len((await training.totals(step)).totals) for step in range(4)] == [2, 2, 1, 1]
 
 
 async def test_steps_are_taken_while_what_was_copied_is_described_and_are_kept_with_it():
@@ -146,5 +146,5 @@ async def test_steps_are_taken_while_what_was_copied_is_described_and_are_kept_w
         await training.device.run("step", lambda: training.take(1))
     assert not any(each.done() for each in asking), "a step waited for what it does not need"
     first, second = await asyncio.gather(*asking)
-    assert first == second and first["step"] == 1 and VirtualClock().now() == 5.0
+    assert first.root == second.root and first.step == second.step == 1 and VirtualClock().now() == 5.0
     assert training.kept() == [0, 1, 2, 3], "and the last before that, for who missed it"

@@ -14,15 +14,18 @@ from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.notifier import Notifier
 from pipelined.directory import EmbeddedDirectory, Entry, serve_directory
 from pipelined.directory.registration import registered
+from pipelined.membership.messages import send, serve
+from pipelined.membership.reasons import Reason
 from pipelined.membership.records import CAME, LEADER, PEERS, LeaderRecord, Peer, Phase
 from pipelined.state.versions import SAVED, Saved, SavedStage
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.recovery import EmergencyReassignment, Rollback
 from pipelined.swarm.placement import Choosing, Placing, fewest
+from pipelined.swarm.protocol.work import AssignedStage, GetStage
 from pipelined.swarm.records import HEAD, Head
 from pipelined.swarm.view import SwarmView
-from transports.rpc import Rejected, Response
+from transports.rpc import Rejected
 from transports.rpc.virtual.network import VirtualNetwork
 
 SERVING, JOINING, LEAVING = Phase.SERVING, Phase.JOINING, Phase.LEAVING
@@ -246,7 +249,7 @@ class Came3:
 
     async def lead(self, name, response=None):
         endpoint, view = self.party(name)
-        endpoint.handle("place", response or Placing(view, 3).place)
+        serve(endpoint, GetStage, response or Placing(view, 3).place)
         await view.directory.transact({}, {LEADER: LeaderRecord(name, endpoint.address).pack()})
 
     async def come(self, name, pause=0.0):
@@ -288,8 +291,8 @@ def test_where_no_trainer_leads_a_newcomer_waits_for_one_and_asks_the_next_where
     async def story(swarm):
         coming = asyncio.ensure_future(swarm.come("p0"))
 
-        async def refuse(request):
-            raise Rejected("not leading")
+        async def refuse(request, sender):
+            raise Rejected(Reason.NOT_LEADING)
 
         await swarm.clock.sleep(5.0)
         await swarm.lead("refuses", refuse)
@@ -303,12 +306,12 @@ def test_where_no_trainer_leads_a_newcomer_waits_for_one_and_asks_the_next_where
 
 @pytest.mark.parametrize(
     "response, why",
-    [(Rejected("not leading"), "not leading"), (Response(note={"stage": 7}), "it said stage 7, and the model has 3")],
+    [(Rejected(Reason.NOT_LEADING), "not leading"), (AssignedStage(7), "it said stage 7, and the model has 3")],
     ids=["refused", "a stage that is none"],
 )
 def test_why_a_leader_gives_no_stage_is_told_once(response, why):
     async def story(swarm):
-        async def place(request):
+        async def place(request, sender):
             if isinstance(response, Rejected):
                 raise response
             return response
@@ -330,7 +333,7 @@ def test_what_the_directory_has_not_heard_of_is_given_no_stage():
         await view.directory.transact({}, {CAME + "other": b"virtual://elsewhere"})
         for name in ("never", "other"):
             with pytest.raises(Rejected, match="stranger"):
-                await stranger.request("virtual://leader", "place", note={"name": name})
+                await send(stranger, "virtual://leader", GetStage(name))
 
     played(story)
 

@@ -57,7 +57,7 @@ class Members:
     async def request(self, address, topic, note):
         if address not in self.said:
             raise Unreachable(address, "nobody is there")
-        return Response(note=self.said[address])
+        return Response(note=[self.said[address]])
 
 
 def at(step, evaluated=None):
@@ -147,7 +147,7 @@ class Busy:
         self.most = max(self.most, self.now)
         await asyncio.sleep(0.1)
         self.now -= 1
-        return Response(note={"answers": {"p00-000": 3, "p00-499": 1}, "rate": 1.0, "step_phase": address})
+        return Response(note=[{"answers": {"p00-000": 3, "p00-499": 1}, "rate": 1.0, "step_phase": address}])
 
 
 def large(**flags):

@@ -9,12 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelined.aio.clock import run_virtual
+from pipelined.membership.fields import Malformed
+from pipelined.membership.messages import RoundName
+from pipelined.membership.reasons import Blame, Reason
 from pipelined.membership.records import Peer, Phase
 from pipelined.swarm.leader.commit_round import CommitRound, Failed, cover
-from transports import Block
-from transports.rpc import Rejected, Response
+from pipelined.swarm.protocol.rounds import Counts, Prepare, Reduce, Summed
+from transports.rpc import Rejected
 
-BATCH = 8
+BATCH, NAME = 8, RoundName(1, 1)
 LEDGERS = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.sets(st.integers(0, BATCH + 1)), max_size=6)
 
 
@@ -57,16 +60,22 @@ def test_who_is_dropped_overlaps_what_is_kept_or_is_of_another_batch(counted):
 PEER = Peer("p0", "virtual://p0", 1, 0, Phase.SERVING, "m")
 
 
+def counts(index, loss=1.0):
+    return Counts(0.5, np.array([index]), np.array([loss]))
+
+
 class Asking:
-    """Answers for one peer, of whom all is counted, and who sums to this."""
+    """Answers for one peer, which counted all microbatches and has this reply to `Reduce`."""
 
-    def __init__(self, note):
-        self._note = note
+    def __init__(self, summed):
+        self._summed = summed
 
-    async def request(self, who, topic, **note):
-        if topic == "reduce":
-            return Response(note=self._note)
-        return Response((Block.of(np.array([0])), Block.of(np.array([1.0]))), {"load": 0.5})
+    async def request(self, who, request, limit=None):
+        if not isinstance(request, Reduce):
+            return counts(0)
+        if isinstance(self._summed, Exception):
+            raise self._summed
+        return self._summed
 
 
 class Refusing(Asking):
@@ -75,10 +84,10 @@ class Refusing(Asking):
     def __init__(self, rejections):
         self._refusals = rejections
 
-    async def request(self, who, topic, **note):
-        if topic == "prepare":
+    async def request(self, who, request, limit=None):
+        if isinstance(request, Prepare):
             await asyncio.sleep(0.1)
-            return await super().request(who, topic)
+            return await super().request(who, request)
         seconds, rejection = self._refusals[who.name]
         await asyncio.sleep(seconds)
         raise rejection
@@ -112,7 +121,7 @@ def test_a_failed_sum_names_the_members_between_which_it_failed(rejections, blam
     peers = [Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in "abc"]
 
     async def take():
-        attempt = CommitRound((1, 1), 0, 1, [peers], Refusing(rejections))
+        attempt = CommitRound(NAME, 0, 1, [peers], Refusing(rejections))
         covers = await attempt.prepare()
         began = asyncio.get_running_loop().time()
         with pytest.raises(Failed, match=r"^a: "):
@@ -123,21 +132,9 @@ def test_a_failed_sum_names_the_members_between_which_it_failed(rejections, blam
     run_virtual(take())
 
 
-@pytest.mark.parametrize(
-    "note",
-    [
-        None,
-        {},
-        {"square": 1.0},
-        {"square": float("nan"), "digest": b"x"},
-        {"square": -1.0, "digest": b"x"},
-        {"square": 1.7e308, "digest": b"x"},
-        {"square": 1.0, "digest": []},
-    ],
-)
-def test_a_total_of_no_norm_or_no_digest_is_none(note):
+def test_a_reply_that_cannot_be_read_fails_the_attempt():
     async def take():
-        attempt = CommitRound((1, 1), 0, 1, [[PEER]], Asking(note))
+        attempt = CommitRound(NAME, 0, 1, [[PEER]], Asking(Malformed("no square")))
         covers = await attempt.prepare()
         assert not covers[0].missing
         with pytest.raises(Failed, match="p0"):
@@ -150,7 +147,7 @@ def test_of_many_members_that_refuse_a_failed_attempt_tells_a_few_and_counts_the
     peers = [Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in "abcdef"]
 
     async def take():
-        attempt = CommitRound((1, 1), 0, 1, [peers], Refusing({peer.name: (0.0, Rejected("no")) for peer in peers}))
+        attempt = CommitRound(NAME, 0, 1, [peers], Refusing({peer.name: (0.0, Rejected("no")) for peer in peers}))
         covers = await attempt.prepare()
         with pytest.raises(Failed, match=r"^\w: no; \w: no; \w: no; and 3 more$"):
             await attempt.reduce(covers, 0.0)
@@ -163,11 +160,11 @@ def test_the_sum_of_a_peer_with_a_loss_beyond_reason_is_left_out(loss):
     """Two such losses have no sum as a float: the leader would end on them, and each leader after it."""
 
     class Odd(Asking):
-        async def request(self, who, topic, **note):
-            return Response((Block.of(np.array([0])), Block.of(np.array([loss]))), {"load": 0.5})
+        async def request(self, who, request, limit=None):
+            return counts(0, loss)
 
     async def take():
-        attempt = CommitRound((1, 1), 0, 1, [[PEER]], Odd(None))
+        attempt = CommitRound(NAME, 0, 1, [[PEER]], Odd(None))
         (covered,) = await attempt.prepare()
         assert covered.missing == {0} and [each.members for each in attempt.failures] == [{"p0"}]
 
@@ -180,10 +177,10 @@ class Summing(Asking):
     def __init__(self, squares):
         self._squares = squares
 
-    async def request(self, who, topic, **note):
-        if topic == "reduce":
-            return Response(note={"square": self._squares[who.name], "digest": b"x"})
-        return Response((Block.of(np.array([ord(who.name) - ord("a")])), Block.of(np.array([1.0]))), {"load": 0.5})
+    async def request(self, who, request, limit=None):
+        if isinstance(request, Reduce):
+            return Summed(self._squares[who.name], b"x" * 16)
+        return counts(ord(who.name) - ord("a"))
 
 
 @pytest.mark.parametrize(
@@ -200,7 +197,7 @@ def test_members_of_one_stage_that_say_different_squares_fail_the_attempt(square
     peers = [Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in squares]
 
     async def take():
-        attempt = CommitRound((1, 1), 0, 3, [peers], Summing(squares))
+        attempt = CommitRound(NAME, 0, 3, [peers], Summing(squares))
         covers = await attempt.prepare()
         if blamed:
             with pytest.raises(Failed, match=r"squares .* differ at stage 0 \(lowest: 2.0, highest: "):
@@ -208,5 +205,20 @@ def test_members_of_one_stage_that_say_different_squares_fail_the_attempt(square
         else:
             assert await attempt.reduce(covers, 0.0) == [2.0]
         assert ["".join(sorted(each.members)) for each in attempt.failures] == blamed
+
+    run_virtual(take())
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_a_peer_that_is_not_prepared_is_at_fault_unless_neither_end_is(reason):
+    async def take():
+        attempt = CommitRound(NAME, 0, 1, [[PEER]], Refusing({}))
+
+        async def request(who, request, limit=None):
+            raise Rejected(reason)
+
+        attempt._asking.request = request
+        await attempt.prepare()
+        assert bool(attempt.failures) is (reason.blame is not Blame.NEITHER)
 
     run_virtual(take())

@@ -1,13 +1,13 @@
-"""Which members withhold their part of a sum, from what all say; and what cannot be read."""
+"""Which members withhold their part of a sum, from the replies of all."""
 
 import pytest
 
-from pipelined.swarm.leader.overdue import Said, overdue, read_said
-from transports.rpc import Rejected
+from pipelined.swarm.leader.overdue import overdue
+from pipelined.swarm.protocol.rounds import Reach
 
 
 def said(parts=(), totals=()):
-    return Said(frozenset(), dict(parts), dict(totals))
+    return Reach((), dict(parts), dict(totals))
 
 
 @pytest.mark.parametrize(
@@ -38,27 +38,3 @@ def said(parts=(), totals=()):
 def test_known_answers(all_say, waits):
     found = overdue(all_say, lambda name: 20.0 if name == "slow" else 10.0)
     assert {name: "".join(sorted(others)) for name, others in found.items() if others} == waits
-
-
-@pytest.mark.parametrize(
-    "note",
-    [
-        None,
-        {},
-        {"silent": "a"},
-        {"silent": [1]},
-        {"silent": [], "parts": [1]},
-        {"silent": [], "parts": {1: 1.0}},
-        {"silent": [], "totals": {"a": 1}},
-        {"silent": [], "totals": {"a": -1.0}},
-        {"silent": [], "totals": {"a": float("nan")}},
-        {"silent": [], "parts": {str(at): 1.0 for at in range(5000)}},
-    ],
-)
-def test_what_is_no_list_of_names_or_no_seconds_is_refused(note):
-    with pytest.raises(Rejected):
-        read_said(note)
-
-
-def test_a_member_that_says_nothing_of_a_sum_waits_for_none():
-    assert read_said({"silent": ["a"]}) == Said(frozenset("a"), {}, {})

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pipelined.aio.latency import MULTIPLE, UNKNOWN
 from pipelined.swarm.leader.work_queue import Assignment, SlotLatency, WorkQueue
-from pipelined.swarm.protocol import Score
+from pipelined.swarm.protocol.work import Score
 
 BATCH, STAGES = 4, 2
 SLOTS, PEERS = ["t0/0", "t0/1", "t1/0"], ["p0", "p1", "p2"]

@@ -6,17 +6,28 @@ import numpy as np
 import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.membership.records import Peer, Phase
+from pipelined.membership.messages import RoundName, send
+from pipelined.membership.reasons import Reason
 from pipelined.swarm.peer import all_reduce
-from pipelined.swarm.peer.all_reduce import TOPIC, AllReduce, Spread
+from pipelined.swarm.peer.all_reduce import AllReduce, Spread
+from pipelined.swarm.protocol.rounds import Reach, RoundMember, SendPart
 from pipelined.swarm.stages.codec import Coding
 from transports.rpc import Rejected, Response
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 
 pytestmark = pytest.mark.virtual
 
-NAME = (1, 1)
+NAME = RoundName(1, 1)
 PIECE = 1 << 10
+
+
+def served(end, take):
+    """Have an endpoint answer parts with `take`, as a peer does."""
+
+    async def respond(request):
+        return (await take(SendPart.parse(request)[0], request.sender)).response()
+
+    end.handle(SendPart.topic, respond, PIECE)
 
 
 def at_once():
@@ -30,7 +41,7 @@ class Members:
         self.network = VirtualNetwork(delay=1e-3)
         names = [f"p{at}" for at in range(count)]
         self.ends = [self.network.endpoint(name) for name in names]
-        members = [Peer(name, address_of(name), 1, 0, Phase.SERVING, "") for name in names]
+        members = [RoundMember(name, address_of(name), 1) for name in names]
         self.sums = [np.random.default_rng(at).normal(size=size).astype(dtype) for at in range(count)]
         self.kept = [sums.copy() for sums in self.sums]
         self.rounds = [
@@ -40,7 +51,7 @@ class Members:
         self.nbytes = 0
         self.network.listen(self._weigh)
         for end, part in zip(self.ends, self.rounds, strict=True):
-            end.handle(TOPIC, part.take, PIECE)
+            served(end, part.take)
 
     def _weigh(self, passing):
         self.nbytes += passing.nbytes if passing.kind in ("REQUEST", "RESPONSE") else 0
@@ -121,13 +132,13 @@ async def test_a_round_that_is_aborted_at_any_frame_ends_for_its_member_and_chan
     assert all(np.array_equal(*pair) for pair in zip(stage.sums, stage.kept, strict=True))
 
 
-@pytest.mark.parametrize("note", [None, {}, {"codec": 7}, ["codec"], {"codec": None}])
+@pytest.mark.parametrize("note", [None, {}, [], [7], [[1]], [[2, None]], [[1, 7]], [[1, None]]])
 async def test_a_member_that_answers_what_nobody_can_read_ends_the_round_and_no_process(note):
     async def respond(request):
         return Response((np.zeros(1),), note)
 
     stage = Members(2, 3000)
-    stage.ends[1].handle(TOPIC, respond, PIECE)
+    stage.ends[1].handle(SendPart.topic, respond, PIECE)
     with pytest.raises(Rejected):
         await stage.rounds[0].run(at_once())
 
@@ -147,14 +158,13 @@ async def test_a_member_that_is_lost_is_named_with_the_member_that_lost_it():
 async def test_members_that_a_round_ends_for_name_the_two_between_which_it_failed():
     """p1 cannot reach p2; p0 reaches both, and learns of it from p1 alone."""
 
-    async def refuse(request):
-        raise Rejected("strange piece")
-
-    async def wait(request):
+    async def take(request, sender):
+        if request.position == 1:
+            raise Rejected(Reason.STRANGE_PART)
         return await asyncio.get_running_loop().create_future()
 
     stage = Members(3, 3000)
-    stage.ends[2].handle(TOPIC, lambda q: (refuse if q.note["from"] == 1 else wait)(q), PIECE)
+    served(stage.ends[2], take)
     first, second = (asyncio.ensure_future(stage.rounds[at].run(at_once())) for at in (0, 1))
     for each in (first, second):
         with pytest.raises(Rejected) as refused:
@@ -171,9 +181,9 @@ async def test_a_round_aborted_before_it_began_is_none():
 
 async def bring(stage, bringer, owner, start, part, position=None):
     """A member asks an owner to add a part that is not of its round; what it is refused with, "" if it is not."""
-    note = {"round": list(NAME), "from": bringer if position is None else position, "start": start, "codec": None}
+    request = SendPart(NAME, bringer if position is None else position, start, ((part,), None))
     try:
-        await stage.ends[bringer].request(address_of(f"p{owner}"), TOPIC, part, note=note)
+        await send(stage.ends[bringer], address_of(f"p{owner}"), request)
     except Rejected as rejection:
         return rejection.reason
     return ""
@@ -317,15 +327,15 @@ def test_a_sum_that_is_spread_lets_others_through_and_takes_as_long_as_it_may(co
 def test_a_member_says_for_which_others_it_waits_and_since_when():
     async def add():
         stage = Members(3, 3)
-        assert stage.rounds[0].awaited == {"parts": {"p1": 0.0, "p2": 0.0}, "totals": {}}
+        assert stage.rounds[0].awaited == Reach((), {"p1": 0.0, "p2": 0.0}, {})
         two = [asyncio.ensure_future(part.run(at_once())) for part in stage.rounds[:2]]
         await asyncio.sleep(5.0)
         awaited = stage.rounds[0].awaited
-        assert awaited == {"parts": {"p2": 5.0}, "totals": {"p1": 5.0, "p2": 5.0}}
-        assert stage.rounds[2].awaited["parts"] == {}, "it lacks its own part alone"
+        assert awaited == Reach((), {"p2": 5.0}, {"p1": 5.0, "p2": 5.0})
+        assert stage.rounds[2].awaited.parts == {}, "it lacks its own part alone"
         await stage.rounds[2].run(at_once())
         await asyncio.gather(*two)
-        assert stage.rounds[0].awaited == {"parts": {}, "totals": {}}
+        assert stage.rounds[0].awaited == Reach()
 
     run_virtual(add())
 
@@ -334,15 +344,15 @@ def test_an_owner_that_answered_some_chunks_is_awaited_since_the_last():
     async def add():
         stage, asked = Members(2, 8 * PIECE), []
 
-        async def take(request):
+        async def take(request, sender):
             asked.append(request)
             await asyncio.sleep(4.0 if len(asked) <= 2 else 1e9)
-            return await stage.rounds[1].take(request)
+            return await stage.rounds[1].take(request, sender)
 
-        stage.ends[1].handle(TOPIC, take, PIECE)
+        served(stage.ends[1], take)
         running = [asyncio.ensure_future(part.run(at_once())) for part in stage.rounds]
         await asyncio.sleep(10.0)
-        assert stage.rounds[0].awaited["totals"] == {"p1": pytest.approx(6.0, abs=0.1)}
+        assert stage.rounds[0].awaited.totals == {"p1": pytest.approx(6.0, abs=0.1)}
         for each in running:
             each.cancel()
         await asyncio.gather(*running, return_exceptions=True)

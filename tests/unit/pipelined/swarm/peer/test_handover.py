@@ -7,22 +7,25 @@ import pytest
 
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import VirtualClock
+from pipelined.membership.messages import Done, RoundName
 from pipelined.membership.records import Peer, Phase
 from pipelined.state.versions import Version
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.stage_state import StageState
+from pipelined.swarm.protocol.passes import Backward
+from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reduce, RoundMember
 from pipelined.swarm.records import Head
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.delayed import late
 from tests.swarm.exact import WIDTH, ExactStage
 from transports import Block
-from transports.rpc import Party, Rejected, Request, Response
+from transports.rpc import Rejected
 from transports.rpc.virtual.network import VirtualNetwork
 
 pytestmark = pytest.mark.virtual
 
-ME = ["p0", "virtual://p0", 1]
+NAME, ME = RoundName(1, 1), RoundMember("p0", "virtual://p0", 1)
 SUCCESSOR = Peer("p1", "virtual://p1", 2, 0, Phase.SERVING, "model")
 X = np.arange(WIDTH, dtype=np.float64)
 
@@ -36,13 +39,9 @@ def new_replica(delayed=False):
     )
 
 
-def asked(topic, *blocks, **note):
-    return Request(Party("virtual://somebody", 1), topic, note, tuple(map(Block.of, blocks)))
-
-
 def microbatch(step, index, lineage=""):
-    told = {"step": step, "index": index, "lineage": lineage, "count": True}
-    return asked("backward", X, X, codecs=[None, None], blocks=[1, 1], **told)
+    arrays = (Block.of(X),), None
+    return Backward(step, index, lineage, arrays, arrays, True)
 
 
 async def soon(work):
@@ -58,10 +57,10 @@ class Successor:
     def __init__(self, seconds):
         self._seconds, self.sums = seconds, None
 
-    async def request(self, who, topic, sums, *arrays, **note):
+    async def request(self, who, request, limit=None):
         await VirtualClock().sleep(self._seconds)
-        self.sums = sums.copy()
-        return Response()
+        self.sums = request.sums.copy()
+        return Done()
 
 
 async def test_what_was_counted_of_a_step_is_nobodys_once_the_step_stands():
@@ -69,13 +68,12 @@ async def test_what_was_counted_of_a_step_is_nobodys_once_the_step_stands():
 
     replica = new_replica()
     await replica.passes.backward(microbatch(0, 0))
-    await replica.rounds.prepare(asked("prepare", step=0, round=[1, 1]))
-    await replica.rounds.reduce(asked("reduce", round=[1, 1], keep=True, within=0.0, members=[ME]))
+    await replica.rounds.prepare(Prepare(NAME, 0))
+    await replica.rounds.reduce(Reduce(NAME, (ME,), True))
     following = await soon(replica.follow(Head(1, "m", 1, "1.1", [["p0"]], 1.0, lineage="a")))
-    legacy = X, np.array([5]), np.array([1.0])
-    inheriting = await soon(replica.succession.inherit(asked("inherit", *legacy, step=0, lineage="")))
+    inheriting = await soon(replica.succession.inherit(Inherit(0, "", X, np.array([5]), np.array([1.0]))))
     assert await following and replica.step == 1
-    with pytest.raises(Rejected, match="stale"):
+    with pytest.raises(Rejected, match="step passed"):
         await inheriting
     assert not replica.counted and not replica.stage.sums.any()
 
@@ -88,3 +86,23 @@ async def test_what_is_handed_over_stays_as_it_was_though_the_next_step_is_compu
     await replica.passes.backward(microbatch(1, 3))
     await handing
     assert counted.any() and np.array_equal(successor.sums, counted)
+
+
+@pytest.mark.parametrize(
+    "sums, indices, losses, why",
+    [
+        (np.zeros(WIDTH + 1), [5], [1.0], "another stage"),
+        (np.zeros(WIDTH, np.float32), [5], [1.0], "another stage"),
+        (X, [5, 6], [1.0], "another stage"),
+        (np.full(WIDTH, np.nan), [5], [1.0], "not finite"),
+        (X, [5], [np.inf], "not finite"),
+        (X, [5, 5], [1.0, 1.0], "twice"),
+        (X, [8], [1.0], "outside"),
+        (X, [-1], [1.0], "outside"),
+    ],
+)
+async def test_a_sum_that_cannot_be_inherited_is_rejected_and_changes_nothing(sums, indices, losses, why):
+    replica = new_replica()
+    with pytest.raises(Rejected, match=why):
+        await replica.succession.inherit(Inherit(0, "", sums, np.array(indices), np.array(losses)))
+    assert not replica.counted and not replica.stage.sums.any()

@@ -8,28 +8,31 @@ import pytest
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio import events
 from pipelined.aio.clock import VirtualClock
+from pipelined.membership.messages import RoundName
 from pipelined.state.versions import Version
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.stage_state import StageState
+from pipelined.swarm.protocol.passes import Backward, Forward
+from pipelined.swarm.protocol.rounds import Prepare, Reduce, Resume, RoundMember
 from pipelined.swarm.records import Head
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.stage import Microbatch
 from tests.swarm.exact import WIDTH, ExactStage
 from transports import Block
-from transports.rpc import Party, Rejected, Request
+from transports.rpc import Rejected
 from transports.rpc.virtual.network import VirtualNetwork
 
 pytestmark = pytest.mark.virtual
 
 SECONDS = {"forward": 1.0, "backward": 1.0, "step": 1.0}
-ASKER = Party("virtual://somebody", 1)
+NAME, ME = RoundName(1, 1), RoundMember("p0", "virtual://p0", 1)
 
 
 class Slow:
     """Has an answer after a second."""
 
-    async def request(self, *request, **note):
+    async def request(self, who, request, limit=None):
         await VirtualClock().sleep(1.0)
 
 
@@ -41,13 +44,9 @@ def new_replica(codec=""):
     return Replica(state, endpoint, Coding(codec, threads=False))
 
 
-def asked(topic, *blocks, **note):
-    return Request(ASKER, topic, note, tuple(map(Block.of, blocks)))
-
-
 def microbatch(index, count=True):
-    x = np.arange(WIDTH, dtype=np.float64) + index
-    return asked("backward", x, x, step=0, index=index, count=count, codecs=[None, None], blocks=[1, 1])
+    arrays = (Block.of(np.arange(WIDTH, dtype=np.float64) + index),), None
+    return Backward(0, index, "", arrays, arrays, count)
 
 
 def is_what_it_says(replica):
@@ -70,10 +69,10 @@ async def cancelled_after(seconds, work):
 async def test_a_leader_lost_while_a_sum_is_dropped_leaves_ledger_and_sum_alike(topic):
     replica = new_replica()
     await replica.passes.backward(microbatch(0))
-    await replica.rounds.prepare(asked("prepare", step=0, round=[1, 1]))
+    await replica.rounds.prepare(Prepare(NAME, 0))
     busy = asyncio.ensure_future(replica.passes.backward(microbatch(1, count=False)))
     await asyncio.sleep(0)
-    request = asked(topic, round=[1, 1], keep=False, members=[["p0", "virtual://p0", 1]])
+    request = Resume(NAME, False) if topic == "resume" else Reduce(NAME, (ME,), False)
     await cancelled_after(0.5, getattr(replica.rounds, topic)(request))
     await busy
     assert is_what_it_says(replica)
@@ -105,12 +104,12 @@ async def test_who_holds_a_stage_no_longer_computes_nothing_with_it():
 
 async def test_a_peer_counts_again_after_any_round_that_came_before():
     replica = new_replica()
-    await replica.rounds.prepare(asked("prepare", step=0, round=[1, 1]))
-    assert not (await replica.passes.backward(microbatch(0))).note["counted"]
-    await replica.rounds.resume(asked("resume", step=0, round=[2, 1], keep=True))
-    assert (await replica.passes.backward(microbatch(0))).note["counted"]
-    with pytest.raises(Rejected, match="stale"):
-        await replica.rounds.resume(asked("resume", step=0, round=[1, 2], keep=False))
+    await replica.rounds.prepare(Prepare(NAME, 0))
+    assert not (await replica.passes.backward(microbatch(0))).counted
+    await replica.rounds.resume(Resume(RoundName(2, 1), True))
+    assert (await replica.passes.backward(microbatch(0))).counted
+    with pytest.raises(Rejected, match="old round"):
+        await replica.rounds.resume(Resume(RoundName(1, 2), False))
     assert replica.counted == {0} and is_what_it_says(replica)
 
 
@@ -118,14 +117,12 @@ async def test_who_waited_with_an_earlier_round_does_not_undo_a_later_one():
     replica = new_replica()
     handing = asyncio.ensure_future(replica.succession.hand_over(None, Slow(), 60.0))
     await asyncio.sleep(0)
-    rounds = [
-        asyncio.ensure_future(replica.rounds.prepare(asked("prepare", step=0, round=[term, 1]))) for term in (1, 2)
-    ]
+    rounds = [asyncio.ensure_future(replica.rounds.prepare(Prepare(RoundName(term, 1), 0))) for term in (1, 2)]
     await handing
-    with pytest.raises(Rejected, match="stale"):
+    with pytest.raises(Rejected, match="old round"):
         await rounds[0]
     await rounds[1]
-    await replica.rounds.reduce(asked("reduce", round=[2, 1], keep=True, within=0.0, members=[["p0", "", 1]]))
+    await replica.rounds.reduce(Reduce(RoundName(2, 1), (ME,), True))
 
 
 async def test_who_lags_one_step_behind_what_all_went_back_to_is_no_member_of_it():
@@ -137,10 +134,8 @@ async def test_a_step_is_taken_once_though_it_is_asked_for_again_while_it_is_tak
 
     replica, head = new_replica(), Head(1, "exact", 1, "1.1", [["p0"]], 1.0, lineage="a")
     await replica.passes.backward(microbatch(0))
-    await replica.rounds.prepare(asked("prepare", step=0, round=[1, 1]))
-    await replica.rounds.reduce(
-        asked("reduce", round=[1, 1], keep=True, within=0.0, members=[["p0", "virtual://p0", 1]])
-    )
+    await replica.rounds.prepare(Prepare(NAME, 0))
+    await replica.rounds.reduce(Reduce(NAME, (ME,), True))
     once = ExactStage(0, 1)
     once.apply(0, replica.stage.sums.copy(), 1.0)
     assert await asyncio.gather(replica.follow(head), replica.follow(head)) == [True, True]
@@ -152,7 +147,6 @@ async def test_outputs_beyond_the_codec_go_without_it_and_a_warning_says_why():
 
     replica = new_replica("fp16")
     replica.stage.forward = lambda which, inputs: [np.full(WIDTH, 7e4)]
-    request = asked("forward", np.zeros(WIDTH), step=0, index=0, codecs=[None], blocks=[1])
-    response = await replica.passes.forward(request)
-    assert response.note["codec"] is None and np.array_equal(response.blocks[0], np.full(WIDTH, 7e4))
+    blocks, note = (await replica.passes.forward(Forward(0, 0, "", ((Block.of(np.zeros(WIDTH)),), None)))).arrays
+    assert note is None and np.array_equal(blocks[0], np.full(WIDTH, 7e4))
     assert "beyond float16" in events.recent()[-1].facts["why"]

@@ -11,10 +11,10 @@ from pipelined.state.versions import Version
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.stage_state import StageState
+from pipelined.swarm.protocol.passes import Backward, Forward
 from pipelined.swarm.stages.codec import Coding
 from tests.swarm.exact import WIDTH, ExactStage
 from transports import pack
-from transports.rpc import Party, Request
 from transports.rpc.virtual.network import VirtualNetwork
 
 CODEC, COMPUTE_S = "blockwise8", 1.0
@@ -32,14 +32,10 @@ class SlowCoding(Coding):
         return work()
 
 
-def asked(topic, index):
-    coded = [
-        pack(CODEC, [np.arange(WIDTH, dtype=np.float64)], "what is asked") for _ in range(1 + (topic == "backward"))
-    ]
-    blocks = tuple(block for each in coded for block in each.blocks)
-    codecs, counts = [each.note for each in coded], [len(each.blocks) for each in coded]
-    note = {"step": 0, "index": index, "count": True, "codecs": codecs, "blocks": counts}
-    return Request(Party("virtual://somebody", 1), topic, note, blocks)
+def microbatch(topic, index):
+    packed = pack(CODEC, [np.arange(WIDTH, dtype=np.float64)], "what is sent")
+    coded = packed.blocks, packed.note
+    return Forward(0, index, "", coded) if topic == "forward" else Backward(0, index, "", coded, coded, True)
 
 
 @pytest.mark.virtual
@@ -51,6 +47,6 @@ async def test_coding_is_hidden_behind_computing(topic, decoded, coding_s):
     coding, endpoint = SlowCoding(coding_s), VirtualNetwork().endpoint("p0")
     state = StageState("p0", 0, ExactStage(0, 2), Version(0, ""), rules=rules, device=device)
     replica = Replica(state, endpoint, coding)
-    answers = await asyncio.gather(*(getattr(replica.passes, topic)(asked(topic, index)) for index in range(8)))
-    assert all(response.note["codec"] for response in answers) and device.busy == 8 * COMPUTE_S
+    answers = await asyncio.gather(*(getattr(replica.passes, topic)(microbatch(topic, index)) for index in range(8)))
+    assert all(reply.arrays[1] for reply in answers) and device.busy == 8 * COMPUTE_S
     assert VirtualClock().now() == pytest.approx(8 * COMPUTE_S + (decoded + 1) * coding_s)

@@ -1,0 +1,246 @@
+"""The fields of a message: how each is written as plain values and arrays, and checked when it is read.
+
+A message class annotates its fields, and `form_of` finds the form of an annotation:
+
+    step: Annotated[int, whole()]                a whole number in a range
+    peers: Annotated[tuple[Name, ...], Many()]   a list of limited length; of each item the form of `Name`
+    round: RoundName                             a NamedTuple or dataclass: the list of its fields
+    score: Score | None                          None, or the form of `Score`
+    sums: Annotated[np.ndarray, OneArray(...)]     one array, beside the plain values
+
+No size that was received is used before it is checked, and reading raises `Malformed` alone.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from reprlib import repr  # of limited depth and length: what is shown came off the network
+from types import NoneType, UnionType
+from typing import Annotated, Any, Protocol, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from pipelined.membership.reasons import Reason
+from transports import Block
+from transports.rpc import Rejected
+
+MOST = (1 << 62) - 1
+"""Largest whole number in a message."""
+MOST_NUMBER = 1e300
+"""Largest number accepted from the network, so that sums of such numbers are finite."""
+MOST_NAME = 512
+"""Most characters of a name or an address: a directory's keys are not longer."""
+MOST_ITEMS = 4096
+"""Most items of a list in a message."""
+
+
+class Malformed(Rejected):
+    """A message that cannot be read; `why` names the field, the value and the limit."""
+
+    def __init__(self, why: str):
+        super().__init__(Reason.MALFORMED, why=why)
+
+
+class Form(Protocol):
+    """How one field is written and read; `str` of a form states its limits for readers."""
+
+    def write(self, value: Any, blocks: list[Any]) -> Any:
+        """The plain value of a field; its arrays are appended to `blocks`."""
+
+    def read(self, told: Any, blocks: deque[Block]) -> Any:
+        """The value of a field from its plain value; its arrays are taken from `blocks`. Raises Malformed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A value that msgpack carries as it is.
+
+    Args:
+        text: what it is.
+        holds: whether a received value is that.
+    """
+
+    text: str
+    holds: Callable[[Any], bool]
+
+    def write(self, value: Any, blocks: list[Any]) -> Any:
+        return value
+
+    def read(self, told: Any, blocks: deque[Block]) -> Any:
+        if not self.holds(told):
+            raise Malformed(f"no {self.text} (got: {repr(told)})")
+        return told
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def whole(most: int = MOST) -> Plain:
+    """A whole number from 0 to `most`."""
+    limit = f" to {most:,}" if most < MOST else ""
+    return Plain(f"whole number from 0{limit}", lambda told: type(told) is int and 0 <= told <= most)
+
+
+def number(least: float = -MOST_NUMBER) -> Plain:
+    """A number from `least` to `MOST_NUMBER`."""
+    text = f"number from {least:g} to {MOST_NUMBER:g}"
+    return Plain(text, lambda told: type(told) in (int, float) and least <= told <= MOST_NUMBER)
+
+
+def text(most: int = MOST_NAME) -> Plain:
+    """Text of at most `most` characters."""
+    return Plain(f"text of at most {most} characters", lambda told: type(told) is str and len(told) <= most)
+
+
+def raw(size: int) -> Plain:
+    """Exactly `size` bytes."""
+    return Plain(f"{size} bytes", lambda told: type(told) is bytes and len(told) == size)
+
+
+FLAG = Plain("true or false", lambda told: type(told) is bool)
+ANY = Plain("any value, checked by its reader", lambda told: True)
+FACTS = Plain(
+    "values by name, checked by their reader",
+    lambda told: type(told) is dict and all(type(name) is str for name in told),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """A tuple, or a mapping, of `least` to `most` items; on the wire a list, of pairs for a mapping.
+
+    Args:
+        item: the form of an item; `form_of` fills it in.
+        pairs: whether the value is a mapping.
+    """
+
+    most: int = MOST_ITEMS
+    least: int = 0
+    item: Form = ANY
+    pairs: bool = False
+
+    def write(self, value: Any, blocks: list[Any]) -> list[Any]:
+        return [self.item.write(each, blocks) for each in (value.items() if self.pairs else value)]
+
+    def read(self, told: Any, blocks: deque[Block]) -> Any:
+        if type(told) is not list or not self.least <= len(told) <= self.most:
+            raise Malformed(f"not a list of {self.least} to {self.most} items (got: {repr(told)})")
+        items = tuple(self.item.read(each, blocks) for each in told)
+        if self.pairs and len(dict(items)) < len(items):
+            raise Malformed(f"a key twice (got: {repr(told)})")
+        return dict(items) if self.pairs else items
+
+    def __str__(self) -> str:
+        return f"list of {f'{self.least} to' if self.least else 'at most'} {self.most:,}: {self.item}"
+
+
+@dataclass(frozen=True, slots=True)
+class Maybe:
+    """None, or a value of another form."""
+
+    form: Form
+
+    def write(self, value: Any, blocks: list[Any]) -> Any:
+        return None if value is None else self.form.write(value, blocks)
+
+    def read(self, told: Any, blocks: deque[Block]) -> Any:
+        return None if told is None else self.form.read(told, blocks)
+
+    def __str__(self) -> str:
+        return f"none, or {self.form}"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldList:
+    """A dataclass, a NamedTuple or a pair: the list of its fields, in their order."""
+
+    build: Any
+    fields: tuple[tuple[str, Form], ...]
+
+    def write(self, value: Any, blocks: list[Any]) -> list[Any]:
+        parts = value if isinstance(value, tuple) else [getattr(value, name) for name, _ in self.fields]
+        return [form.write(part, blocks) for part, (_, form) in zip(parts, self.fields, strict=True)]
+
+    def read(self, told: Any, blocks: deque[Block]) -> Any:
+        if type(told) is not list or len(told) != len(self.fields):
+            raise Malformed(f"not a list of {len(self.fields)} fields (got: {repr(told)})")
+        parts = []
+        for each, (name, form) in zip(told, self.fields, strict=True):
+            try:
+                parts.append(form.read(each, blocks))
+            except Malformed as error:
+                raise Malformed(f"{name}: {error.facts['why']}") from None
+        return self.build(*parts)
+
+    def __str__(self) -> str:
+        return "(" + ", ".join(f"{name}: {form}" if name else str(form) for name, form in self.fields) + ")"
+
+
+@dataclass(frozen=True, slots=True)
+class OneArray:
+    """One array of one dimension and one of these dtypes, beside the plain values."""
+
+    dtypes: tuple[str, ...]
+
+    def write(self, value: Any, blocks: list[Any]) -> None:
+        blocks.append(value)
+
+    def read(self, told: Any, blocks: deque[Block]) -> np.ndarray:
+        if told is not None or not blocks:
+            raise Malformed(f"no array (got: {repr(told)})")
+        block = blocks.popleft()
+        if block.dtype not in self.dtypes or len(block.shape) != 1:
+            raise Malformed(f"not one dimension of {' or '.join(self.dtypes)} (got: {block.dtype} {block.shape})")
+        return block.numpy()
+
+    def __str__(self) -> str:
+        return f"array of one dimension, {' or '.join(self.dtypes)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """Arrays of any layout, beside the plain values; on the wire their number."""
+
+    def write(self, value: Any, blocks: list[Any]) -> int:
+        blocks.extend(value)
+        return len(value)
+
+    def read(self, told: Any, blocks: deque[Block]) -> tuple[Block, ...]:
+        if type(told) is not int or not 0 <= told <= len(blocks):
+            raise Malformed(f"not a number of arrays (got: {repr(told)}, arrays: {len(blocks)})")
+        return tuple(blocks.popleft() for _ in range(told))
+
+    def __str__(self) -> str:
+        return "arrays, checked by their reader"
+
+
+@cache
+def form_of(hint: Any) -> Form:
+    """The form of an annotation. Raises TypeError: it has none."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _filled(*inner)
+    if origin in (Union, UnionType) and len(inner) == 2 and NoneType in inner:
+        return Maybe(form_of(next(each for each in inner if each is not NoneType)))
+    if origin is tuple and Ellipsis not in inner:
+        return _pair(inner)
+    if hint is bool:
+        return FLAG
+    if is_dataclass(hint) or hasattr(hint, "_fields"):
+        hints = get_type_hints(hint, include_extras=True)
+        names = hint._fields if hasattr(hint, "_fields") else [each.name for each in fields(hint)]
+        return FieldList(hint, tuple((name, form_of(hints[name])) for name in names))
+    raise TypeError(f"no form for a field of type {hint!r}")
+
+
+def _filled(hint: Any, form: Form) -> Form:
+    """The form of an annotated type; that of a list gets the form of its items."""
+    if not isinstance(form, Many):
+        return form
+    pairs, inner = get_origin(hint) is not tuple, get_args(hint)
+    return Many(form.most, form.least, _pair(inner) if pairs else form_of(inner[0]), pairs)
+
+
+def _pair(hints: tuple[Any, ...]) -> Form:
+    return FieldList(lambda *parts: parts, tuple(("", form_of(each)) for each in hints))

@@ -1,0 +1,89 @@
+"""Why a member rejects a request: each reason with its blame, and what the requester does next.
+
+The reason is a word or a phrase on the wire. A trainer acts on `Next`. A leader acts on `Blame`: a rejection counts as
+a failure of the member that sent it unless neither end is at fault, and a member with several failures is evicted.
+"""
+
+from enum import Enum, StrEnum
+
+from transports.rpc import Rejected
+
+
+class Blame(Enum):
+    """Which end of a rejected request is at fault."""
+
+    CALLER = "caller"
+    CALLEE = "callee"
+    NEITHER = "neither"
+
+
+class Next(Enum):
+    """What the requester does after a rejection."""
+
+    RETRY = "sends it again after a pause"
+    OTHERS = "sends it to other members first"
+    ELSEWHERE = "sends it to another member; a trainer bans this one until it announces itself again"
+    DROP = "drops the work, which has no use any more"
+    ATTEMPT = "the leader makes another attempt at the step"
+    STOP = "ends with exit code 2, if the leader rejects it"
+
+
+class Reason(StrEnum):
+    """Why a request was rejected. Compare with `Rejected.reason`, which is text off the network.
+
+    Attributes:
+        blame: the end that is at fault.
+        next: what the requester does.
+        meaning: one sentence for readers.
+    """
+
+    blame: Blame
+    next: Next
+    meaning: str
+
+    # a member is elsewhere than the requester knows; neither is at fault
+    WRONG_INCARNATION = "wrong incarnation", Blame.NEITHER, Next.ELSEWHERE, "The callee has joined again since."
+    NO_STAGE = "no stage", Blame.NEITHER, Next.ELSEWHERE, "The callee holds no stage at the moment."
+    STEP_PASSED = "step passed", Blame.NEITHER, Next.DROP, "The request is of an earlier step than the callee's."
+    BEHIND = "behind", Blame.NEITHER, Next.ELSEWHERE, "The request is of a later step than the callee's."
+    OTHER_LINEAGE = "other lineage", Blame.NEITHER, Next.OTHERS, "The callee has other parameters at this step."
+    OLD_ROUND = "old round", Blame.NEITHER, Next.ATTEMPT, "The callee has received a request of a later round."
+    LEFT = "left", Blame.NEITHER, Next.ELSEWHERE, "The callee gave up this stage while the request waited."
+    NOT_LEADING = "not leading", Blame.NEITHER, Next.RETRY, "The callee is not the leader."
+    NOT_KEPT = "not kept", Blame.NEITHER, Next.ELSEWHERE, "The donor does not keep this state or total any more."
+    IN_ROUND = "in a round", Blame.NEITHER, Next.ELSEWHERE, "The callee has stopped counting for a round."
+    OVERLAP = "overlap", Blame.NEITHER, Next.ELSEWHERE, "Both sums hold the same microbatch."
+    # the requester is at fault
+    STRANGER = "stranger", Blame.CALLER, Next.RETRY, "The directory does not list the caller in the required role."
+    MALFORMED = "malformed", Blame.CALLER, Next.ELSEWHERE, "A field or an array is missing, or beyond its limits."
+    OTHER_VERSION = "another version", Blame.CALLER, Next.STOP, "The two ends have different versions of this protocol."
+    OTHER_MODEL = "another model", Blame.CALLER, Next.STOP, "The two ends have different models, code or tokenizers."
+    STRANGE_PART = "strange piece", Blame.CALLER, Next.ATTEMPT, "The part does not belong to the round, or came before."
+    TOO_LARGE = "too large", Blame.CALLER, Next.ELSEWHERE, "The arrays are larger than the callee accepts."
+    UNKNOWN_TOPIC = "unknown topic", Blame.CALLER, Next.ELSEWHERE, "The callee serves no such request."
+    # the member that rejects is at fault, or names the two that are
+    BUSY = "busy", Blame.CALLEE, Next.OTHERS, "Too many requests of this caller wait there."
+    DEVICE_LATE = "device late", Blame.CALLEE, Next.ATTEMPT, "The callee's device makes no progress."
+    NOT_PREPARED = "not prepared", Blame.CALLEE, Next.ATTEMPT, "The callee did not stop counting for this round."
+    ABORTED = "round aborted", Blame.CALLEE, Next.ATTEMPT, "The round ended before the total was complete."
+    LOST = "lost", Blame.CALLEE, Next.ATTEMPT, "A member of the round failed; the facts name the two that failed."
+    PART_NOT_FINITE = "part not finite", Blame.CALLEE, Next.ATTEMPT, "The callee's own gradients are not finite."
+    FAILED = "failed", Blame.CALLEE, Next.ELSEWHERE, "The callee's handler failed, or was cancelled."
+    # the numbers are at fault
+    NOT_FINITE = "not finite", Blame.NEITHER, Next.DROP, "An input, a result or a total is infinite or not a number."
+    BEYOND_CODEC = "beyond codec", Blame.NEITHER, Next.ATTEMPT, "Sums are finite, but the codec cannot carry them."
+
+    def __new__(cls, word: str, blame: Blame, then: Next, meaning: str) -> "Reason":
+        """A reason: its word on the wire, and its columns in the table above."""
+        reason = str.__new__(cls, word)
+        reason._value_ = word
+        reason.blame, reason.next, reason.meaning = blame, then, meaning
+        return reason
+
+    @classmethod
+    def of(cls, error: BaseException | None) -> "Reason | None":
+        """The reason of a rejection; None: not a rejection, or with a word that this version does not know."""
+        return _KNOWN.get(error.reason) if isinstance(error, Rejected) else None
+
+
+_KNOWN: dict[str, Reason] = {reason.value: reason for reason in Reason}

@@ -1,0 +1,108 @@
+"""The requests of a process that fetches the state of a stage from a donor, and their replies."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from pipelined.membership.fields import Arrays, Many, OneArray, number, raw, text, whole
+from pipelined.membership.messages import MemberReply, MemberRequest, MemberRole
+from pipelined.membership.reasons import Reason
+from pipelined.state.manifest import DIGEST, MOST_PARTS
+from pipelined.state.versions import Version
+from transports import Block
+
+Step = Annotated[int, whole()]
+Lineage = Annotated[str, text(128)]
+Root = Annotated[bytes, raw(DIGEST)]
+
+
+@dataclass(frozen=True, slots=True)
+class StateManifest(MemberReply):
+    """The manifest of a copy of a stage's state, which the donor keeps for some steps.
+
+    Args:
+        step, lineage: the version of the copy.
+        root: digest of layout and chunks; names the copy.
+        digests: of the chunks, one after another.
+    """
+
+    step: Step
+    lineage: Lineage
+    root: Root
+    digests: Annotated[np.ndarray, OneArray(("uint8",))]
+
+    @property
+    def version(self) -> Version:
+        """The version of the copy."""
+        return Version(self.step, self.lineage)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchManifest(MemberRequest[StateManifest]):
+    """Copy the state of the stage, if no copy is kept, and reply with its manifest."""
+
+    topic, sender, receiver = "manifest", MemberRole.READER, MemberRole.PEER
+    rejections = (Reason.DEVICE_LATE,)
+
+
+@dataclass(frozen=True, slots=True)
+class StateChunk(MemberReply):
+    """One chunk of a state.
+
+    Args:
+        parts: its bytes, as parts of the tensors in it, or in one block.
+    """
+
+    parts: Annotated[tuple[Block, ...], Arrays()]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchChunk(MemberRequest[StateChunk]):
+    """Reply with one chunk of the copy.
+
+    Args:
+        root: of the copy.
+        index: of the chunk.
+    """
+
+    topic, sender, receiver = "chunk", MemberRole.READER, MemberRole.PEER
+    rejections = (Reason.NOT_KEPT,)
+
+    root: Root
+    index: Annotated[int, whole()]
+
+
+@dataclass(frozen=True, slots=True)
+class MissedTotals(MemberReply):
+    """The totals of steps in a row.
+
+    Args:
+        scales: of each step, the factor of its total in the update.
+        lineages: of each step, the lineage after it.
+        totals: of each step, the sum of the stage's gradients.
+    """
+
+    scales: Annotated[tuple[Annotated[float, number()], ...], Many(MOST_PARTS, 1)]
+    lineages: Annotated[tuple[Lineage, ...], Many(MOST_PARTS, 1)]
+    totals: Annotated[tuple[Block, ...], Arrays()]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchTotals(MemberRequest[MissedTotals]):
+    """Reply with the totals of the steps from a version on, in order: as many as fit, at least one.
+
+    Args:
+        step, lineage: the version.
+    """
+
+    topic, sender, receiver = "totals", MemberRole.READER, MemberRole.PEER
+    rejections = (Reason.NOT_KEPT,)
+
+    step: Step
+    lineage: Lineage
+
+    @property
+    def version(self) -> Version:
+        """The version before the first of the steps."""
+        return Version(self.step, self.lineage)

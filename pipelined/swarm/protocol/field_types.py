@@ -1,0 +1,17 @@
+"""The types of fields that several messages have, with their limits; see `pipelined.membership.fields`."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pipelined.membership.fields import ANY, Arrays, Many, number, text, whole
+from pipelined.membership.records import MOST_STAGES
+
+Name = Annotated[str, text()]
+Index = Annotated[int, whole()]
+Incarnation = Annotated[int, whole()]
+Revision = Annotated[int, whole()]
+StageNumber = Annotated[int, whole(MOST_STAGES - 1)]
+Seconds = Annotated[float, number(0.0)]
+Waits = Annotated[Mapping[Name, Seconds], Many()]
+CodedArrays = tuple[Annotated[tuple[Any, ...], Arrays()], Annotated[Any, ANY]]
+"""Arrays as they are sent, and the note of their coding; None: not coded. See `pipelined.swarm.stages.codec`."""

@@ -1,0 +1,28 @@
+"""Every request of a swarm. docs/swarm-protocol.md is written from this table, see `tests/docs/swarm_protocol.py`."""
+
+from typing import Any
+
+from pipelined.membership.messages import MemberRequest, Status
+from pipelined.state.messages import FetchChunk, FetchManifest, FetchTotals
+from pipelined.swarm.protocol.passes import Announce, Backward, Evaluate, Forward
+from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reduce, ReportReach, Resume, SendPart
+from pipelined.swarm.protocol.work import GetStage, GetWork
+
+REQUESTS: tuple[type[MemberRequest[Any]], ...] = (
+    GetWork,
+    Forward,
+    Backward,
+    Evaluate,
+    Announce,
+    Prepare,
+    Resume,
+    Reduce,
+    ReportReach,
+    SendPart,
+    Inherit,
+    FetchManifest,
+    FetchChunk,
+    FetchTotals,
+    GetStage,
+    Status,
+)

@@ -1,0 +1,200 @@
+"""How a step is committed: what the leader requests of peers, and what the peers of a stage request of one another."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, NamedTuple
+
+import numpy as np
+
+from pipelined.membership.fields import MOST_NUMBER, Malformed, Many, OneArray, number, raw, whole
+from pipelined.membership.messages import Done, MemberReply, MemberRequest, MemberRole, RoundName, RoundRequest
+from pipelined.membership.reasons import Reason
+from pipelined.state.messages import Lineage, Step
+from pipelined.state.versions import Version
+from pipelined.swarm.protocol.field_types import CodedArrays, Incarnation, Name, Seconds, Waits
+from transports.rpc import Rejected
+
+DIGEST_BYTES = 16
+OTHER_STEP = (Reason.STEP_PASSED, Reason.BEHIND, Reason.LEFT)
+OF_NUMBERS = (Reason.NOT_FINITE, Reason.BEYOND_CODEC)
+OF_SUMS = (Reason.NOT_PREPARED, Reason.LOST, Reason.ABORTED, *OF_NUMBERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts(MemberReply):
+    """What a peer's sum holds. It counts nothing more until the leader requests it.
+
+    Args:
+        load: of the peer since the last step: up to 1 its share of busy time, else the pieces of work that wait.
+        indices: of the microbatches in the sum.
+        losses: of each of them; 0 before the last stage.
+    """
+
+    load: Annotated[float, number(0.0)]
+    indices: Annotated[np.ndarray, OneArray(("int64",))]
+    losses: Annotated[np.ndarray, OneArray(("float64",))]
+
+    def by_index(self) -> dict[int, float]:
+        """The losses by index.
+
+        Raises:
+            Malformed: there is not a loss up to `MOST_NUMBER` for each index.
+        """
+        if self.indices.shape != self.losses.shape or not (np.abs(self.losses) <= MOST_NUMBER).all():
+            raise Malformed(f"not a loss up to {MOST_NUMBER:g} for each index")
+        return dict(zip(self.indices.tolist(), self.losses.tolist(), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare(RoundRequest[Counts]):
+    """Stop counting, and report what was counted.
+
+    Args:
+        step: the step to commit.
+    """
+
+    topic = "prepare"
+    rejections = (*OTHER_STEP, Reason.OLD_ROUND, Reason.DEVICE_LATE)
+
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Resume(RoundRequest[Done]):
+    """Count again: microbatches are missing, or a member was lost.
+
+    Args:
+        keep: whether to keep the sum; else count from zero.
+    """
+
+    topic = "resume"
+    rejections = (Reason.OLD_ROUND,)
+
+    keep: bool
+
+
+class RoundMember(NamedTuple):
+    """A member of a round. The members' order is the order of addition."""
+
+    name: Name
+    address: Name
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class Summed(MemberReply):
+    """The total of a stage, which this peer holds now.
+
+    Args:
+        square: of the total's norm.
+        digest: of the total's bits.
+    """
+
+    square: Annotated[float, number(0.0)]
+    digest: Annotated[bytes, raw(DIGEST_BYTES)]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce(RoundRequest[Summed]):
+    """Sum with the other members of the stage, and keep the total until a step is committed.
+
+    Args:
+        members: of the round at this stage.
+        keep: whether this peer's sum counts; else it takes part with zeros.
+        within: seconds over which to spread the parts, as nothing waits for them; 0: send them at once.
+        coded: whether the parts are coded.
+    """
+
+    topic = "reduce"
+    rejections = (Reason.OLD_ROUND, Reason.DEVICE_LATE, *OF_SUMS, Reason.PART_NOT_FINITE)
+
+    members: Annotated[tuple[RoundMember, ...], Many(least=1)]
+    keep: bool
+    within: Seconds = 0.0
+    coded: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Reach(MemberReply):
+    """What one member says of the others during a sum.
+
+    Args:
+        silent: members that it cannot reach.
+        parts: by name, seconds since the member last sent a part, for members that have not sent the first missing one.
+        totals: by name, seconds since the owner last replied, for owners that owe a reply.
+    """
+
+    silent: Annotated[tuple[Name, ...], Many()] = ()
+    parts: Waits = field(default_factory=dict)
+    totals: Waits = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportReach(RoundRequest[Reach]):
+    """Probe the other members of the stage, and report which are unreachable and for which the sum waits."""
+
+    topic = "hears"
+
+
+@dataclass(frozen=True, slots=True)
+class PartTotal(MemberReply):
+    """The total of the chunk: the same bytes for every member."""
+
+    total: CodedArrays
+
+
+@dataclass(frozen=True, slots=True)
+class SendPart(MemberRequest[PartTotal]):
+    """Add a member's part of a chunk that the receiver owns; the reply comes when all parts are added.
+
+    Args:
+        round: the name of the round; a part of a later round waits until it begins.
+        position: of the sender among the members.
+        start: of the chunk, in values of the flat sum.
+        part: the values.
+    """
+
+    topic, sender, receiver = "piece", MemberRole.PEER, MemberRole.PEER
+    rejections = (Reason.OLD_ROUND, Reason.LEFT, Reason.STRANGE_PART, Reason.ABORTED, *OF_NUMBERS)
+
+    round: RoundName
+    position: Annotated[int, whole()]
+    start: Annotated[int, whole()]
+    part: CodedArrays
+
+
+@dataclass(frozen=True, slots=True)
+class Inherit(MemberRequest[Done]):
+    """Add the sum of a leaving peer to yours.
+
+    Args:
+        step, lineage: the version of the leaving peer.
+        sums: its gradient sums, flat.
+        indices: of the microbatches in them.
+        losses: of each of them.
+    """
+
+    topic, sender, receiver = "inherit", MemberRole.PEER, MemberRole.PEER
+    rejections = (*OTHER_STEP, Reason.OTHER_LINEAGE, Reason.IN_ROUND, Reason.OVERLAP, Reason.NOT_FINITE)
+
+    step: Step
+    lineage: Lineage
+    sums: Annotated[np.ndarray, OneArray(("float32", "float64"))]
+    indices: Annotated[np.ndarray, OneArray(("int64",))]
+    losses: Annotated[np.ndarray, OneArray(("float64",))]
+
+    @property
+    def version(self) -> Version:
+        """The version of the leaving peer."""
+        return Version(self.step, self.lineage)
+
+
+def lost_between(reporter: str, other: str, why: str) -> Rejected:
+    """The rejection for a round that failed between two of its members."""
+    return Rejected(Reason.LOST, why=why, by=reporter, member=other)
+
+
+def parties_of(error: BaseException) -> tuple[str, str] | None:
+    """The two members between which a round failed, as a rejection names them; None: it names none."""
+    facts = error.facts if isinstance(error, Rejected) else {}
+    by, member = facts.get("by"), facts.get("member")
+    return (by, member) if type(by) is str and type(member) is str else None

@@ -1,0 +1,58 @@
+"""What a trainer does after each rejection of a pass."""
+
+import pytest
+
+from pipelined.aio.clock import VirtualClock
+from pipelined.membership.client import Node
+from pipelined.membership.reasons import Next, Reason
+from pipelined.membership.view import RETRY_S
+from pipelined.swarm.config import Rules
+from pipelined.swarm.trainer.trainer import NonFinite, StepPassed, SwarmTrainer
+from pipelined.swarm.view import SwarmView
+from transports.rpc import Party, Rejected
+
+pytestmark = pytest.mark.virtual
+
+PARTY = Party("virtual://p0", 1)
+
+
+class Trained:
+    """A trainer of which a peer rejects a request several times."""
+
+    def __init__(self):
+        self.clock, self.banned = VirtualClock(), []
+        node, rules = Node("t0", None, None, self.clock), Rules("m", stages=1, batch=1, samples=1)
+        self.trainer = SwarmTrainer(node, SwarmView(None, self.clock), None, rules, slots=1)
+        self.trainer._ban = lambda peer, party, why: self.banned.append(why)
+
+    async def rejected(self, reason, times=1):
+        """Bans, and seconds waited."""
+        tried = set()
+        for _ in range(times):
+            await self.trainer._after_rejection(None, PARTY, Rejected(reason), tried)
+        return len(self.banned), self.clock.now()
+
+
+@pytest.mark.parametrize("reason", [each for each in Reason if each.next is Next.RETRY])
+async def test_it_sends_again_after_a_pause(reason):
+    assert await Trained().rejected(reason, times=2) == (0, 2 * RETRY_S)
+
+
+@pytest.mark.parametrize("reason", [each for each in Reason if each.next is Next.OTHERS])
+async def test_it_tries_others_at_once_and_the_same_peer_after_a_pause(reason):
+    assert await Trained().rejected(reason) == (0, 0.0)
+    assert await Trained().rejected(reason, times=3) == (0, 2 * RETRY_S)
+
+
+ANY_OTHER = [each for each in Reason if each.next in (Next.ELSEWHERE, Next.ATTEMPT, Next.STOP)]
+
+
+@pytest.mark.parametrize("reason", [*ANY_OTHER, "a word of a later version"])
+async def test_it_bans_the_peer(reason):
+    assert await Trained().rejected(reason) == (1, 0.0)
+
+
+@pytest.mark.parametrize("reason", [each for each in Reason if each.next is Next.DROP])
+async def test_it_drops_work_that_has_no_use(reason):
+    with pytest.raises(NonFinite if reason is Reason.NOT_FINITE else StepPassed):
+        await Trained().rejected(reason)
