@@ -1,7 +1,7 @@
 """A measured step beside the one that was expected, pass by pass: which took longer, and before which a rank waited.
 
-The rule: a difference is told where it arises. What is late only because something before it on its rank was late is
-no difference; what is late because its message was late counts as waiting.
+A delay is reported at the instruction that caused it, not at instructions that it delays on its rank. An instruction
+that is late because its message was late counts as waiting.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Say what MPI, threads, cores, memory, devices and links there are, and what to change; under mpirun of all ranks."""
+"""Examine MPI, threads, cores, memory, devices and links, and print advice; under mpirun for all ranks."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Look at everything; rank 0 tells. It ends with 0 whatever it finds, if it could tell.
+    """Examine all ranks; rank 0 prints the report. The exit code is 0 whenever a report was printed.
 
     Raises:
         UsageError: the launcher's variables make no sense.
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _found(launch: "Launch") -> "Examination | None":
-    """What there is; None on the ranks that do not tell."""
+    """The examination; None on ranks that print nothing."""
     import asyncio
 
     from pipelined.doctor import examine_alone
@@ -53,7 +53,7 @@ def _found(launch: "Launch") -> "Examination | None":
 
 
 async def _together(launch: "Launch") -> "Examination | None":
-    """What there is on all ranks, or on this machine alone where they cannot talk."""
+    """The examination of all ranks, or of this machine alone if they cannot connect."""
     from pipelined.doctor import examine, examine_alone
     from transports import TransportError, open_transport
 

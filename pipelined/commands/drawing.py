@@ -2,7 +2,7 @@
 
 A box is one forward or backward: its hue is the stage, its shade the pipe, its number the microbatch; a backward and
 its input half have a dark foot, the weight half a dark cap. Messages, all-reduces and optimizer steps are strips under
-the boxes. The rule: a picture is made of spans and knows neither where they came from nor any schedule.
+the boxes. A picture is drawn from spans alone.
 """
 
 from collections import defaultdict

@@ -30,7 +30,7 @@ def add_knobs(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def shape_of(arguments: argparse.Namespace, schedule: Schedule) -> Shape:
-    """What was asked for; a table knows its own depth and microbatches.
+    """The requested shape; a table gives its own depth and microbatches.
 
     Raises:
         UsageError: depth or microbatches are missing.

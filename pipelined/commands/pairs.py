@@ -1,6 +1,6 @@
 """Reading flags like `forward=1,backward=2/2/3`: names with a number each, or with one for every stage.
 
-The rule: what cannot be read is refused with the names and the form that can.
+An unreadable value is refused; the message has the readable names and form.
 """
 
 from collections.abc import Mapping, Sequence

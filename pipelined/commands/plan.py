@@ -1,7 +1,7 @@
 """Find the fastest arrangement of a training program: measure this machine, search by simulation, say why.
 
 Flags that are not listed are the program's: `python -m pipelined plan --out plan.json --preset gpt2 --batch 64`.
-Where backwards are split, the first stage's is all weight half: nobody waits for its input's gradient.
+If backwards are split, the first stage has only weight halves: no stage needs the gradient of its input.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.allow_abbrev = False
     parser.add_argument("--program", default="apps.gpt2", metavar="MODULE", help="what is planned: it has `subject`")
     parser.add_argument("--global-batch", type=int, metavar="S", help="sequences a step (the program's own)")
-    parser.add_argument("--ranks", type=int, metavar="R", help="plan for so many ranks (those that were started)")
+    parser.add_argument("--ranks", type=int, metavar="R", help="ranks to plan for (open: those that were started)")
     parser.add_argument("--memory-limit", metavar="BYTES", help="of a rank, with K, M or G (its share of the memory)")
     parser.add_argument(
         "--costs",
@@ -41,14 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tries",
         type=int,
         metavar="K",
-        help="run so many of the best for some steps (3 where it measures on as many ranks as it plans for, else 0)",
+        help="plans to try with real steps (open: 3 if it measures on as many ranks as it plans for, else 0)",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the plan, for --plan of the program")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Do what the flags say. Under a launcher all ranks measure, and rank 0 tells.
+    """Do what the flags say. Under a launcher all ranks measure, and rank 0 prints.
 
     Raises:
         SystemExit: with the exit code where it is not 0; rank 0 has said why.

@@ -1,4 +1,4 @@
-"""From the flags of `plan` to what is planned with. The rule: what cannot be read is refused with what can."""
+"""The flags of `plan` as costs, a machine and limits. The message for an unreadable value names the readable ones."""
 
 import argparse
 from collections.abc import Sequence
@@ -30,14 +30,14 @@ def stated_costs(arguments: argparse.Namespace, model: PlannedModel) -> Stated:
 
 
 def stated_machine(arguments: argparse.Namespace) -> Machine:
-    """Links, nodes and cores as the flags have them; links nobody states cost what `Links` says by itself."""
+    """Links, nodes and cores as the flags have them; links that are not stated have the defaults of `Links`."""
     arguments.interference = 0.0
     machine = machine_of(arguments)
     return machine if arguments.links else Machine(Links(), machine.far, machine.node, machine.cores)
 
 
 def tries_of(arguments: argparse.Namespace, launch: Launch, ranks: int) -> int:
-    """How many plans are run for some steps: as asked for, else `TRIES` where that can be.
+    """The number of plans to try with real steps: the flag's, else `TRIES` if that is possible.
 
     Raises:
         UsageError: it cannot be, or there are fewer than none.

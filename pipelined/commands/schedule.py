@@ -38,7 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model that trains the first stage's input half is nothing, and its weight half all of its backward)",
     )
     parser.add_argument(
-        "--mailbox", type=int, metavar="C", help="prove it for sends that block beyond C unasked messages"
+        "--mailbox",
+        type=int,
+        metavar="C",
+        help="prove it for sends that block while more than C messages are not requested",
     )
     parser.add_argument(
         "--blocking-sums", action="store_true", help="prove it for gradient sums that block their worker"

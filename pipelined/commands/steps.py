@@ -19,7 +19,7 @@ def read_step(path: Path, asked: int | None) -> tuple[int, list[str], list[Span]
     """One step of a trace.
 
     Args:
-        asked: which; None for the middle one, by when nothing is done for the first time.
+        asked: the step; None: the middle one, because by then nothing happens for the first time.
     Returns: its number, the names of its rows, and its spans; idle time is what is left out.
     Raises:
         UsageError: no such file, cut short, no trace, or no such step in it.

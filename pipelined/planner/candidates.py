@@ -67,7 +67,7 @@ def candidates(
         asked = "".join(f", {name}: {value}" for name, value in fixed.items())
         kind = "schedule" if stale else "schedule with a flush"
         fact = f"no {kind} uses all ranks (ranks: {ranks}, batch: {batch}, layers: {layers}{asked})"
-        remedy = "choose a batch with more divisors, another number of ranks, or ask for less"
+        remedy = "choose a batch with more divisors, another number of ranks, or fix fewer settings"
         others = ", or let `python -m pipelined plan --stale` look at those without a flush" if every else ""
         raise UsageError(f"{fact}; {remedy}{others}")
     for plan in found:

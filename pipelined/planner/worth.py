@@ -23,7 +23,7 @@ def why_not(model: PlannedModel, launch: Launch, ruled: Plan, *, cores: int, ste
     if ranks == 1:
         return "nothing to plan on one rank"
     if here > CROWD * cores:
-        return f"not planned, as what {here} ranks on {cores} cores measure would not hold"
+        return f"not planned, as {here} ranks on {cores} cores are too many to measure reliably"
     try:
         sizes = worth_timing(sizes_that_fit(model, ranks, share_of_memory(here)), ruled)
     except UsageError:

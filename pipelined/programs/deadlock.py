@@ -90,7 +90,7 @@ class _DryRun:
         self.heads = [0] * len(program.workers)
         self.begun = [False] * len(program.workers)
         self.left: dict[Token, int] = {}  # tokens that no instruction has taken yet, and the worker that made each
-        self.unasked: list[set[Token]] = [set() for _ in program.workers]
+        self.unrequested: list[set[Token]] = [set() for _ in program.workers]
         self.waiting: dict[Token, int] = {}
         self.missing = defaultdict(set)  # stage to the workers that have not joined its sum
         for (worker, _), instruction in program.everything():
@@ -108,7 +108,7 @@ class _DryRun:
         while self.heads[worker] < len(self.program.workers[worker]):
             if not self.begun[worker] and not self._begin(worker):
                 return
-            if len(self.unasked[worker]) > self.room or self._in_sum(worker):
+            if len(self.unrequested[worker]) > self.room or self._in_sum(worker):
                 return
             self.heads[worker] += 1
             self.begun[worker] = False
@@ -122,8 +122,8 @@ class _DryRun:
             return False
         for token in instruction.takes(depth):
             maker = self.left.pop(token)
-            if token in self.unasked[maker]:
-                self.unasked[maker].remove(token)
+            if token in self.unrequested[maker]:
+                self.unrequested[maker].remove(token)
                 self.ready.append(maker)
         for token in instruction.gives(depth):
             self._leave(worker, token)
@@ -134,7 +134,7 @@ class _DryRun:
     def _leave(self, worker: int, token: Token) -> None:
         self.left[token] = worker
         if token[0] in MESSAGES and self._holder(token) != worker:
-            self.unasked[worker].add(token)
+            self.unrequested[worker].add(token)
         if token in self.waiting:
             self.ready.append(self.waiting.pop(token))
 
@@ -177,9 +177,9 @@ class _DryRun:
         if not self.begun[worker]:
             lacking = self._lacking(instruction)
             return self._first(lambda _, i: lacking in i.gives(depth), "waits for")
-        if len(self.unasked[worker]) > self.room:
-            message = next(token for token in instruction.gives(depth) if token in self.unasked[worker])
-            full = f"cannot go on behind its send (unasked: {len(self.unasked[worker])}) before"
+        if len(self.unrequested[worker]) > self.room:
+            message = next(token for token in instruction.gives(depth) if token in self.unrequested[worker])
+            full = f"cannot go on behind its send (not requested: {len(self.unrequested[worker])}) before"
             return self._first(lambda _, i: message in i.takes(depth), full)
         absent = self._absent(instruction)
         words = f"waits in the sum of stage {instruction.stage} for"

@@ -27,11 +27,12 @@ def layout(shape: Shape) -> StageMap:
     chunks = CHUNKS.of(shape)
     workers, left = divmod(shape.depth, chunks)
     if left or not workers:
-        fact = f"interleaved puts as many stages on every worker (depth: {shape.depth}, chunks: {chunks})"
+        fact = f"interleaved needs a depth that is a multiple of the chunks (depth: {shape.depth}, chunks: {chunks})"
         raise ScheduleError(f"{fact}; use --depth {_multiples(shape.depth, chunks)}")
     if shape.microbatches % workers:
-        fact = f"interleaved takes rounds of a microbatch a worker (microbatches: {shape.microbatches}, workers: "
-        raise ScheduleError(f"{fact}{workers}); use --microbatches {_multiples(shape.microbatches, workers)}")
+        numbers = f"(microbatches: {shape.microbatches}, workers: {workers})"
+        remedy = f"use --microbatches {_multiples(shape.microbatches, workers)}"
+        raise ScheduleError(f"interleaved needs a multiple of the workers as microbatches {numbers}; {remedy}")
     placement = {(0, stage): stage % workers for stage in range(shape.depth)}
     return StageMap(shape.depth, workers, placement, (tuple(range(shape.microbatches)),))
 

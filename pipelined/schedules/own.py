@@ -96,7 +96,7 @@ def load(name: str, others: Sequence[str]) -> OwnSchedule:
 
 
 def is_module(name: str) -> bool:
-    """Whether a name may be a module on the path. A dotted name counts without a look: only an import would tell."""
+    """Whether a name may be a module on the path. A dotted name is accepted unchecked: checking would import."""
     return "." in name or (name.isidentifier() and name != "__main__" and importlib.util.find_spec(name) is not None)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from collectives.all_reduce import known
+from collectives.all_reduce import algorithms, known
 from pipelined.errors import UsageError
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.overlap import SYNCS
@@ -42,7 +42,8 @@ class Job:
         except ValueError as error:
             raise UsageError(str(error)) from error
         if self.all_reduce != "auto" and not hasattr(algorithm, "bytes_to"):
-            raise UsageError(f"the all-reduce {self.all_reduce!r} has no closed form; take rabenseifner, ring or auto")
+            priced = ", ".join(name for name in algorithms() if hasattr(known(name), "bytes_to"))
+            raise UsageError(f"the all-reduce {self.all_reduce!r} has no closed form; take {priced} or auto")
 
     def seconds(self, instruction: Instruction) -> float:
         """Seconds of an instruction on a core of its own."""

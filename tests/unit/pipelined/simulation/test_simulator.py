@@ -169,7 +169,7 @@ def test_many_ranks_are_all_there():
         (Plan("gpipe", 2, 1, 1, 1), "soon", "ring", "unknown sync 'soon'; known: eager, gap, after"),
         (Plan("gpipe", 3, 1, 1, 1), "gap", "ring", r"costs: 2, depth: 3\); give each stage its own"),
         (Plan("gpipe", 2, 1, 1, 1), "gap", "tree", "unknown all-reduce algorithm 'tree'"),
-        (Plan("gpipe", 2, 1, 1, 1), "gap", "native", "no closed form; take rabenseifner"),
+        (Plan("gpipe", 2, 1, 1, 1), "gap", "native", "no closed form; take hierarchical, multi_ring, rabenseifner"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused_with_the_remedy(plan, sync, all_reduce, message):
