@@ -88,11 +88,15 @@ class Worker(ABC):
         left = [choice for choice in choices if await self.remains(*choice)]
         if len(left) < 2 and patience == math.inf:
             return left[0][0] if left else None
-        able = next((choice[0] for choice in left if self.here(*choice)), None)
-        if able is None:
+
+        def able() -> str | None:
+            return next((choice[0] for choice in left if self.here(*choice)), None)
+
+        while (op := able()) is None:
             await self.arrival([(op, pipe, *self._next(op, pipe, *stage)) for op, pipe, *stage in left], patience)
-            able = next((choice[0] for choice in left if self.here(*choice)), None)
-        return able
+            if patience < math.inf:
+                return able()
+        return op
 
     @property
     def halves(self) -> int:

@@ -7,14 +7,25 @@ every transfer on the critical path; requests for all messages at once would nee
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from pipelined.actors.actor import Actor
 from transports import Message
 
-Origin = tuple[int, tuple[int | str, ...]]
+Key = tuple[int | str, ...]
+Origin = tuple[int, Key]
 """The rank that sends a message, and the key of its address."""
-Receive = Callable[[int, tuple[int | str, ...]], Coroutine[Any, Any, Message]]
+Receive = Callable[[int, Key], Coroutine[Any, Any, Message]]
+
+
+class MessageSource(Protocol):
+    """Where a worker takes its messages from."""
+
+    async def take(self, peer: int, key: Key) -> Message: ...
+
+    def arrived(self, peer: int, key: Key) -> bool: ...
+
+    def requested(self, peer: int, key: Key) -> "asyncio.Task[Message] | None": ...
 
 
 class Prefetcher:
@@ -26,14 +37,12 @@ class Prefetcher:
         ahead: messages to request before they are needed; also the peak extra memory, in messages.
         receive: takes a message from the mailbox; default: the actor's `receive`.
 
-    Attributes:
-        requests: by origin, the task that receives a message; the caller must not cancel it.
     """
 
     def __init__(self, actor: Actor, expected: Iterable[Origin] = (), ahead: int = 2, receive: Receive | None = None):
         self._actor, self._expected, self._ahead = actor, deque(expected), ahead
         self._receive = receive or actor.receive
-        self.requests: dict[Origin, asyncio.Task[Message]] = {}
+        self._requests: dict[Origin, asyncio.Task[Message]] = {}
         self._request()
 
     def expect(self, origins: Iterable[Origin]) -> None:
@@ -41,23 +50,52 @@ class Prefetcher:
         self._expected.extend(origins)
         self._request()
 
-    async def take(self, peer: int, key: tuple[int | str, ...]) -> Message:
+    async def take(self, peer: int, key: Key) -> Message:
         """The message with this address; waits for it if necessary. It may be taken out of the expected order."""
         origin = peer, key
-        if origin in self.requests:
-            message = await self.requests.pop(origin)
+        if origin in self._requests:
+            message = await self._requests.pop(origin)
             self._request()
             return message
         if origin in self._expected:
             self._expected.remove(origin)
         return await self._receive(peer, key)
 
-    def arrived(self, peer: int, key: tuple[int | str, ...]) -> bool:
+    def arrived(self, peer: int, key: Key) -> bool:
         """Whether `take` would return at once; False for a message not requested yet. Takes nothing."""
-        request = self.requests.get((peer, key))
+        request = self._requests.get((peer, key))
         return request is not None and request.done()
 
+    def requested(self, peer: int, key: Key) -> "asyncio.Task[Message] | None":
+        """The task that receives a message, which the caller must not cancel; None for a message not requested yet."""
+        return self._requests.get((peer, key))
+
     def _request(self) -> None:
-        while self._expected and len(self.requests) < self._ahead:
+        while self._expected and len(self._requests) < self._ahead:
             peer, key = self._expected.popleft()
-            self.requests[peer, key] = self._actor.start(self._receive(peer, key))
+            self._requests[peer, key] = self._actor.start(self._receive(peer, key))
+
+
+class MessageQueues:
+    """The messages of a segment: activations in their order and gradients in theirs, with no order between the two.
+
+    Args:
+        receive: as for a `Prefetcher`.
+    """
+
+    def __init__(self, actor: Actor, receive: Receive):
+        self._of = {kind: Prefetcher(actor, receive=receive) for kind in ("activation", "gradient")}
+
+    def expect(self, origins: Iterable[Origin]) -> None:
+        """Request further messages, in the order in which each kind will be taken."""
+        for peer, key in origins:
+            self._of[str(key[0])].expect([(peer, key)])
+
+    async def take(self, peer: int, key: Key) -> Message:
+        return await self._of[str(key[0])].take(peer, key)
+
+    def arrived(self, peer: int, key: Key) -> bool:
+        return self._of[str(key[0])].arrived(peer, key)
+
+    def requested(self, peer: int, key: Key) -> "asyncio.Task[Message] | None":
+        return self._of[str(key[0])].requested(peer, key)

@@ -25,7 +25,7 @@ from pipelined.schedules.worker import At
 from pipelined.traces.file import Tracer
 from pipelined.training.compression import Compression
 from pipelined.training.keyed_random import KeyedRandom
-from pipelined.training.prefetch import Origin, Prefetcher
+from pipelined.training.prefetch import MessageSource, Origin, Prefetcher
 from transports import Message, TransportError
 
 
@@ -107,6 +107,7 @@ class TrainWorker(Worker):
         sums: starts gradient sums; None: nothing is summed here.
         program: this worker's instructions as proved, so that it can request messages early, and a dynamic schedule
             waits briefly for messages that are due; empty if they are not known beforehand.
+        messages: where it takes its messages from; None: from a `Prefetcher` of its own.
 
     Attributes:
         losses: mean loss by global microbatch, for microbatches that have their last stage here.
@@ -118,13 +119,14 @@ class TrainWorker(Worker):
         step: int,
         sums: GradientSync[Any] | None = None,
         program: Sequence[Instruction] = (),
+        messages: MessageSource | None = None,
     ):
         super().__init__(context.worker, context.plan.layout)
         self.context, self.step, self._sums = context, step, sums
         self.losses: dict[int, float] = {}
         self._due = DueMessages(program)
-        expected = map(self.origin, program)
-        self._prefetcher = Prefetcher(context.actor, filter(None, expected), receive=context.messages.receive)
+        expected = filter(None, map(self.origin, program))
+        self._messages = messages or Prefetcher(context.actor, expected, receive=context.messages.receive)
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         """Wait for the instruction's message, compute, send the result, and start the gradient sums that are due."""
@@ -142,14 +144,14 @@ class TrainWorker(Worker):
     def arrived(self, at: At) -> bool:
         """Whether an instruction's message is on this rank, or the instruction needs no message."""
         origin = self.origin(Instruction(*at))
-        return origin is None or self._prefetcher.arrived(*origin)
+        return origin is None or self._messages.arrived(*origin)
 
     async def arrival(self, choices: Sequence[At], patience: float) -> None:
         """Wait for a message that is due, at most for a share of the duration of the last weight half here."""
         if patience == math.inf:
             return await super().arrival(choices, patience)
         due = [at for at in (Instruction(*at) for at in choices) if self._due.covers(at, self.halves)]
-        requests = [self._prefetcher.requests.get(origin) for at in due if (origin := self.origin(at))]
+        requests = [self._messages.requested(*origin) for at in due if (origin := self.origin(at))]
         if known := [request for request in requests if request is not None]:
             seconds = patience * self.context.executor.took.get(OPS["W"], 0.0)
             await asyncio.wait(known, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -178,7 +180,7 @@ class TrainWorker(Worker):
         origin = self.origin(at)
         assert origin is not None
         with self.context.tracer.span("receive", str(origin[1][0]), **self._place(at)):
-            return await self._prefetcher.take(*origin)
+            return await self._messages.take(*origin)
 
     async def _compute(self, at: Instruction, work: Callable[[], Any]) -> Any:
         name = OPS[at.op]

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from pipelined.traces.file import write
+from pipelined.training.prefetch import MessageQueues
 from pipelined.training.replay import of_rank, packed, read_orders
-from pipelined.training.segments.step_worker import Mail
 from tests.numerics.plain import Case
 from tests.numerics.segments import rank, segments
 from transports import new_event_loop
@@ -40,12 +40,12 @@ def train(case, path, orders=None, several=DRAINS):
 @pytest.fixture
 def unsteady(monkeypatch):
     """Make workers overlook messages that are there, now and then, so that timing is another with each seed."""
-    before, looked = torch.get_num_threads(), Mail.here
+    before, looked = torch.get_num_threads(), MessageQueues.arrived
     torch.set_num_threads(1)
 
     def seeded(seed):
         chance = random.Random(seed)
-        monkeypatch.setattr(Mail, "here", lambda self, *at: looked(self, *at) and chance.random() < 0.5)
+        monkeypatch.setattr(MessageQueues, "arrived", lambda self, *at: looked(self, *at) and chance.random() < 0.5)
 
     yield seeded
     torch.set_num_threads(before)

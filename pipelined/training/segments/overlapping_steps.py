@@ -20,14 +20,13 @@ from pipelined.schedules import Worker
 from pipelined.schedules.worker import At
 from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.optimizer import OptimizerConfig
-from pipelined.training.prefetch import Prefetcher
+from pipelined.training.prefetch import MessageQueues
 from pipelined.training.replay import Order, follow_steps
 from pipelined.training.segments.admission import Admission
 from pipelined.training.segments.segment import Segment
 from pipelined.training.segments.stage_updates import StageUpdates, SummedStep
-from pipelined.training.segments.step_worker import Mail, StepWorker
 from pipelined.training.segments.versioned_stage import StepStage, VersionedStage
-from pipelined.training.worker import RankContext
+from pipelined.training.worker import RankContext, TrainWorker
 
 
 class OverlappingSteps(Worker, Segment):
@@ -64,9 +63,8 @@ class OverlappingSteps(Worker, Segment):
             return optimizer_config.rate(steps.start + update * layout.updates.every // shape.microbatches)
 
         self._updates = StageUpdates(context=context, held=held, layout=layout, rate=rate, sums=sums)
-        take = context.messages.receive
-        self._mail = Mail(Prefetcher(context.actor, receive=take), Prefetcher(context.actor, receive=take))
-        self._open: dict[int, StepWorker] = {}
+        self._messages = MessageQueues(context.actor, context.messages.receive)
+        self._open: dict[int, TrainWorker] = {}
         self._accounts = defaultdict[int, SummedStep](SummedStep)
         self._left: Counter[int] = Counter()
         self._begin(range(self._admission.opened))
@@ -123,13 +121,17 @@ class OverlappingSteps(Worker, Segment):
         for op, pipe, stage, microbatch in choices:
             step, inside = divmod(microbatch, self._each)
             origin = self._open[step].origin(Instruction(op, pipe, stage, inside))
-            assert origin is not None  # else the instruction needs no message, and has `arrived`
-            requests.append(self._mail.requested(*origin))
+            if origin and (request := self._messages.requested(*origin)):
+                requests.append(request)
         await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
 
     def _begin(self, numbers: range) -> None:
         """Prepare these steps, so that their messages are requested early."""
         for number in numbers:
             stages = {self._held.stage.index: StepStage(self._held, number * self._each)}
+            context = replace(self._context, stages=stages)
             self._left[number] = self._each
-            self._open[number] = StepWorker(replace(self._context, stages=stages), self._steps[number], self._mail)
+            self._open[number] = worker = TrainWorker(context, self._steps[number], messages=self._messages)
+            ((pipe, stage),) = worker.layout.held_by(worker.index)
+            each = [Instruction(op, pipe, stage, m) for op in "FB" for m in worker.layout.microbatches[pipe]]
+            self._messages.expect(filter(None, map(worker.origin, each)))

@@ -44,6 +44,13 @@ async def test_the_choice_that_arrives_is_returned():
     assert worker.waits == [([("B", 0, 0, 0), ("F", 0, 0, 0)], math.inf)]
 
 
+async def test_without_a_limit_the_wait_is_repeated_until_a_choice_is_here():
+    worker = Scripted()
+    answers = iter([False] * 5 + [True])
+    worker.arrived = lambda at: next(answers)
+    assert await worker.wait(("B", 0), ("F", 0)) == "F" and len(worker.waits) == 2
+
+
 async def test_a_single_choice_is_left_to_its_verb():
     worker = Scripted()
     assert await worker.wait(("F", 0)) == "F" and not worker.waits

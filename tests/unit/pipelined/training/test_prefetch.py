@@ -64,7 +64,7 @@ async def test_what_is_expected_later_is_asked_for_behind_the_rest():
         prefetcher = Prefetcher(listener, ahead=2)
         prefetcher.expect([(0, ("x", 0))])
         prefetcher.expect([(0, ("x", number)) for number in (1, 2)])
-        coming = prefetcher.requests[0, ("x", 0)]
+        coming = prefetcher.requested(0, ("x", 0))
         await asyncio.sleep(0)
         assert listener.asked == [0, 1] and not coming.done()
         for number in range(3):
