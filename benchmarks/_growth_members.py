@@ -103,7 +103,7 @@ class LightSwarm:
         member.view.add(member.stage)
         peer = Peer(member.name, member.end.address, place.incarnation, member.stage, Phase.JOINING, MODEL)
         await place.put(peer)
-        await member.view.turn_to({member.stage})
+        await member.view.follow_stages({member.stage})
         await place.put(replace(peer, phase=Phase.SERVING))
 
 

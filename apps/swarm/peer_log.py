@@ -43,8 +43,8 @@ class PeerLog:
     def _account(self, mine: Peer | None) -> str:
         if self.view.cut_off:
             return "the directory does not answer; computes what it is asked for, and takes no step until it does"
-        if self.view.head is None and HEAD in self.view.strange:
-            return unreadable_head(self.view.strange[HEAD])
+        if self.view.head is None and HEAD in self.view.unreadable:
+            return unreadable_head(self.view.unreadable[HEAD])
         if self.view.head is None:
             return "waits for a trainer that begins"
         if mine and mine.address != self.address:

@@ -101,8 +101,8 @@ class WaitLog:
         if not view.revision:
             return "waits for the directory"
         head = view.head
-        if head is None and HEAD in view.strange:
-            return unreadable_head(view.strange[HEAD])
+        if head is None and HEAD in view.unreadable:
+            return unreadable_head(view.unreadable[HEAD])
         empty = [stage for stage in range(head.stages) if not view.serving(stage)] if head else []
         evaluates = str(self.held_out) if head and self.trainer.is_to_evaluate() else ""
         saved = saved_steps(saved for each in view.saved.values() for saved in each.all()) if head is None else ""

@@ -22,7 +22,7 @@ NAME_LEASES = 2.0
 """Lease periods after which a process that still has a name must be alive: the lease of a dead process expires after
 one period, or after two if the directory restarts.
 """
-LOOKS = 8
+POLLS_PER_LEASE = 8
 """Reads of a held name per lease period."""
 
 
@@ -52,7 +52,7 @@ class Registration:
     def incarnation(self) -> int:
         return self.lease.number
 
-    def another(self, prefix: str) -> "Registration":
+    def second_key(self, prefix: str) -> "Registration":
         """A second key under the same lease, and the same name."""
         return Registration(self._directory, prefix + self._key.partition("/")[2], self.lease, self._clock)
 
@@ -60,7 +60,7 @@ class Registration:
         """Wait until no other process has the key. Returns the revision of this process's own record, 0 if missing.
 
         Raises: NameTaken; CutOff.
-        Cost: one small request; while another process has the key, `LOOKS` requests per lease period.
+        Cost: one small request; while another process has the key, `POLLS_PER_LEASE` requests per lease period.
         """
         seconds, began = self.lease.seconds, self._clock.now()
         while True:
@@ -75,7 +75,7 @@ class Registration:
                 return held.revision
             if (passed := self._clock.now() - began) > NAME_LEASES * seconds:
                 raise NameTaken(self._key.partition("/")[2], address_in(held.value), passed)
-            await self._clock.sleep(seconds / LOOKS)
+            await self._clock.sleep(seconds / POLLS_PER_LEASE)
 
     def _is_foreign(self, held: Entry) -> bool:
         return (
@@ -124,11 +124,11 @@ async def registered(
     lease = await directory.grant(seconds)
     try:
         async with Nursery() as tasks:
-            keeping = tasks.create_task(_keep(lease, clock))
-            place = Registration(directory, key, lease, clock, address)
+            keeping = tasks.create_task(_keep_alive(lease, clock))
+            registration = Registration(directory, key, lease, clock, address)
             if address is not None:
-                await place.claim()
-            yield place
+                await registration.claim()
+            yield registration
             keeping.cancel()
     finally:
         with suppress(CutOff, TimeoutError, TransportError):
@@ -143,7 +143,7 @@ def _index_of(kind: type[Record], found: Entry) -> str | None:
         return None
 
 
-async def _keep(lease: Lease, clock: Clock) -> None:
+async def _keep_alive(lease: Lease, clock: Clock) -> None:
     while True:
         with suppress(CutOff):
             await lease.keep(clock)

@@ -27,20 +27,20 @@ class Newcomer(NamedTuple):
 class Census:
     """The peers of each stage, and how many of them stay.
 
-    A new peer counts at the stage to which the leader sent it, until its own record names its stage.
+    A new peer counts at the stage to which the leader assigned it, until its own record names its stage.
 
     Attributes:
         peers, newcomers: by name.
-        announced: by name, the revision of a peer's last record, also of one that cannot be read.
+        record_revisions: by name, the revision of a peer's last record, also of one that cannot be read.
 
     Cost: O(1) per change. `at` sorts the peers of a stage once after each change of one of them.
     """
 
     def __init__(self) -> None:
-        self.peers, self.newcomers, self.announced = dict[str, Peer](), dict[str, Newcomer](), Counter[str]()
+        self.peers, self.newcomers, self.record_revisions = dict[str, Peer](), dict[str, Newcomer](), Counter[str]()
         self._stages = dict[int, dict[str, Peer]]()
-        self._ordered, self._held, self._changes = dict[int, list[Peer]](), Counter[int](), Counter[int]()
-        self._sent, self._counted, self._there = dict[str, int](), dict[str, int](), Counter[int]()
+        self._ordered, self._holders, self._changes = dict[int, list[Peer]](), Counter[int](), Counter[int]()
+        self._assigned, self._counted, self._staying = dict[str, int](), dict[str, int](), Counter[int]()
         self._departures = dict[int, list[Peer]]()
 
     def apply(self, name: str, entry: Entry | None, stage: str | None = None) -> None:
@@ -52,14 +52,14 @@ class Census:
             ValueError: the record cannot be read, or names another peer or stage than its key, so the key's deletion
                 would not remove it.
         """
-        self.announced.pop(name, None)
+        self.record_revisions.pop(name, None)
         if entry is not None:
-            self.announced[name] = entry.revision
-        self._note_arrival(name)
+            self.record_revisions[name] = entry.revision
+        self._unassign_if_placed(name)
         peer = Peer.unpack(entry.value) if entry else None
         if peer and (peer.name != name or stage not in (None, str(peer.stage))):
             raise ValueError(f"a Peer under another key than its own (name: {peer.name!r:.80}, stage: {peer.stage})")
-        self.put(name, peer)
+        self.set_record(name, peer)
 
     def apply_at_stage(self, key: str, entry: Entry | None) -> None:
         """The same for the key that names the peer's stage too: STAGE/NAME."""
@@ -72,25 +72,25 @@ class Census:
         self.newcomers.pop(name, None)
         if entry is not None:
             self.newcomers[name] = Newcomer(entry.value.decode(), entry.revision)
-        self._note_arrival(name)
+        self._unassign_if_placed(name)
 
-    def _note_arrival(self, name: str) -> None:
+    def _unassign_if_placed(self, name: str) -> None:
         """Note that a new peer has left, or has written its own record after it announced itself."""
         newcomer = self.newcomers.get(name)
-        if newcomer is None or self.announced[name] >= newcomer.revision:
-            self.arrived(name)
+        if newcomer is None or self.record_revisions[name] >= newcomer.revision:
+            self.unassign(name)
 
-    def put(self, name: str, peer: Peer | None) -> None:
+    def set_record(self, name: str, peer: Peer | None) -> None:
         """Set the record of the peer of this name; None: the record was deleted."""
         before = self.peers.pop(name, None)
         if before is not None:
             self._changed(before.stage)
             del self._stages[before.stage][name]
-            self._held[before.stage] -= before.phase != Phase.JOINING
+            self._holders[before.stage] -= before.phase != Phase.JOINING
         if peer is not None:
             self._changed(peer.stage)
             self.peers[name] = self._stages.setdefault(peer.stage, {})[name] = peer
-            self._held[peer.stage] += peer.phase != Phase.JOINING
+            self._holders[peer.stage] += peer.phase != Phase.JOINING
         if before is not None and (peer is None or peer.incarnation != before.incarnation):
             for gone in self._departures.values():
                 gone.append(before)
@@ -109,14 +109,14 @@ class Census:
         finally:
             del self._departures[id(gone)]
 
-    def send(self, name: str, stage: int) -> None:
-        """Note that a new peer of this name was sent to a stage; its record does not count until `arrived`."""
-        self._sent[name] = stage
+    def assign(self, name: str, stage: int) -> None:
+        """Count a new peer at the stage that it was assigned to, whatever its record says, until `unassign`."""
+        self._assigned[name] = stage
         self._count(name)
 
-    def arrived(self, name: str) -> None:
+    def unassign(self, name: str) -> None:
         """Count a peer by its own record from now on, or not at all if it has no record."""
-        if self._sent.pop(name, None) is not None:
+        if self._assigned.pop(name, None) is not None:
             self._count(name)
 
     def at(self, stage: int) -> Sequence[Peer]:
@@ -135,14 +135,14 @@ class Census:
 
     def holding(self, stage: int) -> int:
         """Number of peers that have the state of a stage."""
-        return self._held[stage]
+        return self._holders[stage]
 
     def staying(self, stages: int, without: str) -> list[int]:
-        """By stage, the number of peers that stay or were sent there, without the peer named `without`."""
-        there, at = [self._there[stage] for stage in range(stages)], self._counted.get(without, stages)
+        """By stage, the number of peers that stay or were assigned staying, without the peer named `without`."""
+        staying, at = [self._staying[stage] for stage in range(stages)], self._counted.get(without, stages)
         if at < stages:
-            there[at] -= 1
-        return there
+            staying[at] -= 1
+        return staying
 
     def _changed(self, stage: int) -> None:
         self._ordered.pop(stage, None)
@@ -150,9 +150,9 @@ class Census:
 
     def _count(self, name: str) -> None:
         peer, before = self.peers.get(name), self._counted.pop(name, None)
-        now = self._sent.get(name, peer.stage if peer and peer.phase in STAY else None)
+        now = self._assigned.get(name, peer.stage if peer and peer.phase in STAY else None)
         if before is not None:
-            self._there[before] -= 1
+            self._staying[before] -= 1
         if now is not None:
             self._counted[name] = now
-            self._there[now] += 1
+            self._staying[now] += 1

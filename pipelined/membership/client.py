@@ -38,7 +38,7 @@ class Asking:
     def __init__(self, endpoint: Endpoint, view: MembershipView):
         self._endpoint, self._view = endpoint, view
 
-    async def request(self, who: Peer, request: MemberRequest[Reply], limit: float | None = None) -> Reply:
+    async def request(self, peer: Peer, request: MemberRequest[Reply], limit: float | None = None) -> Reply:
         """Send a request to a peer, addressed to the incarnation in its record.
 
         Args:
@@ -48,22 +48,22 @@ class Asking:
                 unknown.
             Rejected: by the peer's handler, or Malformed: its reply cannot be read.
         """
-        async with self._view.while_holds(lambda: self._view.is_here(who)) as scope:
+        async with self._view.while_holds(lambda: self._view.is_here(peer)) as scope:
             if limit is not None:
                 scope.reschedule(asyncio.get_running_loop().time() + limit)
             try:
-                return await send(self._endpoint, who.address, request, who.incarnation)
+                return await send(self._endpoint, peer.address, request, peer.incarnation)
             except Unreachable as error:
                 raise NoLongerValid(str(error)) from error
 
-    async def insist(self, who: Peer, request: MemberRequest[Any]) -> None:
+    async def insist(self, peer: Peer, request: MemberRequest[Any]) -> None:
         """Repeat a request until a reply comes or the peer is gone.
 
         Raises:
             Rejected: by the peer's handler.
         """
-        while self._view.is_here(who):
+        while self._view.is_here(peer):
             with suppress(NoLongerValid):
-                await self.request(who, request)
+                await self.request(peer, request)
                 return
             await self._view.next_change(RETRY_S)

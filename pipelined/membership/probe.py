@@ -25,7 +25,7 @@ SLICES = 8
 """Slices in which time is counted; a stop of the process counts as at most one slice."""
 
 
-class Lived:
+class RunningTimeClock:
     """A clock with sleeps that count only the time in which this process ran."""
 
     def __init__(self, clock: Clock):
@@ -45,13 +45,13 @@ class Probe:
     """
 
     def __init__(self, asking: Asking, clock: Clock, lease_s: float):
-        self.client, self.clock, self.patience_s = asking, Lived(clock), SILENCE_LEASES * lease_s
+        self.client, self.clock, self.patience_s = asking, RunningTimeClock(clock), SILENCE_LEASES * lease_s
 
-    async def reaches(self, who: Peer) -> bool:
+    async def reaches(self, peer: Peer) -> bool:
         """Whether a member replies in time; also True if the process has left the swarm."""
         with suppress(Rejected):  # a rejection is a reply, too
             try:
-                await with_timeout(self.clock, self.patience_s, self.client.insist(who, Status()))
+                await with_timeout(self.clock, self.patience_s, self.client.insist(peer, Status()))
             except TimeoutError:
                 return False
         return True
@@ -62,15 +62,15 @@ class Probe:
             reached = {member.name: tasks.create_task(self.reaches(member)) for member in members}
         return [name for name, task in reached.items() if not task.result()]
 
-    async def while_reachable(self, who: Peer, work: Coroutine[Any, Any, T]) -> T:
+    async def while_reachable(self, peer: Peer, work: Coroutine[Any, Any, T]) -> T:
         """Run work with a member and return its result; cancel the work if the member becomes unreachable.
 
         Raises:
             NoLongerValid: the member is unreachable.
         """
-        return await beside(self._listen(who), work)
+        return await beside(self._watch_reachability(peer), work)
 
-    async def _listen(self, who: Peer) -> None:
-        while await self.reaches(who):
+    async def _watch_reachability(self, peer: Peer) -> None:
+        while await self.reaches(peer):
             await self.clock.sleep(self.patience_s)
-        raise NoLongerValid(f"{who.name} is silent")
+        raise NoLongerValid(f"{peer.name} is unreachable")

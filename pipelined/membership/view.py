@@ -110,12 +110,12 @@ class MembershipView:
     Attributes:
         census: the peers by stage.
         peers, trainers, observers: by name; only the peers that this process follows.
-        announced: by name, the revision of a peer's last record; 0 for a peer that is gone.
-        came: by name, the new peers that wait for an assignment to a stage.
+        record_revisions: by name, the revision of a peer's last record; 0 for a peer that is gone.
+        newcomers: by name, the new peers that wait for an assignment to a stage.
         evictions: by name; filled only if `stages` is None.
         revision: of the directory when it was last read.
         cut_off: whether the last attempt to read the directory failed.
-        strange: why a record cannot be read, by key.
+        unreadable: why a record cannot be read, by key.
         stages: the stages of which the peers are followed; None: all, and all other keys.
     """
 
@@ -123,9 +123,10 @@ class MembershipView:
         self.directory, self._clock, self.stages = directory, clock, stages
         self._followed: Prefixes | None = None
         self.revision = 0
-        self.cut_off, self.strange = False, dict[str, str]()
+        self.cut_off, self.unreadable = False, dict[str, str]()
         self.census = Census()
-        self.peers, self.announced, self.came = self.census.peers, self.census.announced, self.census.newcomers
+        self.peers, self.newcomers = self.census.peers, self.census.newcomers
+        self.record_revisions = self.census.record_revisions
         self.trainers, self.observers = Table(Trainer), Table(Observer)
         self.evictions, self._leader = Evictions(), Single(LeaderRecord)
         self._tables: dict[str, Apply] = {
@@ -163,21 +164,21 @@ class MembershipView:
                 continue
             except CutOff:
                 self.cut_off = True
-                self._tell()
+                self._recheck()
                 await self._clock.sleep(RETRY_S)
 
     def add(self, stage: int) -> None:
         """Follow the peers of one more stage from now on."""
         if self.stages is not None:
             self.stages = self.stages | {stage}
-            self._tell()
+            self._recheck()
 
-    async def turn_to(self, stages: Set[int]) -> None:
+    async def follow_stages(self, stages: Set[int]) -> None:
         """Follow the peers of exactly these stages, unless this view follows all; returns when they are known."""
         if self.stages is None:
             return
         self.stages = frozenset(stages)
-        self._tell()
+        self._recheck()
         await self.wait_for(lambda: self._followed == self._prefixes)
 
     def serving(self, stage: int) -> list[Peer]:
@@ -197,9 +198,9 @@ class MembershipView:
         known = (self.peers if isinstance(member, Peer) else self.trainers).get(member.name)
         return known is not None and known.incarnation == member.incarnation
 
-    def look_again(self) -> None:
+    def notify(self) -> None:
         """Wake all tasks that wait for a change, after a change outside the directory."""
-        self._tell()
+        self._recheck()
 
     async def next_change(self, seconds: float = math.inf) -> None:
         """Wait for the next change, at most `seconds`."""
@@ -274,16 +275,16 @@ class MembershipView:
         for change in changes:
             self.revision = max(self.revision, change.revision)
             (self._keys.discard if change.entry is None else self._keys.add)(change.key)
-            self.strange.pop(change.key, None)
+            self.unreadable.pop(change.key, None)
             try:
                 self.apply(change.key, change.entry)
             except ValueError as error:
-                self.strange[change.key] = str(error)
+                self.unreadable[change.key] = str(error)
                 warn("record refused", key=change.key, why=error)
         self.cut_off = False
-        self._tell()
+        self._recheck()
 
-    def _tell(self) -> None:
+    def _recheck(self) -> None:
         now = asyncio.get_running_loop().time()
         for scope, holds in self._scopes.items():
             if not scope.expired() and not holds():

@@ -39,7 +39,7 @@ all that it misses in one round trip.
 
 
 @dataclass
-class Copy:
+class Snapshot:
     """A copy of the state of one version.
 
     Attributes:
@@ -61,9 +61,9 @@ class Donor:
 
     def __init__(self, stage: StatefulStage, device: Executor, beside: Beside):
         self._stage, self._device, self._beside = stage, device, beside
-        self._copy: Copy | None = None
+        self._copy: Snapshot | None = None
         self._applied: deque[AppliedStep] = deque()
-        self._steps, self._waiting = (
+        self._steps, self._last_request = (
             0,
             dict[str, int](),
         )  # by address: the step at which a peer last needed totals
@@ -76,12 +76,12 @@ class Donor:
             version: returns the version of the stage; called when the device copies, because a step may come before.
         """
 
-        def copy() -> Copy:
+        def copy() -> Snapshot:
             if self._copy is None:
-                self._copy = Copy(version(), copied(self._stage.state()))
+                self._copy = Snapshot(version(), copied(self._stage.state()))
             return self._copy
 
-        self._note(sender)
+        self._record_request(sender)
         async with self._describing:  # once for all requests
             kept = self._copy or (await self._device.run("copy", copy))[0]
             if kept.manifest is None:
@@ -90,7 +90,7 @@ class Donor:
 
     async def chunk(self, request: FetchChunk, sender: Party) -> StateChunk:
         """One chunk of the state with this root. Raises Rejected: it is not kept; Malformed: no such chunk."""
-        self._note(sender)
+        self._record_request(sender)
         copy = self._copy
         if copy is None or copy.manifest is None or request.root != copy.manifest.root:
             raise Rejected(Reason.NOT_KEPT)
@@ -105,7 +105,7 @@ class Donor:
         Raises:
             Rejected: the first of these totals is not kept.
         """
-        self._note(sender)
+        self._record_request(sender)
         at, found, nbytes = request.version, list[AppliedStep](), 0
         for taken in self._applied:
             if taken.before == at and (not found or nbytes + taken.total.nbytes <= AT_ONCE):
@@ -116,33 +116,33 @@ class Donor:
         scales, lineages = [each.scale for each in found], [each.after.lineage for each in found]
         return MissedTotals(tuple(scales), tuple(lineages), tuple(Block.of(each.total) for each in found))
 
-    def took(self, before: Version, after: Version, total: np.ndarray, scale: float) -> None:
+    def keep_step(self, before: Version, after: Version, total: np.ndarray, scale: float) -> None:
         """Note a step with its total, which the caller must not write to any more."""
         self._applied.append(AppliedStep(before, after, total, scale))
         self._steps += 1
         self._forget()
 
-    def expect(self, waiting: Set[str], arrived: Set[str]) -> None:
+    def update_receivers(self, waiting: Set[str], arrived: Set[str]) -> None:
         """Update which peers of this stage need totals, by address; called after every step.
 
         Args:
             waiting: peers that are joining, or took no part in the last step.
             arrived: peers that took part in it, and need nothing.
         """
-        asked = {each: at for each, at in self._waiting.items() if each not in arrived}
-        self._waiting = {each: at for each, at in asked.items() if each in waiting or self._is_recent(at)}
+        asked = {each: at for each, at in self._last_request.items() if each not in arrived}
+        self._last_request = {each: at for each, at in asked.items() if each in waiting or self._is_recent(at)}
         for each in waiting:
-            self._waiting.setdefault(each, self._steps)
+            self._last_request.setdefault(each, self._steps)
         self._forget()
 
-    def _note(self, sender: Party) -> None:
-        self._waiting[sender.address] = self._steps
+    def _record_request(self, sender: Party) -> None:
+        self._last_request[sender.address] = self._steps
 
     def _is_recent(self, step: int) -> bool:
         return self._steps - step <= MOST_TOTALS
 
     def _forget(self) -> None:
-        needed = any(map(self._is_recent, self._waiting.values()))
+        needed = any(map(self._is_recent, self._last_request.values()))
         while len(self._applied) > (MOST_TOTALS if needed else 1):
             self._applied.popleft()
         if not needed or (self._copy and self._applied and self._copy.version.step < self._applied[0].before.step):

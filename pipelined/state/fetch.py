@@ -6,8 +6,9 @@ the new donor has the same state.
 """
 
 import asyncio
+import hashlib
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from pipelined.actors.executor import Executor
 from pipelined.aio.backoff import Backoff
@@ -19,14 +20,13 @@ from pipelined.membership.records import Peer
 from pipelined.membership.view import MembershipView, NoLongerValid
 from pipelined.state.manifest import Download, Layout, TransferError, expect, layout_of
 from pipelined.state.messages import FetchChunk, FetchManifest
-from pipelined.state.rendezvous import by_preference
 from pipelined.state.stage import StatefulStage
 from pipelined.state.steps import AppliedStep, fetch_steps
 from pipelined.state.versions import Version
 from transports import Block
 from transports.rpc import Rejected
 
-Find = Callable[[Version, Layout], Awaitable[Mapping[str, Block] | None]]
+LoadSaved = Callable[[Version, Layout], Awaitable[Mapping[str, Block] | None]]
 """Returns the tensors of a layout at a version; None if this peer finds no saved ones."""
 UNDER_WAY = 4  # chunk requests in flight
 LEAST_PAUSE_S, MOST_PAUSE_S = 0.2, 10.0
@@ -41,18 +41,18 @@ class VersionedView(MembershipView):
         raise NotImplementedError
 
 
-class Joining:
+class StateFetch:
     """One peer that fetches the state of a stage.
 
     Args:
         index: of the stage.
         version: of `stage` now, if its state is from this swarm; None: unknown.
         requester: name of the peer; it determines the order in which donors are tried.
-        find: called if no peer holds the state; None: nothing is saved here.
+        load_saved: called if no peer holds the state; None: nothing is saved here.
 
     Attributes:
         donor: name of the peer that sends the state now; "": no peer does.
-        trouble: why the last donor failed; "": no donor has failed.
+        last_error: why the last donor failed; "": no donor has failed.
     """
 
     def __init__(
@@ -65,17 +65,17 @@ class Joining:
         view: VersionedView,
         probe: Probe,
         device: Executor,
-        find: Find | None = None,
+        load_saved: LoadSaved | None = None,
     ):
-        self.version, self._find, self._probe, self._name = version, find, probe, requester
+        self.version, self._read_saved, self._probe, self._name = version, load_saved, probe, requester
         self._stage, self._index, self._view, self._device = stage, index, view, device
         self._client = probe.client
         self._download: Download | None = None
         self.donor = ""
-        self._failed, self.trouble = set[int](), ""
+        self._failed_records, self.last_error = set[int](), ""
         self._backoff = Backoff(LEAST_PAUSE_S, MOST_PAUSE_S)
 
-    async def arrive(self) -> Version:
+    async def run(self) -> Version:
         """Fetch and apply until this stage is at the swarm's committed version; returns that version.
 
         Waits while no peer holds the stage and no saved state is found.
@@ -83,23 +83,23 @@ class Joining:
         while self.version != self._view.version:
             donor, seen = self._donor(), self._view.revision
             if donor is None:
-                found = not self._view.holding(self._index) and await self._found()
+                found = not self._view.holding(self._index) and await self._load_saved()
                 if not found and self._view.revision == seen:
                     await self._view.next_change(self._patience())
                 continue
             self.donor = donor.name
             try:
-                await self._probe.while_reachable(donor, self._go_on_with(donor))
+                await self._probe.while_reachable(donor, self._fetch_from(donor))
             except (NoLongerValid, Rejected, TransferError) as error:
-                self._failed.add(self._view.announced[donor.name])
+                self._failed_records.add(self._view.record_revisions[donor.name])
                 why = str(error) or "gone, or silent for too long"
-                self.trouble = f"{donor.name}: {why}"
+                self.last_error = f"{donor.name}: {why}"
                 warn("donor failed", peer=self._name, stage=self._index, donor=donor.name, why=why)
         self.donor = ""
         return self.version
 
-    async def _go_on_with(self, donor: Peer) -> None:
-        if not await self._caught_up(donor):
+    async def _fetch_from(self, donor: Peer) -> None:
+        if not await self._apply_missed_steps(donor):
             await self._fetch(donor)
 
     def _patience(self) -> float:
@@ -111,12 +111,12 @@ class Joining:
             return math.inf
         return self._backoff.next()
 
-    async def _found(self) -> bool:
+    async def _load_saved(self) -> bool:
         """Load the saved state of the committed version, if there is one."""
-        if self._find is None:
+        if self._read_saved is None:
             return False
         version = self._view.version
-        state = await self._find(version, await self._layout())
+        state = await self._read_saved(version, await self._layout())
         if state is not None:
             await self._load(state, version)
         return state is not None
@@ -127,29 +127,29 @@ class Joining:
         A failed donor is tried again when all have failed, or when it writes a new record.
         """
         serving = by_preference(self._name, self._view.holding(self._index))
-        fresh = [peer for peer in serving if self._view.announced[peer.name] not in self._failed]
+        fresh = [peer for peer in serving if self._view.record_revisions[peer.name] not in self._failed_records]
         if serving and not fresh:
-            self._failed.clear()
+            self._failed_records.clear()
             return None
         return fresh[0] if fresh else None
 
-    async def _caught_up(self, donor: Peer) -> bool:
+    async def _apply_missed_steps(self, donor: Peer) -> bool:
         """Apply the missing steps, if the donor has their totals. Returns whether the stage is at the version now."""
         try:
             while self.version is not None and self.version.step < self._view.version.step:
                 for step in await fetch_steps(self._client, donor, self.version, self._stage.sums):
-                    await self._take(step)
+                    await self._apply(step)
         except Rejected as rejection:
             if rejection.reason != Reason.NOT_KEPT:
                 raise
         return self.version == self._view.version
 
-    async def _take(self, step: AppliedStep) -> None:
-        def take() -> None:
+    async def _apply(self, step: AppliedStep) -> None:
+        def apply() -> None:
             self._stage.apply(self.version.step, step.total, step.scale)
             self.version = step.after
 
-        await self._device.run("step", take)
+        await self._device.run("step", apply)
 
     async def _fetch(self, donor: Peer) -> None:
         reply = await self._client.request(donor, FetchManifest())
@@ -180,3 +180,19 @@ class Joining:
             root = self._download.manifest.root
             reply = await self._client.request(donor, FetchChunk(root, index))
             self._download.add(index, reply.parts)
+
+
+def by_preference(requester: str, peers: Iterable[Peer]) -> list[Peer]:
+    """The peers in the order in which the process named `requester` tries them: rendezvous hashing.
+
+    Each process has its own order, so many processes spread evenly over the peers; every process computes the same.
+    When a peer joins or leaves, the first choice changes only for the processes that prefer this peer.
+
+    Source: Thaler and Ravishankar, Using Name-Based Mappings to Increase Hit Rates (1998), highest random weight.
+    """
+    return sorted(peers, key=lambda peer: _weight(requester, peer.name))
+
+
+def _weight(requester: str, name: str) -> bytes:
+    length = len(requester.encode()).to_bytes(4, "big")  # so that two pairs of names never join to the same text
+    return hashlib.blake2b(length + requester.encode() + name.encode(), digest_size=8).digest()

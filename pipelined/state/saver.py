@@ -39,19 +39,19 @@ class Saver:
         store: to save to; None: nothing is saved.
         every: steps between two saves.
         threads: whether to read and write in a thread; False: in the event loop.
-        news: called after each save, when the saved stages have been listed again.
+        on_saved: called after each save, when the saved stages have been listed again.
 
     Attributes:
         saved_stages: the saved stages when this peer last listed them; empty if that failed.
     """
 
-    def __init__(self, store: CheckpointStore | None, every: int, threads: bool, news: Callable[[], None]):
+    def __init__(self, store: CheckpointStore | None, every: int, threads: bool, on_saved: Callable[[], None]):
         self.saved_stages: Sequence[SavedStage] = ()
         self._unlisted = self._unwritten = ""
-        self._store, self._every, self._threads, self._news = store, every, threads, news
+        self._store, self._every, self._threads, self._on_saved = store, every, threads, on_saved
         self._writing: asyncio.Task[None] | None = None
-        self._place: Registration | None = None
-        self._said: Sequence[SavedStage] = ()
+        self._registration: Registration | None = None
+        self._published: Sequence[SavedStage] = ()
         self._unreadable, self._lost = set[SavedStage](), set[int]()
 
     @property
@@ -65,7 +65,7 @@ class Saver:
         return self._unwritten or self._unlisted
 
     @property
-    def told_every(self) -> int:
+    def published_interval(self) -> int:
         """Steps between two saves for this peer's record in the directory; 0: nothing is saved, or saving fails."""
         return self._every if self.saves and not self.failed else 0
 
@@ -73,38 +73,38 @@ class Saver:
         """Whether the state of this step must be saved."""
         return self.saves and step > 0 and step % self._every == 0
 
-    async def look(self) -> None:
+    async def list_saved(self) -> None:
         """List the saved stages. If that fails the peer continues, and `failed` holds the reason."""
         if self._store is None:
             return
         try:
-            self.saved_stages, self._unlisted = sorted(await self._apart(self._store.saved_stages)), ""
+            self.saved_stages, self._unlisted = sorted(await self._in_thread(self._store.saved_stages)), ""
         except OSError as error:
             self.saved_stages, self._unlisted = (
                 (),
-                f"what was saved cannot be listed ({error}); look at the directory's disk",
+                f"what was saved cannot be listed ({error}); list_saved at the directory's disk",
             )
             warn("saves not listed", why=error)
 
-    async def look_after(self, lost: Set[int]) -> None:
+    async def list_if_lost(self, lost: Set[int]) -> None:
         """List the saved stages again when further stages are lost: the peers that had listed them are gone."""
         if lost - self._lost:
-            await self.look()
+            await self.list_saved()
         self._lost = lost
 
-    async def tell(self, place: Registration) -> None:
+    async def publish(self, registration: Registration) -> None:
         """Write the list of saved stages to the directory, if it has changed.
 
         Raises: as `Registration.put`.
         """
         if self._store is None:
             return
-        if self._place is None or self._place.lease is not place.lease:
-            self._place, self._said = place.another(SAVED), ()
+        if self._registration is None or self._registration.lease is not registration.lease:
+            self._registration, self._published = registration.second_key(SAVED), ()
         saved_stages = self.saved_stages
-        if saved_stages != self._said:
-            await self._place.put(Saved([list(saved) for saved in saved_stages]))
-            self._said = saved_stages
+        if saved_stages != self._published:
+            await self._registration.put(Saved([list(saved) for saved in saved_stages]))
+            self._published = saved_stages
 
     async def save(self, tasks: Nursery, saved: SavedStage, copy: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
         """Copy a state, then start a task that writes the copy while training goes on.
@@ -118,19 +118,19 @@ class Saver:
             await asyncio.wait([self._writing])
         self._writing = tasks.create_task(self._write(saved, await copy()))
 
-    async def find(self, version: Version, layout: Layout) -> Mapping[str, Block] | None:
+    async def load(self, version: Version, layout: Layout) -> Mapping[str, Block] | None:
         """The tensors of this layout at this version; None if they are not saved here, or cannot be read."""
         for saved in self.saved_stages:
             if saved.version == version and saved not in self._unreadable:
                 try:
-                    return await self._apart(lambda saved=saved: self._store.load(saved, layout))
+                    return await self._in_thread(lambda saved=saved: self._store.load(saved, layout))
                 except StoreError:
                     self._unreadable.add(saved)
         return None
 
     async def _write(self, saved: SavedStage, state: Mapping[str, Any]) -> None:
         try:
-            if await self._apart(lambda: self._store.save(saved, state)):
+            if await self._in_thread(lambda: self._store.save(saved, state)):
                 self._unwritten = ""
                 emit("stage saved", stage=saved.stage, step=saved.step)
             else:
@@ -138,8 +138,8 @@ class Saver:
         except StoreError as error:
             self._unwritten = str(error)
             warn("save failed", stage=saved.stage, step=saved.step, why=error)
-        await self.look()
-        self._news()
+        await self.list_saved()
+        self._on_saved()
 
-    async def _apart(self, work: Callable[[], T]) -> T:
+    async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.to_thread(work) if self._threads else work()

@@ -114,15 +114,15 @@ def save(
         CheckpointError: it could not be written; earlier saves are unchanged.
     Cost: three passes over the bytes; nothing is written if this very state is saved already.
     """
-    place, root = _place(directory, saved.stage), describe(state).root.hex()
-    with _alone(place) as alone:
-        if alone is False:
+    place, root = _stage_directory(directory, saved.stage), describe(state).root.hex()
+    with _lock(place) as locked:
+        if locked is False:
             return None
-        if alone:
+        if locked:
             checkpoint.clean(place)
-        there = found(place).get(saved.step)
-        if there is not None and _told(there) == (saved, root):
-            return there
+        existing = found(place).get(saved.step)
+        if existing is not None and _entry(existing) == (saved, root):
+            return existing
         tensors: dict[str, dict[str, Any]] = {}
         for key, value in state.items():
             name, _, field = key.rpartition("/")
@@ -145,14 +145,14 @@ def _write(place: Path, meta: Meta, tensors: Mapping[str, Any], keep: int) -> Pa
 def saved_stages(directory: str | Path, identity: Mapping[str, Any] | None = None) -> list[SavedStage]:
     """All complete saved stages in a directory, except damaged ones and those of another model."""
     places = sorted(Path(directory).glob("stage-*"))
-    read = [_told(path, identity) for place in places for path in found(place).values()]
-    return [told[0] for told in read if told]
+    read = [_entry(path, identity) for place in places for path in found(place).values()]
+    return [entry[0] for entry in read if entry]
 
 
 def text_of(directory: str | Path, at: SavedStage) -> str:
     """Digest of the text that a saved step was trained on; "" if no stage of it recorded one."""
-    told = (shard.meta.config.get("text") for shard in _shards(directory, at))
-    return next((text for text in told if isinstance(text, str) and text), "")
+    texts = (shard.meta.config.get("text") for shard in _shards(directory, at))
+    return next((text for text in texts if isinstance(text, str) and text), "")
 
 
 def load(directory: str | Path, at: SavedStage, layout: Layout, identity: Mapping[str, Any]) -> dict[str, Block]:
@@ -200,8 +200,8 @@ def load_whole(directories: Sequence[str | Path]) -> Whole:
     there = [saved for directory in directories for saved in saved_stages(directory)]
     at = common_step(there)
     if at is None:
-        places, told = ", ".join(map(str, directories)), saved_steps(there) or "nothing"
-        fact = f"no step that all stages saved lies in {places} (saved: {told})"
+        places, steps = ", ".join(map(str, directories)), saved_steps(there) or "nothing"
+        fact = f"no step that all stages saved lies in {places} (saved: {steps})"
         raise CheckpointError(f"{fact}; name every directory of its peers")
     identity, values = {}, {}
     for shard in (shard for directory in directories for shard in _shards(directory, at)):
@@ -214,29 +214,29 @@ def load_whole(directories: Sequence[str | Path]) -> Whole:
 def _shards(directory: str | Path, at: SavedStage) -> Iterator[Checkpoint]:
     for place in sorted(Path(directory).glob("stage-*")):
         path = found(place).get(at.step)
-        told = _told(path) if path else None
-        if told and told[0]._replace(stage=at.stage) == at:
+        entry = _entry(path) if path else None
+        if entry and entry[0]._replace(stage=at.stage) == at:
             yield checkpoint.open(path)
 
 
-def _place(directory: str | Path, stage: int) -> Path:
+def _stage_directory(directory: str | Path, stage: int) -> Path:
     return Path(directory) / f"stage-{stage:02}"
 
 
-def _told(path: Path, identity: Mapping[str, Any] | None = None) -> tuple[SavedStage, str] | None:
+def _entry(path: Path, identity: Mapping[str, Any] | None = None) -> tuple[SavedStage, str] | None:
     """The saved stage at a path, and its root; None if it is incomplete or does not record them."""
     try:
         opened = checkpoint.open(path)
         if identity is not None:
             opened.require(identity)
-        told = opened.meta.scalars
-        return SavedStage(opened.meta.step, told["stage"], told["stages"], told["lineage"]), told["root"]
+        scalars = opened.meta.scalars
+        return SavedStage(opened.meta.step, scalars["stage"], scalars["stages"], scalars["lineage"]), scalars["root"]
     except (CheckpointError, KeyError):
         return None
 
 
 @contextmanager
-def _alone(place: Path) -> Iterator[bool | None]:
+def _lock(place: Path) -> Iterator[bool | None]:
     """Lock a stage's directory. Yields whether this process has the lock; None if the file system has no locks.
 
     The kernel releases the lock of a process that dies.
@@ -245,9 +245,9 @@ def _alone(place: Path) -> Iterator[bool | None]:
     with (place / "saving").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            alone = True
+            locked = True
         except BlockingIOError:
-            alone = False
+            locked = False
         except OSError:
-            alone = None
-        yield alone
+            locked = None
+        yield locked

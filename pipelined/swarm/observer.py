@@ -13,14 +13,14 @@ from pipelined.directory.registration import registered
 from pipelined.membership.client import Asking, Node
 from pipelined.membership.probe import Probe
 from pipelined.membership.records import OBSERVERS, Observer
-from pipelined.state.fetch import Joining
+from pipelined.state.fetch import StateFetch
 from pipelined.state.versions import SavedStage, Version
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.peer import Build
 from pipelined.swarm.stages.delayed import late, settled
 from pipelined.swarm.view import SwarmView
 
-Snapshot = list[tuple[SavedStage, Mapping[str, Any]]]
+SwarmSnapshot = list[tuple[SavedStage, Mapping[str, Any]]]
 """For each stage its version and its state, with every summed gradient applied."""
 
 
@@ -37,7 +37,7 @@ class SwarmObserver:
         self._view = SwarmView(node.directory, node.clock)
         self._probe = Probe(Asking(node.endpoint, self._view), node.clock, rules.lease_s)
 
-    async def snapshot(self) -> Snapshot:
+    async def snapshot(self) -> SwarmSnapshot:
         """The state of every stage at the committed step; waits while a stage has no peer.
 
         If a step is committed meanwhile, its totals are fetched and applied to the stages that were fetched before.
@@ -57,12 +57,12 @@ class SwarmObserver:
             following.cancel()
         return taken
 
-    async def _all(self) -> Snapshot:
+    async def _all(self) -> SwarmSnapshot:
         stages = [late(self._build(index), self._rules.delayed) for index in range(self._rules.stages)]
         versions: list[Version | None] = [None] * len(stages)
         while any(version != self._view.head.version for version in versions):
             for index, stage in enumerate(stages):
-                fetch = Joining(
+                fetch = StateFetch(
                     stage,
                     index,
                     versions[index],
@@ -71,7 +71,7 @@ class SwarmObserver:
                     probe=self._probe,
                     device=self._device,
                 )
-                versions[index] = await fetch.arrive()
+                versions[index] = await fetch.run()
         at = self._view.head.version
         saved_stages = [SavedStage(at.step, index, len(stages), at.lineage) for index in range(len(stages))]
         return [(saved, settled(stage)) for saved, stage in zip(saved_stages, stages, strict=True)]

@@ -33,7 +33,7 @@ class Choosing:
     def __init__(self, name: str, endpoint: Endpoint, view: SwarmView, clock: Clock, stages: int):
         self._name, self._endpoint, self._view, self._clock, self._stages = name, endpoint, view, clock, stages
 
-    async def choose(self, place: Registration) -> int:
+    async def choose(self, registration: Registration) -> int:
         """Announce this peer, and send requests to the leader until a leader replies with a stage.
 
         Raises:
@@ -42,7 +42,7 @@ class Choosing:
         """
         news = {CAME + self._name: self._endpoint.address.encode()}
         async with Nursery() as tasks:
-            tasks.create_task(self._view.directory.transact({}, news, lease=place.lease))
+            tasks.create_task(self._view.directory.transact({}, news, lease=registration.lease))
             stage = await self._told()
         return stage
 
@@ -86,10 +86,10 @@ class Placing:
         Raises:
             Rejected: "stranger": the directory has no newcomer of this name and address.
         """
-        name, address, came = request.name, sender.address, self._view.came
+        name, address, newcomers = request.name, sender.address, self._view.newcomers
         try:
             async with asyncio.timeout(RETRY_S):  # the announcement may not have arrived here yet
-                await self._view.wait_for(lambda: name in came and came[name].address == address)
+                await self._view.wait_for(lambda: name in newcomers and newcomers[name].address == address)
         except TimeoutError:
             raise Rejected(Reason.STRANGER, address=address) from None
         return AssignedStage(self.stage_for(name))
@@ -105,7 +105,7 @@ class Placing:
         lost = [stage for stage in stages if not census.holding(stage)]
         saved = self._saved(name) if lost else set[int]()
         stage = next((stage for stage in lost if stage in saved), fewest(census.staying(self._stages, without=name)))
-        census.send(name, stage)
+        census.assign(name, stage)
         return stage
 
     def _saved(self, name: str) -> set[int]:

@@ -125,11 +125,11 @@ class TrainerProcess:
         node, address, digest = self._node, self._endpoint.address, self._rules.digest
         while True:
             try:
-                async with registered(node.directory, key, seconds, node.clock, address) as place:
-                    await place.put(Trainer(self.name, address, place.incarnation, digest))
+                async with registered(node.directory, key, seconds, node.clock, address) as registration:
+                    await registration.put(Trainer(self.name, address, registration.incarnation, digest))
                     async with Nursery() as tasks:
-                        tasks.create_task(self.leader.run(place))
-                        tasks.create_task(self.trainer.run(place.incarnation))
+                        tasks.create_task(self.leader.run(registration))
+                        tasks.create_task(self.trainer.run(registration.incarnation))
             except (LeaseLost, CutOff):
                 await node.clock.sleep(RETRY_S)
 

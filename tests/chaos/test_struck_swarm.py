@@ -9,7 +9,7 @@ import random
 import pytest
 
 from pipelined.membership.records import Peer, Phase
-from pipelined.state.rendezvous import by_preference
+from pipelined.state.fetch import by_preference
 from tests.swarm.real_swarm import PEERS, check, train
 
 PHASES = ("forward", "backward", "acknowledged", "prepare", "reduce", "piece", "summed", "commit")

@@ -33,7 +33,7 @@ async def test_records_that_nobody_can_read_stop_nobody():
     await swarm.directory.transact({}, {**puts, EVALUATED: STRANGE[3], LEADER: STRANGE[3]})
     swarm.peer("late")  # who comes reads all of it at once
     await swarm.until(lambda: "late" in swarm.trainers["t0"].view.peers)
-    assert puts.keys() <= swarm.trainers["t0"].view.strange.keys()
+    assert puts.keys() <= swarm.trainers["t0"].view.unreadable.keys()
     await swarm.finish(within=20)
     assert [head.step for head in swarm.heads] == list(range(7))
     await swarm.close()

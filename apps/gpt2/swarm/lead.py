@@ -25,7 +25,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.directory import Directory
 from pipelined.process.stop_request import StopRequest
 from pipelined.state import store
-from pipelined.swarm.observer import Snapshot
+from pipelined.swarm.observer import SwarmSnapshot
 from pipelined.swarm.processes import TrainerProcess
 from pipelined.swarm.view import SwarmView
 from transports.rpc import Endpoint
@@ -116,7 +116,7 @@ class Outcome:
 
     job: SwarmJob
     text: Text
-    snapshot: Snapshot
+    snapshot: SwarmSnapshot
 
     async def save(self) -> None:
         """Save every stage, if there is a --checkpoint directory."""

@@ -19,8 +19,8 @@ from pipelined.aio.nursery import Nursery, beside
 from pipelined.aio.timeouts import with_timeout
 from pipelined.directory import Conflict, CutOff
 from pipelined.membership.client import Asking
+from pipelined.membership.evictions import choose_evictions
 from pipelined.membership.messages import RoundName
-from pipelined.membership.partition import who_goes
 from pipelined.membership.probe import Probe
 from pipelined.membership.records import EVICTED, LEADER, PEERS, Evicted, Peer
 from pipelined.membership.view import NoLongerValid
@@ -86,7 +86,7 @@ class ConnectivityCheck:
             why = f"{MOST_FAILED} attempts failed; the last: {failures[-1].why}"
             with suppress(Conflict, CutOff):  # the members changed, or the directory is cut off: make further attempts
                 self._history.failed(each.members for each in failures)
-                await self._evict(term, stage, who_goes(peers, said, self._history.partners), said.keys(), why)
+                await self._evict(term, stage, choose_evictions(peers, said, self._history.partners), said.keys(), why)
         return True
 
     def summed(self, members: Sequence[Sequence[str]], seconds: float) -> None:
@@ -133,7 +133,7 @@ class ConnectivityCheck:
                 held = {other for each in names & said.keys() for other in waits[each].difference(said[each].silent)}
                 why = WITHHELD.format(seconds=min(map(limit, held))) if held else UNREACHED
                 self._history.failed({each, other} for each in names for other in cuts.get(each, ()) if other in names)
-                goes = who_goes(peers, cuts, self._history.partners)
+                goes = choose_evictions(peers, cuts, self._history.partners)
                 await self._evict(name.term, stage, goes, said.keys(), why)
 
     def _limit(self, name: str, spread: float) -> float:
@@ -184,7 +184,7 @@ class ConnectivityCheck:
             CutOff: the directory does not reply.
         """
         view = self._view
-        expect = {PEERS + each.name: view.announced[each.name] for each in (peer, stays)}
+        expect = {PEERS + each.name: view.record_revisions[each.name] for each in (peer, stays)}
         times, seconds = self._history.evict(peer.name, view.evictions.get(peer.name, 0), self._rules.lease_s)
         put = {EVICTED + peer.name: Evicted(times).pack()}
         lease = await view.directory.grant(seconds, lasting=True)

@@ -5,8 +5,8 @@ It does not leave and join again for them: a peer with a slow link would be late
 
 from pipelined.membership.client import Asking
 from pipelined.membership.view import NoLongerValid
+from pipelined.state.fetch import by_preference
 from pipelined.state.manifest import TransferError
-from pipelined.state.rendezvous import by_preference
 from pipelined.state.steps import fetch_steps
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.records import Head

@@ -116,22 +116,22 @@ class Presence:
         self._requested = True
         self._notify()
 
-    async def announce(self, place: Registration, phase: Phase, stage: int, successor: str = "") -> None:
+    async def announce(self, registration: Registration, phase: Phase, stage: int, successor: str = "") -> None:
         """Announce phase and stage under a lease. Raises: as `Registration.put`."""
         self._requested, self._at, self.phase = False, self._clock.now(), phase
-        record = self.record(place, phase, stage, successor)
+        record = self.record(registration, phase, stage, successor)
         self._announced_saves = record.saves_every
-        await place.put(record)
+        await registration.put(record)
 
-    def record(self, place: Registration, phase: Phase, stage: int, successor: str = "") -> Peer:
+    def record(self, registration: Registration, phase: Phase, stage: int, successor: str = "") -> Peer:
         """The record that `announce` puts."""
         return Peer(
-            self._name, self._address, place.incarnation, stage, phase, self._model, successor, self._saves_every
+            self._name, self._address, registration.incarnation, stage, phase, self._model, successor, self._saves_every
         )
 
     @property
     def _saves_every(self) -> int:
-        return self._saver.told_every if self._saver else 0
+        return self._saver.published_interval if self._saver else 0
 
 
 class Drain:
@@ -160,7 +160,7 @@ class Drain:
         """Begin the grace period; a second notice changes nothing."""
         if not self.requested:
             self._until = self._clock.now() + self._grace_s
-            self._view.look_again()
+            self._view.notify()
 
     def may_go(self, stage: int) -> bool:
         """Whether the peer can leave now: another one keeps the stage's state, no trainer is left, or time is up.
@@ -190,7 +190,7 @@ class Drain:
         return None
 
     def _stays(self, other: Peer) -> bool:
-        announced = self._view.announced
+        announced = self._view.record_revisions
         return other.phase == Phase.SERVING or announced[other.name] > announced[self._name]
 
 
@@ -209,19 +209,19 @@ class Readmission:
     def __init__(self, name: str, view: SwarmView, clock: Clock, lease_s: float):
         self._name, self._view, self._clock, self._lease_s = name, view, clock, lease_s
 
-    def is_member(self, place: Registration) -> bool:
+    def is_member(self, registration: Registration) -> bool:
         """Whether the directory still has the peer's record, as far as this process can know."""
         view = self._view
-        return self._name in view.peers or not place.revision or view.revision < place.revision
+        return self._name in view.peers or not registration.revision or view.revision < registration.revision
 
-    async def check(self, place: Registration) -> None:
+    async def check(self, registration: Registration) -> None:
         """Find out why the record is gone.
 
         Raises:
             LeaseLost: the lease ended, and the record with it. PeerEvicted: only the record is gone. CutOff: the
                 directory does not reply.
         """
-        await place.lease.renew()
+        await registration.lease.renew()
         raise PeerEvicted
 
     async def wait_for_step(self, needed: Callable[[], bool]) -> None:

@@ -20,7 +20,7 @@ from pipelined.membership.messages import Status
 from pipelined.membership.probe import Probe
 from pipelined.membership.records import PEERS, Phase
 from pipelined.membership.view import RETRY_S, NoLongerValid
-from pipelined.state.fetch import Joining
+from pipelined.state.fetch import StateFetch
 from pipelined.state.manifest import Layout
 from pipelined.state.saver import Saver, choose_saver
 from pipelined.state.store import CheckpointStore
@@ -88,8 +88,8 @@ class StagePeer:
         self._asking = Asking(endpoint, view)
         self._probe = Probe(self._asking, clock, rules.lease_s)
         self._readmission = Readmission(name, view, clock, rules.lease_s)
-        self._saver = Saver(config.store, config.save_every, config.threads, view.look_again)
-        self._presence = Presence(name, endpoint.address, rules.digest, clock, view.look_again, saver=self._saver)
+        self._saver = Saver(config.store, config.save_every, config.threads, view.notify)
+        self._presence = Presence(name, endpoint.address, rules.digest, clock, view.notify, saver=self._saver)
         self._service = PeerService(
             endpoint, view, presence=self._presence, saver=self._saver, probe=self._probe, device=self._device
         )
@@ -104,7 +104,7 @@ class StagePeer:
     @property
     def trouble(self) -> str:
         """Why the last fetched state did not come from the peer that was requested first; "": it did."""
-        return self._service.joining.trouble if self._service.joining else ""
+        return self._service.joining.last_error if self._service.joining else ""
 
     async def run(self) -> None:
         """Serve under one lease after another, until it has left.
@@ -120,10 +120,10 @@ class StagePeer:
                 try:
                     await self._readmission.stay_away(self._is_needed)
                     async with AsyncExitStack() as stack:
-                        if (place := await self._come(stack)) is not None:
+                        if (registration := await self._come(stack)) is not None:
                             self._on(PeerEvent.LISTED)
                             stack.callback(self._on, PeerEvent.UNLISTED)
-                            await self._live_as_member(place)
+                            await self._live_as_member(registration)
                 except (LeaseLost, CutOff) as error:
                     warn("membership lost", peer=self.name, why=str(error) or type(error).__name__)
                     await self._clock.sleep(RETRY_S)
@@ -146,16 +146,17 @@ class StagePeer:
                 return await stack.enter_async_context(waiting)
         return None
 
-    async def _live_as_member(self, place: Registration) -> None:
+    async def _live_as_member(self, registration: Registration) -> None:
         """Raises LeaseLost; PeerEvicted: the directory has no record of this peer any more."""
         try:
-            async with self._view.while_holds(lambda: self._readmission.is_member(place)) as scope, Nursery() as tasks:
+            member = self._view.while_holds(lambda: self._readmission.is_member(registration))
+            async with member as scope, Nursery() as tasks:
                 leaving = tasks.create_task(self._leave_in_time(scope))
-                await self._live(place)
+                await self._live(registration)
                 leaving.cancel()
         except NoLongerValid:
-            if not self._readmission.is_member(place):
-                await self._readmission.check(place)
+            if not self._readmission.is_member(registration):
+                await self._readmission.check(registration)
             if self._drain.left_s > 0:
                 raise
 
@@ -175,23 +176,23 @@ class StagePeer:
         lost = not self._view.serving(self.replica.index) if self.replica else bool(self._view.lost)
         return self._drain.requested or lost
 
-    async def _live(self, place: Registration) -> None:
+    async def _live(self, registration: Registration) -> None:
         """Hold one stage until the lease is lost, the peer leaves, or it must move to another stage."""
-        await self._saver.look()
-        await self._saver.tell(place)
-        if not await self._comes_to_serve(place):
+        await self._saver.list_saved()
+        await self._saver.publish(registration)
+        if not await self._comes_to_serve(registration):
             return
         while not self._drain.may_go(self.replica.index):
             head, before = self._view.head, self.replica.version
             if not await self.replica.follow(head) and not await self._catch_up(head):
                 self._on(PeerEvent.OUTDATED)
-                if not await self._comes_to_serve(place):
+                if not await self._comes_to_serve(registration):
                     return
                 continue
             if self.replica.version != before:
                 await self._save(self.replica)
-            await self._saver.look_after(self._view.lost)
-            await self._saver.tell(place)
+            await self._saver.list_if_lost(self._view.lost)
+            await self._saver.publish(registration)
             target = self.replica.index if self._drain.requested else head.moves.get(self.name, self.replica.index)
             if (
                 target != self.replica.index
@@ -201,16 +202,16 @@ class StagePeer:
                 self._wanted = target
                 self._let_go()
                 return
-            self.replica.donor.expect(*late_and_on_time(self.replica, head, self._view))
+            self.replica.donor.update_receivers(*late_and_on_time(self.replica, head, self._view))
             self._take_notice()
             due = self._presence.due_s
             if due <= 0 or self._presence.is_outdated(self._state.phase):
-                await self._say(place)
+                await self._say(registration)
             else:
                 await self._view.next_change(min(due, self._drain.left_s))
-        await self._hand_over(place)
+        await self._hand_over(registration)
 
-    async def _comes_to_serve(self, place: Registration) -> bool:
+    async def _comes_to_serve(self, registration: Registration) -> bool:
         """Get the state of a stage, and announce it. Returns False: it is to leave and has no replica."""
         view = self._view
         try:
@@ -218,15 +219,15 @@ class StagePeer:
                 await view.wait_for(lambda: view.head is not None)
                 if view.head.model != self._rules.digest:
                     raise OtherModel(self._rules.digest, view.head.model)
-                self._service.incarnation = place.incarnation
-                await self._come_to_hold(place)
+                self._service.incarnation = registration.incarnation
+                await self._come_to_hold(registration)
         except NoLongerValid:
             if self._drain.requested:
                 return False
             raise
         self._on(PeerEvent.ARRIVED)
         self._take_notice()
-        await self._say(place)
+        await self._say(registration)
         return True
 
     async def _catch_up(self, head: Head) -> bool:
@@ -246,25 +247,24 @@ class StagePeer:
                     return True
         return False
 
-    async def _come_to_hold(self, place: Registration) -> None:
+    async def _come_to_hold(self, registration: Registration) -> None:
         """Get the current state of this peer's stage; it keeps the state that it has, as far as that is current."""
         replica = self.replica
         if replica:
             index = replica.index
-            await self._say(place)
-            await self._view.wait_for(lambda: self._view.revision >= place.revision)
+            await self._say(registration)
+            await self._view.wait_for(lambda: self._view.revision >= registration.revision)
             await replica.follow(self._view.head)  # it may have been committed while this peer was no member
             await replica.start_afresh()
         else:
-            index = await self._choosing.choose(place) if self._wanted is None else self._wanted
+            index = await self._choosing.choose(registration) if self._wanted is None else self._wanted
             self._view.add(index)  # before the record is put: what is read from now on includes the stage's peers
-            await place.put(self._presence.record(place, self._state.phase, index))
-            await self._view.turn_to({index})
+            await registration.put(self._presence.record(registration, self._state.phase, index))
+            await self._view.follow_stages({index})
         stage, version = (replica.stage, replica.version) if replica else (self._built(index), Version(0, ""))
         self._let_go()
-        self._view.look_again()  # the replica is gone: a peer that is to leave need not wait for the fetch
-        find = lambda version, layout: self._find(place, version, layout)  # noqa: E731
-        self._service.joining = Joining(
+        self._view.notify()  # the replica is gone: a peer that is to leave need not wait for the fetch
+        self._service.joining = StateFetch(
             stage,
             index,
             version,
@@ -272,9 +272,9 @@ class StagePeer:
             view=self._view,
             probe=self._probe,
             device=self._device,
-            find=find,
+            load_saved=lambda version, layout: self._load_saved(registration, version, layout),
         )
-        version = await self._service.joining.arrive()
+        version = await self._service.joining.run()
         state = StageState(
             self.name, index, stage, version, basis=self._view.head.basis, rules=self._rules, device=self._device
         )
@@ -284,11 +284,13 @@ class StagePeer:
     def _built(self, index: int) -> SwarmStage:
         return late(self._build(index), self._rules.delayed)
 
-    async def _find(self, place: Registration, version: Version, layout: Layout) -> Mapping[str, Block] | None:
+    async def _load_saved(
+        self, registration: Registration, version: Version, layout: Layout
+    ) -> Mapping[str, Block] | None:
         """The saved state of this version, by this peer or by another that saves in the same place."""
-        await self._saver.look()
-        await self._saver.tell(place)
-        return await self._saver.find(version, layout)
+        await self._saver.list_saved()
+        await self._saver.publish(registration)
+        return await self._saver.load(version, layout)
 
     async def _save(self, replica: Replica) -> None:
         """Save the state, if it is due at this step and this peer is the one of its stage that saves.
@@ -307,19 +309,19 @@ class StagePeer:
         if self._drain.requested and self._state is PeerState.SERVING:
             self._on(PeerEvent.NOTICED)
 
-    async def _say(self, place: Registration, successor: str = "") -> None:
+    async def _say(self, registration: Registration, successor: str = "") -> None:
         """Announce the present state."""
-        await self._presence.announce(place, self._state.phase, self.replica.index, successor)
+        await self._presence.announce(registration, self._state.phase, self.replica.index, successor)
 
-    async def _hand_over(self, place: Registration) -> None:
+    async def _hand_over(self, registration: Registration) -> None:
         """Send what was counted to another peer of the stage. The last peer of a stage can only save its state."""
         replica = self.replica
         self._take_notice()
         self._on(PeerEvent.RELIEVED)
-        await self._say(place)
+        await self._say(registration)
         last = self._drain.is_last(replica.index)
         if not last and (successor := await self._drain.find_successor(replica, self._asking)):
-            await self._say(place, successor)
+            await self._say(registration, successor)
         if last and self._saver.saves and replica.step > 0:
             await self._saver.save(self._tasks, replica.as_saved(), replica.copy)
         self._let_go()

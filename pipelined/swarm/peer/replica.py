@@ -104,7 +104,7 @@ class Replica:
             if state.version != before:  # a cancelled call has applied it meanwhile
                 return
             self.stage.apply(state.step, step.total, step.scale)
-            self.donor.took(before, step.after, step.total, step.scale)
+            self.donor.keep_step(before, step.after, step.total, step.scale)
             if not self._rules.delayed:
                 self.stage.clear()
             state.go_on(step.after, basis)

@@ -14,7 +14,7 @@ from pipelined.membership.access import Admission
 from pipelined.membership.messages import Done, MemberReply, MemberRequest, Status, StatusReply, serve
 from pipelined.membership.probe import Probe
 from pipelined.membership.reasons import Reason
-from pipelined.state.fetch import Joining
+from pipelined.state.fetch import StateFetch
 from pipelined.state.messages import FetchChunk, FetchManifest, FetchTotals
 from pipelined.state.saver import Saver
 from pipelined.swarm.peer.all_reduce import UNDER_WAY
@@ -74,7 +74,7 @@ class PeerService:
         self._endpoint, self._view, self._admission = endpoint, view, Admission(view)
         self._presence, self._saver, self._probe, self._device = presence, saver, probe, device
         self.replica: Replica | None = None
-        self.joining: Joining | None = None
+        self.joining: StateFetch | None = None
         self.incarnation = 0
 
     def open(self, batch: int) -> None:

@@ -121,7 +121,7 @@ class SwarmTrainer:
 
     def _party(self, peer: Peer) -> Party:
         """A peer as the wiring identifies it: by address and announcement, so that it differs after another one."""
-        return Party(peer.address, self._view.announced[peer.name])
+        return Party(peer.address, self._view.record_revisions[peer.name])
 
     async def _work(self, incarnation: int, slot: int) -> None:
         done: WorkReport | None = None

@@ -40,7 +40,7 @@ async def told(*news, revision):
                 trouble.append(each)
             case _:
                 view.cut_off = each
-        view.look_again()
+        view.notify()
         for _ in range(5):
             await asyncio.sleep(0)
     following.cancel()

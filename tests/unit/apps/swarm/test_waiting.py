@@ -56,7 +56,7 @@ async def told(*news):
                 view._take([Change(name, value, 1)])
             else:
                 setattr(view, name, value)
-        view.look_again()
+        view.notify()
         await asyncio.sleep(seconds)
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
@@ -112,7 +112,7 @@ def test_of_a_short_wait_nothing_is_told():
 
 
 def test_a_head_that_cannot_be_read_is_told_with_the_remedy():
-    (said,) = run_virtual(told((9, STANDS | ALL | {"head": None, "strange": {"head": "not a Head"}})))
+    (said,) = run_virtual(told((9, STANDS | ALL | {"head": None, "unreadable": {"head": "not a Head"}})))
     assert "'head' cannot be read (not a Head)" in said and said.endswith("or for one that is started with --resume")
 
 

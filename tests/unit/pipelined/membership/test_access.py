@@ -88,5 +88,5 @@ async def test_a_newcomer_is_admitted_when_its_record_arrives():
     late = asyncio.ensure_future(admitted(known, "trainer", "virtual://t1", stage=0))
     await asyncio.sleep(0.1)
     known.trainers["t1"] = Trainer("t1", "virtual://t1", 9, "model")
-    known.look_again()
+    known.notify()
     await late

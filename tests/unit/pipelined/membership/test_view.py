@@ -38,11 +38,11 @@ def test_nothing_is_kept_of_peers_that_are_gone():
             lease = await directory.grant(60.0)
             revision = await directory.transact({}, {f"{PEERS}p{number}": record(f"p{number}")}, lease=lease)
             await view.wait_for(lambda revision=revision: view.revision >= revision)
-            assert view.announced[f"p{number}"] == revision
+            assert view.record_revisions[f"p{number}"] == revision
             await lease.revoke()
         await view.wait_for(lambda: "p99" not in view.peers)
-        assert view.peers.keys() == view.announced.keys() == {"stays"}
-        assert view.announced["p0"] == 0 and "p0" not in view.announced
+        assert view.peers.keys() == view.record_revisions.keys() == {"stays"}
+        assert view.record_revisions["p0"] == 0 and "p0" not in view.record_revisions
 
     run_virtual(followed(story))
 
@@ -50,11 +50,11 @@ def test_nothing_is_kept_of_peers_that_are_gone():
 def test_what_cannot_be_read_is_named_until_it_is_gone():
     async def story(view, directory):
         await directory.transact({}, {f"{PEERS}odd": b"no record"})
-        await view.wait_for(lambda: bool(view.strange))
-        assert "not a Peer" in view.strange[f"{PEERS}odd"] and not view.peers
+        await view.wait_for(lambda: bool(view.unreadable))
+        assert "not a Peer" in view.unreadable[f"{PEERS}odd"] and not view.peers
         await directory.transact({}, {}, delete=[f"{PEERS}odd"])
-        await view.wait_for(lambda: not view.strange)
-        assert not view.announced
+        await view.wait_for(lambda: not view.unreadable)
+        assert not view.record_revisions
 
     run_virtual(followed(story))
 
@@ -68,10 +68,10 @@ def test_a_record_under_another_peers_key_is_refused_and_leaves_no_peer_behind(s
         put = {key: record("c", stage=0) if key.endswith("a") else record("b", stage=1) for key in keys}
         revision = await directory.transact({}, put)
         await view.wait_for(lambda: view.revision >= revision)
-        assert not view.serving(0) and len(view.strange) == (1 if stages is None else 2)
+        assert not view.serving(0) and len(view.unreadable) == (1 if stages is None else 2)
         revision = await directory.transact({}, {}, delete=keys)
         await view.wait_for(lambda: view.revision >= revision)
-        assert not view.peers and not view.strange
+        assert not view.peers and not view.unreadable
 
     run_virtual(followed(story, stages))
 
@@ -87,13 +87,13 @@ def test_a_peer_that_moves_is_at_one_stage_for_all_that_follow_either():
     async def story(view, directory):
         lease = await directory.grant(60.0)
         place = await put(directory, lease, "p0", 0)
-        await view.turn_to({0, 1})
+        await view.follow_stages({0, 1})
         await place.put(Peer("p0", "virtual://p0", lease.number, 1, Phase.SERVING, "model"))
         await view.wait_for(lambda: view.revision >= place.revision)
         assert [len(view.serving(stage)) for stage in (0, 1)] == [0, 1]
-        await view.turn_to({0})
-        assert not view.peers and not view.announced
-        await view.turn_to({1})
+        await view.follow_stages({0})
+        assert not view.peers and not view.record_revisions
+        await view.follow_stages({1})
         assert set(view.peers) == {"p0"}
         await lease.revoke()
         await view.wait_for(lambda: not view.peers)

@@ -34,7 +34,7 @@ class Training:
             total, after = np.full_like(self.stage.sums, self.version.step), Version(self.version.step + 1, "")
             after = after._replace(lineage=f"at-{after.step}")
             self.stage.apply(self.version.step, total, 1.0)
-            self.donor.took(self.version, after, total, 1.0)
+            self.donor.keep_step(self.version, after, total, 1.0)
             self.version = after
 
     async def beside(self, work):
@@ -79,7 +79,7 @@ async def test_the_last_step_is_kept_for_who_missed_it_though_nobody_is_expected
     training = Training()
     await training.manifest()
     training.take(3)
-    training.donor.expect(set(), {LATE})
+    training.donor.update_receivers(set(), {LATE})
     assert training.kept() == [2]
     training.take(1)
     assert training.kept() == [3]
@@ -89,10 +89,10 @@ def test_steps_are_kept_for_a_peer_that_has_yet_to_take_part_but_not_for_ever():
     """A joiner that is cut from its donors never arrives: what is kept for it is given up when it could not use it."""
     training = Training()
     for _ in range(MOST_TOTALS + 1):
-        training.donor.expect({LATE}, set())
+        training.donor.update_receivers({LATE}, set())
         training.take(1)
     assert len(training.kept()) == 1
-    training.donor.expect({LATE, "virtual://later"}, set())
+    training.donor.update_receivers({LATE, "virtual://later"}, set())
     training.take(3)
     assert len(training.kept()) == 4, "another that has just come needs the steps since"
 
@@ -100,7 +100,7 @@ def test_steps_are_kept_for_a_peer_that_has_yet_to_take_part_but_not_for_ever():
 async def test_a_peer_that_asks_again_after_a_long_time_has_the_steps_from_then_on():
     training = Training()
     for _ in range(2 * MOST_TOTALS):
-        training.donor.expect({LATE}, set())
+        training.donor.update_receivers({LATE}, set())
         training.take(1)
     assert (await training.manifest()).step == 2 * MOST_TOTALS
     training.take(3)
@@ -110,15 +110,15 @@ async def test_a_peer_that_asks_again_after_a_long_time_has_the_steps_from_then_
 async def test_a_copy_is_freed_when_all_that_asked_for_it_take_part():
     training = Training()
     await training.manifest()
-    training.donor.expect(set(), set())
+    training.donor.update_receivers(set(), set())
     assert training.donor._copy is not None, "an observer asked, which is no peer of the stage"
-    training.donor.expect(set(), {LATE})
+    training.donor.update_receivers(set(), {LATE})
     assert training.donor._copy is None
 
 
 async def test_one_answer_brings_all_steps_that_are_missing():
     training = Training()
-    training.donor.expect({LATE}, set())
+    training.donor.update_receivers({LATE}, set())
     training.take(4)
     reply = await training.totals(1)
     assert [block.numpy()[0] for block in reply.totals] == [1, 2, 3]
@@ -127,10 +127,10 @@ async def test_one_answer_brings_all_steps_that_are_missing():
 
 async def test_one_answer_brings_no_more_bytes_than_it_may_but_one_total_at_least():
     training = Training()
-    training.donor.expect({LATE}, set())
+    training.donor.update_receivers({LATE}, set())
     for step, nbytes in enumerate([AT_ONCE // 2, AT_ONCE // 2, 8, 2 * AT_ONCE]):
         before, after = Version(step, f"at-{step}"), Version(step + 1, f"at-{step + 1}")
-        training.donor.took(before, after, np.empty(nbytes // 8), 1.0)
+        training.donor.keep_step(before, after, np.empty(nbytes // 8), 1.0)
     assert [len((await training.totals(step)).totals) for step in range(4)] == [2, 2, 1, 1]
 
 

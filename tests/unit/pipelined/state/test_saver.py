@@ -29,7 +29,7 @@ async def saved_by(saver):
 def test_a_save_that_another_process_is_writing_is_reported_as_skipped(tmp_path):
     disk = DiskStore(tmp_path, {"model": "toy"})
     saver = Saver(disk, 1, False, lambda: None)
-    with store._alone(store._place(tmp_path, AT.stage)):
+    with store._lock(store._stage_directory(tmp_path, AT.stage)):
         assert asyncio.run(saved_by(saver)) == ["save skipped"]
     assert list(disk.saved_stages()) == [] and saver.failed == ""
     assert asyncio.run(saved_by(saver)) == ["stage saved"]

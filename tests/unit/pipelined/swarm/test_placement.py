@@ -127,7 +127,7 @@ def test_a_census_kept_up_is_that_of_the_records():
     placing = Placing(view, 3)
 
     def is_on_its_way(name):
-        return name in view.came and view.announced[name] < view.came[name].revision
+        return name in view.newcomers and view.record_revisions[name] < view.newcomers[name].revision
 
     for revision in range(1, 2000):
         name = f"p{draw.randrange(20)}"
@@ -206,10 +206,10 @@ def test_what_the_leader_does_about_a_change_costs_the_same_however_many_peers_t
         with counted() as count:
             for number in range(5):
                 say(view, "new", 1, SERVING, 10_000 + number)
-                view.look_again()
+                view.notify()
                 await clock.sleep(1.0)
                 view.apply(PEERS + "new", None)
-                view.look_again()
+                view.notify()
                 await clock.sleep(1.0)
         for task in tasks:
             task.cancel()

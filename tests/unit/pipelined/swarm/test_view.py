@@ -41,7 +41,7 @@ def test_a_view_of_one_stage_has_its_peers_and_the_records_for_all_and_no_others
         trainer = Trainer("t", "virtual://t", 1, "model").pack()
         saved = Saved([]).pack()
         await directory.transact({}, {f"{TRAINERS}t": trainer, "saved/p1": saved, "lost": Lost([2]).pack()})
-        await view.turn_to({1})
+        await view.follow_stages({1})
         assert set(view.peers) == {"p1", "p4"} == {peer.name for peer in view.serving(1)}
         assert (set(view.trainers), view.saved, view.lost) == ({"t"}, {}, {2})
         before = view.revision
@@ -49,7 +49,7 @@ def test_a_view_of_one_stage_has_its_peers_and_the_records_for_all_and_no_others
         revision = (await put(directory, lease, "p7", 1)).revision
         await view.wait_for(lambda: view.revision > before)
         assert view.revision == revision and "elsewhere" not in view.peers, "a record of another stage was sent"
-        assert view.announced["p7"] == revision
+        assert view.record_revisions["p7"] == revision
 
     run_virtual(followed(story, frozenset()))
 
@@ -63,7 +63,7 @@ def test_a_head_has_the_members_of_the_stages_that_are_followed():
         following = asyncio.ensure_future(every.follow())
         assert len(Head.unpack(head.entries({})[HEAD]).pack()) < 200, "every process reads it"
         await directory.transact({}, head.entries({}))
-        await view.turn_to({1})
+        await view.follow_stages({1})
         await every.wait_for(lambda: every.head is not None)
         assert every.head == head
         assert view.head.was_taken_by("p1", 1) and not view.head.was_taken_by("p2", 2)
@@ -90,9 +90,9 @@ def test_members_are_of_the_last_step_that_listed_them_and_an_unreadable_list_is
         await put(after.entries(view.took))
         assert view.head == after
         await put({took_key(1): b"no record"})
-        assert took_key(1) in view.strange and view.head.was_taken_by("a", 0)
+        assert took_key(1) in view.unreadable and view.head.was_taken_by("a", 0)
         assert not view.head.was_taken_by("b", 1)
         await put(replace(after, step=3).entries(view.took))
-        assert view.head == replace(head, step=3) and not view.strange
+        assert view.head == replace(head, step=3) and not view.unreadable
 
     run_virtual(followed(story))

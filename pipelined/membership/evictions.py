@@ -11,7 +11,9 @@ from pipelined.membership.records import Peer
 from pipelined.membership.view import WORKING
 
 
-def who_goes(peers: Sequence[Peer], said: Mapping[str, Set[str]], before: Mapping[str, int]) -> list[Peer]:
+def choose_evictions(
+    peers: Sequence[Peer], unreachable: Mapping[str, Set[str]], failed_partners: Mapping[str, int]
+) -> list[Peer]:
     """The peers to evict, in this order; empty if no serving peer sent a report.
 
     A link counts as broken if either end reports it. First go the peers without a report, which the leader could not
@@ -21,20 +23,20 @@ def who_goes(peers: Sequence[Peer], said: Mapping[str, Set[str]], before: Mappin
 
     Args:
         peers: of one stage, that hold its state.
-        said: by name, the peers that this peer cannot reach; a peer without an entry sent no report.
-        before: by name, the number of partners with which each peer failed so far, including these broken links; see
-            `History.partners`.
+        unreachable: by name, the peers that this peer cannot reach; a peer without an entry sent no report.
+        failed_partners: by name, the number of partners with which each peer failed so far, including these broken
+            links; see `History.partners`.
     """
-    left = [peer for peer in peers if peer.name in said]
+    left = [peer for peer in peers if peer.name in unreachable]
     if not any(peer.phase in WORKING for peer in left):
         return []
-    gone = [peer for peer in peers if peer.name not in said]
-    while cuts := _cuts(left, said):
+    gone = [peer for peer in peers if peer.name not in unreachable]
+    while cuts := _cuts(left, unreachable):
         can_go = [each for each in left if any(other.phase in WORKING for other in left if other is not each)]
         degree = lambda peer, cuts=cuts: sum(peer.name in cut for cut in cuts)  # noqa: E731
         rank = lambda peer, of=degree: (  # noqa: E731
             of(peer),
-            before.get(peer.name, 0),
+            failed_partners.get(peer.name, 0),
             peer.phase not in WORKING,
             peer.incarnation,
         )
@@ -46,6 +48,6 @@ def who_goes(peers: Sequence[Peer], said: Mapping[str, Set[str]], before: Mappin
     return gone
 
 
-def _cuts(peers: Sequence[Peer], said: Mapping[str, Set[str]]) -> set[frozenset[str]]:
+def _cuts(peers: Sequence[Peer], unreachable: Mapping[str, Set[str]]) -> set[frozenset[str]]:
     names = {peer.name for peer in peers}
-    return {frozenset((one, other)) for one in names for other in said[one] & names if one != other}
+    return {frozenset((one, other)) for one in names for other in unreachable[one] & names if one != other}

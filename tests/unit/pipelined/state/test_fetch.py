@@ -3,7 +3,7 @@
 from collections import Counter
 
 from pipelined.membership.records import Peer, Phase
-from pipelined.state.rendezvous import by_preference
+from pipelined.state.fetch import by_preference
 
 
 def peers(count):

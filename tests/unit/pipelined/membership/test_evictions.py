@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.membership.partition import who_goes
+from pipelined.membership.evictions import choose_evictions
 from pipelined.membership.records import Peer, Phase
 
 
@@ -15,7 +15,7 @@ def peer(name, incarnation=None, phase=Phase.SERVING):
 
 
 def goes(said, peers=None, **before):
-    return "".join(each.name for each in who_goes(peers or [peer(name) for name in sorted(said)], said, before))
+    return "".join(each.name for each in choose_evictions(peers or [peer(name) for name in sorted(said)], said, before))
 
 
 def told(*names, **cuts):
@@ -80,7 +80,7 @@ def test_those_that_are_left_reach_one_another_and_one_serves(count, data):
     peers = [peer(name, phase=phase) for name, phase in zip(names, phases, strict=True)]
     heard = data.draw(st.sets(st.sampled_from(names)))
     said = {name: data.draw(st.sets(st.sampled_from(names))) for name in sorted(heard)}
-    gone = who_goes(peers, said, {})
+    gone = choose_evictions(peers, said, {})
     left = [each for each in peers if each not in gone]
     if any(each.phase == Phase.SERVING and each.name in said for each in peers):
         assert any(each.phase == Phase.SERVING for each in left) and len(set(gone)) == len(gone)
