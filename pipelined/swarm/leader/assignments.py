@@ -8,14 +8,14 @@ queue; a report that names another queue is dropped.
 from typing import NamedTuple
 
 from pipelined.aio.notifier import Notifier
-from pipelined.swarm.leader.evaluation import Evaluating
+from pipelined.swarm.leader.evaluation import Evaluations
 from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.protocol.work import WorkItem, WorkReport
 from pipelined.swarm.records import Head
 from pipelined.swarm.view import SwarmView
 
 
-class Opened(NamedTuple):
+class OpenQueue(NamedTuple):
     """A queue, and the step and parameters of its work.
 
     Args:
@@ -34,13 +34,22 @@ class Assignments:
     """The assignments of one leader.
 
     Args:
-        evaluating: builds the queues.
+        evaluations: builds the queues.
         changed: notified whenever a queue has changed.
     """
 
-    def __init__(self, view: SwarmView, evaluating: Evaluating, changed: Notifier):
-        self._view, self._evaluating, self._changed = view, evaluating, changed
-        self._open: list[Opened] = []
+    def __init__(self, view: SwarmView, evaluations: Evaluations, changed: Notifier):
+        self._view, self._evaluations, self._changed = view, evaluations, changed
+        self._open: list[OpenQueue] = []
+
+    async def wait_until_complete(self, queue: WorkQueue) -> None:
+        """Wait until peers have counted every microbatch of a queue."""
+        while not queue.complete:
+            await self._changed.wait()
+
+    def notify(self) -> None:
+        """Wake the slots that wait for work, after a queue was changed elsewhere."""
+        self._changed.notify_all()
 
     @property
     def open(self) -> bool:
@@ -62,19 +71,19 @@ class Assignments:
         """Seconds until an assignment is late if no report arrives before; may be infinite."""
         return min(opened.queue.late_in() for opened in self._open)
 
-    def turn_to(self, head: Head, revision: int) -> WorkQueue:
+    def open_step(self, head: Head, revision: int) -> WorkQueue:
         """Return the queue of the step that is current now: the one opened before for this step, or a new one."""
         before = [opened for opened in self._open[1:] if opened[:2] == (head.step, head.basis)]
-        self._open = before or [Opened(head.step, head.basis, revision, self._evaluating.new_queue(head))]
+        self._open = before or [OpenQueue(head.step, head.basis, revision, self._evaluations.new_queue(head))]
         if before:
-            self._evaluating.hold_out(head, before[0].queue)
+            self._evaluations.add_evaluation(head, before[0].queue)
         self._changed.notify_all()
         return self._open[0].queue
 
     def open_next(self, head: Head, revision: int) -> bool:
         """Open the queue of the step after this head too, if its parameters are known. Returns whether it is open."""
-        if len(self._open) == 1 and (queue := self._evaluating.next_queue(head)) is not None:
-            self._open.append(Opened(head.step + 1, head.lineage, revision, queue))
+        if len(self._open) == 1 and (queue := self._evaluations.next_queue(head)) is not None:
+            self._open.append(OpenQueue(head.step + 1, head.lineage, revision, queue))
             self._changed.notify_all()
         return len(self._open) > 1
 
@@ -108,7 +117,7 @@ class Assignments:
                 await view.next_change()
                 gone = {each.name for each in trainers if not view.is_here(each)}
                 left = lambda slot, gone=gone: slot.rpartition("/")[0] in gone  # noqa: E731
-                self._evaluating.latency.forget(left)
+                self._evaluations.latency.forget(left)
                 for opened in self._open:
                     opened.queue.requeue(left)
                     for peer in peers:

@@ -7,19 +7,19 @@ step. `Leader` writes that head to the directory, and that write commits the ste
 import hashlib
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from pipelined.aio.backoff import Backoff
 from pipelined.aio.clock import Clock
 from pipelined.aio.events import emit, warn
-from pipelined.aio.notifier import Notifier
 from pipelined.aio.nursery import Nursery
 from pipelined.membership.client import Asking
-from pipelined.membership.messages import RoundName
 from pipelined.swarm.config import Rules
+from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.commit_round import CommitRound, Cover, Failed, Failure
 from pipelined.swarm.leader.connectivity import ConnectivityCheck
 from pipelined.swarm.leader.rebalance import RebalanceTimer
+from pipelined.swarm.leader.term import Term
 from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.records import Head
 from pipelined.swarm.view import SwarmView
@@ -34,9 +34,10 @@ class CommitLoop:
     """Takes one step after another to its commit, for one leader.
 
     Args:
+        term: names the rounds.
+        assignments: opens the next step when this one is known to be whole.
         connectivity: checks the members that a round waits for.
         timer: decides when peers change stage.
-        changed: notified whenever a queue has changed, here or elsewhere.
 
     Attributes:
         phase: of the current step: "counting", "preparing" or "summing".
@@ -47,64 +48,63 @@ class CommitLoop:
     def __init__(
         self,
         view: SwarmView,
-        asking: Asking,
         rules: Rules,
-        clock: Clock,
+        client: Asking,
         *,
-        timer: RebalanceTimer,
+        term: Term,
+        assignments: Assignments,
         connectivity: ConnectivityCheck,
-        changed: Notifier,
+        timer: RebalanceTimer,
+        clock: Clock,
     ):
-        self._view, self._asking, self._rules, self._clock = view, asking, rules, clock
-        self._connectivity = connectivity
-        self._timer, self._changed, self._took = timer, changed, math.inf
+        self._view, self._rules, self._client, self._clock = view, rules, client, clock
+        self._term, self._assignments, self._connectivity, self._timer = term, assignments, connectivity, timer
+        self._last_step_s = math.inf
         self.phase, self.attempts, self.last_failure = "", 0, ""
 
-    async def take(
-        self, head: Head, queue: WorkQueue, begun: bool, name: Callable[[], RoundName], complete: Callable[[], bool]
-    ) -> Head:
+    async def take(self, head: Head, revision: int, queue: WorkQueue, known: bool) -> Head:
         """Make attempts until every stage holds the total of exactly one batch. Returns the next head.
 
+        With delayed updates, the next step is opened before the sum, so that trainers compute it meanwhile.
+
         Args:
-            head: the committed step.
-            begun: whether peers may have counted microbatches already, and then stopped counting for the former leader.
-                If so, the first attempt starts at once, without waiting for the queue.
-            name: returns the name of the next attempt, greater than all earlier names.
-            complete: called each time every stage is known to hold the batch, before the sum. Returns whether trainers
-                compute the next step meanwhile, so that no trainer waits for the sum.
+            head, revision: the committed step, and the revision of its key.
+            known: whether the queue has all that peers counted. Otherwise they may have stopped counting for a former
+                leader, so the first attempt starts at once, without waiting for the queue.
         """
         backoff, within = Backoff(FIRST_PAUSE_S, MOST_PAUSE_S), 0.0
-        failed, plain = list[Sequence[Failure]](), set[int]()
+        failed, uncoded = list[Sequence[Failure]](), set[int]()
         self.phase, self.attempts = "counting", 0
-        if not begun:
-            await self._connectivity.during(self._until(lambda: queue.complete), name())
-            within = self._leeway(queue)
+        if known:
+            await self._connectivity.during(self._assignments.wait_until_complete(queue), self._term.next_round())
+            within = self._overlap_seconds(queue)
         while True:
             members = [self._view.holding(stage) for stage in range(self._rules.stages)]
             self.phase, self.attempts = "preparing", self.attempts + 1
-            attempt = CommitRound(name(), head.step, self._rules.batch, members, self._asking)
+            attempt = CommitRound(self._term.next_round(), head.step, self._rules.batch, members, self._client)
             covers = await self._connectivity.during(attempt.prepare(), attempt.name, members)
             try:
                 if any(covered.missing for covered in covers):
                     raise Failed("microbatches are missing")
                 self.phase, began = "summing", self._clock.now()
-                spread = within if complete() else 0.0
-                summing = attempt.reduce(covers, spread, plain)
+                overlaps = known and self._assignments.open_next(head, revision)
+                spread = within if overlaps else 0.0
+                summing = attempt.reduce(covers, spread, uncoded)
                 squares = await self._connectivity.during(summing, attempt.name, members, spread)
             except Failed as error:
                 self.phase = "counting"
-                failed.append(self._said(head, attempt, error))
-                plain |= attempt.beyond_codec.keys()
+                failed.append(self._record_failure(head, attempt, error))
+                uncoded |= attempt.beyond_codec.keys()
                 if await self._connectivity.evict(attempt.name.term, failed):
                     failed.clear()
                 queue.reconcile(attempt.missing(covers))
-                await self._resumed(attempt, covers, queue, backoff.next())
+                await self._resume(attempt, covers, queue, backoff.next())
                 within = 0.0
                 continue
             self._connectivity.summed([list(each) for each in attempt.replies], self._clock.now() - began)
             return self._head_after(head, attempt, covers, squares)
 
-    def _said(self, head: Head, attempt: CommitRound, error: Failed) -> Sequence[Failure]:
+    def _record_failure(self, head: Head, attempt: CommitRound, error: Failed) -> Sequence[Failure]:
         """Record why an attempt failed. Missing microbatches are common: a peer died, or the leader changed."""
         self.last_failure = f"step {head.step + 1}, attempt {self.attempts}: {error}"
         (warn if attempt.failures else emit)("attempt failed", step=head.step + 1, round=str(attempt.name), why=error)
@@ -112,19 +112,19 @@ class CommitLoop:
             warn("sum goes uncoded", step=head.step + 1, stage=stage, codec=self._rules.sums_codec, why=why)
         return attempt.failures
 
-    def _leeway(self, queue: WorkQueue) -> float:
+    def _overlap_seconds(self, queue: WorkQueue) -> float:
         """Seconds for a sum that overlaps the next step: from the faster of the last two steps, as one may be slow."""
-        before, self._took = self._took, queue.took
-        return SHARE * min(before, self._took)
+        before, self._last_step_s = self._last_step_s, queue.took
+        return SHARE * min(before, queue.took)
 
-    async def _resumed(self, attempt: CommitRound, covers: Sequence[Cover], queue: WorkQueue, pause: float) -> None:
+    async def _resume(self, attempt: CommitRound, covers: Sequence[Cover], queue: WorkQueue, pause: float) -> None:
         """Have every peer count again until no microbatch is missing; meanwhile repeat the request to silent peers."""
         async with Nursery() as tasks:
-            telling = tasks.create_task(self._connectivity.during(attempt.resume(covers), attempt.name, attempt.asked))
-            self._changed.notify_all()
+            resuming = tasks.create_task(self._connectivity.during(attempt.resume(covers), attempt.name, attempt.asked))
+            self._assignments.notify()
             await self._clock.sleep(pause)
-            await self._connectivity.during(self._until(lambda: queue.complete), attempt.name)
-            telling.cancel()
+            await self._connectivity.during(self._assignments.wait_until_complete(queue), attempt.name)
+            resuming.cancel()
 
     def _head_after(self, head: Head, attempt: CommitRound, covers: Sequence[Cover], squares: Sequence[float]) -> Head:
         norm = math.sqrt(math.fsum(squares))
@@ -146,17 +146,13 @@ class CommitLoop:
         )
 
     def _moves(self, attempt: CommitRound) -> dict[str, int]:
-        coming = [{peer.name: None for peer in self._view.joining(stage)} for stage in range(self._rules.stages)]
+        joining = [{peer.name: None for peer in self._view.joining(stage)} for stage in range(self._rules.stages)]
         moves = self._timer.due(
-            coming, [{name: reply.load for name, reply in each.items()} for each in attempt.replies]
+            joining, [{name: reply.load for name, reply in each.items()} for each in attempt.replies]
         )
         for peer, stage in moves.items():
             emit("peer moved", peer=peer, stage=stage, why="this stage has the most work a peer, its own the least")
         return moves
-
-    async def _until(self, holds: Callable[[], bool]) -> None:
-        while not holds():
-            await self._changed.wait()
 
 
 def _lineage_after(head: Head, attempt: CommitRound, scale: float) -> str:

@@ -5,21 +5,16 @@ a version: the directory has the loss and the version at which it was measured. 
 measures it again, with the same bits.
 """
 
-from collections.abc import Awaitable, Callable
-
 from pipelined.aio.clock import Clock
 from pipelined.aio.notifier import Notifier
-from pipelined.directory.record import Record
 from pipelined.swarm.config import Rules
+from pipelined.swarm.leader.term import Term
 from pipelined.swarm.leader.work_queue import SlotLatency, WorkQueue
 from pipelined.swarm.records import EVALUATED, Evaluated, Head
 from pipelined.swarm.view import SwarmView
 
-Write = Callable[[str, Record, int], Awaitable[None]]
-"""Write a record under a key that is at this revision. Only the leader can."""
 
-
-class Evaluating:
+class Evaluations:
     """The queues of one leader, and the evaluations on them.
 
     Args:
@@ -37,15 +32,15 @@ class Evaluating:
     def new_queue(self, head: Head) -> WorkQueue:
         """The work at this head: a step, unless the last is committed, and possibly an evaluation."""
         rules, held_out = self._rules, self._rules.eval_batch if self.due(head) else 0
-        return WorkQueue(rules.batch, rules.stages, held_out, self.latency, self._over(head.step))
+        return WorkQueue(rules.batch, rules.stages, held_out, self.latency, self.is_over(head.step))
 
     def next_queue(self, head: Head) -> WorkQueue | None:
         """The work of the step after, before it is current; None where updates are not delayed, or the run is over."""
-        if not self._rules.delayed or self._over(head.step + 1):
+        if not self._rules.delayed or self.is_over(head.step + 1):
             return None
         return WorkQueue(self._rules.batch, self._rules.stages, 0, self.latency)
 
-    def hold_out(self, head: Head, queue: WorkQueue) -> None:
+    def add_evaluation(self, head: Head, queue: WorkQueue) -> None:
         """Add the evaluation to a queue that was opened before its step was current, if one is due."""
         if self.due(head):
             queue.hold_out(self._rules.eval_batch)
@@ -54,22 +49,19 @@ class Evaluating:
         """Whether the parameters at this head are still to be evaluated."""
         return due(head, self._view.evaluated, self._rules, self._steps)
 
-    async def beside(self, step: Callable[[], Awaitable[Head]], head: Head, queue: WorkQueue, write: Write) -> Head:
-        """Take a step, and return it only after the evaluation is written. After the last step, never return.
+    async def finish(self, head: Head, queue: WorkQueue, term: Term) -> None:
+        """Wait for the evaluation of these parameters, if one is due, and write it.
 
-        Args:
-            step: takes the step.
+        Raises:
+            LeadershipLost: another trainer leads.
         """
-        after = None if self._over(head.step) else await step()
         if self.due(head):
             while not queue.scored:
                 await self._changed.wait()
-            await write(EVALUATED, Evaluated(*head.version, queue.loss), self._view.evaluated_revision)
-        while after is None:  # after the last step: the trainer's process cancels this
-            await self._changed.wait()
-        return after
+            await term.write(EVALUATED, Evaluated(*head.version, queue.loss), self._view.evaluated_revision)
 
-    def _over(self, step: int) -> bool:
+    def is_over(self, step: int) -> bool:
+        """Whether the run is over after this many steps."""
         return self._steps is not None and step >= self._steps
 
 
