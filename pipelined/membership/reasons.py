@@ -42,13 +42,13 @@ class Reason(StrEnum):
     meaning: str
 
     # a member is elsewhere than the requester knows; neither is at fault
-    WRONG_INCARNATION = "wrong incarnation", Blame.NEITHER, Next.ELSEWHERE, "The callee has joined again since."
-    NO_STAGE = "no stage", Blame.NEITHER, Next.ELSEWHERE, "The callee holds no stage at the moment."
+    WRONG_INCARNATION = "wrong incarnation", Blame.NEITHER, Next.OTHERS, "The callee has joined again since."
+    NO_STAGE = "no stage", Blame.NEITHER, Next.OTHERS, "The callee holds no stage at the moment."
     STEP_PASSED = "step passed", Blame.NEITHER, Next.DROP, "The request is of an earlier step than the callee's."
-    BEHIND = "behind", Blame.NEITHER, Next.ELSEWHERE, "The request is of a later step than the callee's."
+    BEHIND = "behind", Blame.NEITHER, Next.OTHERS, "The request is of a later step than the callee's."
     OTHER_LINEAGE = "other lineage", Blame.NEITHER, Next.OTHERS, "The callee has other parameters at this step."
     OLD_ROUND = "old round", Blame.NEITHER, Next.ATTEMPT, "The callee has received a request of a later round."
-    LEFT = "left", Blame.NEITHER, Next.ELSEWHERE, "The callee gave up this stage while the request waited."
+    LEFT = "left", Blame.NEITHER, Next.OTHERS, "The callee gave up this stage while the request waited."
     NOT_LEADING = "not leading", Blame.NEITHER, Next.RETRY, "The callee is not the leader."
     NOT_KEPT = "not kept", Blame.NEITHER, Next.ELSEWHERE, "The donor does not keep this state or total any more."
     IN_ROUND = "in a round", Blame.NEITHER, Next.ELSEWHERE, "The callee has stopped counting for a round."

@@ -56,3 +56,12 @@ async def test_it_bans_the_peer(reason):
 async def test_it_drops_work_that_has_no_use(reason):
     with pytest.raises(NonFinite if reason is Reason.NOT_FINITE else StepPassed):
         await Trained().rejected(reason)
+
+
+MOVED = [Reason.WRONG_INCARNATION, Reason.NO_STAGE, Reason.BEHIND, Reason.OTHER_LINEAGE, Reason.LEFT]
+
+
+@pytest.mark.parametrize("reason", MOVED)
+async def test_a_peer_that_moved_before_this_trainer_could_know_is_not_banned(reason):
+    """A rollback, or a peer that joins again: the directory's change is still on its way to the trainer."""
+    assert await Trained().rejected(reason) == (0, 0.0)
