@@ -10,7 +10,7 @@ from benchmarks._growth_directory import DirectoryEnd, MemberEnd
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
 from pipelined.membership.records import CAME, LEADER, PEERS, TRAINERS, LeaderRecord, Peer, Phase, Trainer
-from pipelined.swarm.records import Head
+from pipelined.swarm.records import Commit
 from pipelined.swarm.view import SwarmView
 
 MODEL = "growth"
@@ -26,7 +26,7 @@ class LightSwarm:
 
     def __init__(self, end: DirectoryEnd, tasks: Nursery, stages: int, lease_s: float):
         self._end, self._tasks, self._stages, self._lease_s = end, tasks, stages, lease_s
-        self._numbers, self._head = count(), Head(stages, MODEL)
+        self._numbers, self._head = count(), Commit(stages, MODEL)
         self._peers, self._absent = dict[str, LightMember](), ""
         self._all = list[LightMember]()
         self._running = [tasks.create_task(end.serve())]
@@ -77,7 +77,7 @@ class LightSwarm:
             task.cancel()
 
     async def _write_head(self) -> None:
-        await self.leader.client.transact({}, self._head.entries(self.leader.view.took))
+        await self.leader.client.transact({}, self._head.entries(self.leader.view.step_members))
 
     def _serving(self) -> int:
         return sum(map(self.leader.view.census.holding, range(self._stages)))

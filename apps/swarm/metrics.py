@@ -6,7 +6,7 @@ from typing import Any
 
 from apps.common.json_lines import append
 from pipelined.swarm.committed_steps import CommittedSteps, StepCommitted, StepEvaluated, StepEvent, StepsBegan
-from pipelined.swarm.records import Head
+from pipelined.swarm.records import Commit
 from pipelined.training.optimizer import OptimizerConfig
 
 STEP = "step "
@@ -60,7 +60,7 @@ class StepLog:
                 if not evaluates:
                     self._write()
 
-    def _log_step(self, head: Head, seconds: float) -> Mapping[str, Any]:
+    def _log_step(self, head: Commit, seconds: float) -> Mapping[str, Any]:
         """Print the line of a step; returns its row."""
         row = {
             "step": head.step - 1,

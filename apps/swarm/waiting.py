@@ -13,11 +13,11 @@ from apps.common.progress import EVERY_S, MOMENT_S, Progress
 from pipelined.aio.nursery import Nursery
 from pipelined.state.versions import saved_steps
 from pipelined.swarm.processes import TrainerProcess
-from pipelined.swarm.records import HEAD, Head
+from pipelined.swarm.records import HEAD, Commit
 
 
 def waits_for(
-    head: Head | None,
+    head: Commit | None,
     leader: object | None,
     trains: bool,
     empty: Sequence[int],

@@ -6,12 +6,12 @@
     stage/N/NAME      Peer             the same record again, for processes that follow one stage
     trainers/NAME     Trainer          a trainer; expires with its lease
     observers/NAME    Observer         a process that reads states; expires with its lease
-    evicted/NAME      Evicted          a peer that the leader evicted and that must stay away; expires with the pause
+    evicted/NAME      Eviction         a peer that the leader evicted and that must stay away; expires with the pause
 
 An incarnation is the number of the lease that a record is bound to, so a newer one is always greater.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pipelined.directory.record import Record
@@ -50,7 +50,7 @@ class Peer(Record):
         stage: the stage that it holds, or fetches.
         phase: see `Phase`.
         model: digest of model, code and tokenizer.
-        heir: name of its successor, the peer that took over its sum before it left; "": no successor.
+        successor: name of the peer that took over its sum before it left; "": no successor. Stored as "heir".
         saves_every: steps from one save of its stage to the next; 0: it saves nothing, or its last save failed.
     """
 
@@ -60,7 +60,7 @@ class Peer(Record):
     stage: int
     phase: str
     model: str
-    heir: str = ""
+    successor: str = field(default="", metadata={"stored": "heir"})
     saves_every: int = 0
 
     @property
@@ -69,7 +69,7 @@ class Peer(Record):
 
     def __post_init__(self) -> None:
         if not 0 <= self.stage < MOST_STAGES or self.phase not in PHASES:
-            raise ValueError(f"Peer of no stage or phase (stage: {self.stage}, phase: {self.phase!r:.40})")
+            raise ValueError(f"Peer: stage or phase out of range (stage: {self.stage}, phase: {self.phase!r:.40})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class LeaderRecord(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Evicted(Record):
+class Eviction(Record):
     """A peer that the leader evicted. The key is bound to a lease that is never renewed: its expiry ends the pause.
 
     Args:
@@ -111,4 +111,4 @@ class Evicted(Record):
 
     def __post_init__(self) -> None:
         if self.times < 1:
-            raise ValueError(f"Evicted.times is no count of evictions (got: {self.times})")
+            raise ValueError(f"Eviction.times is no count of evictions (got: {self.times})")

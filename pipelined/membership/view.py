@@ -25,7 +25,7 @@ from pipelined.membership.records import (
     PEERS,
     STAGES,
     TRAINERS,
-    Evicted,
+    Eviction,
     LeaderRecord,
     Observer,
     Peer,
@@ -41,7 +41,7 @@ Apply = Callable[[str, Entry | None], None]
 Raises ValueError: the record cannot be read.
 """
 MOST_NAMES = 4096
-"""Evicted names that a view keeps."""
+"""Eviction names that a view keeps."""
 WORKING = (Phase.SERVING, Phase.DRAINING)
 RETRY_S = 0.2
 """Seconds between two attempts of a process that is cut off from the directory."""
@@ -97,7 +97,7 @@ class Evictions(dict[str, int]):
     def apply(self, name: str, entry: Entry | None) -> None:
         """See `Apply`."""
         if entry is not None:
-            times = Evicted.unpack(entry.value).times
+            times = Eviction.unpack(entry.value).times
             self.pop(name, None)
             self[name] = times
         if len(self) > MOST_NAMES:

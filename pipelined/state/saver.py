@@ -14,7 +14,7 @@ from pipelined.directory.registration import Registration
 from pipelined.membership.records import Peer
 from pipelined.state.manifest import Layout
 from pipelined.state.store import CheckpointStore, StoreError
-from pipelined.state.versions import SAVED, Saved, SavedStage, Version
+from pipelined.state.versions import SAVED, SavedStage, SavedStages, Version
 from transports import Block
 
 T = TypeVar("T")
@@ -103,7 +103,7 @@ class Saver:
             self._registration, self._published = registration.second_key(SAVED), ()
         saved_stages = self.saved_stages
         if saved_stages != self._published:
-            await self._registration.put(Saved([list(saved) for saved in saved_stages]))
+            await self._registration.put(SavedStages([list(saved) for saved in saved_stages]))
             self._published = saved_stages
 
     async def save(self, tasks: Nursery, saved: SavedStage, copy: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:

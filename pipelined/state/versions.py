@@ -1,6 +1,6 @@
 """The versions of a model's parameters, and the record of what a peer has saved.
 
-saved/NAME        Saved            what a peer has on disk; expires with its lease
+saved/NAME        SavedStages      what a peer has on disk; expires with its lease
 """
 
 from collections.abc import Iterable
@@ -57,21 +57,25 @@ class SavedStage(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Saved(Record):
-    """What a peer has on disk: the fields of each `SavedStage`."""
+class SavedStages(Record):
+    """What a peer has on disk.
 
-    marks: list[list[Any]] = field(metadata={"kind": list})
+    Args:
+        saved: the fields of each `SavedStage`. Stored as "marks".
+    """
+
+    saved: list[list[Any]] = field(metadata={"kind": list, "stored": "marks"})
 
     def __post_init__(self) -> None:
-        for mark in self.marks:
-            if type(mark) is not list or [type(part) for part in mark] != [int, int, int, str]:
-                raise ValueError(f"Saved.marks has no mark (got: {mark!r:.80})")
-            step, stage, stages, _ = mark
+        for entry in self.saved:
+            if type(entry) is not list or [type(part) for part in entry] != [int, int, int, str]:
+                raise ValueError(f"SavedStages.saved: not a saved stage (got: {entry!r:.80})")
+            step, stage, stages, _ = entry
             if not (step >= 0 and 0 <= stage < stages <= MOST_STAGES):
-                raise ValueError(f"Saved.marks has a mark of no stage (step: {step}, stage: {stage} of {stages})")
+                raise ValueError(f"SavedStages.saved: out of range (step: {step}, stage: {stage} of {stages})")
 
     def all(self) -> list[SavedStage]:
-        return [SavedStage(*mark) for mark in self.marks]
+        return [SavedStage(*entry) for entry in self.saved]
 
 
 def common_step(saved: Iterable[SavedStage]) -> SavedStage | None:

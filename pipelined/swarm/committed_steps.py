@@ -16,7 +16,7 @@ from pipelined.directory import Change
 from pipelined.directory.record import Record
 from pipelined.membership.view import Table
 from pipelined.swarm.config import Rules
-from pipelined.swarm.records import EVALUATED, HEAD, TOOK, Evaluated, Head, Took
+from pipelined.swarm.records import EVALUATED, HEAD, STEP_MEMBERS, Commit, Evaluation, StepMembers
 from pipelined.swarm.view import SwarmView
 
 R = TypeVar("R", bound=Record)
@@ -31,7 +31,7 @@ class StepsBegan:
         loss: on validation data, if it was measured before this process saw the head.
     """
 
-    head: Head
+    head: Commit
     rolled_back: bool
     loss: float | None
 
@@ -46,7 +46,7 @@ class StepCommitted:
         evaluates: whether its parameters are evaluated. `StepEvaluated` follows, unless the swarm rolls back.
     """
 
-    head: Head
+    head: Commit
     seconds: float
     evaluates: bool
 
@@ -55,7 +55,7 @@ class StepCommitted:
 class StepEvaluated:
     """The loss on validation data of the last head."""
 
-    head: Head
+    head: Commit
     loss: float
 
 
@@ -72,16 +72,16 @@ class CommittedSteps:
 
     def __init__(self, view: SwarmView, rules: Rules, clock: Clock, steps: int | None):
         self._view, self._rules, self._clock, self._steps = view, rules, clock, steps
-        self._took = Table(Took, keeps=False)
-        self._head: Head | None = None
-        self._evaluated: Evaluated | None = None
+        self._took = Table(StepMembers, keeps=False)
+        self._head: Commit | None = None
+        self._evaluated: Evaluation | None = None
         self._due, self._began = False, 0.0
 
     async def follow(self) -> AsyncIterator[StepEvent]:
         """Yield every event from the present head on, until the last step is committed and, if due, evaluated."""
         view = self._view
-        with view.change_queue((HEAD, TOOK, EVALUATED)) as queue:
-            self._took.update(view.took)
+        with view.change_queue((HEAD, STEP_MEMBERS, EVALUATED)) as queue:
+            self._took.update(view.step_members)
             for event in self._events([(view.evaluated, view.head)]):
                 yield event
             while not self._is_over():
@@ -91,23 +91,23 @@ class CommittedSteps:
                 for event in self._events(revisions):
                     yield event
 
-    def _read(self, changes: Sequence[Change]) -> tuple[Evaluated | None, Head | None]:
+    def _read(self, changes: Sequence[Change]) -> tuple[Evaluation | None, Commit | None]:
         """The records of one revision; one that cannot be read is left out."""
         evaluated, head = None, None
         for change in changes:
-            if change.key.startswith(TOOK):
+            if change.key.startswith(STEP_MEMBERS):
                 self._apply_took(change)
             elif change.key == HEAD:
-                head = _record(Head, change)
+                head = _record(Commit, change)
             elif change.key == EVALUATED:
-                evaluated = _record(Evaluated, change)
+                evaluated = _record(Evaluation, change)
         return evaluated, head.with_members(self._took.values()) if head else None
 
     def _apply_took(self, change: Change) -> None:
         with suppress(ValueError):
-            self._took.apply(change.key.removeprefix(TOOK), change.entry)
+            self._took.apply(change.key.removeprefix(STEP_MEMBERS), change.entry)
 
-    def _events(self, revisions: Sequence[tuple[Evaluated | None, Head | None]]) -> Iterator[StepEvent]:
+    def _events(self, revisions: Sequence[tuple[Evaluation | None, Commit | None]]) -> Iterator[StepEvent]:
         now, before = self._clock.now(), self._head
         steps = max([head.step for _, head in revisions if head and before], default=0) - (before.step if before else 0)
         seconds = (now - self._began) / max(1, steps)
@@ -120,7 +120,7 @@ class CommittedSteps:
                 yield from self._evaluation()
                 self._began = now
 
-    def _next(self, head: Head, seconds: float) -> StepEvent:
+    def _next(self, head: Commit, seconds: float) -> StepEvent:
         """The event of a new head."""
         before, self._head = self._head, head
         self._due = self._rules.evaluates(head.step, self._is_last(head))
@@ -140,7 +140,7 @@ class CommittedSteps:
     def _is_over(self) -> bool:
         return self._head is not None and self._is_last(self._head) and not self._due
 
-    def _is_last(self, head: Head) -> bool:
+    def _is_last(self, head: Commit) -> bool:
         return self._steps is not None and head.step >= self._steps
 
 

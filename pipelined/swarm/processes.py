@@ -21,7 +21,7 @@ from pipelined.swarm.leader.recovery import Rollback
 from pipelined.swarm.peer.peer import Build, PeerConfig, StagePeer
 from pipelined.swarm.peer.service import events_asked_for
 from pipelined.swarm.protocol.work import GetStage, GetWork
-from pipelined.swarm.records import Head
+from pipelined.swarm.records import Commit
 from pipelined.swarm.trainer.trainer import Data, SwarmTrainer
 from pipelined.swarm.view import SwarmView
 from transports.rpc import Endpoint, Party
@@ -98,7 +98,7 @@ class TrainerProcess:
         """The steps of this training, as this process sees them."""
         return CommittedSteps(self.view, self._rules, self._node.clock, self._steps)
 
-    def is_to_evaluate(self, head: Head | None = None) -> bool:
+    def is_to_evaluate(self, head: Commit | None = None) -> bool:
         """Whether the parameters of a head must still be measured on validation data.
 
         Args:

@@ -1,15 +1,17 @@
-"""The records that a swarm keeps in its directory, beside those of its members: its committed step.
+"""The records that a swarm keeps in its directory, beside those of its members.
 
-head              Head             the committed step
-took/N            Took             the peers that took part in it, of the stages N, N + 64, N + 128, ...;
-                                   a commit writes it only if they differ from those of the step before
-lost              Lost             the stages that no peer holds, as the leader sees them
-evaluated         Evaluated        the last loss on validation data, and the version at which it was measured
+    head              Commit           the committed step
+    took/N            StepMembers      the peers that took part in it, of the stages N, N + 64, N + 128, ...;
+                                       a commit writes it only if they differ from those of the step before
+    lost              LostStages       the stages that no peer holds, as the leader sees them
+    evaluated         Evaluation       the last loss on validation data, and the version at which it was measured
+
+The words under which a field is stored stay, so that a journal of an earlier version can be read.
 """
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 import msgpack
 
@@ -17,9 +19,9 @@ from pipelined.directory.record import Record
 from pipelined.membership.records import MOST_STAGES
 from pipelined.state.versions import Version
 
-HEAD, EVALUATED, TOOK, LOST = "head", "evaluated", "took/", "lost"
+HEAD, EVALUATED, STEP_MEMBERS, LOST = "head", "evaluated", "took/", "lost"
 
-TOOK_KEYS = 64
+MEMBERS_KEYS = 64
 """Most keys that list the peers of a step: they and the head are written in one transaction."""
 
 DIGEST_BYTES = 8
@@ -29,9 +31,9 @@ Members = frozenset[bytes]
 """Peers by the digests of their names, so that the size of a record follows from their number alone."""
 
 
-def took_key(stage: int) -> str:
+def members_key(stage: int) -> str:
     """The key of the record that lists which peers of a stage took part in the committed step."""
-    return f"{TOOK}{stage % TOOK_KEYS}"
+    return f"{STEP_MEMBERS}{stage % MEMBERS_KEYS}"
 
 
 def name_digest(name: str) -> bytes:
@@ -60,7 +62,7 @@ def _read_members(field_name: str, value: object) -> Members:
 
 
 @dataclass(frozen=True, slots=True)
-class Took(Record):
+class StepMembers(Record):
     """The peers that took part in the last summed step, of some of the stages.
 
     Args:
@@ -74,32 +76,32 @@ class Took(Record):
 
     def __post_init__(self) -> None:
         if any(type(stage) is not int or not 0 <= stage < MOST_STAGES for stage in self.members):
-            raise ValueError(f"Took.members is not members by stage (got: {self.members!r:.80})")
-        read = {stage: _read_members("Took.members", each) for stage, each in self.members.items()}
+            raise ValueError(f"StepMembers.members is not members by stage (got: {self.members!r:.80})")
+        read = {stage: _read_members("StepMembers.members", each) for stage, each in self.members.items()}
         object.__setattr__(self, "members", read)
 
 
 @dataclass(frozen=True, slots=True)
-class Lost(Record):
+class LostStages(Record):
     """The stages without a peer that holds their state. A peer with saved states looks for them on its disk again."""
 
     stages: list[int] = field(metadata={"kind": list})
 
     def __post_init__(self) -> None:
         if not all(type(stage) is int for stage in self.stages):
-            raise ValueError(f"Lost.stages is not a list of stages (got: {self.stages!r:.80})")
+            raise ValueError(f"LostStages.stages is not a list of stages (got: {self.stages!r:.80})")
 
 
 @dataclass(frozen=True, slots=True)
-class Head(Record):
-    """The committed step.
+class Commit(Record):
+    """A committed step: the record under `head`.
 
     Args:
         step: number of the next step; 0 before the first.
         round: names the round of the last sums, and so its members; "" before the first.
         lineage: names the totals that led here, independent of which peers took part; "" before the first.
-        basis: names what these parameters follow from: the lineage, or, where updates are delayed, the lineage of the
-            step before. Work for another basis is useless.
+        parameter_version: names what these parameters follow from: the lineage, or, where updates are delayed, the
+            lineage of the step before. Work for other parameters is useless. Stored as "basis".
         members: by stage, the peers that took part, as far as known; empty unless `was_summed`. Names are read as their
             digests.
         scale: factor of their sums in the update.
@@ -120,34 +122,36 @@ class Head(Record):
     norm: float = 0.0
     moves: dict[str, int] = field(default_factory=dict, metadata={"kind": dict})
     lineage: str = ""
-    basis: str = ""
+    parameter_version: str = field(default="", metadata={"stored": "basis"})
 
     @property
     def version(self) -> Version:
         return Version(self.step, self.lineage)
 
-    def entries(self, known: Mapping[str, Took]) -> dict[str, bytes]:
+    def entries(self, known: Mapping[str, StepMembers]) -> dict[str, bytes]:
         """The directory entries of this head, by key. A process reads only the members of its own stage, and these are
         written only if they differ from those known.
 
         Args:
             known: the directory's records under the keys `took/N`, by N.
         """
-        took: dict[str, dict[int, Members]] = {}
+        listed: dict[str, dict[int, Members]] = {}
         for stage, members in enumerate(self.members):
-            took.setdefault(took_key(stage), {})[stage] = members
+            listed.setdefault(members_key(stage), {})[stage] = members
         changed = {
-            key: now for key, members in took.items() if (now := Took(members)) != known.get(key.removeprefix(TOOK))
+            key: now
+            for key, members in listed.items()
+            if (now := StepMembers(members)) != known.get(key.removeprefix(STEP_MEMBERS))
         }
         return {HEAD: self.pack(), **{key: now.pack() for key, now in changed.items()}}
 
     def pack(self) -> bytes:
         """Pack without the members, because every process reads every head; a flag says whether there are any."""
-        return msgpack.packb(asdict(replace(self, members=[])) | {"members": [[]] if self.members else []})
+        return msgpack.packb(self.stored() | {"members": [[]] if self.members else []})
 
-    def with_members(self, took: Iterable[Took]) -> "Head":
+    def with_members(self, records: Iterable[StepMembers]) -> "Commit":
         """The same head with the members of the stages that these records list, if sums led here."""
-        known = {stage: members for each in took for stage, members in each.members.items() if stage < self.stages}
+        known = {stage: members for each in records for stage, members in each.members.items() if stage < self.stages}
         if not known or not self.was_summed:
             return self
         return replace(self, members=[known.get(stage, Members()) for stage in range(self.stages)])
@@ -157,20 +161,20 @@ class Head(Record):
         """Whether sums led here. False where training begins, and where all stages load what was saved."""
         return bool(self.members)
 
-    def was_taken_by(self, name: str, stage: int) -> bool:
+    def had_member(self, name: str, stage: int) -> bool:
         """Whether this peer of a stage took part in the sums that led here; always False unless `was_summed`."""
         return stage < len(self.members) and name_digest(name) in self.members[stage]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "members", [_read_members("Head.members", each) for each in self.members])
+        object.__setattr__(self, "members", [_read_members("Commit.members", each) for each in self.members])
         if not all(type(name) is str and type(stage) is int for name, stage in self.moves.items()):
-            raise ValueError(f"Head.moves is not a stage by name (got: {self.moves!r:.80})")
+            raise ValueError(f"Commit.moves is not a stage by name (got: {self.moves!r:.80})")
         if not 1 <= self.stages <= MOST_STAGES or self.step < 0:
-            raise ValueError(f"Head of no model (stages: {self.stages}, step: {self.step})")
+            raise ValueError(f"Commit: stages or step out of range (stages: {self.stages}, step: {self.step})")
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluated(Record):
+class Evaluation(Record):
     """The loss of one step's parameters on validation data.
 
     It is not part of the head, because the head's revision names the current work: a new loss must not change that.

@@ -6,8 +6,18 @@ from pipelined.aio.clock import Clock
 from pipelined.directory import Directory, Entry
 from pipelined.membership.view import Single, Table
 from pipelined.state.fetch import VersionedView
-from pipelined.state.versions import SAVED, Saved, Version
-from pipelined.swarm.records import EVALUATED, HEAD, LOST, TOOK, Evaluated, Head, Lost, Took, took_key
+from pipelined.state.versions import SAVED, SavedStages, Version
+from pipelined.swarm.records import (
+    EVALUATED,
+    HEAD,
+    LOST,
+    STEP_MEMBERS,
+    Commit,
+    Evaluation,
+    LostStages,
+    StepMembers,
+    members_key,
+)
 
 
 class SwarmView(VersionedView):
@@ -17,32 +27,32 @@ class SwarmView(VersionedView):
         head_revision: of the head's key, also of a record that cannot be read, so that the leader can write the next
             step over it; 0: no such key.
         saved: by name, the steps that peers have on disk; filled only if `stages` is None.
-        took: the members of the last summed step, by the rest of their keys.
+        step_members: the members of the last summed step, by the rest of their keys.
     """
 
     def __init__(self, directory: Directory, clock: Clock, stages: frozenset[int] | None = None):
         super().__init__(directory, clock, stages)
         self.head_revision = 0
-        self.saved, self.took = Table(Saved), Table(Took, keeps=False)
-        self._evaluated, self._lost = Single(Evaluated), Single(Lost)
-        self._head: Head | None = None  # without its members
-        self._head_with_members: Head | None = None  # None: to be joined again
+        self.saved, self.step_members = Table(SavedStages), Table(StepMembers, keeps=False)
+        self._evaluated, self._lost = Single(Evaluation), Single(LostStages)
+        self._head: Commit | None = None  # without its members
+        self._head_with_members: Commit | None = None  # None: to be joined again
         self._tables |= {
             HEAD: self._apply_head,
-            TOOK: self._apply_took,
+            STEP_MEMBERS: self._apply_members,
             LOST: self._lost.apply,
             SAVED: self.saved.apply,
             EVALUATED: self._evaluated.apply,
         }
 
     @property
-    def head(self) -> Head | None:
+    def head(self) -> Commit | None:
         """The committed step; None before the first one.
 
         If its record is deleted or cannot be read, this is still the previous one.
         """
         if self._head_with_members is None and self._head is not None:
-            self._head_with_members = self._head.with_members(self.took.values())
+            self._head_with_members = self._head.with_members(self.step_members.values())
         return self._head_with_members
 
     @property
@@ -53,7 +63,7 @@ class SwarmView(VersionedView):
         return self._head.version
 
     @property
-    def evaluated(self) -> Evaluated | None:
+    def evaluated(self) -> Evaluation | None:
         """The last loss on validation data; None before the first one."""
         return self._evaluated.record
 
@@ -75,11 +85,11 @@ class SwarmView(VersionedView):
     def _apply_head(self, name: str, entry: Entry | None) -> None:
         self.head_revision = entry.revision if entry else 0
         if entry is not None:
-            self._head, self._head_with_members = Head.unpack(entry.value), None
+            self._head, self._head_with_members = Commit.unpack(entry.value), None
 
-    def _apply_took(self, name: str, entry: Entry | None) -> None:
+    def _apply_members(self, name: str, entry: Entry | None) -> None:
         self._head_with_members = None
-        self.took.apply(name, entry)
+        self.step_members.apply(name, entry)
 
     def _keys_of(self, stages: Iterable[int]) -> set[str]:
-        return super()._keys_of(stages) | {HEAD, LOST, *map(took_key, stages)}
+        return super()._keys_of(stages) | {HEAD, LOST, *map(members_key, stages)}

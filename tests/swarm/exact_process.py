@@ -24,7 +24,7 @@ from pipelined.swarm.config import Rules
 from pipelined.swarm.peer import all_reduce, load, passes, replica, rounds
 from pipelined.swarm.peer.peer import PeerConfig
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
-from pipelined.swarm.records import HEAD, Head
+from pipelined.swarm.records import HEAD, Commit
 from pipelined.swarm.trainer import trainer
 from tests.swarm.cut import cuttable_loop
 from tests.swarm.exact import ExactStage, data
@@ -123,7 +123,7 @@ async def two_steps(directory):
     """Wait until they stand: who has missed one only takes that, and fetches nothing."""
     view = await directory.read(HEAD)
     async for changes in directory.watch(HEAD, view.revision):
-        if any(Head.unpack(change.entry.value).step > 1 for change in changes if change.entry):
+        if any(Commit.unpack(change.entry.value).step > 1 for change in changes if change.entry):
             return
 
 

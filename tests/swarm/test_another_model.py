@@ -13,7 +13,7 @@ from apps.swarm.data import feed_of
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.swarm.config import OtherModel
-from pipelined.swarm.records import HEAD, Head
+from pipelined.swarm.records import HEAD, Commit
 from tests.launching import ROOT
 from tests.swarm.virtual_swarm import VirtualSwarm
 from transports.rpc import open_endpoint
@@ -62,7 +62,7 @@ def test_a_program_with_other_code_ends_with_both_digests_and_code_2(command):
             subject = Subject()
             feed = feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
             told = Told(subject, text.tokenizer.vocab_size, text.digest, feed.held_out)
-            await directory.transact({}, {SUBJECT: told.pack(), HEAD: Head(3, THEIRS).pack()})
+            await directory.transact({}, {SUBJECT: told.pack(), HEAD: Commit(3, THEIRS).pack()})
             outcome = await refused(end.address)
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)

@@ -12,7 +12,7 @@ STAGES, BATCH, STEPS = 2, 8, 6
 
 
 @pytest.mark.parametrize("nth", [3, 5])
-async def test_what_a_trainer_did_is_told_again_where_the_telling_was_lost(nth):
+async def test_a_trainer_repeats_a_report_that_was_lost(nth):
     """Every third or fifth telling is lost, and what else is on the line."""
 
     swarm = VirtualSwarm(STAGES, BATCH)

@@ -54,7 +54,7 @@ async def test_a_lost_stage_that_was_saved_is_taken_up_by_one_of_another(last):
 
 
 @pytest.mark.parametrize("rebalance_s", [0.0, SELDOM_S])
-async def test_nobody_is_called_to_what_is_lost_for_good_or_where_peers_are_to_stay(rebalance_s):
+async def test_no_peer_moves_to_a_stage_without_saved_state_or_if_peers_are_to_stay(rebalance_s):
     swarm, store = VirtualSwarm(stages=2, rebalance_s=rebalance_s), MemoryStore()
     await training(swarm, None if rebalance_s else store, until=3)
     swarm.kill("p1")

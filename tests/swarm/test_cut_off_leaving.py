@@ -41,7 +41,7 @@ async def test_it_serves_on_when_it_is_back_until_another_has_its_state(seconds)
     await swarm.close()
 
 
-async def test_it_goes_when_its_time_is_up_though_nobody_came():
+async def test_a_draining_peer_exits_when_its_grace_period_ends():
     swarm, asked = await cut_off(3.0)
     await swarm.until(lambda: swarm.tasks["p0"].done(), within=2 * GRACE_S)
     assert_in_its_time(asked)

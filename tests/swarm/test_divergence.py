@@ -53,7 +53,7 @@ def test_sums_beyond_a_codec_go_without_it_and_training_goes_on(monkeypatch):
 
 
 @pytest.mark.parametrize("codec", ["", "blockwise8", "bf16"])
-def test_a_member_whose_sums_are_not_finite_is_evicted_and_training_goes_on(monkeypatch, codec):
+def test_a_member_with_non_finite_sums_is_evicted_and_training_continues(monkeypatch, codec):
     """Its device is broken, say: what others add up to is finite."""
     plain = RoundService._sums
 

@@ -35,7 +35,7 @@ def test_joiners_that_come_at_once_spread_over_the_donors():
     assert len(asked) == JOINERS and max(load) <= JOINERS // 2 and sum(map(bool, load)) >= 3
 
 
-def test_a_joiner_whose_donor_is_cut_off_from_it_takes_the_next():
+def test_a_joining_peer_replaces_an_unreachable_donor():
     (first,) = {donor for joiner, donor in run_virtual(joined()) if joiner == "j0"}
     asked = run_virtual(joined(lambda swarm: swarm.network.cut("j0", first)))
     donors = [donor for joiner, donor in asked if joiner == "j0"]

@@ -51,7 +51,7 @@ def test_how_many_take_part_changes_nothing():
     assert losses[0] == losses[1] == losses[2]
 
 
-class Evaluated(Story):
+class Evaluation(Story):
     """A story in which every step is evaluated, and an auditor whom nothing befalls.
 
     Where the directory was away he may hear of an evaluation and of the step after it at once.
@@ -71,7 +71,7 @@ class Evaluated(Story):
 @pytest.mark.parametrize("first", range(0, 40, 10))
 def test_random_faults_change_no_evaluation(first):
     for seed in range(first, first + 10):
-        story = Evaluated(seed)
+        story = Evaluation(seed)
         swarm = run_virtual(story.run())
         last = [version for version in story.found if version.step == story.steps]
         assert len(last) == 1, "the last step was not evaluated"
@@ -96,7 +96,7 @@ async def test_a_leader_that_dies_when_only_the_evaluation_is_left_is_followed_b
     assert swarm.heads[-1].step == 2, "it trained on behind the last step"
 
 
-async def test_who_comes_when_all_is_done_has_nothing_to_do():
+async def test_a_trainer_that_starts_after_the_last_step_ends_at_once():
     swarm = VirtualSwarm(stages=1, batch=4, eval_batch=HELD_OUT)
     swarm.peer("p0")
     swarm.trainer("t0", steps=1)

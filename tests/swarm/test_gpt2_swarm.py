@@ -104,7 +104,7 @@ def test_no_job_loads_torch_s_compiler(ran):
 
 @pytest.mark.full
 @pytest.mark.timeout(180)
-def test_ranks_of_mpirun_are_a_swarm_that_a_process_joins_and_that_ends_when_it_is_asked(tmp_path):
+def test_ranks_of_mpirun_are_a_swarm_that_a_process_joins_and_that_ends_on_request(tmp_path):
     """Three ranks train for ever; a fourth peer joins from outside; then all are asked to stop, and save."""
     flags = f"--schedule swarm --stages 2 --steps 100000 {MODEL} {DATA} --checkpoint {tmp_path / 'saved'}".split()
     command, env = mpirun("mpich", 3, "-u", "-m", "apps.gpt2", *flags, "--metrics", tmp_path / "metrics")

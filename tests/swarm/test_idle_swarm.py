@@ -29,7 +29,7 @@ async def leaves(swarm, after):
 
 
 @pytest.mark.parametrize("topic", ["manifest", "chunk"])
-async def test_whose_donor_failed_once_asks_it_again(topic):
+async def test_a_joining_peer_tries_a_failed_donor_again(topic):
     swarm = await trained()
     await asyncio.sleep(5)
     struck = []
@@ -46,13 +46,13 @@ async def test_whose_donor_failed_once_asks_it_again(topic):
     await swarm.close()
 
 
-async def test_who_is_asked_to_leave_before_anything_is_trained_leaves():
+async def test_a_peer_leaves_before_the_first_step():
     swarm = VirtualSwarm(stages=1)
     swarm.peer("p0")
     await leaves(swarm, after=2)
 
 
-async def test_who_is_asked_to_leave_while_it_comes_to_its_stage_anew_leaves():
+async def test_a_peer_leaves_while_it_joins_its_stage_again():
     """A step was taken without it, and who took that step is gone: nobody can give it the state."""
 
     swarm = VirtualSwarm(stages=1, batch=4)

@@ -30,7 +30,7 @@ async def gone(swarm, name, within):
     return asyncio.get_running_loop().time() - start
 
 
-async def test_the_last_of_a_stage_serves_on_until_whoever_comes_has_its_state():
+async def test_the_last_peer_of_a_stage_serves_until_a_new_one_has_its_state():
     """The newcomer goes there though the stage has a peer; no step is lost meanwhile."""
 
     swarm = VirtualSwarm(stages=2)
@@ -46,7 +46,7 @@ async def test_the_last_of_a_stage_serves_on_until_whoever_comes_has_its_state()
     await swarm.close()
 
 
-async def test_of_all_who_are_asked_at_once_one_stays():
+async def test_of_several_draining_peers_one_stays():
     swarm = VirtualSwarm(stages=1)
     await training(swarm, ("p0", 0), ("p1", 0), ("p2", 0), steps=5)
     for name in ("p0", "p1", "p2"):
@@ -60,7 +60,7 @@ async def test_of_all_who_are_asked_at_once_one_stays():
     await swarm.close()
 
 
-async def test_where_nobody_comes_in_time_it_saves_the_stage_as_it_is_and_goes():
+async def test_the_last_peer_of_a_stage_saves_it_when_its_grace_period_ends():
     """So that whoever comes later goes on from that very step."""
 
     swarm, store = VirtualSwarm(stages=1, batch=4), MemoryStore()
@@ -77,7 +77,7 @@ async def test_where_nobody_comes_in_time_it_saves_the_stage_as_it_is_and_goes()
     await swarm.close()
 
 
-async def test_nobody_stays_for_a_training_that_is_over():
+async def test_a_draining_peer_leaves_at_once_after_the_last_step():
     swarm = VirtualSwarm(stages=1)
     await training(swarm, ("p0", 0), steps=2)
     await swarm.finish(within=10)
@@ -86,7 +86,7 @@ async def test_nobody_stays_for_a_training_that_is_over():
     await swarm.close()
 
 
-async def test_who_is_asked_before_it_has_a_state_goes_at_once():
+async def test_a_draining_peer_without_state_leaves_at_once():
     swarm = VirtualSwarm(stages=2)
     await training(swarm, ("p0", 0), ("p1", 1))
     swarm.kill("p1")

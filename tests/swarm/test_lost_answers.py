@@ -39,7 +39,7 @@ async def trained(heads, **trainer):
 
 @pytest.mark.parametrize("down", [1.05, 2.0])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
-async def test_a_transaction_whose_answer_is_lost_with_the_directory_leaves_nobody_waiting(nth, down):
+async def test_a_transaction_with_a_lost_reply_blocks_no_process(nth, down):
     swarm, lost = VirtualSwarm(stages=1, batch=4), asyncio.Event()
     swarm.peer("p0")
 
@@ -88,7 +88,7 @@ async def test_a_trainer_of_another_model_is_refused():
     await swarm.close()
 
 
-async def test_a_trainer_that_stops_for_good_while_it_waits_for_work_holds_nobody_up():
+async def test_a_trainer_that_stops_while_it_waits_for_work_delays_no_step():
     swarm = await trained(heads=2, steps=6, slots=1)
     swarm.trainer("t1", steps=6, slots=8)
     await swarm.until(lambda: len(swarm.heads) == 4)

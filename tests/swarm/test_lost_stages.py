@@ -6,7 +6,7 @@ import pytest
 
 from pipelined.aio.clock import run_virtual
 from pipelined.state.versions import common_step
-from pipelined.swarm.records import LOST, Lost
+from pipelined.swarm.records import LOST, LostStages
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 
 
@@ -132,9 +132,9 @@ def test_a_lost_stage_is_named_again_where_another_write_followed_the_first_at_o
         async def transact(expect, put, *rest, **named):
             revision = await plain(expect, put, *rest, **named)
             if LOST in put:
-                written.append(Lost.unpack(put[LOST]).stages)
+                written.append(LostStages.unpack(put[LOST]).stages)
                 if len(written) == 1:
-                    later = await swarm.directory.transact({}, {LOST: Lost([]).pack()})
+                    later = await swarm.directory.transact({}, {LOST: LostStages([]).pack()})
                     await view.wait_for(lambda: view.lost_revision == later)
             return revision
 

@@ -30,7 +30,7 @@ def trained(dies):
     return run_virtual(train())
 
 
-def test_a_peer_moves_as_it_is_told():
+def test_a_peer_moves_to_its_assigned_stage():
     assert trained(dies="") == [members_of(["b"]), members_of(["a", "c"])]
 
 

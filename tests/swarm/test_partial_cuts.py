@@ -57,13 +57,13 @@ async def test_a_peer_that_the_leader_cannot_reach_is_left_out(topic):
     await swarm.close()
 
 
-async def test_who_reaches_nobody_of_a_stage_lets_another_lead():
+async def test_a_leader_that_reaches_no_peer_of_a_stage_resigns():
     swarm = await trained("prepare", lambda swarm, _: swarm.network.cut("t0", "p1"), peers=(0, 1), trainers=2)
     assert swarm.heads[-1].step == STEPS
     await swarm.close()
 
 
-async def test_who_is_cut_from_all_its_mates_is_the_one_that_goes():
+async def test_a_peer_that_no_other_of_its_stage_reaches_is_evicted():
     def act(swarm, passing):
         for other in ("p1", "p2", "p3"):
             swarm.network.cut("p0", other)
@@ -76,7 +76,7 @@ async def test_who_is_cut_from_all_its_mates_is_the_one_that_goes():
 
 @pytest.mark.parametrize("op", ["forward", "backward", "step", "prepare", "square"])
 @pytest.mark.parametrize("delayed", [False, True])
-async def test_a_device_that_hangs_holds_nobody_up(op, delayed):
+async def test_a_hanging_device_delays_no_step(op, delayed):
     swarm = VirtualSwarm(stages=2, batch=6, delayed=delayed)
     for at, stage in enumerate((0, 0, 1)):
         swarm.peer(f"p{at}", stage)
@@ -98,7 +98,7 @@ async def test_a_device_that_never_did_a_thing_holds_no_lone_slot_up(op):
     await swarm.close()
 
 
-async def test_who_leads_and_reaches_nobody_lets_another_lead_though_nothing_is_summed_yet():
+async def test_a_leader_that_reaches_no_peer_resigns_before_the_first_sum():
     """The other trainer cannot ask it for work either."""
 
     def act(swarm, passing):
@@ -110,7 +110,7 @@ async def test_who_leads_and_reaches_nobody_lets_another_lead_though_nothing_is_
     await swarm.close()
 
 
-async def test_whose_device_hangs_leaves_in_its_time():
+async def test_a_peer_with_a_hanging_device_leaves_in_its_grace_period():
     swarm = VirtualSwarm(stages=2, batch=6)
     for at, stage in enumerate((0, 0, 1)):
         swarm.peer(f"p{at}", stage)

@@ -53,7 +53,7 @@ async def trained(peers, within=20.0):
 
 @pytest.mark.parametrize("refuse", [refuse_pieces, refuse_to_reduce])
 @pytest.mark.parametrize("culprit", ["a", "b", "d"])
-def test_the_member_that_all_others_fail_with_is_evicted_and_the_reason_is_told(refuse, culprit, monkeypatch):
+def test_the_member_that_fails_with_all_others_is_evicted_and_the_reason_reported(refuse, culprit, monkeypatch):
     refuse(monkeypatch, culprit)
     swarm = run_virtual(trained({"a": 0, "b": 0, "c": 1, "d": 0}))
     assert swarm.heads[-1].step == STEPS

@@ -56,7 +56,7 @@ def play(scene):
 
 
 @pytest.mark.parametrize("theirs", [None, MemoryStore()])
-def test_a_newcomer_whose_name_comes_first_does_not_take_over_the_saving(theirs):
+def test_a_newcomer_does_not_take_over_the_saving(theirs):
     async def scene(swarm):
         store = MemoryStore()
         await training(swarm, 3, "p", store)
@@ -90,7 +90,7 @@ def test_a_directory_that_fails_ends_no_peer_and_another_peer_saves_meanwhile(fa
     play(scene)
 
 
-def test_a_stage_whose_only_directory_fails_is_saved_again_when_it_no_longer_does():
+def test_saving_resumes_when_the_only_directory_works_again():
     async def scene(swarm):
         store = FailingStore("save")
         await training(swarm, 7, "a", store)

@@ -23,7 +23,7 @@ STRANGE = [
 ]
 
 
-async def test_records_that_nobody_can_read_stop_nobody():
+async def test_an_unreadable_record_is_ignored():
     swarm = VirtualSwarm(stages=2, batch=4, eval_batch=1, eval_every=1)
     for name in ("p0", "p1"):
         swarm.peer(name)

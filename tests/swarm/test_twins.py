@@ -63,7 +63,7 @@ async def test_a_process_that_is_started_elsewhere_under_the_name_of_a_dead_one_
     await swarm.close()
 
 
-async def test_a_peer_that_is_asked_to_leave_while_it_waits_for_its_name_ends_at_once():
+async def test_a_draining_peer_that_waits_for_its_name_ends_at_once():
     """It went on waiting for the lease of the former process, or ended with the error that the name is taken."""
 
     swarm = VirtualSwarm(stages=1)
@@ -78,7 +78,7 @@ async def test_a_peer_that_is_asked_to_leave_while_it_waits_for_its_name_ends_at
     await swarm.close()
 
 
-def test_of_two_commands_with_one_name_the_later_ends_with_code_2_unless_it_is_asked_to_end_before():
+def test_of_two_commands_with_one_name_the_later_ends_with_code_2_unless_stopped_before():
     words = [*SWARM, "local", "--peers", "1", *SIZES.split(), "--stages", "1", "--lease", "2"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as swarm:
         try:

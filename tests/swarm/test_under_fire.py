@@ -34,7 +34,7 @@ def test_random_faults_change_nothing():
 
 
 @pytest.mark.parametrize("coded", ["codec", "sums_codec"])
-def test_eight_bits_change_what_is_computed_but_not_who_agrees(coded):
+def test_eight_bits_change_the_result_and_peers_still_agree(coded):
     """Coded between stages it is one process that codes there, too, to the bit; where sums are, replicas are equal."""
     for seed in range(CODED):
         run_virtual(Story(seed, **{coded: "blockwise8"}).run())

@@ -21,7 +21,7 @@ from pipelined.swarm.config import Rules
 from pipelined.swarm.observer import SwarmObserver
 from pipelined.swarm.peer.peer import PeerConfig
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
-from pipelined.swarm.records import HEAD, Head
+from pipelined.swarm.records import HEAD, Commit
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
 from transports import Transport
@@ -61,7 +61,7 @@ class Rank:
             address: of the directory.
             swarm: the name under which this job claimed its directory of checkpoints. Default: a random name.
         """
-        head = Head(self.rules.stages, self.rules.digest)
+        head = Commit(self.rules.stages, self.rules.digest)
         if self.begun is not None:
             head = replace(head, step=self.begun.step, lineage=self.begun.lineage)
         async with entered(SwarmAddress(coordinator=address)) as (_, directory):

@@ -3,7 +3,7 @@
 from apps.gpt2.report import Report
 from pipelined.actors.executor import Executor
 from pipelined.swarm.committed_steps import CommittedSteps, StepCommitted, StepEvaluated, StepEvent, StepsBegan
-from pipelined.swarm.records import Head
+from pipelined.swarm.records import Commit
 from pipelined.swarm.view import SwarmView
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.trainer import StepReport
@@ -98,6 +98,6 @@ class StepReporter:
             self._report.step(self._step, loss)
         self._step = None
 
-    def _report_of(self, head: Head, seconds: float) -> StepReport:
+    def _report_of(self, head: Commit, seconds: float) -> StepReport:
         step, idle = head.step - 1, self._active_time.idle(seconds)
         return StepReport(step, head.loss, head.norm, self._optimizer_config.rate(step), seconds, idle, False)

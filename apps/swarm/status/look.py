@@ -31,8 +31,8 @@ from pipelined.membership.records import (
 )
 from pipelined.membership.view import WORKING
 from pipelined.state.saver import choose_saver
-from pipelined.state.versions import SAVED, Saved, SavedStage, saved_steps
-from pipelined.swarm.records import EVALUATED, HEAD, Evaluated, Head
+from pipelined.state.versions import SAVED, SavedStage, SavedStages, saved_steps
+from pipelined.swarm.records import EVALUATED, HEAD, Commit, Evaluation
 from transports.rpc import Endpoint, Rejected, Unreachable
 
 SILENT_S = 1.0
@@ -111,13 +111,13 @@ async def look(endpoint: Endpoint, directory: Directory, shown: Shown = ALL) -> 
 
 async def _look(endpoint: Endpoint, view: View, shown: Shown) -> Look:
     records = _Records(view.entries)
-    head, evaluated = records.one(Head, HEAD), records.one(Evaluated, EVALUATED)
+    head, evaluated = records.one(Commit, HEAD), records.one(Evaluation, EVALUATED)
     leader = records.one(LeaderRecord, LEADER)
     every_peer, every_trainer = records.all(Peer, PEERS), records.all(Trainer, TRAINERS)
     peers, trainers = shown.peers(every_peer), shown.trainers(every_trainer, leader and leader.name)
     seen = await _query_all(endpoint, [*peers, *trainers])
     told = records.one(Told, SUBJECT)
-    saved = [saved for each in records.all(Saved, SAVED) for saved in each.all()]
+    saved = [saved for each in records.all(SavedStages, SAVED) for saved in each.all()]
     more: Look = {"eval_loss": evaluated and evaluated.loss, "eval_step": evaluated and evaluated.step}
     more["observers"] = [observer.name for observer in records.all(Observer, OBSERVERS)]
     more["unsaved_stages"] = _unsaved_stages(head, every_peer, saved)
@@ -162,13 +162,13 @@ class _Records:
         return [record for record in read if record is not None]
 
 
-def _unsaved_stages(head: Head | None, peers: Sequence[Peer], saved: Sequence[SavedStage]) -> list[int]:
+def _unsaved_stages(head: Commit | None, peers: Sequence[Peer], saved: Sequence[SavedStage]) -> list[int]:
     """The stages that no peer saves, in a swarm that saves or has saved."""
     saves = {peer.stage for peer in peers if peer.saves_every}
     return [stage for stage in range(head.stages) if stage not in saves] if head and (saves or saved) else []
 
 
-def _savers(head: Head | None, peers: Sequence[Peer]) -> list[str | None]:
+def _savers(head: Commit | None, peers: Sequence[Peer]) -> list[str | None]:
     """By stage, the peer that saves it; None where no peer does."""
     working = dict[int, list[Peer]]()
     for peer in peers:
@@ -178,7 +178,7 @@ def _savers(head: Head | None, peers: Sequence[Peer]) -> list[str | None]:
     return [peer and peer.name for peer in chosen]
 
 
-def _summary(head: Head | None, peers: Sequence[Peer]) -> list[Look]:
+def _summary(head: Commit | None, peers: Sequence[Peer]) -> list[Look]:
     """By stage, how many peers are in each phase, as the directory says."""
     there = Counter((peer.stage, str(peer.phase)) for peer in peers)
     stages = max([head.stages if head else 0, *(peer.stage + 1 for peer in peers)])
@@ -201,7 +201,7 @@ def _events(members: Sequence[Look]) -> list[Look]:
 
 
 def _position(
-    head: Head | None,
+    head: Commit | None,
     told: Told | None,
     *,
     leader: str | None,

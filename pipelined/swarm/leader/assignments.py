@@ -11,7 +11,7 @@ from pipelined.aio.notifier import Notifier
 from pipelined.swarm.leader.evaluation import Evaluations
 from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.protocol.work import WorkItem, WorkReport
-from pipelined.swarm.records import Head
+from pipelined.swarm.records import Commit
 from pipelined.swarm.view import SwarmView
 
 
@@ -20,12 +20,12 @@ class OpenQueue(NamedTuple):
 
     Args:
         step: of the work.
-        basis: of the parameters that the work needs; see `Head`.
+        parameter_version: of the parameters that the work needs; see `Commit`.
         revision: of the head when the queue was opened.
     """
 
     step: int
-    basis: str
+    parameter_version: str
     revision: int
     queue: WorkQueue
 
@@ -71,16 +71,18 @@ class Assignments:
         """Seconds until an assignment is late if no report arrives before; may be infinite."""
         return min(opened.queue.late_in() for opened in self._open)
 
-    def open_step(self, head: Head, revision: int) -> WorkQueue:
+    def open_step(self, head: Commit, revision: int) -> WorkQueue:
         """Return the queue of the step that is current now: the one opened before for this step, or a new one."""
-        before = [opened for opened in self._open[1:] if opened[:2] == (head.step, head.basis)]
-        self._open = before or [OpenQueue(head.step, head.basis, revision, self._evaluations.new_queue(head))]
+        before = [opened for opened in self._open[1:] if opened[:2] == (head.step, head.parameter_version)]
+        self._open = before or [
+            OpenQueue(head.step, head.parameter_version, revision, self._evaluations.new_queue(head))
+        ]
         if before:
             self._evaluations.add_evaluation(head, before[0].queue)
         self._changed.notify_all()
         return self._open[0].queue
 
-    def open_next(self, head: Head, revision: int) -> bool:
+    def open_next(self, head: Commit, revision: int) -> bool:
         """Open the queue of the step after this head too, if its parameters are known. Returns whether it is open."""
         if len(self._open) == 1 and (queue := self._evaluations.next_queue(head)) is not None:
             self._open.append(OpenQueue(head.step + 1, head.lineage, revision, queue))
@@ -94,10 +96,10 @@ class Assignments:
 
     def take(self, slot: str) -> WorkItem | None:
         """The next microbatch for this slot of a trainer; None while no microbatch is free."""
-        for step, basis, revision, queue in self._open:
+        for step, parameter_version, revision, queue in self._open:
             assigned = queue.take(slot)
             if assigned is not None:
-                return WorkItem(step, assigned.index, assigned.stages, basis, revision)
+                return WorkItem(step, assigned.index, assigned.stages, parameter_version, revision)
         return None
 
     def record_done(self, slot: str, done: WorkReport | None) -> None:
@@ -121,6 +123,6 @@ class Assignments:
                 for opened in self._open:
                     opened.queue.requeue(left)
                     for peer in peers:
-                        opened.queue.forget(peer.name, peer.heir)
+                        opened.queue.forget(peer.name, peer.successor)
                 peers.clear()
                 self._changed.notify_all()

@@ -21,7 +21,7 @@ from pipelined.swarm.leader.connectivity import ConnectivityCheck
 from pipelined.swarm.leader.rebalance import RebalanceTimer
 from pipelined.swarm.leader.term import Term
 from pipelined.swarm.leader.work_queue import WorkQueue
-from pipelined.swarm.records import Head
+from pipelined.swarm.records import Commit
 from pipelined.swarm.view import SwarmView
 
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.01, 1.0
@@ -62,7 +62,7 @@ class CommitLoop:
         self._last_step_s = math.inf
         self.phase, self.attempts, self.last_failure = "", 0, ""
 
-    async def take(self, head: Head, revision: int, queue: WorkQueue, known: bool) -> Head:
+    async def take(self, head: Commit, revision: int, queue: WorkQueue, known: bool) -> Commit:
         """Make attempts until every stage holds the total of exactly one batch. Returns the next head.
 
         With delayed updates, the next step is opened before the sum, so that trainers compute it meanwhile.
@@ -104,7 +104,7 @@ class CommitLoop:
             self._connectivity.summed([list(each) for each in attempt.replies], self._clock.now() - began)
             return self._head_after(head, attempt, covers, squares)
 
-    def _record_failure(self, head: Head, attempt: CommitRound, error: Failed) -> Sequence[Failure]:
+    def _record_failure(self, head: Commit, attempt: CommitRound, error: Failed) -> Sequence[Failure]:
         """Record why an attempt failed. Missing microbatches are common: a peer died, or the leader changed."""
         self.last_failure = f"step {head.step + 1}, attempt {self.attempts}: {error}"
         (warn if attempt.failures else emit)("attempt failed", step=head.step + 1, round=str(attempt.name), why=error)
@@ -126,12 +126,14 @@ class CommitLoop:
             await self._connectivity.during(self._assignments.wait_until_complete(queue), attempt.name)
             resuming.cancel()
 
-    def _head_after(self, head: Head, attempt: CommitRound, covers: Sequence[Cover], squares: Sequence[float]) -> Head:
+    def _head_after(
+        self, head: Commit, attempt: CommitRound, covers: Sequence[Cover], squares: Sequence[float]
+    ) -> Commit:
         norm = math.sqrt(math.fsum(squares))
         scale = self._rules.scale(norm)
         lineage = _lineage_after(head, attempt, scale)
         losses = [loss for name in covers[-1].keep for loss in attempt.replies[-1][name].losses.values()]
-        return Head(
+        return Commit(
             stages=head.stages,
             model=head.model,
             step=head.step + 1,
@@ -142,7 +144,7 @@ class CommitLoop:
             norm=norm / self._rules.samples,
             moves=self._moves(attempt),
             lineage=lineage,
-            basis=head.lineage if self._rules.delayed else lineage,
+            parameter_version=head.lineage if self._rules.delayed else lineage,
         )
 
     def _moves(self, attempt: CommitRound) -> dict[str, int]:
@@ -155,7 +157,7 @@ class CommitLoop:
         return moves
 
 
-def _lineage_after(head: Head, attempt: CommitRound, scale: float) -> str:
+def _lineage_after(head: Commit, attempt: CommitRound, scale: float) -> str:
     """Name everything that the parameters follow from: the lineage before, every stage's total, and the scale."""
     text = repr([head.lineage, attempt.digests, scale])
     run = head.version.run or secrets.token_hex(6)

@@ -22,7 +22,7 @@ from pipelined.membership.client import Asking
 from pipelined.membership.evictions import choose_evictions
 from pipelined.membership.messages import RoundName
 from pipelined.membership.probe import Probe
-from pipelined.membership.records import EVICTED, LEADER, PEERS, Evicted, Peer
+from pipelined.membership.records import EVICTED, LEADER, PEERS, Eviction, Peer
 from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.commit_round import Failure
@@ -186,7 +186,7 @@ class ConnectivityCheck:
         view = self._view
         expect = {PEERS + each.name: view.record_revisions[each.name] for each in (peer, stays)}
         times, seconds = self._history.evict(peer.name, view.evictions.get(peer.name, 0), self._rules.lease_s)
-        put = {EVICTED + peer.name: Evicted(times).pack()}
+        put = {EVICTED + peer.name: Eviction(times).pack()}
         lease = await view.directory.grant(seconds, lasting=True)
         await view.directory.transact({LEADER: term, **expect}, put, [PEERS + peer.name, peer.index], lease)
         await view.wait_for(lambda: not view.is_here(peer))

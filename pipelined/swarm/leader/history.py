@@ -2,7 +2,7 @@
 
 A failed pair does not show which of the two is at fault. A member that failed with several partners is more likely at
 fault, also where it failed with one at a time. The memory belongs to one process. The directory also stores how often
-a name was evicted (`Evicted`), so that another leader continues from there.
+a name was evicted (`Eviction`), so that another leader continues from there.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

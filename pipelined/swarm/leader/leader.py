@@ -35,7 +35,7 @@ from pipelined.swarm.leader.term import LeadershipLost, Term
 from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.placement import Placing
 from pipelined.swarm.protocol.work import AssignedStage, GetStage, GetWork, WorkItem
-from pipelined.swarm.records import HEAD, LOST, Head, Lost
+from pipelined.swarm.records import HEAD, LOST, Commit, LostStages
 from pipelined.swarm.view import SwarmView
 from transports.rpc import Party, Rejected
 
@@ -194,7 +194,7 @@ class Leader:
             lost = {stage for stage in stages if not view.census.holding(stage)}
             if lost - view.lost or (view.lost and not lost):
                 before = view.lost_revision
-                await self._term.write(LOST, Lost(sorted(lost)), before)
+                await self._term.write(LOST, LostStages(sorted(lost)), before)
                 await view.wait_for(lambda before=before: view.lost_revision != before)
             else:
                 await view.next_change()
@@ -208,11 +208,11 @@ class Leader:
             await self._commit(after, revision)
             known = known + 1 if after.step == head.step + 1 else 0
 
-    async def _first_head(self) -> Head:
+    async def _first_head(self) -> Commit:
         """The first head of a swarm: before the first step, or at the step that a former run saved."""
         return self._head_at(await self._rollback.needed()) if self._rollback.resume else self._head_at(None)
 
-    async def _next_head(self, head: Head, revision: int, queue: WorkQueue, known: bool) -> Head:
+    async def _next_head(self, head: Commit, revision: int, queue: WorkQueue, known: bool) -> Commit:
         """The head after this one: of the next step, of a rollback of all stages, or of moves to a deserted stage.
 
         Args:
@@ -235,7 +235,7 @@ class Leader:
             warn("peer called", peer=peer, stage=stage, why="no peer that stays holds this stage")
         return replace(head, moves=moves.result())
 
-    async def _take_step(self, head: Head, revision: int, queue: WorkQueue, known: bool) -> Head:
+    async def _take_step(self, head: Commit, revision: int, queue: WorkQueue, known: bool) -> Commit:
         """The head of the next step, after the evaluation of this one is written. Never returns after the last step."""
         if self._evaluations.is_over(head.step):
             await self._evaluations.finish(head, queue, self._term)
@@ -244,13 +244,18 @@ class Leader:
         await self._evaluations.finish(head, queue, self._term)
         return after
 
-    def _head_at(self, saved: SavedStage | None) -> Head:
+    def _head_at(self, saved: SavedStage | None) -> Commit:
         """The head at a saved step; None: before the first step."""
         if saved is None:
-            return Head(self._rules.stages, self._rules.digest)
+            return Commit(self._rules.stages, self._rules.digest)
         name = str(self._term.next_round())
-        return Head(
-            self._rules.stages, self._rules.digest, saved.step, name, lineage=saved.lineage, basis=saved.lineage
+        return Commit(
+            self._rules.stages,
+            self._rules.digest,
+            saved.step,
+            name,
+            lineage=saved.lineage,
+            parameter_version=saved.lineage,
         )
 
     async def _wait_for_work(self, seconds: float) -> None:
@@ -259,12 +264,12 @@ class Leader:
             async with asyncio.timeout(None if math.isinf(seconds) else seconds):
                 await self._changed.wait()
 
-    async def _commit(self, head: Head, revision: int) -> None:
+    async def _commit(self, head: Commit, revision: int) -> None:
         """Move the head, and wait until this process sees it.
 
         Raises:
             LeadershipLost: another leader moved it, or another trainer leads.
         """
         view = self._view
-        await self._term.put(HEAD, head.entries(view.took), revision)
+        await self._term.put(HEAD, head.entries(view.step_members), revision)
         await view.wait_for(lambda: view.head is not None and view.head_revision > revision)

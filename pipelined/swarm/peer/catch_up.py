@@ -9,18 +9,18 @@ from pipelined.state.fetch import by_preference
 from pipelined.state.manifest import TransferError
 from pipelined.state.steps import fetch_steps
 from pipelined.swarm.peer.replica import Replica
-from pipelined.swarm.records import Head
+from pipelined.swarm.records import Commit
 from pipelined.swarm.view import SwarmView
 from transports.rpc import Rejected
 
 
-async def catch_up(replica: Replica, head: Head, view: SwarmView, asking: Asking, limit: float) -> bool:
+async def catch_up(replica: Replica, head: Commit, view: SwarmView, asking: Asking, limit: float) -> bool:
     """Fetch the steps up to this head from another peer of the stage, and apply them. Returns whether it caught up.
 
     Args:
         limit: seconds after which a reply is late.
     """
-    had_part = [peer for peer in view.holding(replica.index) if head.was_taken_by(peer.name, replica.index)]
+    had_part = [peer for peer in view.holding(replica.index) if head.had_member(peer.name, replica.index)]
     others = by_preference(replica.name, had_part)
     try:
         while replica.step < head.step and others:
@@ -30,10 +30,10 @@ async def catch_up(replica: Replica, head: Head, view: SwarmView, asking: Asking
     return await replica.follow(view.head)
 
 
-def late_and_on_time(replica: Replica, head: Head, view: SwarmView) -> tuple[set[str], set[str]]:
+def late_and_on_time(replica: Replica, head: Commit, view: SwarmView) -> tuple[set[str], set[str]]:
     """Addresses of the other peers of a stage: those without a part in the last step, and those with one."""
     late, on_time = set[str](), set[str]()
     for peer in [*view.joining(replica.index), *view.holding(replica.index)]:
         if peer.name != replica.name:
-            (on_time if head.was_taken_by(peer.name, replica.index) else late).add(peer.address)
+            (on_time if head.had_member(peer.name, replica.index) else late).add(peer.address)
     return late, on_time

@@ -41,7 +41,7 @@ from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.service import PeerService
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.placement import Choosing
-from pipelined.swarm.records import Head
+from pipelined.swarm.records import Commit
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.delayed import late
 from pipelined.swarm.stages.stage import SwarmStage
@@ -230,10 +230,10 @@ class StagePeer:
         await self._say(registration)
         return True
 
-    async def _catch_up(self, head: Head) -> bool:
+    async def _catch_up(self, head: Commit) -> bool:
         return await catch_up(self.replica, head, self._view, self._asking, self._rules.lease_s)
 
-    async def _can_be_spared(self, head: Head) -> bool:
+    async def _can_be_spared(self, head: Commit) -> bool:
         """Whether another peer of the stage stays, has this step's state, and replies.
 
         The reply is needed because a peer that died just now is still in the directory.
@@ -243,7 +243,7 @@ class StagePeer:
         for other in (peer for peer in others if peer.name not in {self.name, *head.moves}):
             with suppress(NoLongerValid, Rejected):
                 status = await self._asking.request(other, Status(), limit=self._rules.lease_s)
-                if head.was_taken_by(other.name, index) or status.facts.get("step") == head.step:
+                if head.had_member(other.name, index) or status.facts.get("step") == head.step:
                     return True
         return False
 
@@ -276,7 +276,13 @@ class StagePeer:
         )
         version = await self._service.joining.run()
         state = StageState(
-            self.name, index, stage, version, basis=self._view.head.basis, rules=self._rules, device=self._device
+            self.name,
+            index,
+            stage,
+            version,
+            parameter_version=self._view.head.parameter_version,
+            rules=self._rules,
+            device=self._device,
         )
         self._service.replica = Replica(state, self._endpoint, self._coding)
         self._service.open(self._rules.batch)

@@ -16,7 +16,7 @@ from pipelined.swarm.peer.handover import Succession
 from pipelined.swarm.peer.passes import Passes
 from pipelined.swarm.peer.rounds import RoundService
 from pipelined.swarm.peer.stage_state import StageState
-from pipelined.swarm.records import Head
+from pipelined.swarm.records import Commit
 from pipelined.swarm.stages.codec import Coding
 from transports import Block
 from transports.rpc import Endpoint, Party
@@ -74,20 +74,20 @@ class Replica:
         self._state.ledger.frozen = self._state.next_ledger.frozen = RoundName(MOST, 0)
         await self._state.drop(next_too=True)
 
-    async def follow(self, head: Head) -> bool:
+    async def follow(self, head: Commit) -> bool:
         """Apply the committed step, if it is not applied yet. Returns whether this replica is at the head's version.
 
         False means that this peer had no part in the committed step, so that its state is out of date.
         """
         if head.version == self.version:
-            self._state.basis = head.basis
+            self._state.parameter_version = head.parameter_version
             return True
         total = self.rounds.total(head.round)
-        here = head.step == self.step + 1 and head.was_taken_by(self.name, self.index)
+        here = head.step == self.step + 1 and head.had_member(self.name, self.index)
         if not here or total is None:
             return False
 
-        await self._take(AppliedStep(self.version, head.version, total, head.scale), head.basis)
+        await self._take(AppliedStep(self.version, head.version, total, head.scale), head.parameter_version)
         return True
 
     async def apply_missed(self, steps: Sequence[AppliedStep]) -> None:
@@ -96,7 +96,7 @@ class Replica:
         for step in steps:
             await self._take(step, self.version.lineage if self._rules.delayed else step.after.lineage)
 
-    async def _take(self, step: AppliedStep, basis: str) -> None:
+    async def _take(self, step: AppliedStep, parameter_version: str) -> None:
         before = self.version
 
         def take() -> None:
@@ -107,7 +107,7 @@ class Replica:
             self.donor.keep_step(before, step.after, step.total, step.scale)
             if not self._rules.delayed:
                 self.stage.clear()
-            state.go_on(step.after, basis)
+            state.go_on(step.after, parameter_version)
             self.rounds.forget()
 
         await self._state.device.run("step", take)

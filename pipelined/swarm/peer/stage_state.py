@@ -38,7 +38,7 @@ class StageState:
         name: of the peer.
         index: number of the stage.
         version: of its parameters; its `step` is the next step to apply.
-        basis: names what they follow from; see `Head`. None: the version's lineage.
+        parameter_version: names what they follow from; see `Commit`. None: the version's lineage.
 
     Attributes:
         next_ledger: where updates are delayed, the ledger of the step after the current one.
@@ -55,10 +55,11 @@ class StageState:
         *,
         rules: Rules,
         device: Executor,
-        basis: str | None = None,
+        parameter_version: str | None = None,
     ):
         self.name, self.index, self.stage, self.rules, self.device = name, index, stage, rules, device
-        (self.step, self.lineage), self.basis = version, version.lineage if basis is None else basis
+        self.step, self.lineage = version
+        self.parameter_version = version.lineage if parameter_version is None else parameter_version
         self.ledger, self.next_ledger = Ledger(), Ledger()
         self.handing_over = self.given_up = False
         self.changed = Notifier()
@@ -85,25 +86,25 @@ class StageState:
         if version.lineage != self.lineage:
             raise Rejected(Reason.OTHER_LINEAGE, step=self.step)
 
-    async def reached_basis(self, step: int, basis: str, ahead: bool) -> None:
+    async def reached_parameters(self, step: int, parameter_version: str, ahead: bool) -> None:
         """As `reached`, for the parameters that a pass needs.
 
         Args:
             ahead: where updates are delayed, also accept the next step: the parameters here follow from all it needs.
         """
-        if ahead and self.rules.delayed and (step, basis) == (self.step + 1, self.lineage):
+        if ahead and self.rules.delayed and (step, parameter_version) == (self.step + 1, self.lineage):
             return
         await self.reached(step)
-        if basis != self.basis:
+        if parameter_version != self.parameter_version:
             raise Rejected(Reason.OTHER_LINEAGE, step=self.step)
 
     def ledger_of(self, step: int) -> Ledger:
         """The ledger of the current step, or of the next."""
         return self.ledger if step == self.step else self.next_ledger
 
-    def go_on(self, version: Version, basis: str) -> None:
+    def go_on(self, version: Version, parameter_version: str) -> None:
         """Record an applied step: the ledger of the next step becomes the current one."""
-        (self.step, self.lineage), self.basis = version, basis
+        (self.step, self.lineage), self.parameter_version = version, parameter_version
         self.ledger, self.next_ledger = self.next_ledger, Ledger()
 
     async def until(self, holds: Callable[[], bool]) -> None:

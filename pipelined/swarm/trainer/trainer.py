@@ -164,7 +164,7 @@ class SwarmTrainer:
     def _is_of_use(self, item: WorkItem) -> bool:
         """Whether the head has not moved since, or has moved to one with the parameters that the item is for."""
         head = self._view.head
-        ours = head is not None and (head.step, head.basis) == (item.step, item.lineage)
+        ours = head is not None and (head.step, head.parameter_version) == (item.step, item.lineage)
         return ours or self._view.head_revision <= item.revision
 
     async def _evaluated(self, item: WorkItem) -> WorkReport:

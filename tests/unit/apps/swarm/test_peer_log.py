@@ -6,10 +6,10 @@ from dataclasses import replace
 from apps.swarm.peer_log import PeerLog
 from pipelined.directory import Change, Entry
 from pipelined.membership.records import PEERS, Peer, Phase
-from pipelined.swarm.records import Head
+from pipelined.swarm.records import Commit
 from pipelined.swarm.view import SwarmView
 
-HEAD = Head(2, "m", 3)
+HEAD = Commit(2, "m", 3)
 
 
 def peer(phase, name="p", stage=1):
@@ -30,7 +30,7 @@ async def told(*news, revision):
     await asyncio.sleep(0)
     for each in news:
         match each:
-            case Head():
+            case Commit():
                 view.head = each
             case Peer():
                 view._take([Change(PEERS + each.name, Entry(each.pack(), 1), 1)])

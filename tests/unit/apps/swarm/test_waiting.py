@@ -10,10 +10,10 @@ from apps.swarm.waiting import MOMENT_S, WaitLog, telling, waits_for
 from pipelined.aio.clock import run_virtual
 from pipelined.directory import Change, Entry
 from pipelined.membership.records import PEERS, LeaderRecord, Peer, Phase, Trainer
-from pipelined.swarm.records import Head
+from pipelined.swarm.records import Commit
 from pipelined.swarm.view import SwarmView
 
-HEAD, LEADER = Head(2, "m"), LeaderRecord("t", "at t")
+HEAD, LEADER = Commit(2, "m"), LeaderRecord("t", "at t")
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_of_a_short_wait_nothing_is_told():
 
 
 def test_a_head_that_cannot_be_read_is_told_with_the_remedy():
-    (said,) = run_virtual(told((9, STANDS | ALL | {"head": None, "unreadable": {"head": "not a Head"}})))
-    assert "'head' cannot be read (not a Head)" in said and said.endswith("or for one that is started with --resume")
+    (said,) = run_virtual(told((9, STANDS | ALL | {"head": None, "unreadable": {"head": "not a Commit"}})))
+    assert "'head' cannot be read (not a Commit)" in said and said.endswith("or for one that is started with --resume")
 
 
 def test_a_directory_that_was_never_there_is_waited_for():

@@ -18,7 +18,7 @@ def test_pauses_that_cannot_grow_are_refused(first, most):
         Backoff(first, most)
 
 
-def test_what_keeps_nobody_away_and_makes_no_next_ban_longer_is_forgotten():
+def test_a_ban_without_effect_is_forgotten():
     bans, gone = Bans(first=1.0), Party("tcp://a:1", 7)
     bans.ban(gone, now=0.0)
     bans.forget(set(), now=2.0)

@@ -50,7 +50,7 @@ def test_sleepers_wake_in_the_order_of_their_moments(naps):
     assert woken == sorted(naps)
 
 
-async def test_who_waits_for_the_same_moment_is_not_disturbed_by_one_that_gives_up():
+async def test_a_cancelled_sleeper_does_not_disturb_others():
     clock = VirtualClock()
     sleepers = [asyncio.ensure_future(clock.sleep(5)) for _ in range(3)]
     await clock.sleep(1)
@@ -97,7 +97,7 @@ def test_what_the_program_raises_comes_out():
         run_virtual(broken())
 
 
-def test_a_deadlock_raises_and_names_who_waits_and_where():
+def test_a_deadlock_names_the_waiting_tasks():
     async def stuck():
         await asyncio.Event().wait()
 

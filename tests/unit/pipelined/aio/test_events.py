@@ -92,7 +92,7 @@ def test_a_crash_report_ends_with_the_last_events():
     assert lines[0].endswith(" step committed: step=11") and lines[-1].endswith(" attempt failed: step=30")
 
 
-def test_an_event_that_another_process_told_is_the_same_again():
+def test_an_event_survives_the_wire():
     events.warn("peer struck", peer="a", stage=2, share=0.5, none=None)
     told = msgpack.unpackb(msgpack.packb(events.recent()[-1].told()))
     assert events.read(told) == events.recent()[-1]

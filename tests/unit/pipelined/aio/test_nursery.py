@@ -79,7 +79,7 @@ async def test_a_cancellation_is_not_lost_where_a_child_fails_in_the_same_moment
     assert await is_cancelled_after_a_second(parent())
 
 
-async def test_a_parent_whose_child_failed_while_it_waited_is_not_marked_as_cancelled():
+async def test_a_parent_with_a_failed_child_is_not_marked_as_cancelled():
     """With a task group it was, and the next scope that looked at the mark ended what nobody had cancelled."""
 
     with pytest.raises(Broken):
@@ -93,7 +93,7 @@ async def test_a_parent_whose_child_failed_while_it_waited_is_not_marked_as_canc
     assert asyncio.current_task().cancelling() == 0
 
 
-async def test_a_time_out_around_it_is_told_as_one():
+async def test_a_time_out_around_it_is_reported_as_one():
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(1.0), Nursery() as tasks:
             tasks.create_task(waits())

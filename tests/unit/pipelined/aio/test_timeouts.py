@@ -40,7 +40,7 @@ async def test_its_error_is_raised():
         await with_timeout(CLOCK, 2.0, failing())
 
 
-async def test_who_waits_is_cancelled_with_it():
+async def test_cancellation_reaches_the_work():
     story = []
     waiting = asyncio.create_task(with_timeout(CLOCK, 2.0, worked(3.0, story)))
     await CLOCK.sleep(1.0)

@@ -123,7 +123,7 @@ async def test_what_is_put_as_a_watch_begins_is_heard_at_once():
         assert world.clock.now() < 0.1
 
 
-async def test_a_holder_whose_connection_breaks_comes_back_in_time():
+async def test_a_holder_reconnects_in_time():
     async with opened() as world:
         holder, other = world.party("holder"), world.party("other")
         async with kept(holder, 60.0, world.clock) as lease:
@@ -134,7 +134,7 @@ async def test_a_holder_whose_connection_breaks_comes_back_in_time():
             assert set((await other.read()).entries) == {"peer"}
 
 
-async def test_a_broken_connection_takes_nothing_from_who_answers_over_another():
+async def test_a_holder_that_replies_over_another_connection_keeps_its_leases():
     """The directory may see a connection break long after its holder has, which renewed in between."""
 
     async with opened() as world:
@@ -148,7 +148,7 @@ async def test_a_broken_connection_takes_nothing_from_who_answers_over_another()
         assert 58.5 < await gone_after(world, other, "peer", revision) < 60.1
 
 
-async def test_who_began_anew_at_the_same_address_does_not_speak_for_its_former_self():
+async def test_a_restarted_holder_does_not_keep_its_former_leases():
     async with opened() as world:
         holder, other = world.party("holder"), world.party("other")
         lease = await holder.grant(60.0)
@@ -158,7 +158,7 @@ async def test_who_began_anew_at_the_same_address_does_not_speak_for_its_former_
         assert await gone_after(world, other, "peer", revision) < 0.5
 
 
-async def test_a_restarted_directory_goes_on_where_it_was_and_so_do_all_who_ask_it():
+async def test_a_restarted_directory_continues_and_so_do_its_clients():
     async with opened(journal=MemoryDisk()) as world:
         one, other = world.party("one"), world.party("other")
         seen = []
@@ -186,7 +186,7 @@ async def test_a_restarted_directory_goes_on_where_it_was_and_so_do_all_who_ask_
 
 @settings(max_examples=50)
 @given(moment=st.floats(0.0, 0.02), write=st.floats(0.0, 0.004), seed=st.integers(0, 5))
-def test_whenever_it_is_killed_what_was_asked_once_happens_once(moment, write, seed):
+def test_a_request_happens_once_whenever_the_directory_is_killed(moment, write, seed):
     async def story(world):
         one = world.party("one")
         await one.transact({}, {"n": b"0"})
@@ -211,7 +211,7 @@ FAULTS = st.sampled_from(["restart", "tear", "cut", "reset", "freeze", "freeze d
 @given(
     st.lists(st.tuples(st.floats(0.0, 2.0), FAULTS, st.sampled_from(["one", "other"])), max_size=6), st.integers(0, 9)
 )
-def test_whatever_happens_to_whom_no_increment_is_lost_or_doubled(faults, seed):
+def test_no_fault_loses_or_doubles_an_increment(faults, seed):
     """Two clients count the same key up; each remembers what it was told."""
 
     async def count(party, told):
@@ -283,7 +283,7 @@ async def test_a_directory_that_stood_still_ends_no_lease_for_that():
             assert set((await other.read()).entries) == {"peer"}
 
 
-async def test_who_hears_nothing_for_as_long_as_its_patience_is_cut_off():
+async def test_a_client_without_a_reply_is_cut_off_after_its_time_out():
     async with opened() as world:
         one = world.party("one", patience=4.0)
         await one.read()
@@ -329,7 +329,7 @@ async def test_a_directory_that_forgot_everything_is_not_taken_for_the_former():
         assert (await world.party("fresh").read()).entries == {}
 
 
-async def test_who_was_silent_while_many_came_enters_again_when_it_is_told_that_it_is_forgotten():
+async def test_a_forgotten_client_enters_again():
     """It is told of one request that nobody knows whether it happened, and not of every one after that."""
 
     async with opened(limits=DirectoryLimits(clients=2)) as world:
@@ -357,7 +357,7 @@ async def test_a_member_that_only_renews_its_lease_is_remembered_while_many_clie
         await member.transact({}, {"key": b"again"}, lease=lease)
 
 
-async def test_who_is_forgotten_by_a_directory_that_is_another_one_stays_cut_off():
+async def test_a_client_of_a_former_directory_stays_cut_off():
     async with opened(limits=DirectoryLimits(clients=2)) as world:
         mine = world.party("mine")
         await mine.transact({}, {"key": b"mine"})
@@ -400,7 +400,7 @@ class FillingDisk(MemoryDisk):
         await super().append(data)
 
 
-async def test_a_full_disk_ends_the_directory_and_nothing_that_was_not_written_was_told():
+async def test_a_full_disk_ends_the_directory_before_any_unwritten_reply():
     async with opened(journal=FillingDisk()) as world:
         one = world.party("one", patience=2.0)
         revision = await one.transact({}, {"a": b"1"})
@@ -414,7 +414,7 @@ async def test_a_full_disk_ends_the_directory_and_nothing_that_was_not_written_w
         assert (await world.party("fresh").read()).entries == {"a": Entry(b"1", revision)}
 
 
-async def test_many_changes_are_told_in_several_answers():
+async def test_many_changes_are_sent_in_several_replies():
     async with opened() as world:
         one = world.party("one")
         for number in range(20):

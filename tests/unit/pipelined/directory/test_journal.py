@@ -102,7 +102,7 @@ async def test_what_is_answered_is_written_by_then():
         assert set((await recovered(copied(disk))).read("").entries) == {"a"}
 
 
-async def test_those_who_wait_share_a_write():
+async def test_waiting_requests_share_a_write():
     disk = CountingDisk()
     async with Writer(disk) as writer, asyncio.TaskGroup() as tasks:
         before = disk.writes
@@ -186,7 +186,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
         asyncio.run(recovered(FileDisk(tmp_path / "nowhere" / "journal")))
 
 
-async def test_who_waits_for_a_journal_that_fails_is_told():
+async def test_a_failing_journal_ends_the_waiting_requests():
     async with Writer(FullDisk()) as writer:
         with pytest.raises(Closed, match=r"the file is not written any more"):
             await writer.put("a")

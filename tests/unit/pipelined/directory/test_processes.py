@@ -68,7 +68,7 @@ def test_what_a_killed_directory_answered_is_there_when_it_is_back(memory_path):
     asyncio.run(main())
 
 
-def test_who_is_killed_is_gone_and_who_is_stopped_learns_of_it(memory_path):
+def test_a_killed_process_is_removed_and_a_stopped_one_finds_out(memory_path):
     url = free_url()
 
     async def main():

@@ -118,7 +118,7 @@ def test_two_processes_that_find_the_name_free_at_once_do_not_both_have_it():
 
 
 @pytest.mark.parametrize("entries", [{}, {KEY: Entry(b"theirs", 9, 8)}])
-def test_who_lost_the_key_lost_the_lease(entries):
+def test_a_lost_key_is_a_lost_lease(entries):
     with pytest.raises(LeaseLost):
         put(entries, first=5)
 
@@ -137,7 +137,7 @@ def test_a_lease_is_renewed_three_times_in_its_time():
     assert held(lease, 6.5) == 6.5 and lease.renewed == 6
 
 
-def test_who_is_cut_off_goes_on_and_tries_again():
+def test_a_process_that_is_cut_off_continues_and_retries():
     lease = Scripted(None, CutOff(), CutOff(), None)
     assert held(lease, 6.5) == 6.5 and lease.renewed == 6
 

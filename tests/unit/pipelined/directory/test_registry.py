@@ -19,7 +19,7 @@ class Deaf:
 
 
 @pytest.mark.parametrize("url", ["tcp://127.0.0.1:7000", "virtual://directory"])
-def test_an_address_is_where_an_embedded_one_is_asked(url):
+def test_an_address_opens_an_embedded_directory(url):
     assert isinstance(open_directory(url, Deaf(), RealClock()), EmbeddedDirectory)
 
 

@@ -14,7 +14,7 @@ class Oversleeps(VirtualClock):
         await super().sleep(seconds + 0.004)
 
 
-def test_who_is_cut_off_tells_the_last_error_though_sleeps_are_longer_than_asked_for():
+def test_the_last_error_is_reported_after_long_sleeps():
     async def nobody():
         await VirtualClock().sleep(0.001)
         raise NoReply("connection refused")

@@ -138,7 +138,7 @@ def asked(machine, *numbers, settled=0):
     return [DirectoryRequest(client, number, settled) for number in numbers]
 
 
-def test_a_grant_that_is_asked_for_again_is_the_same_lease(machine):
+def test_a_repeated_grant_is_the_same_lease(machine):
     (request,) = asked(machine, 0)
     assert machine.grant(request, 1.0, 0.0) == machine.grant(request, 1.0, 9.0)
     assert machine.due() == 1.0
@@ -152,7 +152,7 @@ def test_a_request_that_was_settled_is_never_done(machine):
     assert machine.read("").entries == {"a": Entry(b"", 1)}
 
 
-def test_a_client_that_is_forgotten_is_told_so(machine):
+def test_a_forgotten_client_is_rejected(machine):
     (request,) = asked(machine, 0)
     machine.enter(), machine.enter()
     with pytest.raises(StaleRequest, match=r"no such client"):
@@ -231,7 +231,7 @@ def test_where_there_are_as_many_keys_as_may_be_one_may_be_put_for_another(machi
     assert machine.transact(second, {}, {"d": b""}, ["a"]) == 2
 
 
-def test_who_is_behind_what_is_kept_is_told_to_read_again(machine):
+def test_a_watcher_behind_the_kept_changes_must_read_again(machine):
     for number, request in enumerate(asked(machine, *range(4))):
         machine.transact(request._replace(settled=number), {}, {"a": bytes(10)})
     assert machine.changes("", 2) == [[Change("a", Entry(bytes(10), n), n)] for n in (3, 4)]

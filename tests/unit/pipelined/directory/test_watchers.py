@@ -57,7 +57,7 @@ async def test_only_those_are_woken_that_a_change_concerns():
             each.task.cancel()
 
 
-async def test_a_change_alone_is_told_at_once_and_many_of_a_moment_together():
+async def test_one_change_wakes_at_once_and_simultaneous_ones_together():
     async with watching() as (watchers, tasks):
         crowd = [Watching(watchers, tasks, "") for _ in range(100)]
         await turns()
@@ -73,7 +73,7 @@ async def test_a_change_alone_is_told_at_once_and_many_of_a_moment_together():
             each.task.cancel()
 
 
-async def test_a_group_that_everybody_left_is_forgotten():
+async def test_an_empty_group_is_forgotten():
     async with watching() as (watchers, _):
         with watchers.waiting(("a/", "b")):
             pass

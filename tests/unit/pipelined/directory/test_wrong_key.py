@@ -24,5 +24,5 @@ async def asked_with_another_key(monkeypatch):
             return monotonic() - began
 
 
-def test_another_key_is_told_at_once(monkeypatch):
+def test_a_wrong_key_is_reported_at_once(monkeypatch):
     assert asyncio.run(asked_with_another_key(monkeypatch)) < 500.0

@@ -58,16 +58,16 @@ def test_what_was_before_counts_less_than_what_is_cut_now():
     assert goes(told("abc", a="b", c="b"), a=7, c=7) == "b"
 
 
-def test_who_could_not_be_asked_goes_first():
+def test_a_peer_without_a_report_is_evicted_first():
     peers = [peer(name) for name in "abc"]
     assert goes(told("bc", b="c"), peers) == "ac"
 
 
-def test_where_nobody_could_be_asked_nobody_goes():
+def test_no_eviction_without_a_report():
     assert goes({}, [peer("a"), peer("b")]) == ""
 
 
-def test_who_leaves_anyhow_goes_before_who_stays_and_never_is_the_one_that_is_left():
+def test_a_draining_peer_is_evicted_first_and_never_remains_alone():
     peers = [peer("a", phase=Phase.LEAVING), peer("b")]
     assert goes(told("ab", a="b"), peers) == "a"
     assert goes(told("a"), peers) == ""

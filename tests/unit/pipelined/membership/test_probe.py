@@ -50,20 +50,20 @@ def told(*faults):
     return run_virtual(listen())
 
 
-def test_who_answers_is_heard_at_once():
+def test_a_member_that_replies_is_reachable_at_once():
     assert told() == (True, pytest.approx(0.0, abs=0.1))
 
 
-def test_who_is_cut_off_is_not():
+def test_a_member_that_is_cut_off_is_unreachable():
     assert told((0, "cut", "one", "other")) == (False, pytest.approx(SILENCE_S))
 
 
-def test_who_can_be_reached_in_time_is_heard():
+def test_a_member_that_is_reached_in_time_is_reachable():
     healed = SILENCE_S - 0.1
     assert told((0, "cut", "one", "other"), (healed, "heal", "one", "other")) == (True, pytest.approx(healed, abs=0.1))
 
 
-def test_who_was_stopped_itself_listens_on():
+def test_time_while_this_process_was_stopped_does_not_count():
     """All its time is up when it goes on, and the answer is still on its way."""
     cut, stopped = (0, "cut", "one", "other"), (0.1, "freeze", "one")
     heard, moment = told(cut, stopped, (9, "heal", "one", "other"), (10, "thaw", "one"))

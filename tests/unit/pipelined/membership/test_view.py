@@ -29,7 +29,7 @@ def record(name, stage=0):
     return Peer(name, f"virtual://{name}", 1, stage, Phase.SERVING, "model").pack()
 
 
-def test_nothing_is_kept_of_peers_that_are_gone():
+def test_nothing_is_kept_of_departed_peers():
     """However many names there were: a peer that comes again has another, and a swarm runs for months."""
 
     async def story(view, directory):
@@ -47,7 +47,7 @@ def test_nothing_is_kept_of_peers_that_are_gone():
     run_virtual(followed(story))
 
 
-def test_what_cannot_be_read_is_named_until_it_is_gone():
+def test_an_unreadable_record_is_named_until_it_is_gone():
     async def story(view, directory):
         await directory.transact({}, {f"{PEERS}odd": b"no record"})
         await view.wait_for(lambda: bool(view.unreadable))
@@ -60,7 +60,7 @@ def test_what_cannot_be_read_is_named_until_it_is_gone():
 
 
 @pytest.mark.parametrize("stages", [None, {0}])
-def test_a_record_under_another_peers_key_is_refused_and_leaves_no_peer_behind(stages):
+def test_a_record_under_another_peers_key_is_refused(stages):
     """Its own key names no peer when it goes, so that a peer read from it would stay for ever."""
 
     async def story(view, directory):

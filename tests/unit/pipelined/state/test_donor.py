@@ -52,7 +52,7 @@ class Training:
         return [taken.before.step for taken in self.donor._applied]
 
 
-async def test_all_steps_since_the_state_that_somebody_fetches_are_kept():
+async def test_all_steps_since_a_fetched_state_are_kept():
     training = Training()
     training.take(5)
     assert (await training.manifest()).step == 5
@@ -61,7 +61,7 @@ async def test_all_steps_since_the_state_that_somebody_fetches_are_kept():
     assert training.kept() == list(range(5, 5 + MOST_TOTALS))
 
 
-async def test_who_fetches_for_longer_than_totals_are_kept_begins_with_the_present_state():
+async def test_a_fetch_longer_than_the_kept_totals_begins_again():
     """However long somebody is on its way, what is kept for it does not grow; who takes steps by now goes on."""
 
     training = Training()
@@ -75,7 +75,7 @@ async def test_who_fetches_for_longer_than_totals_are_kept_begins_with_the_prese
     assert (await training.manifest()).step == MOST_TOTALS + 1
 
 
-async def test_the_last_step_is_kept_for_who_missed_it_though_nobody_is_expected():
+async def test_the_last_step_is_always_kept():
     training = Training()
     await training.manifest()
     training.take(3)
@@ -107,7 +107,7 @@ async def test_a_peer_that_asks_again_after_a_long_time_has_the_steps_from_then_
     assert (await training.totals(2 * MOST_TOTALS)).scales == (1.0,) * 3
 
 
-async def test_a_copy_is_freed_when_all_that_asked_for_it_take_part():
+async def test_a_copy_is_freed_when_all_its_receivers_take_part():
     training = Training()
     await training.manifest()
     training.donor.update_receivers(set(), set())

@@ -154,7 +154,7 @@ def test_a_hostile_manifest_is_refused_before_memory_is_taken(digests, root, mes
 
 
 @pytest.mark.parametrize("index", [-1, 10, 1 << 80, True, None, "3", 0.0])
-def test_a_chunk_that_is_none_is_refused_by_donor_and_joiner(index):
+def test_an_unknown_chunk_is_refused_by_donor_and_receiver(index):
     with pytest.raises(TransferError, match="no such chunk"):
         cut(STATE, TRUE, index)
     with pytest.raises(TransferError, match="no such chunk"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipelined.checkpoints.checkpoint import CheckpointError
 from pipelined.state.manifest import describe, layout_of
 from pipelined.state.store import DiskStore, StoreError, load, load_whole, save, saved_stages
-from pipelined.state.versions import Saved, SavedStage, Version, common_step, saved_steps
+from pipelined.state.versions import SavedStage, SavedStages, Version, common_step, saved_steps
 from transports import Block
 
 MODEL = {"model": "toy", "layers": 4}
@@ -74,7 +74,7 @@ def test_a_model_that_cannot_be_read_whole_is_refused_with_the_steps_of_each_sta
         ([(5, 0, 1, "a"), (9, 1, 2, "b")], "steps 5: stage 0 of 1; no step: stage 0 of 2; steps 9: stage 1 of 2"),
     ],
 )
-def test_which_stage_has_which_steps_is_told_in_words(saved: list, told: str):
+def test_the_saved_steps_of_each_stage_in_words(saved: list, told: str):
     assert saved_steps(SavedStage(*each) for each in saved) == told
 
 
@@ -242,12 +242,12 @@ def test_a_directory_that_cannot_be_is_said(tmp_path: Path):
         DiskStore(tmp_path / "file", {}).save(MARK, STATE)
 
 
-def test_marks_come_back_as_they_were_told():
-    assert Saved.unpack(Saved([list(MARK)]).pack()).all() == [MARK]
+def test_saved_stages_survive_packing():
+    assert SavedStages.unpack(SavedStages([list(MARK)]).pack()).all() == [MARK]
     assert MARK.version == Version(4, "run-ab") and MARK.version.run == "run"
 
 
 @pytest.mark.parametrize("mark", [[4, 3, 3, ""], [-1, 0, 1, ""], [1, 0, 1 << 40, ""], [1, 0, 1], [1.0, 0, 1, ""], 7])
 def test_saved_stages_of_no_stage_are_refused(mark):
-    with pytest.raises(ValueError, match=r"Saved\.marks"):
-        Saved.unpack(msgpack.packb({"marks": [mark]}))
+    with pytest.raises(ValueError, match=r"SavedStages\.saved"):
+        SavedStages.unpack(msgpack.packb({"marks": [mark]}))

@@ -6,7 +6,7 @@ from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.directory import Change, Entry
 from pipelined.swarm.committed_steps import CommittedSteps, StepCommitted, StepEvaluated, StepsBegan
 from pipelined.swarm.config import Rules
-from pipelined.swarm.records import EVALUATED, HEAD, Evaluated, Head
+from pipelined.swarm.records import EVALUATED, HEAD, Commit, Evaluation
 from pipelined.swarm.view import SwarmView
 
 RULES = Rules(model="m", stages=1, batch=1, samples=1, eval_every=2, eval_batch=1)
@@ -14,7 +14,7 @@ STEPS = 4
 
 
 def head(step, lineage="r", peers=2):
-    return Head(1, "m", step, members=[[f"p{peer}" for peer in range(peers)]] if peers else [], lineage=lineage)
+    return Commit(1, "m", step, members=[[f"p{peer}" for peer in range(peers)]] if peers else [], lineage=lineage)
 
 
 def changes(*records, first=1):
@@ -24,7 +24,7 @@ def changes(*records, first=1):
         if isinstance(record, bytes):
             entries = {HEAD: record}
         else:
-            entries = {EVALUATED: record.pack()} if isinstance(record, Evaluated) else record.entries({})
+            entries = {EVALUATED: record.pack()} if isinstance(record, Evaluation) else record.entries({})
         found += [Change(key, Entry(value, revision), revision) for key, value in entries.items()]
     return found
 
@@ -66,7 +66,7 @@ BEGAN = ("began", 0, None)
 
 
 def test_two_steps_in_one_message_are_two_steps_and_share_the_time():
-    found = events([head(0, peers=0)], [head(1)], [head(2), Evaluated(2, "r", 0.5), head(3)])
+    found = events([head(0, peers=0)], [head(1)], [head(2), Evaluation(2, "r", 0.5), head(3)])
     assert found == [
         BEGAN,
         ("committed", 1, 1.0, False),
@@ -84,12 +84,12 @@ def test_the_members_of_each_step_are_those_of_its_own_record():
 def test_following_ends_after_the_evaluation_of_the_last_step():
     before = [head(3)], [head(STEPS)]
     assert run_virtual(follow(*before))[1] is False
-    found, ended = run_virtual(follow(*before, [Evaluated(STEPS, "r", 0.5)]))
+    found, ended = run_virtual(follow(*before, [Evaluation(STEPS, "r", 0.5)]))
     assert (short(found[-1]), ended) == (("evaluated", STEPS, 0.5), True)
 
 
 def test_a_rollback_is_no_step():
-    found = events([head(0, peers=0)], [head(2)], [head(1, peers=0)], [Evaluated(2, "lost", 9.0)], [head(2, "s")])
+    found = events([head(0, peers=0)], [head(2)], [head(1, peers=0)], [Evaluation(2, "lost", 9.0)], [head(2, "s")])
     assert found == [
         BEGAN,
         ("committed", 2, 0.5, True),
@@ -99,7 +99,7 @@ def test_a_rollback_is_no_step():
 
 
 def test_a_head_that_only_moves_a_peer_is_no_event():
-    moved = Head(1, "m", 1, members=[["p0", "p1"]], lineage="r", moves={"p0": 0})
+    moved = Commit(1, "m", 1, members=[["p0", "p1"]], lineage="r", moves={"p0": 0})
     assert events([head(0, peers=0)], [head(1)], [moved], [head(2)])[1:] == [
         ("committed", 1, 1.0, False),
         ("committed", 2, 2.0, True),
@@ -107,13 +107,13 @@ def test_a_head_that_only_moves_a_peer_is_no_event():
 
 
 def test_a_loss_that_was_known_before_comes_with_the_beginning():
-    assert events([Evaluated(2, "r", 0.5), head(2)]) == [("began", 2, 0.5)]
+    assert events([Evaluation(2, "r", 0.5), head(2)]) == [("began", 2, 0.5)]
 
 
 def test_a_view_that_already_has_a_head_begins_there():
     async def follow_late():
         view = SwarmView(None, VirtualClock())
-        view._take(changes(head(STEPS), Evaluated(STEPS, "r", 0.5)))
+        view._take(changes(head(STEPS), Evaluation(STEPS, "r", 0.5)))
         return [short(event) async for event in CommittedSteps(view, RULES, VirtualClock(), STEPS).follow()]
 
     assert run_virtual(follow_late()) == [("began", STEPS, 0.5)]

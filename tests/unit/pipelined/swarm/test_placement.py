@@ -17,13 +17,13 @@ from pipelined.directory.registration import registered
 from pipelined.membership.messages import send, serve
 from pipelined.membership.reasons import Reason
 from pipelined.membership.records import CAME, LEADER, PEERS, LeaderRecord, Peer, Phase
-from pipelined.state.versions import SAVED, Saved, SavedStage
+from pipelined.state.versions import SAVED, SavedStage, SavedStages
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.recovery import EmergencyReassignment, Rollback
 from pipelined.swarm.placement import Choosing, Placing, fewest
 from pipelined.swarm.protocol.work import AssignedStage, GetStage
-from pipelined.swarm.records import HEAD, Head
+from pipelined.swarm.records import HEAD, Commit
 from pipelined.swarm.view import SwarmView
 from transports.rpc import Rejected
 from transports.rpc.virtual.network import VirtualNetwork
@@ -38,13 +38,13 @@ def record(name, stage, phase, incarnation=1):
 def seen(*peers, saved=(), came=()):
     """A view of peers p0, p1, … that said in this order where they are; and when newcomers announced themselves."""
     view = SwarmView(None, None)
-    view.apply(HEAD, Entry(Head(3, "m", step=5, lineage="run-5").pack(), 1))
+    view.apply(HEAD, Entry(Commit(3, "m", step=5, lineage="run-5").pack(), 1))
     for name, at in dict(came).items():
         view.apply(CAME + name, Entry(f"virtual://{name}".encode(), at))
     for at, (stage, phase) in enumerate(peers):
         say(view, f"p{at}", stage, phase, at + 1)
     for name, stages in dict(saved).items():
-        view.apply(SAVED + name, Entry(Saved([[5, stage, 3, "run-5"] for stage in stages]).pack(), 1000))
+        view.apply(SAVED + name, Entry(SavedStages([[5, stage, 3, "run-5"] for stage in stages]).pack(), 1000))
     return view
 
 
@@ -74,7 +74,7 @@ def test_it_takes_what_is_lost_and_saved_here_or_else_where_the_fewest_are(peers
 
 def test_what_was_saved_of_another_point_is_of_no_use():
     view = seen((0, SERVING))
-    view.apply(SAVED + "new", Entry(Saved([list(SavedStage(4, 2, 3, "run-4"))]).pack(), 1000))
+    view.apply(SAVED + "new", Entry(SavedStages([list(SavedStage(4, 2, 3, "run-4"))]).pack(), 1000))
     assert Placing(view, 3).stage_for("new") == 1
 
 
@@ -219,7 +219,7 @@ def test_what_the_leader_does_about_a_change_costs_the_same_however_many_peers_t
     assert 0 < many < 1.1 * few
 
 
-def test_peers_that_are_gone_or_came_anew_are_told_as_they_were_last():
+def test_departures_hold_the_last_record_of_each_peer():
     view = seen((0, SERVING), (1, SERVING), (2, SERVING))
     with view.census.departures() as gone, view.census.departures() as others:
         say(view, "p0", 1, LEAVING, 10)
@@ -309,7 +309,7 @@ def test_where_no_trainer_leads_a_newcomer_waits_for_one_and_asks_the_next_where
     [(Rejected(Reason.NOT_LEADING), "not leading"), (AssignedStage(7), "it said stage 7, and the model has 3")],
     ids=["refused", "a stage that is none"],
 )
-def test_why_a_leader_gives_no_stage_is_told_once(response, why):
+def test_each_reason_for_no_stage_is_reported_once(response, why):
     async def story(swarm):
         async def place(request, sender):
             if isinstance(response, Rejected):

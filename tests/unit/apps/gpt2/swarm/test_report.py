@@ -7,10 +7,10 @@ from dataclasses import replace
 from apps.gpt2.report import reporting
 from apps.gpt2.swarm.report import ActiveTime, StepReporter
 from pipelined.swarm.committed_steps import StepCommitted, StepEvaluated, StepsBegan
-from pipelined.swarm.records import Head
+from pipelined.swarm.records import Commit
 from pipelined.training.optimizer import OptimizerConfig
 
-START = Head(2, "a")
+START = Commit(2, "a")
 
 
 def head(step, lineage="r"):

@@ -25,8 +25,8 @@ from pipelined.membership.records import (
     Phase,
     Trainer,
 )
-from pipelined.state.versions import SAVED, Saved
-from pipelined.swarm.records import EVALUATED, HEAD, Evaluated, Head
+from pipelined.state.versions import SAVED, SavedStages
+from pipelined.swarm.records import EVALUATED, HEAD, Commit, Evaluation
 from transports.rpc import Response, Unreachable
 
 TOLD = Told(Subject(stages=2, microbatch=4, batch=8, seq=16, steps=5), 256, "text", 7)
@@ -61,10 +61,10 @@ class Members:
 
 
 def at(step, evaluated=None):
-    records = {SUBJECT: TOLD, HEAD: Head(2, "m", step, lineage="r"), LEADER: LeaderRecord("t", "there")}
+    records = {SUBJECT: TOLD, HEAD: Commit(2, "m", step, lineage="r"), LEADER: LeaderRecord("t", "there")}
     records[TRAINERS + "t"] = Trainer("t", "there", 1, "m")
     records[TRAINERS + "u"] = Trainer("u", "nowhere", 2, "m")
-    return records if evaluated is None else records | {EVALUATED: Evaluated(evaluated, "r", 1.5)}
+    return records if evaluated is None else records | {EVALUATED: Evaluation(evaluated, "r", 1.5)}
 
 
 def seen(keys, **told):
@@ -205,12 +205,12 @@ def test_stages_that_no_peer_saves_are_named_in_a_swarm_that_saves(saves_every, 
         f"{PEERS}{stage}": Peer(f"p{stage}", "nowhere", 1, stage, Phase.SERVING, "m", saves_every=every)
         for stage, every in enumerate(saves_every)
     }
-    assert seen(at(3) | peers | {SAVED + "0": Saved([*saved])})["unsaved_stages"] == unsaved
+    assert seen(at(3) | peers | {SAVED + "0": SavedStages([*saved])})["unsaved_stages"] == unsaved
 
 
 def test_a_resume_that_cannot_be_is_told_with_the_steps_of_each_stage():
     records = {TRAINERS + "t": Trainer("t", "there", 1, "m"), LEADER: LeaderRecord("t", "there")}
-    saved = Saved([[5, 0, 2, "r"], [10, 0, 2, "s"]])
+    saved = SavedStages([[5, 0, 2, "r"], [10, 0, 2, "s"]])
     waits = seen(records | {SAVED + "p": saved})["waits_for"]
     assert waits == "peers that have saved all stages at one step (saved: steps 5, 10: stage 0; no step: stage 1)"
 

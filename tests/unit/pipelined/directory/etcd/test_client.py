@@ -118,7 +118,7 @@ async def test_a_mark_that_died_is_left_anew(etcd):
     await gateway.close()
 
 
-async def test_who_is_behind_what_was_compacted_is_told_to_read_again(etcd):
+async def test_a_watcher_behind_the_compaction_must_read_again(etcd):
     place = EtcdPlace.parse(etcd.url("compacted"))
     gateway = Gateway(place, RealClock(), 30.0)
     async with client(etcd.url("compacted")) as directory:
@@ -153,7 +153,7 @@ def certificate(memory_path):
     return names
 
 
-def test_a_cluster_with_users_and_tls_lets_in_who_has_a_password(certificate, memory_path):
+def test_a_cluster_with_users_and_tls_accepts_a_password(certificate, memory_path):
     needs_etcd()
     key, ca = certificate
 

@@ -37,7 +37,7 @@ def test_an_index_of_no_batch_spoils_its_sum():
     assert cover({"a": {0, 7}}, 2) == ((), ("a",), {0, 1})
 
 
-def test_nobody_has_nothing():
+def test_no_peers_cover_nothing():
     assert cover({}, 2) == ((), (), {0, 1})
 
 
@@ -50,7 +50,7 @@ def test_kept_sums_are_disjoint_and_missing_is_the_rest(counted):
 
 
 @given(LEDGERS)
-def test_who_is_dropped_overlaps_what_is_kept_or_is_of_another_batch(counted):
+def test_a_dropped_peer_overlaps_the_kept_ones_or_is_of_another_batch(counted):
     kept = cover(counted, BATCH)
     held = set().union(*(counted[name] for name in kept.keep))
     for name in kept.drop:

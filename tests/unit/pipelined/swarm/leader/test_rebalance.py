@@ -107,7 +107,7 @@ def test_a_stage_that_costs_more_gets_more_peers(sizes, data):
 
 
 @given(st.lists(st.dictionaries(st.text("ab", max_size=3), LOADS, max_size=6), min_size=1, max_size=5))
-def test_whatever_is_told_one_peer_moves_at_most_and_leaves_its_stage_one_that_serves(told):
+def test_at_most_one_peer_moves_and_its_stage_keeps_one(told):
     stages = [{f"{at}-{name}": load for name, load in stage.items()} for at, stage in enumerate(told)]
     decided = moves(stages)
     assert len(decided) <= 1

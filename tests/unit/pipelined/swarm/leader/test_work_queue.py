@@ -54,7 +54,7 @@ def test_it_says_how_long_its_step_was_computed():
         assert queue.took == took
 
 
-def test_who_has_it_no_longer_is_not_believed():
+def test_a_late_report_of_a_reassigned_microbatch_is_dropped():
     queue = WorkQueue(1, 1)
     queue.take("slow")
     queue.requeue(lambda slot: slot == "slow")
@@ -79,7 +79,7 @@ def test_what_was_handed_over_goes_with_its_successor():
     assert queue.left == 2
 
 
-def test_ledgers_overrule_what_trainers_told():
+def test_ledgers_overrule_reports():
     queue = WorkQueue(3, 2)
     through(queue)
     queue.reconcile([{1}, {1, 2}])
@@ -139,7 +139,7 @@ def test_what_was_given_to_two_is_given_to_a_third_only_after_twice_the_time():
     assert timed.queue.late_in() == 2 * 4.0
 
 
-def test_who_let_one_lie_holds_up_no_step_after():
+def test_a_slot_that_did_not_report_delays_no_later_step():
     timed = one_late()
     timed.through("good")
     after = Timed(3, latency=timed.latency)
@@ -148,14 +148,14 @@ def test_who_let_one_lie_holds_up_no_step_after():
     assert after.queue.complete
 
 
-def test_who_comes_back_is_believed_again():
+def test_a_slot_that_reports_again_is_no_longer_in_doubt():
     timed = one_late()
     timed.through("good")
     after = Timed(3, latency=timed.latency)
     assert [after.through("stuck"), after.through("stuck")] == [2, 0]
 
 
-def test_what_somebody_doubted_and_somebody_lost_had_is_to_be_had():
+def test_the_work_of_doubted_and_lost_slots_is_assigned_again():
     timed = one_late()
     timed.queue.take("lost")
     timed.queue.requeue(lambda slot: slot == "lost")
@@ -255,7 +255,7 @@ class Plain(WorkQueue):
 
 @given(st.lists(st.one_of(EVENTS, ANSWERS, st.tuples(st.just("wait"), st.floats(0, 9))), max_size=40))
 @settings(max_examples=200)
-def test_what_is_late_is_found_as_by_who_looks_through_all_that_is_given(events):
+def test_late_assignments_equal_a_full_search(events):
     """Of two assignments of one latency, the second only learns what is slow."""
     told = []
     for kind in (WorkQueue, Plain):
@@ -297,7 +297,7 @@ def test_an_answer_ends_the_doubt():
     assert not seen.doubts("slot")
 
 
-def test_who_is_gone_is_doubted_no_more():
+def test_a_departed_slot_is_no_longer_in_doubt():
     seen = latency()
     seen.doubt("t0/1")
     seen.forget(lambda slot: slot.startswith("t0/"))

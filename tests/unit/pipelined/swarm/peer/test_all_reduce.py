@@ -133,7 +133,7 @@ async def test_a_round_that_is_aborted_at_any_frame_ends_for_its_member_and_chan
 
 
 @pytest.mark.parametrize("note", [None, {}, [], [7], [[1]], [[2, None]], [[1, 7]], [[1, None]]])
-async def test_a_member_that_answers_what_nobody_can_read_ends_the_round_and_no_process(note):
+async def test_an_unreadable_reply_ends_the_round_and_no_process(note):
     async def respond(request):
         return Response((np.zeros(1),), note)
 
@@ -172,7 +172,7 @@ async def test_members_that_a_round_ends_for_name_the_two_between_which_it_faile
         assert failed_between(refused.value) == ("lost", "p1", "p2")
 
 
-async def test_a_round_aborted_before_it_began_is_none():
+async def test_a_round_aborted_before_it_began_does_not_begin():
     stage = Members(2, 3000)
     stage.rounds[0].abort("too late")
     with pytest.raises(Rejected, match="too late"):

@@ -15,7 +15,7 @@ from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.passes import Backward
 from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reduce, RoundMember
-from pipelined.swarm.records import Head
+from pipelined.swarm.records import Commit
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.delayed import late
 from tests.swarm.exact import WIDTH, ExactStage
@@ -63,14 +63,14 @@ class Successor:
         return Done()
 
 
-async def test_what_was_counted_of_a_step_is_nobodys_once_the_step_stands():
+async def test_counts_are_dropped_after_the_commit():
     """The successor's device was busy, and then took the step."""
 
     replica = new_replica()
     await replica.passes.backward(microbatch(0, 0))
     await replica.rounds.prepare(Prepare(NAME, 0))
     await replica.rounds.reduce(Reduce(NAME, (ME,), True))
-    following = await soon(replica.follow(Head(1, "m", 1, "1.1", [["p0"]], 1.0, lineage="a")))
+    following = await soon(replica.follow(Commit(1, "m", 1, "1.1", [["p0"]], 1.0, lineage="a")))
     inheriting = await soon(replica.succession.inherit(Inherit(0, "", X, np.array([5]), np.array([1.0]))))
     assert await following and replica.step == 1
     with pytest.raises(Rejected, match="step passed"):

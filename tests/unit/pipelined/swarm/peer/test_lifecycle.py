@@ -22,7 +22,7 @@ class Place:
 
 
 @pytest.mark.virtual
-async def test_it_is_due_a_second_after_the_last_announcement_and_only_where_a_trainer_asked():
+async def test_an_announcement_is_repeated_on_request_after_a_second():
     clock, place, calls = VirtualClock(), Place(), []
     presence = Presence("p0", "virtual://p0", "m", clock, lambda: calls.append(clock.now()), saver=None)
     await presence.announce(place, Phase.SERVING, 2)

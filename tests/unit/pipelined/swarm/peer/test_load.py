@@ -29,11 +29,11 @@ def taken(*works, until=10.0):
     return run_virtual(main())
 
 
-def test_who_has_nothing_to_do_has_no_load():
+def test_an_idle_peer_has_no_load():
     assert taken() == 0.0
 
 
-def test_who_is_idle_at_times_is_loaded_as_long_as_it_is_busy():
+def test_the_load_of_a_partly_idle_peer_is_its_busy_share():
     assert taken((1.0, 2.0), (2.0, 3.0)) == 0.4
 
 
@@ -41,7 +41,7 @@ def test_a_queue_that_empties_is_no_more_than_a_busy_time():
     assert taken((0.0, 5.0), (0.0, 5.0), (0.0, 5.0)) == 0.5
 
 
-def test_who_is_never_idle_is_loaded_by_what_always_waits():
+def test_the_load_of_a_busy_peer_is_its_shortest_queue():
     async def main():
         load = Load(VirtualClock())
         async with asyncio.TaskGroup() as tasks:

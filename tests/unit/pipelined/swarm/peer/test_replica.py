@@ -15,7 +15,7 @@ from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.passes import Backward, Forward
 from pipelined.swarm.protocol.rounds import Prepare, Reduce, Resume, RoundMember
-from pipelined.swarm.records import Head
+from pipelined.swarm.records import Commit
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.stage import Microbatch
 from tests.swarm.exact import WIDTH, ExactStage
@@ -78,7 +78,7 @@ async def test_a_leader_lost_while_a_sum_is_dropped_leaves_ledger_and_sum_alike(
     assert is_what_it_says(replica)
 
 
-async def test_what_is_asked_while_a_life_ends_is_not_counted():
+async def test_a_pass_during_the_end_of_an_incarnation_is_not_counted():
     replica = new_replica()
     await replica.passes.backward(microbatch(0))
     busy = asyncio.ensure_future(replica.passes.backward(microbatch(1)))
@@ -92,7 +92,7 @@ async def test_what_is_asked_while_a_life_ends_is_not_counted():
     assert not replica.stage.sums.any() and not replica.counted
 
 
-async def test_who_holds_a_stage_no_longer_computes_nothing_with_it():
+async def test_a_given_up_replica_computes_nothing():
     replica = new_replica()
     waiting = asyncio.ensure_future(replica.passes.backward(microbatch(1)))
     await asyncio.sleep(0)
@@ -113,7 +113,7 @@ async def test_a_peer_counts_again_after_any_round_that_came_before():
     assert replica.counted == {0} and is_what_it_says(replica)
 
 
-async def test_who_waited_with_an_earlier_round_does_not_undo_a_later_one():
+async def test_a_late_resume_does_not_undo_a_later_round():
     replica = new_replica()
     handing = asyncio.ensure_future(replica.succession.hand_over(None, Slow(), 60.0))
     await asyncio.sleep(0)
@@ -125,14 +125,14 @@ async def test_who_waited_with_an_earlier_round_does_not_undo_a_later_one():
     await replica.rounds.reduce(Reduce(RoundName(2, 1), (ME,), True))
 
 
-async def test_who_lags_one_step_behind_what_all_went_back_to_is_no_member_of_it():
-    assert not await new_replica().follow(Head(1, "exact", step=1, round="3.1", lineage="a"))
+async def test_a_peer_one_step_behind_a_rollback_has_no_part_in_it():
+    assert not await new_replica().follow(Commit(1, "exact", step=1, round="3.1", lineage="a"))
 
 
-async def test_a_step_is_taken_once_though_it_is_asked_for_again_while_it_is_taken():
+async def test_a_step_is_applied_once():
     """Who is cancelled in it does not wait for long, and in its next life may find the device still at it."""
 
-    replica, head = new_replica(), Head(1, "exact", 1, "1.1", [["p0"]], 1.0, lineage="a")
+    replica, head = new_replica(), Commit(1, "exact", 1, "1.1", [["p0"]], 1.0, lineage="a")
     await replica.passes.backward(microbatch(0))
     await replica.rounds.prepare(Prepare(NAME, 0))
     await replica.rounds.reduce(Reduce(NAME, (ME,), True))

@@ -295,7 +295,7 @@ def test_stages_that_would_share_a_parameter_are_refused():
 
 
 @pytest.mark.parametrize("cut", [(range(0, 3),), (range(0, 3), range(2, 6)), (range(0, 6), range(6, 6))])
-def test_a_cut_that_is_none_is_refused(cut: tuple[range, ...]):
+def test_an_invalid_cut_is_refused(cut: tuple[range, ...]):
     with pytest.raises(UsageError, match="layers: 6, cut:"):
         replace(EXACT, cut=cut)
 

@@ -48,7 +48,7 @@ def test_no_peer_is_ever_more_than_one_turn_ahead_of_another(seconds, turns, see
 
 @pytest.mark.parametrize("trainers", [1, 2, 5])
 @pytest.mark.parametrize("speeds", SPEEDS)
-def test_peers_with_queues_are_asked_in_proportion_to_their_speeds(speeds, trainers):
+def test_peers_with_queues_get_requests_in_proportion_to_their_speeds(speeds, trainers):
     of = names(len(speeds))
     fleet = Fleet(dict(zip(of, speeds, strict=True)), trainers)
     fleet.run(100 * sum(speeds))
@@ -115,7 +115,7 @@ def test_a_newcomer_to_many_trainers_soon_has_its_share_and_no_more():
     assert shares(fleet.run(1000), ["new"])[0] == pytest.approx(20, abs=1.5)
 
 
-def test_peers_that_nobody_has_measured_take_turns():
+def test_unmeasured_peers_take_turns():
     wiring = Wiring(1)
     for name in names(5):
         wiring.add(0, Party(name, 1))
@@ -154,7 +154,7 @@ def _noted(asked, party):
     return party
 
 
-def test_who_has_fewer_of_our_questions_is_picked_first_however_slow_it_seems():
+def test_the_peer_with_fewest_open_requests_is_picked_first():
     wiring, answers = wired([1.0, 1.5]), ExitStack()
     for _ in range(2):
         answers.enter_context(wiring.under_way(Party("peer-0", 1)))
@@ -163,7 +163,7 @@ def test_who_has_fewer_of_our_questions_is_picked_first_however_slow_it_seems():
     assert picked(wiring, 8)["peer-0"] > 4, "what was picked out of turn counts, too"
 
 
-def test_questions_to_who_has_left_or_came_anew_do_not_count():
+def test_requests_to_a_former_incarnation_do_not_count():
     wiring, answers = wired([1.0, 1.0]), ExitStack()
     answers.enter_context(wiring.under_way(Party("peer-0", 1)))
     wiring.add(0, Party("peer-0", 2))
@@ -237,7 +237,7 @@ def test_what_an_old_incarnation_is_blamed_for_late_does_not_fall_on_the_new_one
     assert wiring.expected(Party("peer-0", 2), "forward") == 1.0, "the machine is the same as before"
 
 
-def test_one_who_left_is_picked_no_more_and_what_it_still_sends_is_nothing():
+def test_a_departed_peer_is_not_picked_and_its_replies_are_ignored():
     wiring = wired([1.0, 1.0])
     wiring.remove(Party("peer-0", 1))
     wiring.observe(Party("peer-0", 1), "forward", 1.0)
@@ -253,7 +253,7 @@ def test_a_peer_that_moved_serves_its_new_stage_alone():
     assert [[party.address for party in wiring.peers(stage)] for stage in range(2)] == [["peer-1"], ["peer-0"]]
 
 
-def test_a_stage_says_when_it_will_have_somebody():
+def test_the_moment_at_which_a_stage_has_a_peer_again():
     wiring = Wiring(1)
     assert wiring.pick(0, "forward", 0.0) is None and wiring.returns(0, 0.0) == math.inf
     wiring.add(0, Party("peer-0", 1))
