@@ -18,7 +18,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
 from pipelined.membership.records import PEERS, Peer, Phase
 from pipelined.swarm.leader.rebalance import RebalanceTimer, moves
-from pipelined.swarm.placement import Placing
+from pipelined.swarm.placement import StageAssigner
 from pipelined.swarm.view import SwarmView
 
 
@@ -124,7 +124,7 @@ class _Swarm:
         name, registration = await self._stand()
         await self._hear()
         stages = len(self._alive)
-        placing = Placing(self._view, stages)
+        placing = StageAssigner(self._view, stages)
         stage = placing.stage_for(name) if self._policy.placed else self._draw.randrange(stages)
         await self._begin_to_fetch(name, registration, stage)
 

@@ -72,7 +72,7 @@ class Bans:
         self._bans[party.address] = _Ban(party.incarnation, seconds, now + seconds)
         return now + seconds
 
-    def returns(self, party: Party, now: float) -> float:
+    def available_at(self, party: Party, now: float) -> float:
         """The moment from which a party may receive requests; infinity until it has announced itself again."""
         ban = self._bans.get(party.address)
         if ban is None:

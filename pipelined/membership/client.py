@@ -32,7 +32,7 @@ class Node:
     clock: Clock
 
 
-class Asking:
+class PeerClient:
     """Sends the requests of one process to peers."""
 
     def __init__(self, endpoint: Endpoint, view: MembershipView):
@@ -56,7 +56,7 @@ class Asking:
             except Unreachable as error:
                 raise NoLongerValid(str(error)) from error
 
-    async def insist(self, peer: Peer, request: MemberRequest[Any]) -> None:
+    async def request_until_reply(self, peer: Peer, request: MemberRequest[Any]) -> None:
         """Repeat a request until a reply comes or the peer is gone.
 
         Raises:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import Nursery, beside
 from pipelined.aio.timeouts import with_timeout
-from pipelined.membership.client import Asking
+from pipelined.membership.client import PeerClient
 from pipelined.membership.messages import Status
 from pipelined.membership.records import Peer
 from pipelined.membership.view import NoLongerValid
@@ -44,14 +44,14 @@ class Probe:
         lease_s: seconds of a member's lease.
     """
 
-    def __init__(self, asking: Asking, clock: Clock, lease_s: float):
-        self.client, self.clock, self.patience_s = asking, RunningTimeClock(clock), SILENCE_LEASES * lease_s
+    def __init__(self, client: PeerClient, clock: Clock, lease_s: float):
+        self.client, self.clock, self.patience_s = client, RunningTimeClock(clock), SILENCE_LEASES * lease_s
 
     async def reaches(self, peer: Peer) -> bool:
         """Whether a member replies in time; also True if the process has left the swarm."""
         with suppress(Rejected):  # a rejection is a reply, too
             try:
-                await with_timeout(self.clock, self.patience_s, self.client.insist(peer, Status()))
+                await with_timeout(self.clock, self.patience_s, self.client.request_until_reply(peer, Status()))
             except TimeoutError:
                 return False
         return True

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelined.membership.client import Asking
+from pipelined.membership.client import PeerClient
 from pipelined.membership.records import Peer
 from pipelined.state.manifest import TransferError
 from pipelined.state.messages import FetchTotals, MissedTotals
@@ -29,7 +29,7 @@ class AppliedStep(NamedTuple):
 
 
 async def fetch_steps(
-    asking: Asking, donor: Peer, version: Version, like: np.ndarray, limit: float | None = None
+    client: PeerClient, donor: Peer, version: Version, like: np.ndarray, limit: float | None = None
 ) -> list[AppliedStep]:
     """Fetch the first steps that a donor applied after this version, in order; at least one.
 
@@ -41,7 +41,7 @@ async def fetch_steps(
         NoLongerValid: the donor is gone, or timed out.
         TransferError: the reply is malformed.
     """
-    reply = await asking.request(donor, FetchTotals(*version), limit)
+    reply = await client.request(donor, FetchTotals(*version), limit)
     return list(_steps_of(reply, version, like))
 
 

@@ -10,14 +10,14 @@ from typing import Any
 from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import registered
-from pipelined.membership.client import Asking, Node
+from pipelined.membership.client import Node, PeerClient
 from pipelined.membership.probe import Probe
 from pipelined.membership.records import OBSERVERS, Observer
 from pipelined.state.fetch import StateFetch
 from pipelined.state.versions import SavedStage, Version
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.peer import Build
-from pipelined.swarm.stages.delayed import late, settled
+from pipelined.swarm.stages.delayed import final_state, with_delayed_updates
 from pipelined.swarm.view import SwarmView
 
 SwarmSnapshot = list[tuple[SavedStage, Mapping[str, Any]]]
@@ -35,7 +35,7 @@ class SwarmObserver:
     def __init__(self, node: Node, build: Build, rules: Rules, device: Executor):
         self._node, self._build, self._rules, self._device = node, build, rules, device
         self._view = SwarmView(node.directory, node.clock)
-        self._probe = Probe(Asking(node.endpoint, self._view), node.clock, rules.lease_s)
+        self._probe = Probe(PeerClient(node.endpoint, self._view), node.clock, rules.lease_s)
 
     async def snapshot(self) -> SwarmSnapshot:
         """The state of every stage at the committed step; waits while a stage has no peer.
@@ -58,7 +58,7 @@ class SwarmObserver:
         return taken
 
     async def _all(self) -> SwarmSnapshot:
-        stages = [late(self._build(index), self._rules.delayed) for index in range(self._rules.stages)]
+        stages = [with_delayed_updates(self._build(index), self._rules.delayed) for index in range(self._rules.stages)]
         versions: list[Version | None] = [None] * len(stages)
         while any(version != self._view.head.version for version in versions):
             for index, stage in enumerate(stages):
@@ -74,4 +74,4 @@ class SwarmObserver:
                 versions[index] = await fetch.run()
         at = self._view.head.version
         saved_stages = [SavedStage(at.step, index, len(stages), at.lineage) for index in range(len(stages))]
-        return [(saved, settled(stage)) for saved, stage in zip(saved_stages, stages, strict=True)]
+        return [(saved, final_state(stage)) for saved, stage in zip(saved_stages, stages, strict=True)]

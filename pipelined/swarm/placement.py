@@ -22,7 +22,7 @@ from pipelined.swarm.view import SwarmView
 from transports.rpc import Endpoint, Party, Rejected, Unreachable
 
 
-class Choosing:
+class StageRequest:
     """A newcomer's requests for a stage.
 
     Args:
@@ -33,21 +33,21 @@ class Choosing:
     def __init__(self, name: str, endpoint: Endpoint, view: SwarmView, clock: Clock, stages: int):
         self._name, self._endpoint, self._view, self._clock, self._stages = name, endpoint, view, clock, stages
 
-    async def choose(self, registration: Registration) -> int:
+    async def send(self, registration: Registration) -> int:
         """Announce this peer, and send requests to the leader until a leader replies with a stage.
 
         Raises:
             LeaseLost, CutOff: as `Directory.transact`. UsageError: the leader has another version of the protocol.
         Cost: a round trip with the directory and, at the same time, one with the leader.
         """
-        news = {CAME + self._name: self._endpoint.address.encode()}
+        announcement = {CAME + self._name: self._endpoint.address.encode()}
         async with Nursery() as tasks:
-            tasks.create_task(self._view.directory.transact({}, news, lease=registration.lease))
-            stage = await self._told()
+            tasks.create_task(self._view.directory.transact({}, announcement, lease=registration.lease))
+            stage = await self._request_stage()
         return stage
 
-    async def _told(self) -> int:
-        said = ""
+    async def _request_stage(self) -> int:
+        reported = "", ""
         while True:
             await self._view.wait_for(lambda: self._view.leader is not None)
             leader = self._view.leader
@@ -56,7 +56,7 @@ class Choosing:
                     stage = (await send(self._endpoint, leader.address, GetStage(self._name))).stage
                 if stage < self._stages:
                     return stage
-                why = f"it said stage {stage}, and the model has {self._stages}"
+                why = f"the leader assigned stage {stage}, but the model has {self._stages} stages"
             except NoLongerValid:
                 continue
             except Rejected as rejection:
@@ -64,13 +64,13 @@ class Choosing:
                 why = str(rejection)
             except Unreachable as error:
                 why = str(error)
-            if (told := f"{leader.name}: {why}") != said:  # warn once a reason: the request is sent five times a second
-                said = told
+            if (leader.name, why) != reported:  # warn once a reason: the request is sent five times a second
+                reported = leader.name, why
                 warn("no stage given", peer=self._name, leader=leader.name, why=why)
             await self._clock.sleep(RETRY_S)
 
 
-class Placing:
+class StageAssigner:
     """The leader's replies to newcomers.
 
     Args:
@@ -80,7 +80,7 @@ class Placing:
     def __init__(self, view: SwarmView, stages: int):
         self._view, self._stages = view, stages
 
-    async def place(self, request: GetStage, sender: Party) -> AssignedStage:
+    async def assign(self, request: GetStage, sender: Party) -> AssignedStage:
         """Reply to one newcomer with its stage.
 
         Raises:
@@ -110,8 +110,8 @@ class Placing:
 
     def _saved(self, name: str) -> set[int]:
         """The stages that a peer has saved at the head's version; empty if it has saved all of them."""
-        told, version = self._view.saved.get(name), self._view.head.version if self._view.head else None
-        saved_stages = told.all() if told else []
+        record, version = self._view.saved.get(name), self._view.head.version if self._view.head else None
+        saved_stages = record.all() if record else []
         mine = {saved.stage for saved in saved_stages if saved.version == version and saved.stages == self._stages}
         return mine if len(mine) < self._stages else set()
 

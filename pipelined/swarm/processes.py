@@ -84,7 +84,7 @@ class TrainerProcess:
             OtherModel: the swarm trains another model. Else the first error of any of its parts.
         """
         serve(self._endpoint, GetWork, self.leader.work)
-        serve(self._endpoint, GetStage, self.leader.place)
+        serve(self._endpoint, GetStage, self.leader.assign)
         serve(self._endpoint, Status, self._status)
         await _beside(self._over(), self.view.follow(), self._live(), _failure(self._endpoint))
 

@@ -100,12 +100,12 @@ class Reference:
 
     def score(self, step, held_out):
         """Mean loss over so many microbatches of validation data."""
-        settled = step + self._delayed  # with all that was summed
-        self.weights(settled, 0)
+        final_state = step + self._delayed  # with all that was summed
+        self.weights(final_state, 0)
         losses = []
         for index in range(self._batch, self._batch + held_out):
             (x,), (labels,) = data(Microbatch(step, index))
-            for weights in self._weights[settled]:
+            for weights in self._weights[final_state]:
                 x = (x + weights) % BASE
             losses += ((x[: len(labels)] + labels) % BASE).tolist()
         return sum(losses) / len(losses)

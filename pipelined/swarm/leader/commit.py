@@ -13,7 +13,7 @@ from pipelined.aio.backoff import Backoff
 from pipelined.aio.clock import Clock
 from pipelined.aio.events import emit, warn
 from pipelined.aio.nursery import Nursery
-from pipelined.membership.client import Asking
+from pipelined.membership.client import PeerClient
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.commit_round import CommitRound, Cover, Failed, Failure
@@ -49,7 +49,7 @@ class CommitLoop:
         self,
         view: SwarmView,
         rules: Rules,
-        client: Asking,
+        client: PeerClient,
         *,
         term: Term,
         assignments: Assignments,
@@ -120,7 +120,7 @@ class CommitLoop:
     async def _resume(self, attempt: CommitRound, covers: Sequence[Cover], queue: WorkQueue, pause: float) -> None:
         """Have every peer count again until no microbatch is missing; meanwhile repeat the request to silent peers."""
         async with Nursery() as tasks:
-            resuming = tasks.create_task(self._connectivity.during(attempt.resume(covers), attempt.name, attempt.asked))
+            resuming = tasks.create_task(self._connectivity.during(attempt.resume(covers), attempt.name, attempt.peers))
             self._assignments.notify()
             await self._clock.sleep(pause)
             await self._connectivity.during(self._assignments.wait_until_complete(queue), attempt.name)

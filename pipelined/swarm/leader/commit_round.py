@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
-from pipelined.membership.client import Asking
+from pipelined.membership.client import PeerClient
 from pipelined.membership.messages import RoundName
 from pipelined.membership.reasons import Blame, Reason
 from pipelined.membership.records import Peer
@@ -108,14 +108,15 @@ class CommitRound:
         beyond_codec: by stage, why the codec could not carry its sums; no member is at fault.
     """
 
-    def __init__(self, name: RoundName, step: int, batch: int, members: Sequence[Sequence[Peer]], asking: Asking):
+    def __init__(self, name: RoundName, step: int, batch: int, members: Sequence[Sequence[Peer]], client: PeerClient):
         self.name, self._step, self._batch = name, step, batch
-        self.asked, self._asking = members, asking
-        self.replies: list[dict[str, PeerCounts]] = []
+        self.peers, self._client = members, client
+        self.replies: list[dict[str, Prepared]] = []
         self.digests: list[bytes] = []
-        self._said: list[Failure] = []
+        self._failures: list[Failure] = []
         self.beyond_codec: dict[int, str] = {}
-        self._took, self._plain, self._refused = 0.0, frozenset[int](), dict[str, NoLongerValid | Rejected]()
+        self._prepare_seconds, self._uncoded = 0.0, frozenset[int]()
+        self._rejections = dict[str, NoLongerValid | Rejected]()
 
     @property
     def failures(self) -> list[Failure]:
@@ -125,14 +126,14 @@ class CommitRound:
         counts against the reporting member and the member that it had the report from. So no member can have two
         others evicted by a false report.
         """
-        own = {(each.stage, each.members) for each in self._said if each.by in each.members}
-        return [each if (each.stage, each.members) in own else _unconfirmed(each) for each in self._said]
+        own = {(each.stage, each.members) for each in self._failures if each.by in each.members}
+        return [each if (each.stage, each.members) in own else _unconfirmed(each) for each in self._failures]
 
     async def prepare(self) -> list[Cover]:
         """Have every peer stop counting and report its counts. Returns by stage which of their sums to keep."""
-        self.replies, began = [{} for _ in self.asked], asyncio.get_running_loop().time()
+        self.replies, began = [{} for _ in self.peers], asyncio.get_running_loop().time()
         async with Nursery() as tasks:
-            for stage, peers in enumerate(self.asked):
+            for stage, peers in enumerate(self.peers):
                 for peer in peers:
                     tasks.create_task(self._ask_prepared(stage, peer, began))
         return [
@@ -145,22 +146,22 @@ class CommitRound:
         A peer that did not reply to `prepare` may have received it, and counts nothing until it receives `resume`.
         """
         async with Nursery() as tasks:
-            for peers, covered in zip(self.asked, covers, strict=True):
+            for peers, covered in zip(self.peers, covers, strict=True):
                 for peer in peers:
                     tasks.create_task(self._ask_to_resume(peer, peer.name not in covered.drop))
 
-    async def reduce(self, covers: Sequence[Cover], within: float, plain: Set[int] = frozenset()) -> list[float]:
+    async def reduce(self, covers: Sequence[Cover], within: float, uncoded: Set[int] = frozenset()) -> list[float]:
         """Sum at all stages at once. Returns the squares of the totals' norms, by stage.
 
         Args:
             within: seconds over which the sum is spread while nothing waits for it; 0: something waits for it.
-            plain: stages that sum without a codec.
+            uncoded: stages that sum without a codec.
         Raises:
             Failed: a member was lost, or the squares of a stage's members differ.
             Diverged: members of a stage hold different totals.
             UsageError: the totals are not finite.
         """
-        self._plain = plain
+        self._uncoded = uncoded
         with suppress(TimeoutError):
             async with asyncio.timeout(None) as self._summing, Nursery() as tasks:
                 stages = [
@@ -170,9 +171,9 @@ class CommitRound:
                     ]
                     for stage, (each, covered) in enumerate(zip(self.replies, covers, strict=True))
                 ]
-        if self._refused:
+        if self._rejections:
             self._end_if_diverged()
-            whys = [f"{name}: {error}" for name, error in self._refused.items()]
+            whys = [f"{name}: {error}" for name, error in self._rejections.items()]
             raise Failed(
                 "; ".join(whys[:MOST_NAMED]) + (f"; and {len(whys) - MOST_NAMED} more" if whys[MOST_NAMED:] else "")
             )
@@ -192,14 +193,14 @@ class CommitRound:
             named = dict(zip(self.replies[stage], each, strict=True))
             pairs = [pair for pair in combinations(named, 2) if named[pair[0]] != named[pair[1]]]
             why = f"the squares of one total differ at stage {stage} (lowest: {min(each)!r}, highest: {max(each)!r})"
-            self._said += [Failure(stage, frozenset(pair), why, pair[0]) for pair in pairs]
+            self._failures += [Failure(stage, frozenset(pair), why, pair[0]) for pair in pairs]
             whys += [why] if pairs else []
         if whys:
             raise Failed("; ".join(whys[:MOST_NAMED]))
 
     def missing(self, covers: Sequence[Cover]) -> list[Sequence[int] | None]:
         """By stage, the microbatches that the sums lack; None where no requested peer replied, as its sum may exist."""
-        every = zip(self.asked, self.replies, covers, strict=True)
+        every = zip(self.peers, self.replies, covers, strict=True)
         return [covered.missing if said or not asked else None for asked, said, covered in every]
 
     def members(self) -> list[Members]:
@@ -208,9 +209,9 @@ class CommitRound:
 
     async def _ask_prepared(self, stage: int, peer: Peer, began: float) -> None:
         try:
-            counts = await self._asking.request(peer, Prepare(self.name, self._step))
-            self.replies[stage][peer.name] = PeerCounts(peer, counts.by_index(), counts.load)
-            self._took = asyncio.get_running_loop().time() - began
+            counts = await self._client.request(peer, Prepare(self.name, self._step))
+            self.replies[stage][peer.name] = Prepared(peer, counts.by_index(), counts.load)
+            self._prepare_seconds = asyncio.get_running_loop().time() - began
         except NoLongerValid:
             return
         except Rejected as rejection:
@@ -226,21 +227,21 @@ class CommitRound:
         """
         peers = [reply.peer for _, reply in sorted(self.replies[stage].items())]
         members = tuple(RoundMember(each.name, each.address, each.incarnation) for each in peers)
-        keep, coded = peer.name in covered.keep, stage not in self._plain
+        keep, coded = peer.name in covered.keep, stage not in self._uncoded
         try:
-            summed = await self._asking.request(peer, Reduce(self.name, members, keep, within, coded))
+            summed = await self._client.request(peer, Reduce(self.name, members, keep, within, coded))
             return summed.square, summed.digest
         except (NoLongerValid, Rejected) as error:
             if Reason.of(error) is Reason.NOT_FINITE:
                 raise self._diverged(peer.name, error) from error
-            self._take_down(stage, peer, error)
+            self._record_failure(stage, peer, error)
             if self._summing.when() is None:
-                self._summing.reschedule(asyncio.get_running_loop().time() + self._took)
+                self._summing.reschedule(asyncio.get_running_loop().time() + self._prepare_seconds)
             return None
 
-    def _take_down(self, stage: int, peer: Peer, error: NoLongerValid | Rejected) -> None:
-        self._refused[peer.name] = error
-        if Reason.of(error) is Reason.BEYOND_CODEC and stage not in self._plain:
+    def _record_failure(self, stage: int, peer: Peer, error: NoLongerValid | Rejected) -> None:
+        self._rejections[peer.name] = error
+        if Reason.of(error) is Reason.BEYOND_CODEC and stage not in self._uncoded:
             self.beyond_codec[stage] = str(error)
         else:
             self._note(stage, peer, error)
@@ -248,9 +249,9 @@ class CommitRound:
     def _end_if_diverged(self) -> None:
         """Raises UsageError: no member of a stage has finite sums. If one has, only the others are at fault."""
         for replies in self.replies:
-            reasons = {Reason.of(self._refused.get(name)) for name in replies}
+            reasons = {Reason.of(self._rejections.get(name)) for name in replies}
             if reasons == {Reason.PART_NOT_FINITE}:
-                raise self._diverged(*min(self._refused.items()))
+                raise self._diverged(*min(self._rejections.items()))
 
     def _diverged(self, name: str, error: NoLongerValid | Rejected) -> UsageError:
         fact = f"the gradients of step {self._step} add up to no finite number ({name}: {error})"
@@ -260,13 +261,13 @@ class CommitRound:
         """Record which members failed: the two that a refusal names, or else the peer that replied."""
         named, why = parties_of(error), f"{peer.name}: {error}"
         if not named or not self.replies[stage].keys() >= set(named):
-            self._said.append(Failure(stage, frozenset([peer.name]), why, peer.name))
+            self._failures.append(Failure(stage, frozenset([peer.name]), why, peer.name))
         else:
-            self._said.append(Failure(stage, frozenset(named), why, peer.name, named[0]))
+            self._failures.append(Failure(stage, frozenset(named), why, peer.name, named[0]))
 
     async def _ask_to_resume(self, peer: Peer, keep: bool) -> None:
         with suppress(Rejected):  # the peer has received a request of another round
-            await self._asking.insist(peer, Resume(self.name, keep))
+            await self._client.request_until_reply(peer, Resume(self.name, keep))
 
 
 def _unconfirmed(failure: Failure) -> Failure:

@@ -18,7 +18,7 @@ from pipelined.aio.latency import UNKNOWN, TimeoutEstimator
 from pipelined.aio.nursery import Nursery, beside
 from pipelined.aio.timeouts import with_timeout
 from pipelined.directory import Conflict, CutOff
-from pipelined.membership.client import Asking
+from pipelined.membership.client import PeerClient
 from pipelined.membership.evictions import choose_evictions
 from pipelined.membership.messages import RoundName
 from pipelined.membership.probe import Probe
@@ -44,9 +44,9 @@ MOST_LEASES = 16
 class ConnectivityCheck:
     """The checks of one trainer, over all its terms as leader."""
 
-    def __init__(self, view: SwarmView, asking: Asking, rules: Rules, clock: Clock):
-        self._view, self._asking, self._rules, self._clock = view, asking, rules, clock
-        self._probe, self._resigned = Probe(asking, clock, rules.lease_s), False
+    def __init__(self, view: SwarmView, client: PeerClient, rules: Rules, clock: Clock):
+        self._view, self._client, self._rules, self._clock = view, client, rules, clock
+        self._probe, self._resigned = Probe(client, clock, rules.lease_s), False
         self._history, self._sums = History(), TimeoutEstimator(rules.lease_s)
 
     async def during(
@@ -80,13 +80,14 @@ class ConnectivityCheck:
             failures = [each for failed in blamed for each in failed if each.stage == stage]
             peers = view.holding(stage)
             alone = {name for each in failures if len(each.members) == 1 for name in each.members}
-            said = {peer.name: _partners(peer.name, failures) for peer in peers if peer.name not in alone}
+            reports = {peer.name: _partners(peer.name, failures) for peer in peers if peer.name not in alone}
             if not failures:
                 continue
             why = f"{MOST_FAILED} attempts failed; the last: {failures[-1].why}"
             with suppress(Conflict, CutOff):  # the members changed, or the directory is cut off: make further attempts
                 self._history.failed(each.members for each in failures)
-                await self._evict(term, stage, choose_evictions(peers, said, self._history.partners), said.keys(), why)
+                evicted = choose_evictions(peers, reports, self._history.partners)
+                await self._evict(term, stage, evicted, reports.keys(), why)
         return True
 
     def summed(self, members: Sequence[Sequence[str]], seconds: float) -> None:
@@ -98,7 +99,7 @@ class ConnectivityCheck:
             if not self._history.remembers(name):
                 del evictions[name]
 
-    async def stand_back(self) -> None:
+    async def wait_after_resignation(self) -> None:
         """After giving up leadership, wait one lease, so that another trainer can lead."""
         if self._resigned:
             self._resigned = False
@@ -112,7 +113,6 @@ class ConnectivityCheck:
             passed += pause
             if members is not None:
                 emit("round lasts", round=str(name), seconds=passed, peers=sum(map(len, members)))
-            pause = min(2 * pause, MOST_LEASES * self._rules.lease_s)
             with suppress(Conflict, CutOff):  # the members changed, or the directory is cut off: check again
                 await self._check(name, members, spread)
 
@@ -124,24 +124,26 @@ class ConnectivityCheck:
         if self._is_to_resign(here, unreachable):
             await self._resign(name.term)
         elif members is not None:
-            said = await self._said(name, [peer for peers in here for peer in peers if peer.name not in unreachable])
+            reachable = [peer for peers in here for peer in peers if peer.name not in unreachable]
+            reports = await self._reports(name, reachable)
             limit = lambda name: self._limit(name, spread)  # noqa: E731
-            waits = overdue(said, limit)
-            cuts = {each: waits[each].union(said[each].silent) for each in said}
+            waits = overdue(reports, limit)
+            unreached = {each: waits[each].union(reports[each].silent) for each in reports}
             for stage, peers in enumerate(here):
                 names = {peer.name for peer in peers}
-                held = {other for each in names & said.keys() for other in waits[each].difference(said[each].silent)}
+                reporting = names & reports.keys()
+                held = {other for each in reporting for other in waits[each].difference(reports[each].silent)}
                 why = WITHHELD.format(seconds=min(map(limit, held))) if held else UNREACHED
-                self._history.failed({each, other} for each in names for other in cuts.get(each, ()) if other in names)
-                goes = choose_evictions(peers, cuts, self._history.partners)
-                await self._evict(name.term, stage, goes, said.keys(), why)
+                self._history.failed({each, other} for each in names for other in names & unreached.get(each, set()))
+                evicted = choose_evictions(peers, unreached, self._history.partners)
+                await self._evict(name.term, stage, evicted, reports.keys(), why)
 
     def _limit(self, name: str, spread: float) -> float:
         """Seconds for which a member may contribute nothing to a sum; doubled for each earlier eviction in a row."""
         least = max(UNKNOWN * self._rules.lease_s, self._sums.limit or 0.0) + spread
         return least * 2 ** min(self._history.evictions(name), MOST_DOUBLINGS)
 
-    async def _said(self, name: RoundName, peers: Sequence[Peer]) -> dict[str, Reach]:
+    async def _reports(self, name: RoundName, peers: Sequence[Peer]) -> dict[str, Reach]:
         """The replies by name; a missing member could not be reached."""
         async with Nursery() as tasks:
             asked = {peer.name: tasks.create_task(self._ask(name, peer)) for peer in peers}
@@ -151,8 +153,8 @@ class ConnectivityCheck:
         """A peer's reply; None: unreachable. A member that has left, or refuses to reply, reports no other member."""
         try:
             patience = 2 * self._probe.patience_s
-            asking = self._asking.request(peer, ReportReach(name))
-            return await with_timeout(self._probe.clock, patience, asking)
+            request = self._client.request(peer, ReportReach(name))
+            return await with_timeout(self._probe.clock, patience, request)
         except TimeoutError:
             return None
         except (NoLongerValid, Rejected):
@@ -169,9 +171,9 @@ class ConnectivityCheck:
         warn("leadership given up", term=term, why="no peer of a stage, or less than half of all peers, can be reached")
         await self._view.directory.transact({LEADER: term}, {}, [LEADER])
 
-    async def _evict(self, term: int, stage: int, peers: Sequence[Peer], said: Set[str], why: str) -> None:
+    async def _evict(self, term: int, stage: int, peers: Sequence[Peer], reports: Set[str], why: str) -> None:
         """Evict these peers, if another serving peer of the stage replied and stays."""
-        stays = [peer for peer in self._view.serving(stage) if peer.name in said and peer not in peers]
+        stays = [peer for peer in self._view.serving(stage) if peer.name in reports and peer not in peers]
         for peer in peers if stays else ():
             seconds = await self._evict_one(term, peer, stays[0])
             warn("peer evicted", peer=peer.name, stage=stage, seconds=seconds, why=why)

@@ -18,7 +18,7 @@ from pipelined.aio.notifier import Notifier
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import Conflict, CutOff
 from pipelined.directory.registration import Registration
-from pipelined.membership.client import Asking, Node
+from pipelined.membership.client import Node, PeerClient
 from pipelined.membership.fields import Malformed
 from pipelined.membership.reasons import Reason
 from pipelined.membership.records import LEADER, LeaderRecord
@@ -33,7 +33,7 @@ from pipelined.swarm.leader.rebalance import Moves, RebalanceTimer
 from pipelined.swarm.leader.recovery import EmergencyReassignment, Rollback
 from pipelined.swarm.leader.term import LeadershipLost, Term
 from pipelined.swarm.leader.work_queue import WorkQueue
-from pipelined.swarm.placement import Placing
+from pipelined.swarm.placement import StageAssigner
 from pipelined.swarm.protocol.work import AssignedStage, GetStage, GetWork, WorkItem
 from pipelined.swarm.records import HEAD, LOST, Commit, LostStages
 from pipelined.swarm.view import SwarmView
@@ -60,11 +60,12 @@ class Leader:
         rollback: Rollback,
         steps: int | None = None,
     ):
-        clock, client = node.clock, Asking(node.endpoint, view)
+        clock, client = node.clock, PeerClient(node.endpoint, view)
         self._me = LeaderRecord(node.name, node.endpoint.address)
         self._view, self._rules, self._clock = view, rules, clock
         self._term, self._rollback, self._changed = Term(view, clock), rollback, Notifier()
-        self._reassignment, self._placing = EmergencyReassignment(view, rules, clock), Placing(view, rules.stages)
+        self._reassignment = EmergencyReassignment(view, rules, clock)
+        self._assigner = StageAssigner(view, rules.stages)
         self._evaluations = Evaluations(view, rules, clock, steps, self._changed)
         self._assignments = Assignments(view, self._evaluations, self._changed)
         self._connectivity = ConnectivityCheck(view, client, rules, clock)
@@ -103,7 +104,7 @@ class Leader:
         """
         directory, view = self._view.directory, self._view
         while True:
-            await self._connectivity.stand_back()
+            await self._connectivity.wait_after_resignation()
             await view.wait_for(lambda: view.leader in (None, self._me) and self._can_begin)
             try:
                 term = self._term.number = await directory.transact(
@@ -147,7 +148,7 @@ class Leader:
                 return item
             await self._wait_for_work(self._assignments.late_in)
 
-    async def place(self, request: GetStage, sender: Party) -> AssignedStage:
+    async def assign(self, request: GetStage, sender: Party) -> AssignedStage:
         """Reply to a newcomer with the stage that it is to hold.
 
         Raises:
@@ -155,7 +156,7 @@ class Leader:
         """
         if self._view.leader != self._me:
             raise Rejected(Reason.NOT_LEADING)
-        return await self._placing.place(request, sender)
+        return await self._assigner.assign(request, sender)
 
     async def _lead(self) -> None:
         """Take step after step, while departed members' assignments are freed.
@@ -210,7 +211,7 @@ class Leader:
 
     async def _first_head(self) -> Commit:
         """The first head of a swarm: before the first step, or at the step that a former run saved."""
-        return self._head_at(await self._rollback.needed()) if self._rollback.resume else self._head_at(None)
+        return self._head_at(await self._rollback.wait()) if self._rollback.resume else self._head_at(None)
 
     async def _next_head(self, head: Commit, revision: int, queue: WorkQueue, known: bool) -> Commit:
         """The head after this one: of the next step, of a rollback of all stages, or of moves to a deserted stage.
@@ -220,8 +221,8 @@ class Leader:
         """
         async with Nursery() as tasks:
             step = tasks.create_task(self._take_step(head, revision, queue, known))
-            rollback = tasks.create_task(self._rollback.needed())
-            moves = tasks.create_task(self._reassignment.needed())
+            rollback = tasks.create_task(self._rollback.wait())
+            moves = tasks.create_task(self._reassignment.wait())
             await asyncio.wait((step, rollback, moves), return_when=asyncio.FIRST_COMPLETED)
             for task in (step, rollback, moves):
                 task.cancel()

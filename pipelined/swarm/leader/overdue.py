@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping
 from pipelined.swarm.protocol.rounds import Reach
 
 
-def overdue(said: Mapping[str, Reach], limit: Callable[[str], float]) -> dict[str, frozenset[str]]:
+def overdue(reports: Mapping[str, Reach], limit: Callable[[str], float]) -> dict[str, frozenset[str]]:
     """By the name of a member, the others for which it has waited too long.
 
     Args:
-        said: replies by name; a missing member could not be reached.
+        reports: replies by name; a missing member could not be reached.
         limit: returns the seconds for which the member of this name may contribute nothing.
     """
     waits = dict[str, frozenset[str]]()
-    for name, each in said.items():
+    for name, each in reports.items():
         parts = {other for other, seconds in each.parts.items() if seconds > limit(other)}
         owing = {other for other, seconds in each.totals.items() if seconds > limit(other)}
-        waits[name] = frozenset(parts | {other for other in owing if other in said and not said[other].parts})
+        waits[name] = frozenset(parts | {other for other in owing if other in reports and not reports[other].parts})
     return waits

@@ -31,18 +31,18 @@ class Rollback:
         self._view, self._stages, self._clock, self.resume = view, rules.stages, clock, resume
         self._patience_s = PATIENCE_LEASES * rules.lease_s
 
-    async def needed(self) -> SavedStage:
+    async def wait(self) -> SavedStage:
         """Wait until the swarm must roll back, and can. Returns the saved step."""
         while True:
-            await self._view.wait_for(self._must)
+            await self._view.wait_for(self._rollback_due)
             try:
-                async with self._view.while_holds(self._must):
+                async with self._view.while_holds(self._rollback_due):
                     await self._clock.sleep(self._patience_s)
                     return self._latest()
             except NoLongerValid:
                 continue
 
-    def _must(self) -> bool:
+    def _rollback_due(self) -> bool:
         view = self._view
         lost = view.head is None or any(self._lost(stage) for stage in range(self._stages))
         return lost and self._latest() is not None
@@ -67,27 +67,27 @@ class EmergencyReassignment:
     def __init__(self, view: SwarmView, rules: Rules, clock: Clock):
         self._view, self._rules, self._clock = view, rules, clock
 
-    async def needed(self) -> dict[str, int]:
+    async def wait(self) -> dict[str, int]:
         """Wait until a peer must change stage. Returns the peers' new stages by name.
 
         A lost stage gets a peer only after two leases: a peer that was cut off may return, or a new one join.
         """
         while True:
-            await self._view.wait_for(lambda: bool(self._calls()))
+            await self._view.wait_for(lambda: bool(self._reassignments()))
             try:
-                async with self._view.while_holds(lambda: bool(self._calls())):
-                    parting = any(self._parts(stage) for stage in self._calls().values())
-                    await self._clock.sleep(0.0 if parting else PATIENCE_LEASES * self._rules.lease_s)
-                    return self._calls()
+                async with self._view.while_holds(lambda: bool(self._reassignments())):
+                    draining = any(self._is_draining(stage) for stage in self._reassignments().values())
+                    await self._clock.sleep(0.0 if draining else PATIENCE_LEASES * self._rules.lease_s)
+                    return self._reassignments()
             except NoLongerValid:
                 continue
 
-    def _calls(self) -> dict[str, int]:
+    def _reassignments(self) -> dict[str, int]:
         head = self._view.head
         if not self._rules.rebalance_s or head is None:
             return {}
         stages = range(self._rules.stages)
-        deserted = [stage for stage in stages if not self._view.census.is_kept(stage) and self._can_be_had(stage)]
+        deserted = [stage for stage in stages if not self._view.census.is_kept(stage) and self._state_available(stage)]
         calls = moves(self._stages()) if deserted else {}
         return {name: stage for name, stage in calls.items() if stage in deserted and head.moves.get(name) != stage}
 
@@ -99,17 +99,17 @@ class EmergencyReassignment:
             for stage in range(self._rules.stages)
         ]
 
-    def _can_be_had(self, stage: int) -> bool:
+    def _state_available(self, stage: int) -> bool:
         """Whether a moved peer can get the stage's state: from a draining peer, or, where no peer holds it, from a step
         that this run saved, or, before the first step, by building it.
         """
         if self._view.holding(stage):
-            return self._parts(stage)
+            return self._is_draining(stage)
         if self._view.head.version.is_untrained:
             return True
         run = self._view.head.version.run
         saved_stages = [saved for each in self._view.saved.values() for saved in each.all()]
         return common_step(saved for saved in saved_stages if saved.version.run == run) is not None
 
-    def _parts(self, stage: int) -> bool:
+    def _is_draining(self, stage: int) -> bool:
         return any(peer.phase == Phase.DRAINING for peer in self._view.serving(stage))

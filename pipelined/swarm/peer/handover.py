@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from pipelined.membership.client import Asking
+from pipelined.membership.client import PeerClient
 from pipelined.membership.fields import MOST, Malformed
 from pipelined.membership.messages import Done, RoundName
 from pipelined.membership.reasons import Reason
@@ -19,13 +19,13 @@ from pipelined.swarm.protocol.rounds import Inherit
 from transports.rpc import Rejected
 
 
-class Succession:
+class Handover:
     """Sends one replica's sum to a successor, and adds another replica's sum to its own."""
 
     def __init__(self, state: StageState):
         self._state = state
 
-    async def find_successor(self, others: Iterable[Peer], asking: Asking, limit: float) -> str | None:
+    async def find_successor(self, others: Iterable[Peer], client: PeerClient, limit: float) -> str | None:
         """Send this peer's sum to one of these peers. Returns the successor's name; None: no peer accepted it.
 
         Args:
@@ -33,11 +33,11 @@ class Succession:
         """
         for other in others:
             with suppress(NoLongerValid, Rejected):
-                await self.hand_over(other, asking, limit)
+                await self.hand_over(other, client, limit)
                 return other.name
         return None
 
-    async def hand_over(self, successor: Peer, asking: Asking, limit: float) -> None:
+    async def hand_over(self, successor: Peer, client: PeerClient, limit: float) -> None:
         """Send this peer's sum to another peer; nothing is counted here meanwhile.
 
         Raises:
@@ -51,7 +51,7 @@ class Succession:
         try:
             sums, losses = await state.counted()
             indices, values = np.array(list(losses), np.int64), np.array(list(losses.values()), np.float64)
-            await asking.request(successor, Inherit(*state.version, sums, indices, values), limit)
+            await client.request(successor, Inherit(*state.version, sums, indices, values), limit)
             await state.drop()
         finally:
             state.handing_over, state.ledger.frozen = False, None

@@ -19,7 +19,7 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.events import warn
 from pipelined.directory import Conflict
 from pipelined.directory.registration import Registration
-from pipelined.membership.client import Asking
+from pipelined.membership.client import PeerClient
 from pipelined.membership.records import EVICTED, Peer, Phase
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.state.saver import Saver
@@ -178,12 +178,12 @@ class Drain:
         """Whether no other peer has the stage's state."""
         return all(peer.name == self._name for peer in self._view.holding(stage))
 
-    async def find_successor(self, replica: Replica, asking: Asking) -> str | None:
+    async def find_successor(self, replica: Replica, client: PeerClient) -> str | None:
         """Send this peer's sum to another peer of the stage. Returns its name; None: no need, or no time."""
         view = self._view
         while replica.counted and view.trainers and not view.cut_off and await replica.follow(view.head):
             limit = max(RETRY_S, self.left_s)
-            successor = await replica.succession.find_successor(view.serving(replica.index), asking, limit)
+            successor = await replica.handover.find_successor(view.serving(replica.index), client, limit)
             if successor is not None or self.left_s <= 0:
                 return successor
             await view.next_change(RETRY_S)

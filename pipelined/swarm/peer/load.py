@@ -22,10 +22,10 @@ class Load:
     def __init__(self, clock: Clock):
         self._clock, self.waiting = clock, 0
         self._since = self._seen = clock.now()
-        self._busy, self._least = 0.0, 0
+        self._busy_s, self._least = 0.0, 0
 
     @contextmanager
-    def one(self) -> Iterator[None]:
+    def busy(self) -> Iterator[None]:
         """Count one more piece of work while the block runs."""
         self._change(1)
         try:
@@ -33,20 +33,20 @@ class Load:
         finally:
             self._change(-1)
 
-    def take(self) -> float:
+    def read_and_reset(self) -> float:
         """The load since the last call: up to 1 the share of busy time, else the smallest number of waiting pieces."""
         self._change(0)
         passed = self._seen - self._since
-        load = float(self._least) if self._least or passed <= 0 else self._busy / passed
-        self._since, self._busy, self._least = self._seen, 0.0, self.waiting
+        load = float(self._least) if self._least or passed <= 0 else self._busy_s / passed
+        self._since, self._busy_s, self._least = self._seen, 0.0, self.waiting
         return load
 
-    def told(self) -> dict[str, float]:
+    def status(self) -> dict[str, float]:
         """The present state, for status."""
         return {"waiting": self.waiting}
 
     def _change(self, by: int) -> None:
         now = self._clock.now()
-        self._busy += (now - self._seen) if self.waiting else 0.0
+        self._busy_s += (now - self._seen) if self.waiting else 0.0
         self._seen, self.waiting = now, self.waiting + by
         self._least = min(self._least, self.waiting)

@@ -117,7 +117,7 @@ class Passes:
             except (ValueError, TypeError) as error:
                 raise Malformed(str(error)) from error
 
-        with self.load.one():
+        with self.load.busy():
             result, *_ = await self._state.device.run(op, current)
         self.done[f"{op}s"] += 1
         return result

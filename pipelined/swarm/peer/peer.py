@@ -15,7 +15,7 @@ from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.registration import Registration, registered
-from pipelined.membership.client import Asking, Node
+from pipelined.membership.client import Node, PeerClient
 from pipelined.membership.messages import Status
 from pipelined.membership.probe import Probe
 from pipelined.membership.records import PEERS, Phase
@@ -26,24 +26,16 @@ from pipelined.state.saver import Saver, choose_saver
 from pipelined.state.store import CheckpointStore
 from pipelined.state.versions import Version
 from pipelined.swarm.config import OtherModel, Rules
-from pipelined.swarm.peer.catch_up import catch_up, late_and_on_time
-from pipelined.swarm.peer.lifecycle import (
-    GRACE_S,
-    Drain,
-    PeerEvent,
-    PeerEvicted,
-    PeerState,
-    Presence,
-    Readmission,
-    state_after,
-)
+from pipelined.swarm.peer.catch_up import catch_up, split_by_last_step
+from pipelined.swarm.peer.lifecycle import GRACE_S, Drain, PeerEvicted, Presence, Readmission
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.service import PeerService
 from pipelined.swarm.peer.stage_state import StageState
-from pipelined.swarm.placement import Choosing
+from pipelined.swarm.peer.states import Event, PeerState, state_after
+from pipelined.swarm.placement import StageRequest
 from pipelined.swarm.records import Commit
 from pipelined.swarm.stages.codec import Coding
-from pipelined.swarm.stages.delayed import late
+from pipelined.swarm.stages.delayed import with_delayed_updates
 from pipelined.swarm.stages.stage import SwarmStage
 from pipelined.swarm.view import SwarmView
 from transports import Block
@@ -85,15 +77,15 @@ class StagePeer:
         self.name, self._build, self._rules, self._endpoint, self._view = name, build, rules, endpoint, view
         self._clock, self._device, self._wanted = clock, DeviceWatchdog(device, rules.lease_s), config.stage
         self._coding = Coding(rules.codec, config.threads)
-        self._asking = Asking(endpoint, view)
-        self._probe = Probe(self._asking, clock, rules.lease_s)
+        self._client = PeerClient(endpoint, view)
+        self._probe = Probe(self._client, clock, rules.lease_s)
         self._readmission = Readmission(name, view, clock, rules.lease_s)
         self._saver = Saver(config.store, config.save_every, config.threads, view.notify)
         self._presence = Presence(name, endpoint.address, rules.digest, clock, view.notify, saver=self._saver)
         self._service = PeerService(
             endpoint, view, presence=self._presence, saver=self._saver, probe=self._probe, device=self._device
         )
-        self._choosing = Choosing(name, endpoint, view, clock, rules.stages)
+        self._stage_request = StageRequest(name, endpoint, view, clock, rules.stages)
         self._drain, self._state = Drain(name, view, clock, config.grace_s), PeerState.OUTSIDE
 
     @property
@@ -120,10 +112,10 @@ class StagePeer:
                 try:
                     await self._readmission.stay_away(self._is_needed)
                     async with AsyncExitStack() as stack:
-                        if (registration := await self._come(stack)) is not None:
+                        if (registration := await self._acquire_lease(stack)) is not None:
                             self._on(PeerEvent.LISTED)
                             stack.callback(self._on, PeerEvent.UNLISTED)
-                            await self._live_as_member(registration)
+                            await self._run_registration(registration)
                 except (LeaseLost, CutOff) as error:
                     warn("membership lost", peer=self.name, why=str(error) or type(error).__name__)
                     await self._clock.sleep(RETRY_S)
@@ -137,7 +129,7 @@ class StagePeer:
         """Drain (after a preemption notice); the last peer of a stage waits for another, see `Drain`."""
         self._drain.request()
 
-    async def _come(self, stack: AsyncExitStack) -> Registration | None:
+    async def _acquire_lease(self, stack: AsyncExitStack) -> Registration | None:
         """Wait for a lease and for the name; None: it is to leave, and has nothing to hand over."""
         key, seconds, mine = PEERS + self.name, self._rules.lease_s, self._endpoint.address
         with suppress(NoLongerValid):
@@ -146,13 +138,13 @@ class StagePeer:
                 return await stack.enter_async_context(waiting)
         return None
 
-    async def _live_as_member(self, registration: Registration) -> None:
+    async def _run_registration(self, registration: Registration) -> None:
         """Raises LeaseLost; PeerEvicted: the directory has no record of this peer any more."""
         try:
             member = self._view.while_holds(lambda: self._readmission.is_member(registration))
             async with member as scope, Nursery() as tasks:
                 leaving = tasks.create_task(self._leave_in_time(scope))
-                await self._live(registration)
+                await self._serve_stage(registration)
                 leaving.cancel()
         except NoLongerValid:
             if not self._readmission.is_member(registration):
@@ -176,17 +168,17 @@ class StagePeer:
         lost = not self._view.serving(self.replica.index) if self.replica else bool(self._view.lost)
         return self._drain.requested or lost
 
-    async def _live(self, registration: Registration) -> None:
+    async def _serve_stage(self, registration: Registration) -> None:
         """Hold one stage until the lease is lost, the peer leaves, or it must move to another stage."""
         await self._saver.list_saved()
         await self._saver.publish(registration)
-        if not await self._comes_to_serve(registration):
+        if not await self._join_stage(registration):
             return
         while not self._drain.may_go(self.replica.index):
             head, before = self._view.head, self.replica.version
             if not await self.replica.follow(head) and not await self._catch_up(head):
                 self._on(PeerEvent.OUTDATED)
-                if not await self._comes_to_serve(registration):
+                if not await self._join_stage(registration):
                     return
                 continue
             if self.replica.version != before:
@@ -200,18 +192,18 @@ class StagePeer:
                 and await self._can_be_spared(head)
             ):
                 self._wanted = target
-                self._let_go()
+                self._drop_replica()
                 return
-            self.replica.donor.update_receivers(*late_and_on_time(self.replica, head, self._view))
+            self.replica.donor.update_receivers(*split_by_last_step(self.replica, head, self._view))
             self._take_notice()
             due = self._presence.due_s
             if due <= 0 or self._presence.is_outdated(self._state.phase):
-                await self._say(registration)
+                await self._announce(registration)
             else:
                 await self._view.next_change(min(due, self._drain.left_s))
         await self._hand_over(registration)
 
-    async def _comes_to_serve(self, registration: Registration) -> bool:
+    async def _join_stage(self, registration: Registration) -> bool:
         """Get the state of a stage, and announce it. Returns False: it is to leave and has no replica."""
         view = self._view
         try:
@@ -220,18 +212,18 @@ class StagePeer:
                 if view.head.model != self._rules.digest:
                     raise OtherModel(self._rules.digest, view.head.model)
                 self._service.incarnation = registration.incarnation
-                await self._come_to_hold(registration)
+                await self._obtain_state(registration)
         except NoLongerValid:
             if self._drain.requested:
                 return False
             raise
         self._on(PeerEvent.ARRIVED)
         self._take_notice()
-        await self._say(registration)
+        await self._announce(registration)
         return True
 
     async def _catch_up(self, head: Commit) -> bool:
-        return await catch_up(self.replica, head, self._view, self._asking, self._rules.lease_s)
+        return await catch_up(self.replica, head, self._view, self._client, self._rules.lease_s)
 
     async def _can_be_spared(self, head: Commit) -> bool:
         """Whether another peer of the stage stays, has this step's state, and replies.
@@ -242,27 +234,27 @@ class StagePeer:
         others = [peer for peer in self._view.serving(index) if peer.phase == Phase.SERVING]
         for other in (peer for peer in others if peer.name not in {self.name, *head.moves}):
             with suppress(NoLongerValid, Rejected):
-                status = await self._asking.request(other, Status(), limit=self._rules.lease_s)
+                status = await self._client.request(other, Status(), limit=self._rules.lease_s)
                 if head.had_member(other.name, index) or status.facts.get("step") == head.step:
                     return True
         return False
 
-    async def _come_to_hold(self, registration: Registration) -> None:
+    async def _obtain_state(self, registration: Registration) -> None:
         """Get the current state of this peer's stage; it keeps the state that it has, as far as that is current."""
         replica = self.replica
         if replica:
             index = replica.index
-            await self._say(registration)
+            await self._announce(registration)
             await self._view.wait_for(lambda: self._view.revision >= registration.revision)
             await replica.follow(self._view.head)  # it may have been committed while this peer was no member
-            await replica.start_afresh()
+            await replica.discard_counts()
         else:
-            index = await self._choosing.choose(registration) if self._wanted is None else self._wanted
+            index = await self._stage_request.send(registration) if self._wanted is None else self._wanted
             self._view.add(index)  # before the record is put: what is read from now on includes the stage's peers
             await registration.put(self._presence.record(registration, self._state.phase, index))
             await self._view.follow_stages({index})
-        stage, version = (replica.stage, replica.version) if replica else (self._built(index), Version(0, ""))
-        self._let_go()
+        stage, version = (replica.stage, replica.version) if replica else (self._build_stage(index), Version(0, ""))
+        self._drop_replica()
         self._view.notify()  # the replica is gone: a peer that is to leave need not wait for the fetch
         self._service.joining = StateFetch(
             stage,
@@ -287,8 +279,8 @@ class StagePeer:
         self._service.replica = Replica(state, self._endpoint, self._coding)
         self._service.open(self._rules.batch)
 
-    def _built(self, index: int) -> SwarmStage:
-        return late(self._build(index), self._rules.delayed)
+    def _build_stage(self, index: int) -> SwarmStage:
+        return with_delayed_updates(self._build(index), self._rules.delayed)
 
     async def _load_saved(
         self, registration: Registration, version: Version, layout: Layout
@@ -315,7 +307,7 @@ class StagePeer:
         if self._drain.requested and self._state is PeerState.SERVING:
             self._on(PeerEvent.NOTICED)
 
-    async def _say(self, registration: Registration, successor: str = "") -> None:
+    async def _announce(self, registration: Registration, successor: str = "") -> None:
         """Announce the present state."""
         await self._presence.announce(registration, self._state.phase, self.replica.index, successor)
 
@@ -324,15 +316,15 @@ class StagePeer:
         replica = self.replica
         self._take_notice()
         self._on(PeerEvent.RELIEVED)
-        await self._say(registration)
+        await self._announce(registration)
         last = self._drain.is_last(replica.index)
-        if not last and (successor := await self._drain.find_successor(replica, self._asking)):
-            await self._say(registration, successor)
+        if not last and (successor := await self._drain.find_successor(replica, self._client)):
+            await self._announce(registration, successor)
         if last and self._saver.saves and replica.step > 0:
             await self._saver.save(self._tasks, replica.as_saved(), replica.copy)
-        self._let_go()
+        self._drop_replica()
 
-    def _let_go(self) -> None:
+    def _drop_replica(self) -> None:
         if self.replica:
             self.replica.give_up("its peer holds it no longer")
         self._service.replica = None

@@ -12,7 +12,7 @@ from pipelined.state.donor import Donor, copied
 from pipelined.state.messages import StateManifest
 from pipelined.state.steps import AppliedStep
 from pipelined.state.versions import SavedStage, Version
-from pipelined.swarm.peer.handover import Succession
+from pipelined.swarm.peer.handover import Handover
 from pipelined.swarm.peer.passes import Passes
 from pipelined.swarm.peer.rounds import RoundService
 from pipelined.swarm.peer.stage_state import StageState
@@ -29,7 +29,7 @@ class Replica:
         state: of the stage, at the version that it has.
 
     Attributes:
-        passes, rounds, succession, donor: they serve its requests.
+        passes, rounds, handover, donor: they serve its requests.
         load: the work that waits for its device.
     """
 
@@ -39,7 +39,7 @@ class Replica:
         self.passes = Passes(self._state, coding)
         self.load = self.passes.load
         self.rounds = RoundService(self._state, self.load, endpoint, Coding(state.rules.sums_codec, coding.threads))
-        self.succession, self.donor = Succession(self._state), Donor(state.stage, state.device, coding.beside)
+        self.handover, self.donor = Handover(self._state), Donor(state.stage, state.device, coding.beside)
 
     @property
     def step(self) -> int:
@@ -68,9 +68,9 @@ class Replica:
         """A copy of its state, made between two pieces of work."""
         return (await self._state.device.run("copy", lambda: copied(self.stage.state())))[0]
 
-    async def start_afresh(self) -> None:
+    async def discard_counts(self) -> None:
         """Discard what was counted, and stop counting: no leader relies on the counts of a former incarnation."""
-        self.rounds.abort("its peer begins another life")
+        self.rounds.abort("this peer rejoined under another incarnation")
         self._state.ledger.frozen = self._state.next_ledger.frozen = RoundName(MOST, 0)
         await self._state.drop(next_too=True)
 
@@ -92,7 +92,7 @@ class Replica:
 
     async def apply_missed(self, steps: Sequence[AppliedStep]) -> None:
         """Apply steps that were committed without this peer, which continues to serve; discard its counts of them."""
-        self.rounds.abort("the step stands without this peer")
+        self.rounds.abort("the step was committed without this peer")
         for step in steps:
             await self._take(step, self.version.lineage if self._rules.delayed else step.after.lineage)
 
@@ -108,7 +108,7 @@ class Replica:
             if not self._rules.delayed:
                 self.stage.clear()
             state.go_on(step.after, parameter_version)
-            self.rounds.forget()
+            self.rounds.release_total()
 
         await self._state.device.run("step", take)
         self._state.changed.notify_all()

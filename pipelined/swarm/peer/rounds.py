@@ -53,21 +53,21 @@ class RoundService:
         Raises:
             Rejected: "old round" (another trainer leads), "step passed", "behind".
         """
-        name, state = self._led(request.round), self._state
+        name, state = self._check_round(request.round), self._state
         await state.reached(request.step)
         await state.until(lambda: not state.handing_over)
-        self._led(name)  # a later round may have begun meanwhile
+        self._check_round(name)  # a later round may have begun meanwhile
         self.abort("another round began")
         state.ledger.frozen = name
         await state.device.run("prepare", lambda: None)  # wait for the pass in progress
         indices = sorted(state.ledger.losses)
         losses = [state.ledger.losses[index] for index in indices]
-        return Counts(self._load.take(), np.array(indices, np.int64), np.array(losses, np.float64))
+        return Counts(self._load.read_and_reset(), np.array(indices, np.int64), np.array(losses, np.float64))
 
     async def resume(self, request: Resume) -> Done:
         """Count again; first discard everything counted, if the leader's request says so."""
-        name, ledger = self._led(request.round), self._state.ledger
-        self.abort("the step goes on")
+        name, ledger = self._check_round(request.round), self._state.ledger
+        self.abort("the leader resumed counting")
         if ledger.frozen is not None and ledger.frozen <= name:
             if not request.keep:
                 await self._state.drop()
@@ -81,7 +81,7 @@ class RoundService:
             Rejected: "old round", "not prepared", "lost" or "round aborted" (with the two members between which it
                 failed), "not finite" (the total), "part not finite", "beyond codec" (sum again with `coded` False).
         """
-        name, members, state = self._led(request.round), request.members, self._state
+        name, members, state = self._check_round(request.round), request.members, self._state
         me = [at for at, member in enumerate(members) if member.name == state.name]
         if state.ledger.frozen != name or len(me) != 1:
             raise Rejected(Reason.NOT_PREPARED, round=str(name))
@@ -117,7 +117,7 @@ class RoundService:
         """The total of the round of this name, as records have it; None if this peer does not hold it."""
         return self._summed[1] if self._summed is not None and str(self._summed[0]) == round_name else None
 
-    def forget(self) -> None:
+    def release_total(self) -> None:
         """Free the total."""
         self._summed = None
 
@@ -134,7 +134,7 @@ class RoundService:
             return stage.sums
         return (await self._state.device.run("copy", lambda: stage.sums.copy()))[0]
 
-    def _led(self, name: RoundName) -> RoundName:
+    def _check_round(self, name: RoundName) -> RoundName:
         """The round's name. Raises Rejected: an earlier name than the last received comes from a former leader."""
         if name < self._term:
             raise Rejected(Reason.OLD_ROUND, round=str(name))

@@ -101,7 +101,7 @@ class PeerService:
             Reduce: Served(lambda here, request, _: self._in_time(here.rounds.reduce(request))),
             ReportReach: Served(lambda here, request, _: self._report_reach(here, request)),
             SendPart: Served(lambda here, request, sender: here.rounds.chunk(request, sender), chunk, 2 * UNDER_WAY),
-            Inherit: Served(lambda here, request, _: here.succession.inherit(request), sums + 16 * batch, 1),
+            Inherit: Served(lambda here, request, _: here.handover.inherit(request), sums + 16 * batch, 1),
             FetchManifest: Served(lambda here, _, sender: self._in_time(here.manifest(sender))),
             FetchChunk: Served(
                 lambda here, request, sender: here.donor.chunk(request, sender), most_waiting=2 * UNDER_WAY
@@ -150,7 +150,7 @@ class PeerService:
         donor = self.joining.donor if self.joining else ""
         holds, done = {}, {"forwards": 0, "backwards": 0}
         if replica is not None:
-            holds = {"step": replica.step, "counted": len(replica.counted), **replica.load.told()}
+            holds = {"step": replica.step, "counted": len(replica.counted), **replica.load.status()}
             done = replica.passes.done
         traffic = {
             "sent": endpoint.bytes_sent,

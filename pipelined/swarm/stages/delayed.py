@@ -38,14 +38,14 @@ class Pending(NamedTuple):
     scale: float
 
 
-def late(stage: SwarmStage, delayed: bool) -> SwarmStage:
+def with_delayed_updates(stage: SwarmStage, delayed: bool) -> SwarmStage:
     """Wrap a stage so that its updates are delayed, if they are to be."""
     return DelayedStage(stage) if delayed else stage
 
 
-def settled(stage: SwarmStage) -> Mapping[str, Any]:
+def final_state(stage: SwarmStage) -> Mapping[str, Any]:
     """A stage's own state with every summed gradient applied: the result of a finished training."""
-    return stage.settled() if isinstance(stage, DelayedStage) else stage.state()
+    return stage.final_state() if isinstance(stage, DelayedStage) else stage.state()
 
 
 @dataclass
@@ -160,8 +160,8 @@ class DelayedStage:
         self.step = self._holds = step
         self._other, self._pending = None, Pending(step - 1, total, scale) if scale else None
 
-    def settled(self) -> Mapping[str, Any]:
-        """As the function `settled`."""
+    def final_state(self) -> Mapping[str, Any]:
+        """As the function `final_state`."""
         self._hold(self.step + 1)
         return self._stage.state()
 

@@ -31,7 +31,7 @@ LEAST_S = 1e-9
 """Smallest expected time of a request, so that a peer that replies at once still gets only its turn."""
 
 
-class AnswerTimes:
+class ReplyTimes:
     """The reply times of one stage's peers, forward and backward apart.
 
     Source: SWARM, Appendix C, Algorithm 1, lines 2, 8 and 30; a newcomer's estimate is our own.
@@ -85,7 +85,7 @@ LEAST_HEAP = 16
 """Entries that a heap may have in addition to twice the valid ones."""
 
 
-class Wiring:
+class Router:
     """One trainer's choice of peers.
 
     Args:
@@ -99,7 +99,7 @@ class Wiring:
 
     def __init__(self, stages: int, seed: Any = 0):
         draw = random.Random(str(seed))
-        self._lines = [_Line(AnswerTimes(), draw) for _ in range(stages)]
+        self._queues = [_StageQueue(ReplyTimes(), draw) for _ in range(stages)]
         self._stages: dict[str, int] = {}
         self._bans = Bans()
 
@@ -112,23 +112,23 @@ class Wiring:
         Raises:
             ValueError: the stage does not exist; nothing is changed.
         """
-        if not 0 <= stage < len(self._lines):
-            raise ValueError(f"{party.address} cannot serve stage {stage} of {len(self._lines)}")
+        if not 0 <= stage < len(self._queues):
+            raise ValueError(f"{party.address} cannot serve stage {stage} of {len(self._queues)}")
         if (before := self._stages.get(party.address, stage)) != stage:
-            self._lines[before].remove(party.address)
+            self._queues[before].remove(party.address)
         self._stages[party.address] = stage
-        self._lines[stage].add(party)
+        self._queues[stage].add(party)
 
     def remove(self, party: Party) -> None:
         """Remove a peer that has left. Does nothing if another incarnation of it is a member now."""
-        line = self._line(party)
-        if line is not None:
-            line.remove(party.address)
+        queue = self._queue(party)
+        if queue is not None:
+            queue.remove(party.address)
             del self._stages[party.address]
 
     def pick(self, stage: int, which: Pass, now: float) -> Party | None:
-        """The peer to use next; None while all peers of the stage are banned, or it has none: see `returns`."""
-        return self._lines[stage].pick(which, self._bans, now)
+        """The peer to use next; None while all peers of the stage are banned, or it has none: see `available_at`."""
+        return self._queues[stage].pick(which, self._bans, now)
 
     def observe(self, party: Party, which: Pass, seconds: float) -> None:
         """Record the seconds from a request to the last byte of its reply.
@@ -138,9 +138,9 @@ class Wiring:
         Raises:
             ValueError: the seconds are negative or not finite.
         """
-        line = self._line(party)
-        if line is not None:
-            line.times.observe(party.address, which, seconds)
+        queue = self._queue(party)
+        if queue is not None:
+            queue.times.observe(party.address, which, seconds)
 
     @contextmanager
     def under_way(self, party: Party) -> Iterator[None]:
@@ -160,19 +160,19 @@ class Wiring:
         Returns: the moment from which another incarnation is picked; `now` if nothing was changed.
         """
         stage = self._stages.get(party.address)
-        if stage is not None and self._lines[stage].members[party.address] != party:
+        if stage is not None and self._queues[stage].members[party.address] != party:
             return now
         until = self._bans.ban(party, now)
-        self._bans.forget({member for line in self._lines for member in line.members.values()}, now)
+        self._bans.forget({member for queue in self._queues for member in queue.members.values()}, now)
         return until
 
-    def returns(self, stage: int, now: float) -> float:
+    def available_at(self, stage: int, now: float) -> float:
         """The first moment at which the stage has a peer to pick, if nothing changes: `now`, later, or infinity."""
-        return min((self._bans.returns(party, now) for party in self.peers(stage)), default=float("inf"))
+        return min((self._bans.available_at(party, now) for party in self.peers(stage)), default=float("inf"))
 
     def peers(self, stage: int) -> Iterator[Party]:
         """The members that serve a stage, including banned ones."""
-        return iter(self._lines[stage].members.values())
+        return iter(self._queues[stage].members.values())
 
     def expected(self, party: Party, which: Pass) -> float:
         """Expected seconds of a member's reply.
@@ -180,25 +180,25 @@ class Wiring:
         Raises:
             KeyError: it is no member under this incarnation.
         """
-        line = self._line(party)
-        if line is None:
+        queue = self._queue(party)
+        if queue is None:
             raise KeyError(party)
-        return line.times.expected(party.address, which)
+        return queue.times.expected(party.address, which)
 
     def banned(self, now: float) -> Mapping[str, float]:
         """Remaining seconds of the bans, by address."""
         return self._bans.remaining(now)
 
     def _count(self, party: Party, more: int) -> None:
-        line = self._line(party)
-        if line is not None:
-            line.count(party.address, more)
+        queue = self._queue(party)
+        if queue is not None:
+            queue.count(party.address, more)
 
-    def _line(self, party: Party) -> "_Line | None":
-        """The stage's line with this party, if it is a member under this very incarnation."""
+    def _queue(self, party: Party) -> "_StageQueue | None":
+        """The stage's queue with this party, if it is a member under this very incarnation."""
         stage = self._stages.get(party.address)
-        line = None if stage is None else self._lines[stage]
-        return line if line is not None and line.members[party.address] == party else None
+        queue = None if stage is None else self._queues[stage]
+        return queue if queue is not None and queue.members[party.address] == party else None
 
 
 class _Entry(NamedTuple):
@@ -210,7 +210,7 @@ class _Entry(NamedTuple):
     address: str
 
 
-class _Line:
+class _StageQueue:
     """The peers of one stage: first those with the fewest open requests, and of these the one with the least
     accumulated seconds.
 
@@ -218,13 +218,13 @@ class _Line:
     stay in the heap until they reach its top.
     """
 
-    def __init__(self, times: AnswerTimes, draw: random.Random):
+    def __init__(self, times: ReplyTimes, draw: random.Random):
         self.times, self._draw = times, draw
         self.members: dict[str, Party] = {}
         self._heap: list[_Entry] = []
         self._entries: dict[str, _Entry] = {}
         self._under_way = Counter[str]()
-        self._outside: set[str] = set()
+        self._banned: set[str] = set()
 
     def add(self, party: Party) -> None:
         if self.members.get(party.address) == party:
@@ -238,7 +238,7 @@ class _Line:
         del self.members[address]
         self.times.remove(address)
         self._entries.pop(address, None)
-        self._outside.discard(address)
+        self._banned.discard(address)
         del self._under_way[address]
 
     def count(self, address: str, more: int) -> None:
@@ -247,19 +247,19 @@ class _Line:
             self._put(address, self._entries[address].seconds)
 
     def pick(self, which: Pass, bans: Bans, now: float) -> Party | None:
-        for address in [each for each in self._outside if bans.returns(self.members[each], now) <= now]:
+        for address in [each for each in self._banned if bans.available_at(self.members[each], now) <= now]:
             self._enter(address)
         while self._first() is not None:
             _, seconds, _, address = heapq.heappop(self._heap)
             del self._entries[address]
-            if bans.returns(self.members[address], now) <= now:
+            if bans.available_at(self.members[address], now) <= now:
                 self._put(address, seconds + self.times.expected(address, which))
                 return self.members[address]
-            self._outside.add(address)
+            self._banned.add(address)
         return None
 
     def _enter(self, address: str) -> None:
-        self._outside.discard(address)
+        self._banned.discard(address)
         self._entries.pop(address, None)
         self._put(address, 0.0 if self._first() is None else self._heap[0].seconds)
 

@@ -20,7 +20,7 @@ from pipelined.aio.events import emit, warn
 from pipelined.aio.latency import TimeoutEstimator
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
-from pipelined.membership.client import Asking, Node
+from pipelined.membership.client import Node, PeerClient
 from pipelined.membership.messages import Reply, send
 from pipelined.membership.reasons import Next, Reason
 from pipelined.membership.records import Peer
@@ -30,7 +30,7 @@ from pipelined.swarm.protocol.passes import Announce, Backward, Evaluate, Forwar
 from pipelined.swarm.protocol.work import GetWork, Score, WorkItem, WorkReport
 from pipelined.swarm.stages.codec import Coded
 from pipelined.swarm.stages.stage import Microbatch
-from pipelined.swarm.trainer.routing import Pass, Wiring
+from pipelined.swarm.trainer.routing import Pass, Router
 from pipelined.swarm.view import SwarmView
 from transports.rpc import Party, Rejected, Unreachable
 
@@ -68,12 +68,12 @@ class SwarmTrainer:
     def __init__(self, node: Node, view: SwarmView, data: Data, rules: Rules, slots: int):
         self.name, self._stages, self._data, self._slots = node.name, rules.stages, data, slots
         self._endpoint, self._view, self._clock = node.endpoint, view, node.clock
-        self._wiring = Wiring(rules.stages, seed=node.name)
-        self._asking = Asking(node.endpoint, view)
+        self._router = Router(rules.stages, seed=node.name)
+        self._client = PeerClient(node.endpoint, view)
         self._patience = {(n, topic): TimeoutEstimator(rules.lease_s) for n in range(rules.stages) for topic in TOPICS}
         self.done, self.answers = 0, Counter[str]()
         self._ends = deque[float](maxlen=RECENT)
-        self._unheard, self._non_finite = set[Party](), 0
+        self._banned_asked, self._non_finite = set[Party](), 0
 
     async def run(self, incarnation: int) -> None:
         """Train under this incarnation until cancelled."""
@@ -90,37 +90,37 @@ class SwarmTrainer:
             "done": self.done,
             "rate": round((len(self._ends) - 1) / passed, 3) if passed else 0.0,
             "answers": dict(self.answers),
-            "banned": {name: round(left, 3) for name, left in self._wiring.banned(now).items()},
+            "banned": {name: round(left, 3) for name, left in self._router.banned(now).items()},
         }
 
     async def _follow(self) -> None:
-        """Keep the wiring up to date with the peers that serve."""
+        """Keep the router up to date with the peers that serve."""
         known, seen = [dict[str, Party]() for _ in range(self._stages)], [-1] * self._stages
         with self._view.census.departures() as gone:
             for name in self.answers.keys() - self._view.peers.keys():
                 del self.answers[name]
             while True:
                 changes = [self._view.census.changes(stage) for stage in range(self._stages)]
-                self._wire([stage for stage in range(self._stages) if changes[stage] != seen[stage]], known)
+                self._route([stage for stage in range(self._stages) if changes[stage] != seen[stage]], known)
                 for name in {each.name for each in gone} - self._view.peers.keys():
                     self.answers.pop(name, None)
                 gone.clear()
                 seen = changes
                 await self._view.next_change()
 
-    def _wire(self, stages: Sequence[int], known: list[dict[str, Party]]) -> None:
-        """Update the wiring with the peers of these stages; `known` has the last update by stage and address."""
+    def _route(self, stages: Sequence[int], known: list[dict[str, Party]]) -> None:
+        """Update the router with the peers of these stages; `known` has the last update by stage and address."""
         before = {address: (stage, party) for stage in stages for address, party in known[stage].items()}
         for stage in stages:
             known[stage] = {peer.address: self._party(peer) for peer in self._view.serving(stage)}
         now = {address: (stage, party) for stage in stages for address, party in known[stage].items()}
         for _, party in (before[address] for address in before.keys() - now.keys()):
-            self._wiring.remove(party)
+            self._router.remove(party)
         for stage, party in (each for address, each in now.items() if each != before.get(address)):
-            self._wiring.add(stage, party)
+            self._router.add(stage, party)
 
     def _party(self, peer: Peer) -> Party:
-        """A peer as the wiring identifies it: by address and announcement, so that it differs after another one."""
+        """A peer as the router identifies it: by address and announcement, so that it differs after another one."""
         return Party(peer.address, self._view.record_revisions[peer.name])
 
     async def _work(self, incarnation: int, slot: int) -> None:
@@ -133,7 +133,7 @@ class SwarmTrainer:
                 async with self._view.while_holds(lambda leader=leader: self._view.leader == leader):
                     item = await send(self._endpoint, leader.address, request)
                 done = None  # received; until here it is sent again, and the leader counts it once
-                done = await self._while_it_stands(item)
+                done = await self._run_if_current(item)
             except NoLongerValid:
                 continue
             except Unreachable:
@@ -144,17 +144,17 @@ class SwarmTrainer:
                     done = None
                 await self._clock.sleep(RETRY_S)
 
-    async def _while_it_stands(self, item: WorkItem) -> WorkReport | None:
+    async def _run_if_current(self, item: WorkItem) -> WorkReport | None:
         """Take one microbatch through the stages. None: its step has passed, or the swarm rolled back."""
         try:
             async with self._view.while_holds(lambda: self._is_of_use(item)):
-                report = await (self._through(item) if item.stages else self._evaluated(item))
+                report = await (self._train_microbatch(item) if item.stages else self._evaluate_microbatch(item))
         except (NoLongerValid, StepPassed):
             return None
         except NonFinite as error:
             self._non_finite += 1
             if self._non_finite == MOST_NON_FINITE:
-                fact = f"{MOST_NON_FINITE} microbatches one after another came to nothing ({error})"
+                fact = f"{MOST_NON_FINITE} consecutive microbatches were not finite ({error})"
                 raise UsageError(f"{fact}; training has diverged: lower the learning rate") from error
             return None
         self.done, self._non_finite = self.done + 1, 0
@@ -167,7 +167,7 @@ class SwarmTrainer:
         ours = head is not None and (head.step, head.parameter_version) == (item.step, item.lineage)
         return ours or self._view.head_revision <= item.revision
 
-    async def _evaluated(self, item: WorkItem) -> WorkReport:
+    async def _evaluate_microbatch(self, item: WorkItem) -> WorkReport:
         """Forward only. Returns the sum of the losses, and the number of samples."""
         inputs, labels = self._data(item.which)
         flow: Coded = (tuple(inputs), None)
@@ -179,7 +179,7 @@ class SwarmTrainer:
         score = Score(math.fsum(losses), len(losses))
         return WorkReport(item.step, item.revision, item.index, {}, score)
 
-    async def _through(self, item: WorkItem) -> WorkReport:
+    async def _train_microbatch(self, item: WorkItem) -> WorkReport:
         """Forward, then backward. Returns by stage the peer that counted it."""
         inputs, labels = self._data(item.which)
         named = item.step, item.index, item.lineage
@@ -210,9 +210,9 @@ class SwarmTrainer:
             party, began = self._party(peer), self._clock.now()
             patience = self._patience[stage, request.topic]
             try:
-                with self._wiring.under_way(party):
+                with self._router.under_way(party):
                     limit = patience.limit_after(late)
-                    reply = await self._asking.request(peer, request, limit)
+                    reply = await self._client.request(peer, request, limit)
             except NoLongerValid as error:
                 late += 1
                 self._ban(peer, party, str(error) or f"gone, or no answer to {request.topic} in {limit:.3g} s")
@@ -221,7 +221,7 @@ class SwarmTrainer:
                 await self._after_rejection(peer, party, rejection, tried)
                 continue
             took = self._clock.now() - began
-            self._wiring.observe(party, passed, took)
+            self._router.observe(party, passed, took)
             patience.observe(took)
             if peer.name in self._view.peers:
                 self.answers[peer.name] += 1
@@ -250,12 +250,12 @@ class SwarmTrainer:
     def _ban(self, peer: Peer, party: Party, why: str) -> None:
         """Stop using this peer until it announces itself again, and request that."""
         now = self._clock.now()
-        seconds = self._wiring.ban(party, now) - now
-        if party not in self._unheard:
+        seconds = self._router.ban(party, now) - now
+        if party not in self._banned_asked:
             here = self._view.is_here(peer)  # else it left or died, as the directory says
             facts = {"peer": peer.name, "stage": peer.stage, "by": self.name, "seconds": seconds, "why": why}
             (warn if here else emit)("peer banned", **facts)
-            self._unheard.add(party)
+            self._banned_asked.add(party)
             self._tasks.create_task(self._ask_to_announce(peer, party))
 
     async def _ask_to_announce(self, peer: Peer, party: Party) -> None:
@@ -264,24 +264,24 @@ class SwarmTrainer:
         try:
             while self._view.is_here(peer) and self._party(peer) == party:
                 with suppress(NoLongerValid, Rejected):
-                    await self._asking.request(peer, Announce())
+                    await self._client.request(peer, Announce())
                 await self._view.next_change(backoff.next())
         finally:
-            self._unheard.discard(party)
+            self._banned_asked.discard(party)
 
     async def _pick(self, stage: int, which: Pass) -> Peer:
         """The next peer. Waits while the stage has none to pick; after a wait, picks even a banned one."""
         waited = False
         while True:
             now, serving = self._clock.now(), self._view.serving(stage)
-            party = self._wiring.pick(stage, which, now)
+            party = self._router.pick(stage, which, now)
             for peer in serving if party else ():
                 if self._party(peer) == party:
                     return peer
             if waited and party is None and serving:
-                banned = self._wiring.banned(now)
+                banned = self._router.banned(now)
                 return min(serving, key=lambda peer: banned.get(peer.address, 0.0))
-            left = min(RETRY_S, max(LEAST_PAUSE_S, self._wiring.returns(stage, now) - now))
+            left = min(RETRY_S, max(LEAST_PAUSE_S, self._router.available_at(stage, now) - now))
             await self._view.next_change(left if serving else math.inf)
             waited = True
 

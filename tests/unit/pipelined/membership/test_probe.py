@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.membership.client import Asking
+from pipelined.membership.client import PeerClient
 from pipelined.membership.messages import Status, StatusReply, serve
 from pipelined.membership.probe import SILENCE_LEASES, SLICES, Probe
 from pipelined.membership.records import Peer, Phase
@@ -26,7 +26,7 @@ class Two:
         self.other = Peer("other", address_of("other"), 1, 0, Phase.SERVING, "")
         self.view = MembershipView(None, self.clock)
         self.view.peers["other"] = self.other
-        self.probe = Probe(Asking(endpoint, self.view), self.clock, LEASE_S)
+        self.probe = Probe(PeerClient(endpoint, self.view), self.clock, LEASE_S)
 
     async def _answer(self, request, sender):
         return StatusReply({})

@@ -21,7 +21,7 @@ from pipelined.state.versions import SAVED, SavedStage, SavedStages
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.recovery import EmergencyReassignment, Rollback
-from pipelined.swarm.placement import Choosing, Placing, fewest
+from pipelined.swarm.placement import StageAssigner, StageRequest, fewest
 from pipelined.swarm.protocol.work import AssignedStage, GetStage
 from pipelined.swarm.records import HEAD, Commit
 from pipelined.swarm.view import SwarmView
@@ -69,28 +69,28 @@ def say(view, name, stage, phase, revision):
     ],
 )
 def test_it_takes_what_is_lost_and_saved_here_or_else_where_the_fewest_are(peers, saved, stage):
-    assert Placing(seen(*peers, saved={"new": saved}), 3).stage_for("new") == stage
+    assert StageAssigner(seen(*peers, saved={"new": saved}), 3).stage_for("new") == stage
 
 
 def test_what_was_saved_of_another_point_is_of_no_use():
     view = seen((0, SERVING))
     view.apply(SAVED + "new", Entry(SavedStages([list(SavedStage(4, 2, 3, "run-4"))]).pack(), 1000))
-    assert Placing(view, 3).stage_for("new") == 1
+    assert StageAssigner(view, 3).stage_for("new") == 1
 
 
 def test_where_it_was_itself_does_not_count():
-    assert Placing(seen((0, SERVING), (1, SERVING)), 2).stage_for("p0") == 0
+    assert StageAssigner(seen((0, SERVING), (1, SERVING)), 2).stage_for("p0") == 0
 
 
 def test_a_newcomer_counts_from_its_answer_on():
-    placing = Placing(seen((0, SERVING), came={"first": 10, "second": 11, "third": 12}), 3)
+    placing = StageAssigner(seen((0, SERVING), came={"first": 10, "second": 11, "third": 12}), 3)
     assert [placing.stage_for(name) for name in ("first", "second", "third")] == [1, 2, 0]
     assert placing.stage_for("second") == 2, "asked again it counted itself"
 
 
 def test_a_newcomer_counts_where_it_says_that_it_is_and_no_longer_where_it_was_sent():
     view = seen((0, SERVING), came={"first": 10})
-    placing = Placing(view, 3)
+    placing = StageAssigner(view, 3)
     assert placing.stage_for("first") == 1
     say(view, "first", 2, JOINING, 11)
     assert placing.stage_for("new") == 1
@@ -98,7 +98,7 @@ def test_a_newcomer_counts_where_it_says_that_it_is_and_no_longer_where_it_was_s
 
 def test_a_newcomer_that_is_gone_counts_no_longer():
     view = seen((0, SERVING), came={"first": 10})
-    placing = Placing(view, 3)
+    placing = StageAssigner(view, 3)
     placing.stage_for("first")
     view.apply(CAME + "first", None)
     assert placing.stage_for("new") == 1
@@ -106,7 +106,7 @@ def test_a_newcomer_that_is_gone_counts_no_longer():
 
 def test_the_record_of_a_former_life_does_not_end_a_promise():
     view = seen((0, SERVING), (1, SERVING), came={"p1": 10})
-    placing = Placing(view, 2)
+    placing = StageAssigner(view, 2)
     assert placing.stage_for("p1") == 1
     say(view, "other", 7, SERVING, 11)
     assert placing.stage_for("new") == 0
@@ -124,7 +124,7 @@ def test_a_peer_counts_at_no_stage_when_it_is_gone_or_about_to_leave():
 def test_a_census_kept_up_is_that_of_the_records():
     """Through any changes, some of them of newcomers."""
     draw, view, sent = random.Random(1), seen(), {}
-    placing = Placing(view, 3)
+    placing = StageAssigner(view, 3)
 
     def is_on_its_way(name):
         return name in view.newcomers and view.record_revisions[name] < view.newcomers[name].revision
@@ -177,7 +177,7 @@ def of_size(peers):
 
 def test_a_join_costs_the_leader_the_same_however_many_peers_there_are():
     def cost(view):
-        placing = Placing(view, 3)
+        placing = StageAssigner(view, 3)
         with counted() as count:
             for number in range(10):
                 name, revision = f"new{number}", 10_000 + 3 * number
@@ -198,8 +198,8 @@ def test_what_the_leader_does_about_a_change_costs_the_same_however_many_peers_t
         assignments = Assignments(view, SimpleNamespace(latency=SimpleNamespace(forget=lambda left: None)), Notifier())
         ways = (
             assignments.watch(),
-            EmergencyReassignment(view, rules, clock).needed(),
-            Rollback(view, rules, clock, False).needed(),
+            EmergencyReassignment(view, rules, clock).wait(),
+            Rollback(view, rules, clock, False).wait(),
         )
         tasks = [asyncio.ensure_future(way) for way in ways]
         await clock.sleep(1.0)
@@ -249,14 +249,14 @@ class Came3:
 
     async def lead(self, name, response=None):
         endpoint, view = self.party(name)
-        serve(endpoint, GetStage, response or Placing(view, 3).place)
+        serve(endpoint, GetStage, response or StageAssigner(view, 3).assign)
         await view.directory.transact({}, {LEADER: LeaderRecord(name, endpoint.address).pack()})
 
     async def come(self, name, pause=0.0):
         endpoint, view = self.party(name)
         await self.clock.sleep(pause)
         async with registered(view.directory, PEERS + name, 60.0, self.clock) as place:
-            stage = await Choosing(name, endpoint, view, self.clock, 3).choose(place)
+            stage = await StageRequest(name, endpoint, view, self.clock, 3).send(place)
             await place.put(record(name, stage, JOINING, place.incarnation))
             await self.clock.sleep(1.0)
         return stage
@@ -306,7 +306,10 @@ def test_where_no_trainer_leads_a_newcomer_waits_for_one_and_asks_the_next_where
 
 @pytest.mark.parametrize(
     "response, why",
-    [(Rejected(Reason.NOT_LEADING), "not leading"), (AssignedStage(7), "it said stage 7, and the model has 3")],
+    [
+        (Rejected(Reason.NOT_LEADING), "not leading"),
+        (AssignedStage(7), "the leader assigned stage 7, but the model has 3 stages"),
+    ],
     ids=["refused", "a stage that is none"],
 )
 def test_each_reason_for_no_stage_is_reported_once(response, why):

@@ -64,7 +64,7 @@ def counts(index, loss=1.0):
     return Counts(0.5, np.array([index]), np.array([loss]))
 
 
-class Asking:
+class PeerClient:
     """Answers for one peer, which counted all microbatches and has this reply to `Reduce`."""
 
     def __init__(self, summed):
@@ -78,7 +78,7 @@ class Asking:
         return self._summed
 
 
-class Refusing(Asking):
+class Refusing(PeerClient):
     """Answers for peers that are all prepared; each refuses to sum with its own refusal, after so many seconds."""
 
     def __init__(self, rejections):
@@ -134,7 +134,7 @@ def test_a_failed_sum_names_the_members_between_which_it_failed(rejections, blam
 
 def test_a_reply_that_cannot_be_read_fails_the_attempt():
     async def take():
-        attempt = CommitRound(NAME, 0, 1, [[PEER]], Asking(Malformed("no square")))
+        attempt = CommitRound(NAME, 0, 1, [[PEER]], PeerClient(Malformed("no square")))
         covers = await attempt.prepare()
         assert not covers[0].missing
         with pytest.raises(Failed, match="p0"):
@@ -159,7 +159,7 @@ def test_of_many_members_that_refuse_a_failed_attempt_tells_a_few_and_counts_the
 def test_the_sum_of_a_peer_with_a_loss_beyond_reason_is_left_out(loss):
     """Two such losses have no sum as a float: the leader would end on them, and each leader after it."""
 
-    class Odd(Asking):
+    class Odd(PeerClient):
         async def request(self, who, request, limit=None):
             return counts(0, loss)
 
@@ -171,7 +171,7 @@ def test_the_sum_of_a_peer_with_a_loss_beyond_reason_is_left_out(loss):
     run_virtual(take())
 
 
-class Summing(Asking):
+class Summing(PeerClient):
     """Answers for peers of one stage that hold one total and say these squares of its norm."""
 
     def __init__(self, squares):

@@ -17,7 +17,7 @@ from pipelined.swarm.protocol.passes import Backward
 from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reduce, RoundMember
 from pipelined.swarm.records import Commit
 from pipelined.swarm.stages.codec import Coding
-from pipelined.swarm.stages.delayed import late
+from pipelined.swarm.stages.delayed import with_delayed_updates
 from tests.swarm.exact import WIDTH, ExactStage
 from transports import Block
 from transports.rpc import Rejected
@@ -33,7 +33,7 @@ X = np.arange(WIDTH, dtype=np.float64)
 def new_replica(delayed=False):
     endpoint, device = VirtualNetwork().endpoint("p0"), TimedExecutor({"backward": 1.0, "step": 1.0}, VirtualClock())
     rules = Rules("exact", stages=1, batch=8, samples=8, delayed=delayed)
-    stage = late(ExactStage(0, 1), delayed)
+    stage = with_delayed_updates(ExactStage(0, 1), delayed)
     return Replica(
         StageState("p0", 0, stage, Version(0, ""), rules=rules, device=device), endpoint, Coding(threads=False)
     )
@@ -71,7 +71,7 @@ async def test_counts_are_dropped_after_the_commit():
     await replica.rounds.prepare(Prepare(NAME, 0))
     await replica.rounds.reduce(Reduce(NAME, (ME,), True))
     following = await soon(replica.follow(Commit(1, "m", 1, "1.1", [["p0"]], 1.0, lineage="a")))
-    inheriting = await soon(replica.succession.inherit(Inherit(0, "", X, np.array([5]), np.array([1.0]))))
+    inheriting = await soon(replica.handover.inherit(Inherit(0, "", X, np.array([5]), np.array([1.0]))))
     assert await following and replica.step == 1
     with pytest.raises(Rejected, match="step passed"):
         await inheriting
@@ -82,7 +82,7 @@ async def test_what_is_handed_over_stays_as_it_was_though_the_next_step_is_compu
     replica, successor = new_replica(delayed=True), Successor(seconds=5.0)
     await replica.passes.backward(microbatch(0, 0))
     counted = replica.stage.sums.copy()
-    handing = await soon(replica.succession.hand_over(SUCCESSOR, successor, 60.0))
+    handing = await soon(replica.handover.hand_over(SUCCESSOR, successor, 60.0))
     await replica.passes.backward(microbatch(1, 3))
     await handing
     assert counted.any() and np.array_equal(successor.sums, counted)
@@ -104,5 +104,5 @@ async def test_what_is_handed_over_stays_as_it_was_though_the_next_step_is_compu
 async def test_a_sum_that_cannot_be_inherited_is_rejected_and_changes_nothing(sums, indices, losses, why):
     replica = new_replica()
     with pytest.raises(Rejected, match=why):
-        await replica.succession.inherit(Inherit(0, "", sums, np.array(indices), np.array(losses)))
+        await replica.handover.inherit(Inherit(0, "", sums, np.array(indices), np.array(losses)))
     assert not replica.counted and not replica.stage.sums.any()

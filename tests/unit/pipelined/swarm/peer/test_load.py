@@ -7,7 +7,7 @@ from pipelined.swarm.peer.load import Load
 
 
 async def work(load, seconds):
-    with load.one():
+    with load.busy():
         await VirtualClock().sleep(seconds)
 
 
@@ -24,7 +24,7 @@ def taken(*works, until=10.0):
             for begins, seconds in works:
                 tasks.create_task(one(load, begins, seconds))
             await VirtualClock().sleep(until)
-            return load.take()
+            return load.read_and_reset()
 
     return run_virtual(main())
 
@@ -48,8 +48,8 @@ def test_the_load_of_a_busy_peer_is_its_shortest_queue():
             for seconds in (20.0, 20.0, 12.0):
                 tasks.create_task(work(load, seconds))
             await VirtualClock().sleep(5.0)
-            load.take()  # what was before counts no more
+            load.read_and_reset()  # what was before counts no more
             await VirtualClock().sleep(10.0)
-            return load.take()
+            return load.read_and_reset()
 
     assert run_virtual(main()) == 2.0

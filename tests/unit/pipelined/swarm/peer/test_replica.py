@@ -83,7 +83,7 @@ async def test_a_pass_during_the_end_of_an_incarnation_is_not_counted():
     await replica.passes.backward(microbatch(0))
     busy = asyncio.ensure_future(replica.passes.backward(microbatch(1)))
     await asyncio.sleep(0)
-    ending = asyncio.ensure_future(replica.start_afresh())
+    ending = asyncio.ensure_future(replica.discard_counts())
     await asyncio.sleep(0)
     late = asyncio.ensure_future(replica.passes.backward(microbatch(2)))
     await ending
@@ -115,7 +115,7 @@ async def test_a_peer_counts_again_after_any_round_that_came_before():
 
 async def test_a_late_resume_does_not_undo_a_later_round():
     replica = new_replica()
-    handing = asyncio.ensure_future(replica.succession.hand_over(None, Slow(), 60.0))
+    handing = asyncio.ensure_future(replica.handover.hand_over(None, Slow(), 60.0))
     await asyncio.sleep(0)
     rounds = [asyncio.ensure_future(replica.rounds.prepare(Prepare(RoundName(term, 1), 0))) for term in (1, 2)]
     await handing

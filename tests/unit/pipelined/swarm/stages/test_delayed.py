@@ -79,7 +79,7 @@ def test_what_is_finished_has_every_gradient():
     for step in range(STEPS):
         stage.apply(step, total(step), SCALE)
         every.apply(step, total(step), SCALE)
-    assert copied(stage.settled()) == copied(every.state())
+    assert copied(stage.final_state()) == copied(every.state())
     assert stands(stage, STEPS)  # and goes on from where it was
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
 
-from pipelined.swarm.trainer.routing import Wiring
+from pipelined.swarm.trainer.routing import Router
 from transports.rpc import Party
 
 
@@ -27,7 +27,7 @@ class Fleet:
         away: Mapping[tuple[int, str], float] | None = None,
     ):
         self.speeds, self.away, self.now = dict(speeds), away or {}, 0.0
-        self.wirings = [Wiring(1, seed=trainer) for trainer in range(trainers)]
+        self.wirings = [Router(1, seed=trainer) for trainer in range(trainers)]
         self._free: Counter[str] = Counter()
         self._events: list[tuple[float, int, int, Party, float, ExitStack]] = []
         self._numbers = count()
@@ -36,8 +36,8 @@ class Fleet:
             self.join(address)
 
     def join(self, address: str) -> None:
-        for wiring in self.wirings:
-            wiring.add(0, Party(address, 1))
+        for router in self.wirings:
+            router.add(0, Party(address, 1))
 
     def run(self, answers: int) -> Counter[str]:
         """Let so many answers come; returns how many each peer gave."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelined.swarm.trainer.routing import LEAST_HEAP, Wiring
+from pipelined.swarm.trainer.routing import LEAST_HEAP, Router
 from tests.unit.pipelined.swarm.trainer.queueing import Fleet, shares
 from transports.rpc import Party
 
@@ -20,16 +20,16 @@ def names(count):
 
 
 def wired(seconds, stage=0, stages=1, seed=0):
-    """A wiring that has seen each peer answer a forward once."""
-    wiring = Wiring(stages, seed)
+    """A router that has seen each peer answer a forward once."""
+    router = Router(stages, seed)
     for name, each in zip(names(len(seconds)), seconds, strict=True):
-        wiring.add(stage, Party(name, 1))
-        wiring.observe(Party(name, 1), "forward", each)
-    return wiring
+        router.add(stage, Party(name, 1))
+        router.observe(Party(name, 1), "forward", each)
+    return router
 
 
-def picked(wiring, count, which="forward", stage=0, now=0.0):
-    return Counter(party.address for _ in range(count) if (party := wiring.pick(stage, which, now)))
+def picked(router, count, which="forward", stage=0, now=0.0):
+    return Counter(party.address for _ in range(count) if (party := router.pick(stage, which, now)))
 
 
 @pytest.mark.parametrize("speeds", SPEEDS)
@@ -69,40 +69,40 @@ def test_queues_keep_every_peer_busy(speeds, trainers):
 
 
 def test_two_passes_are_measured_apart():
-    wiring = wired([1.0])
+    router = wired([1.0])
     party = Party("peer-0", 1)
-    assert wiring.expected(party, "backward") == 2.5, "until one was measured"
-    wiring.observe(party, "backward", 4.0)
-    assert (wiring.expected(party, "forward"), wiring.expected(party, "backward")) == (1.0, 4.0)
+    assert router.expected(party, "backward") == 2.5, "until one was measured"
+    router.observe(party, "backward", 4.0)
+    assert (router.expected(party, "forward"), router.expected(party, "backward")) == (1.0, 4.0)
 
 
 def test_a_backward_counts_for_as_many_forwards_as_it_takes_the_time_of():
-    wiring = wired([1.0, 1.0])
-    first = wiring.pick(0, "backward", 0.0)
-    after = [wiring.pick(0, "forward", 0.0) for _ in range(2)]
+    router = wired([1.0, 1.0])
+    first = router.pick(0, "backward", 0.0)
+    after = [router.pick(0, "forward", 0.0) for _ in range(2)]
     assert first not in after, "2.5 seconds were added to it"
 
 
 def test_the_average_is_of_the_answers_alone():
-    wiring = wired([2.0])
-    wiring.observe(Party("peer-0", 1), "forward", 4.0)
+    router = wired([2.0])
+    router.observe(Party("peer-0", 1), "forward", 4.0)
     expected = (0.9 * 0.1 * 2.0 + 0.1 * 4.0) / (0.9 * 0.1 + 0.1)
-    assert wiring.expected(Party("peer-0", 1), "forward") == pytest.approx(expected)
+    assert router.expected(Party("peer-0", 1), "forward") == pytest.approx(expected)
 
 
 def test_a_newcomer_is_expected_to_be_like_the_median_of_its_stage():
-    wiring = wired([1.0, 2.0, 9.0])
-    wiring.add(0, Party("new", 1))
-    assert wiring.expected(Party("new", 1), "forward") == 2.0
-    assert wiring.expected(Party("new", 1), "backward") == 5.0
+    router = wired([1.0, 2.0, 9.0])
+    router.add(0, Party("new", 1))
+    assert router.expected(Party("new", 1), "forward") == 2.0
+    assert router.expected(Party("new", 1), "backward") == 5.0
 
 
 @pytest.mark.parametrize("before", [0, 10, 10_000])
 def test_a_newcomer_is_not_flooded(before):
-    wiring = wired([1.0] * 4)
-    picked(wiring, before)
-    wiring.add(0, Party("new", 1))
-    assert picked(wiring, 50)["new"] in (10, 11)
+    router = wired([1.0] * 4)
+    picked(router, before)
+    router.add(0, Party("new", 1))
+    assert picked(router, 50)["new"] in (10, 11)
 
 
 def test_a_newcomer_to_many_trainers_soon_has_its_share_and_no_more():
@@ -116,10 +116,10 @@ def test_a_newcomer_to_many_trainers_soon_has_its_share_and_no_more():
 
 
 def test_unmeasured_peers_take_turns():
-    wiring = Wiring(1)
+    router = Router(1)
     for name in names(5):
-        wiring.add(0, Party(name, 1))
-    assert set(picked(wiring, 15).values()) == {3}
+        router.add(0, Party(name, 1))
+    assert set(picked(router, 15).values()) == {3}
 
 
 def test_a_slowed_down_peer_loses_its_share_and_regains_it():
@@ -140,9 +140,9 @@ def test_each_trainer_asks_more_of_the_peers_that_are_near():
     fleet = Fleet(dict.fromkeys(of, 10.0), trainers=2, in_flight=4, away=away)
     fleet.run(500)
     asked = [Counter(), Counter()]
-    for trainer, wiring in enumerate(fleet.wirings):
-        pick = wiring.pick
-        wiring.pick = lambda *args, pick=pick, trainer=trainer: _noted(asked[trainer], pick(*args))
+    for trainer, router in enumerate(fleet.wirings):
+        pick = router.pick
+        router.pick = lambda *args, pick=pick, trainer=trainer: _noted(asked[trainer], pick(*args))
     fleet.run(1000)
     for trainer in range(2):
         at_home = sum(asked[trainer][name] for name in of if (trainer, name) in near)
@@ -155,113 +155,113 @@ def _noted(asked, party):
 
 
 def test_the_peer_with_fewest_open_requests_is_picked_first():
-    wiring, answers = wired([1.0, 1.5]), ExitStack()
+    router, answers = wired([1.0, 1.5]), ExitStack()
     for _ in range(2):
-        answers.enter_context(wiring.under_way(Party("peer-0", 1)))
-        assert picked(wiring, 3) == {"peer-1": 3}
+        answers.enter_context(router.under_way(Party("peer-0", 1)))
+        assert picked(router, 3) == {"peer-1": 3}
     answers.close()
-    assert picked(wiring, 8)["peer-0"] > 4, "what was picked out of turn counts, too"
+    assert picked(router, 8)["peer-0"] > 4, "what was picked out of turn counts, too"
 
 
 def test_requests_to_a_former_incarnation_do_not_count():
-    wiring, answers = wired([1.0, 1.0]), ExitStack()
-    answers.enter_context(wiring.under_way(Party("peer-0", 1)))
-    wiring.add(0, Party("peer-0", 2))
-    assert picked(wiring, 10) == {"peer-0": 5, "peer-1": 5}
+    router, answers = wired([1.0, 1.0]), ExitStack()
+    answers.enter_context(router.under_way(Party("peer-0", 1)))
+    router.add(0, Party("peer-0", 2))
+    assert picked(router, 10) == {"peer-0": 5, "peer-1": 5}
     answers.close()
-    assert picked(wiring, 10) == {"peer-0": 5, "peer-1": 5}
+    assert picked(router, 10) == {"peer-0": 5, "peer-1": 5}
 
 
 def test_a_heap_stays_as_small_as_its_stage():
-    wiring, answers = wired([1.0] * 4), ExitStack()
+    router, answers = wired([1.0] * 4), ExitStack()
     for _ in range(1000):
-        answers.enter_context(wiring.under_way(wiring.pick(0, "forward", 0.0)))
+        answers.enter_context(router.under_way(router.pick(0, "forward", 0.0)))
         answers.close()
-    assert len(wiring._lines[0]._heap) <= LEAST_HEAP + 8
+    assert len(router._lines[0]._heap) <= LEAST_HEAP + 8
 
 
 def test_trainers_of_different_seeds_begin_with_different_peers():
     def first(seed):
-        return [wiring.pick(0, "forward", 0.0).address for wiring in [wired([1.0] * 8, seed=seed)] for _ in range(8)]
+        return [router.pick(0, "forward", 0.0).address for router in [wired([1.0] * 8, seed=seed)] for _ in range(8)]
 
     assert first("a") == first("a") != first("b")
 
 
 def test_a_banned_peer_is_picked_again_only_under_another_incarnation():
-    wiring = wired([1.0, 1.0])
-    until = wiring.ban(Party("peer-0", 1), now=10.0)
-    assert picked(wiring, 10, now=1e6) == {"peer-1": 10}
-    wiring.add(0, Party("peer-0", 1))
-    assert picked(wiring, 10, now=1e6) == {"peer-1": 10}, "announced itself with nothing new"
-    wiring.add(0, Party("peer-0", 2))
-    assert picked(wiring, 10, now=until - 0.1) == {"peer-1": 10}, "its time is not up"
-    back = picked(wiring, 10, now=until)
+    router = wired([1.0, 1.0])
+    until = router.ban(Party("peer-0", 1), now=10.0)
+    assert picked(router, 10, now=1e6) == {"peer-1": 10}
+    router.add(0, Party("peer-0", 1))
+    assert picked(router, 10, now=1e6) == {"peer-1": 10}, "announced itself with nothing new"
+    router.add(0, Party("peer-0", 2))
+    assert picked(router, 10, now=until - 0.1) == {"peer-1": 10}, "its time is not up"
+    back = picked(router, 10, now=until)
     assert back["peer-0"] in (5, 6), "it stands where the next one does"
 
 
 def test_bans_that_follow_one_another_last_twice_as_long_each():
-    wiring, now, lasted = wired([1.0]), 0.0, []
+    router, now, lasted = wired([1.0]), 0.0, []
     for incarnation in range(1, 12):
-        wiring.add(0, Party("peer-0", incarnation))
-        until = wiring.ban(Party("peer-0", incarnation), now)
+        router.add(0, Party("peer-0", incarnation))
+        until = router.ban(Party("peer-0", incarnation), now)
         lasted.append(until - now)
         now = until
     assert lasted == pytest.approx([min(2.0**turn, 300) for turn in range(11)])
-    wiring.add(0, Party("peer-0", 12))
-    assert wiring.ban(Party("peer-0", 12), now + 301) == now + 302, "it behaved for as long as the last ban had lasted"
+    router.add(0, Party("peer-0", 12))
+    assert router.ban(Party("peer-0", 12), now + 301) == now + 302, "it behaved for as long as the last ban had lasted"
 
 
 def test_several_failures_of_one_incarnation_are_one_ban():
-    wiring = wired([1.0])
-    assert wiring.ban(Party("peer-0", 1), 0.0) == wiring.ban(Party("peer-0", 1), 0.9) == 1.0
-    assert wiring.banned(0.5) == {"peer-0": 0.5} and wiring.banned(1.0) == {}
+    router = wired([1.0])
+    assert router.ban(Party("peer-0", 1), 0.0) == router.ban(Party("peer-0", 1), 0.9) == 1.0
+    assert router.banned(0.5) == {"peer-0": 0.5} and router.banned(1.0) == {}
 
 
 def test_bans_of_peers_that_are_gone_are_forgotten():
-    wiring = wired([1.0])
+    router = wired([1.0])
     for number in range(100):
         party, now = Party(f"passing-{number}", 1), 10.0 * number
-        wiring.add(0, party)
-        wiring.ban(party, now)
-        wiring.remove(party)
-    assert len(wiring._bans._bans) < 5
+        router.add(0, party)
+        router.ban(party, now)
+        router.remove(party)
+    assert len(router._bans._bans) < 5
 
 
 def test_what_an_old_incarnation_is_blamed_for_late_does_not_fall_on_the_new_one():
-    wiring = wired([1.0])
-    wiring.add(0, Party("peer-0", 2))
-    wiring.ban(Party("peer-0", 1), 0.0)
-    wiring.observe(Party("peer-0", 1), "forward", 99.0)
-    wiring.remove(Party("peer-0", 1))
-    assert wiring.pick(0, "forward", 0.0) == Party("peer-0", 2)
-    assert wiring.expected(Party("peer-0", 2), "forward") == 1.0, "the machine is the same as before"
+    router = wired([1.0])
+    router.add(0, Party("peer-0", 2))
+    router.ban(Party("peer-0", 1), 0.0)
+    router.observe(Party("peer-0", 1), "forward", 99.0)
+    router.remove(Party("peer-0", 1))
+    assert router.pick(0, "forward", 0.0) == Party("peer-0", 2)
+    assert router.expected(Party("peer-0", 2), "forward") == 1.0, "the machine is the same as before"
 
 
 def test_a_departed_peer_is_not_picked_and_its_replies_are_ignored():
-    wiring = wired([1.0, 1.0])
-    wiring.remove(Party("peer-0", 1))
-    wiring.observe(Party("peer-0", 1), "forward", 1.0)
-    assert picked(wiring, 4) == {"peer-1": 4}
+    router = wired([1.0, 1.0])
+    router.remove(Party("peer-0", 1))
+    router.observe(Party("peer-0", 1), "forward", 1.0)
+    assert picked(router, 4) == {"peer-1": 4}
     with pytest.raises(KeyError):
-        wiring.expected(Party("peer-0", 1), "forward")
+        router.expected(Party("peer-0", 1), "forward")
 
 
 def test_a_peer_that_moved_serves_its_new_stage_alone():
-    wiring = wired([1.0, 1.0], stages=2)
-    wiring.add(1, Party("peer-0", 1))
-    assert (picked(wiring, 3), picked(wiring, 2, stage=1)) == ({"peer-1": 3}, {"peer-0": 2})
-    assert [[party.address for party in wiring.peers(stage)] for stage in range(2)] == [["peer-1"], ["peer-0"]]
+    router = wired([1.0, 1.0], stages=2)
+    router.add(1, Party("peer-0", 1))
+    assert (picked(router, 3), picked(router, 2, stage=1)) == ({"peer-1": 3}, {"peer-0": 2})
+    assert [[party.address for party in router.peers(stage)] for stage in range(2)] == [["peer-1"], ["peer-0"]]
 
 
 def test_the_moment_at_which_a_stage_has_a_peer_again():
-    wiring = Wiring(1)
-    assert wiring.pick(0, "forward", 0.0) is None and wiring.returns(0, 0.0) == math.inf
-    wiring.add(0, Party("peer-0", 1))
-    assert wiring.returns(0, 3.0) == 3.0
-    wiring.ban(Party("peer-0", 1), 3.0)
-    assert wiring.pick(0, "forward", 9.0) is None and wiring.returns(0, 3.0) == math.inf
-    wiring.add(0, Party("peer-0", 2))
-    assert wiring.returns(0, 3.0) == 4.0 and wiring.pick(0, "forward", 4.0) == Party("peer-0", 2)
+    router = Router(1)
+    assert router.pick(0, "forward", 0.0) is None and router.available_at(0, 0.0) == math.inf
+    router.add(0, Party("peer-0", 1))
+    assert router.available_at(0, 3.0) == 3.0
+    router.ban(Party("peer-0", 1), 3.0)
+    assert router.pick(0, "forward", 9.0) is None and router.available_at(0, 3.0) == math.inf
+    router.add(0, Party("peer-0", 2))
+    assert router.available_at(0, 3.0) == 4.0 and router.pick(0, "forward", 4.0) == Party("peer-0", 2)
 
 
 @pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf])
@@ -272,13 +272,13 @@ def test_times_that_cannot_be_are_refused(seconds):
 
 def test_a_stage_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match="cannot serve stage 3 of 2"):
-        Wiring(2).add(3, Party("a", 1))
+        Router(2).add(3, Party("a", 1))
 
 
 @given(st.data())
 def test_whatever_happens_only_members_that_are_not_banned_are_picked(data):
     """A plain model beside it: who is a member of what, which incarnation failed when, and until when one knows."""
-    wiring, members, banned, now = Wiring(2, seed=1), {}, {}, 0.0
+    router, members, banned, now = Router(2, seed=1), {}, {}, 0.0
     for _ in range(data.draw(st.integers(1, 40))):
         now += data.draw(st.sampled_from([0.0, 0.5, 5.0]))
         address = data.draw(st.sampled_from("abc"))
@@ -286,21 +286,21 @@ def test_whatever_happens_only_members_that_are_not_banned_are_picked(data):
         match data.draw(st.sampled_from(["add", "remove", "ban", "observe", "pick"])):
             case "add":
                 stage = data.draw(st.integers(0, 1))
-                wiring.add(stage, party)
+                router.add(stage, party)
                 members[address] = (stage, party)
             case "remove":
-                wiring.remove(party)
+                router.remove(party)
                 if members.get(address, (0, None))[1] == party:
                     del members[address]
             case "ban":
                 if address not in members or members[address][1] == party:
-                    until = wiring.ban(party, now)
+                    until = router.ban(party, now)
                     if banned.get(address, (None, 0.0))[:2] != (party, until):
                         banned[address] = (party, until, 2 * until - now)
                     here = {party for _, party in members.values()}
                     banned = {at: ban for at, ban in banned.items() if now <= ban[2] or ban[0] in here}
             case "observe":
-                wiring.observe(party, "backward", data.draw(st.floats(0, 10)))
+                router.observe(party, "backward", data.draw(st.floats(0, 10)))
             case "pick":
                 for stage in range(2):
                     free = {
@@ -310,5 +310,5 @@ def test_whatever_happens_only_members_that_are_not_banned_are_picked(data):
                         and (party.address not in banned or banned[party.address][0] != party)
                         and now >= banned.get(party.address, (None, 0.0, 0.0))[1]
                     }
-                    chosen = wiring.pick(stage, "forward", now)
+                    chosen = router.pick(stage, "forward", now)
                     assert chosen in free if free else chosen is None
