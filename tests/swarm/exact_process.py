@@ -21,7 +21,7 @@ from pipelined.directory import open_directory, serve_directory
 from pipelined.membership.client import Node
 from pipelined.state import donor
 from pipelined.swarm.config import Rules
-from pipelined.swarm.peer import all_reduce, load, passes, replica, rounds
+from pipelined.swarm.peer import all_reduce, passes, replica, rounds, stage_state
 from pipelined.swarm.peer.peer import PeerConfig
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records import HEAD, Commit
@@ -41,7 +41,10 @@ SECONDS = {"forward": 0.004, "backward": 0.008, "step": 0.002}
 PHASES = {
     "forward": (passes.Passes, "forward"),
     "backward": (passes.Passes, "backward"),
-    "acknowledged": (load.Load, "_change"),  # every other one is at the end of some work, before its answer leaves
+    "acknowledged": (
+        stage_state.Load,
+        "_change",
+    ),  # every other one is at the end of some work, before its answer leaves
     "prepare": (rounds.RoundService, "prepare"),
     "reduce": (rounds.RoundService, "reduce"),
     "piece": (all_reduce.AllReduce, "take"),

@@ -7,7 +7,7 @@ the directory, keeps its state, and joins again after a pause that the directory
 longer than the one before.
 """
 
-from collections.abc import Coroutine, Sequence, Set
+from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -27,7 +27,6 @@ from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.commit_round import Failure
 from pipelined.swarm.leader.history import MOST_DOUBLINGS, History
-from pipelined.swarm.leader.overdue import overdue
 from pipelined.swarm.protocol.rounds import Reach, ReportReach
 from pipelined.swarm.view import SwarmView
 from transports.rpc import Rejected
@@ -198,3 +197,18 @@ class ConnectivityCheck:
 def _partners(name: str, failures: Sequence[Failure]) -> frozenset[str]:
     """The other members with which this one failed to sum."""
     return frozenset().union(*(each.members for each in failures if name in each.members)) - {name}
+
+
+def overdue(reports: Mapping[str, Reach], limit: Callable[[str], float]) -> dict[str, frozenset[str]]:
+    """By the name of a member, the others for which it has waited too long.
+
+    Args:
+        reports: replies by name; a missing member could not be reached.
+        limit: returns the seconds for which the member of this name may contribute nothing.
+    """
+    waits = dict[str, frozenset[str]]()
+    for name, each in reports.items():
+        parts = {other for other, seconds in each.parts.items() if seconds > limit(other)}
+        owing = {other for other, seconds in each.totals.items() if seconds > limit(other)}
+        waits[name] = frozenset(parts | {other for other in owing if other in reports and not reports[other].parts})
+    return waits

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from pipelined.aio.events import warn
 from pipelined.membership.fields import Malformed
 from pipelined.membership.reasons import Reason
-from pipelined.swarm.peer.load import Load
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.passes import Backward, Evaluate, Forward, Gradients, Outputs, PassRequest
 from pipelined.swarm.stages.codec import Coded, Coding
@@ -30,13 +29,12 @@ class Passes:
     """The passes of one replica.
 
     Attributes:
-        load: the work that waits for the device.
         done: number of passes of each kind.
     """
 
     def __init__(self, state: StageState, coding: Coding):
         self._state, self._coding = state, coding
-        self.load, self.done = Load(state.device.clock), {"forwards": 0, "backwards": 0}
+        self.done = {"forwards": 0, "backwards": 0}
 
     async def forward(self, request: Forward) -> Outputs:
         """Compute the outputs of one microbatch.
@@ -117,7 +115,7 @@ class Passes:
             except (ValueError, TypeError) as error:
                 raise Malformed(str(error)) from error
 
-        with self.load.busy():
+        with self._state.load.busy():
             result, *_ = await self._state.device.run(op, current)
         self.done[f"{op}s"] += 1
         return result

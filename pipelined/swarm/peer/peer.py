@@ -26,9 +26,8 @@ from pipelined.state.saver import Saver, choose_saver
 from pipelined.state.store import CheckpointStore
 from pipelined.state.versions import Version
 from pipelined.swarm.config import OtherModel, Rules
-from pipelined.swarm.peer.catch_up import catch_up, split_by_last_step
 from pipelined.swarm.peer.lifecycle import GRACE_S, Drain, PeerEvicted, Presence, Readmission
-from pipelined.swarm.peer.replica import Replica
+from pipelined.swarm.peer.replica import Replica, catch_up, split_by_last_step
 from pipelined.swarm.peer.service import PeerService
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.peer.states import Event, PeerState, state_after

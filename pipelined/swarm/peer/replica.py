@@ -6,11 +6,15 @@ request has a module of its own.
 
 from collections.abc import Mapping, Sequence, Set
 
+from pipelined.membership.client import PeerClient
 from pipelined.membership.fields import MOST
 from pipelined.membership.messages import RoundName
+from pipelined.membership.view import NoLongerValid
 from pipelined.state.donor import Donor, copied
+from pipelined.state.fetch import by_preference
+from pipelined.state.manifest import TransferError
 from pipelined.state.messages import StateManifest
-from pipelined.state.steps import AppliedStep
+from pipelined.state.steps import AppliedStep, fetch_steps
 from pipelined.state.versions import SavedStage, Version
 from pipelined.swarm.peer.handover import Handover
 from pipelined.swarm.peer.passes import Passes
@@ -18,8 +22,9 @@ from pipelined.swarm.peer.rounds import RoundService
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.records import Commit
 from pipelined.swarm.stages.codec import Coding
+from pipelined.swarm.view import SwarmView
 from transports import Block
-from transports.rpc import Endpoint, Party
+from transports.rpc import Endpoint, Party, Rejected
 
 
 class Replica:
@@ -37,8 +42,8 @@ class Replica:
         self.name, self.index, self.stage, self._rules = state.name, state.index, state.stage, state.rules
         self._state = state
         self.passes = Passes(self._state, coding)
-        self.load = self.passes.load
-        self.rounds = RoundService(self._state, self.load, endpoint, Coding(state.rules.sums_codec, coding.threads))
+        self.load = state.load
+        self.rounds = RoundService(self._state, endpoint, Coding(state.rules.sums_codec, coding.threads))
         self.handover, self.donor = Handover(self._state), Donor(state.stage, state.device, coding.beside)
 
     @property
@@ -118,3 +123,30 @@ class Replica:
         self._state.given_up = True
         self.rounds.abort(why)
         self._state.changed.notify_all()
+
+
+async def catch_up(replica: Replica, head: Commit, view: SwarmView, client: PeerClient, limit: float) -> bool:
+    """Fetch the steps up to this head from another peer of the stage, and apply them. Returns whether it caught up.
+
+    The peer does not leave and join again for them: with a slow link it would be late again after each return.
+
+    Args:
+        limit: seconds after which a reply is late.
+    """
+    had_part = [peer for peer in view.holding(replica.index) if head.had_member(peer.name, replica.index)]
+    others = by_preference(replica.name, had_part)
+    try:
+        while replica.step < head.step and others:
+            await replica.apply_missed(await fetch_steps(client, others[0], replica.version, replica.stage.sums, limit))
+    except (NoLongerValid, Rejected, TransferError):
+        return False
+    return await replica.follow(view.head)
+
+
+def split_by_last_step(replica: Replica, head: Commit, view: SwarmView) -> tuple[set[str], set[str]]:
+    """Addresses of the other peers of a stage: those without a part in the last step, and those with one."""
+    late, on_time = set[str](), set[str]()
+    for peer in [*view.joining(replica.index), *view.holding(replica.index)]:
+        if peer.name != replica.name:
+            (on_time if head.had_member(peer.name, replica.index) else late).add(peer.address)
+    return late, on_time

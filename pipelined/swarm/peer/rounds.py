@@ -12,7 +12,6 @@ import numpy as np
 from pipelined.membership.messages import Done, RoundName
 from pipelined.membership.reasons import Reason
 from pipelined.swarm.peer.all_reduce import AllReduce, Spread
-from pipelined.swarm.peer.load import Load
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.rounds import (
     DIGEST_BYTES,
@@ -33,15 +32,14 @@ class RoundService:
     """The rounds of one replica, one at a time.
 
     Args:
-        load: reported to the leader, which balances the stages by it.
         coding: of the arrays that members send one another.
 
     Attributes:
         chunk_bytes: largest chunk that a member sends, in bytes before it is coded.
     """
 
-    def __init__(self, state: StageState, load: Load, endpoint: Endpoint, coding: Coding):
-        self._state, self._load, self._endpoint, self._coding = state, load, endpoint, coding
+    def __init__(self, state: StageState, endpoint: Endpoint, coding: Coding):
+        self._state, self._endpoint, self._coding = state, endpoint, coding
         self.chunk_bytes = state.rules.piece_bytes
         self._round: AllReduce | None = None
         self._summed: tuple[RoundName, np.ndarray] | None = None
@@ -62,7 +60,7 @@ class RoundService:
         await state.device.run("prepare", lambda: None)  # wait for the pass in progress
         indices = sorted(state.ledger.losses)
         losses = [state.ledger.losses[index] for index in indices]
-        return Counts(self._load.read_and_reset(), np.array(indices, np.int64), np.array(losses, np.float64))
+        return Counts(self._state.load.read_and_reset(), np.array(indices, np.int64), np.array(losses, np.float64))
 
     async def resume(self, request: Resume) -> Done:
         """Count again; first discard everything counted, if the leader's request says so."""

@@ -3,7 +3,7 @@
 import asyncio
 
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.swarm.peer.load import Load
+from pipelined.swarm.peer.stage_state import Load
 
 
 async def work(load, seconds):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelined.swarm.leader.overdue import overdue
+from pipelined.swarm.leader.connectivity import overdue
 from pipelined.swarm.protocol.rounds import Reach
 
 
