@@ -19,8 +19,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.directory import Directory, open_directory, serve_directory
 from pipelined.directory.limits import DirectoryLimits
 from pipelined.membership.client import Node
-from pipelined.swarm.config import Rules
-from pipelined.swarm.peer.peer import PeerConfig
+from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.swarm.view import SwarmView

@@ -17,8 +17,7 @@ from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.client import Node
-from pipelined.swarm.config import Rules
-from pipelined.swarm.peer.peer import PeerConfig
+from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.view import SwarmView
 from transports import new_event_loop

@@ -19,9 +19,8 @@ from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.client import Node
-from pipelined.swarm.config import Rules
+from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.peer.all_reduce import AllReduce
-from pipelined.swarm.peer.peer import PeerConfig
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.stages.stage import Microbatch, Passed
 from transports import Block, new_event_loop

@@ -30,7 +30,8 @@ from pipelined.directory import serve_directory
 from pipelined.membership.client import Node
 from pipelined.process.stop_request import asking, hang_up
 from pipelined.state.store import DiskStore
-from pipelined.swarm.peer.peer import PeerConfig, StagePeer
+from pipelined.swarm.config import PeerConfig
+from pipelined.swarm.peer.peer import StagePeer
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 
 

@@ -101,9 +101,12 @@ class Saver:
             return
         if self._registration is None or self._registration.lease is not registration.lease:
             self._registration, self._published = registration.second_key(SAVED), ()
+        await self._publish(self._registration)
+
+    async def _publish(self, registration: Registration) -> None:
         saved_stages = self.saved_stages
         if saved_stages != self._published:
-            await self._registration.put(SavedStages([list(saved) for saved in saved_stages]))
+            await registration.put(SavedStages([list(saved) for saved in saved_stages]))
             self._published = saved_stages
 
     async def save(self, tasks: Nursery, saved: SavedStage, copy: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
@@ -118,8 +121,14 @@ class Saver:
             await asyncio.wait([self._writing])
         self._writing = tasks.create_task(self._write(saved, await copy()))
 
-    async def load(self, version: Version, layout: Layout) -> Mapping[str, Block] | None:
-        """The tensors of this layout at this version; None if they are not saved here, or cannot be read."""
+    async def find(self, version: Version, layout: Layout) -> Mapping[str, Block] | None:
+        """The tensors of this layout at this version; None if they are not saved here, or cannot be read.
+
+        Lists the saved stages again, because another peer may save in the same place.
+        """
+        await self.list_saved()
+        if self._registration is not None:
+            await self._publish(self._registration)
         for saved in self.saved_stages:
             if saved.version == version and saved not in self._unreadable:
                 try:

@@ -1,4 +1,7 @@
-"""The settings that all processes of one swarm share. A process with other settings is refused, with both digests."""
+"""The settings that all processes of one swarm share, and those of one peer.
+
+A process with other rules is refused, with both digests.
+"""
 
 import hashlib
 from dataclasses import asdict, dataclass
@@ -7,7 +10,11 @@ import msgpack
 
 from pipelined.errors import UsageError
 from pipelined.membership.reasons import Next, Reason
+from pipelined.state.store import CheckpointStore
 from transports.rpc import Rejected
+
+GRACE_S = 20.0
+"""Clouds reclaim a machine 30 s after their notice, or later; the other 10 s are for handing over and saving."""
 
 
 class OtherModel(UsageError):
@@ -85,3 +92,22 @@ class Rules:
         mean = norm / self.samples
         shrink = self.clip / mean if self.clip and mean > self.clip else 1.0
         return shrink / self.samples
+
+
+@dataclass(frozen=True)
+class PeerConfig:
+    """The settings of one peer.
+
+    Args:
+        stage: which to hold; None: the leader decides.
+        grace_s: seconds that it continues to serve after a notice, if it is the last of its stage.
+        store: where it saves its state, and finds what was saved; None: nowhere.
+        save_every: steps from one save to the next; 0: never.
+        threads: whether the event loop has threads to code tensors and to save in.
+    """
+
+    stage: int | None = None
+    grace_s: float = GRACE_S
+    store: CheckpointStore | None = None
+    save_every: int = 0
+    threads: bool = True

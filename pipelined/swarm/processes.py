@@ -13,12 +13,12 @@ from pipelined.membership.messages import Status, StatusReply, serve
 from pipelined.membership.records import TRAINERS, Trainer
 from pipelined.membership.view import RETRY_S
 from pipelined.swarm.committed_steps import CommittedSteps
-from pipelined.swarm.config import OtherModel, Rules
+from pipelined.swarm.config import OtherModel, PeerConfig, Rules
 from pipelined.swarm.leader.evaluation import due
 from pipelined.swarm.leader.leader import Leader
 from pipelined.swarm.leader.rebalance import Moves, moves
 from pipelined.swarm.leader.recovery import Rollback
-from pipelined.swarm.peer.peer import Build, PeerConfig, StagePeer
+from pipelined.swarm.peer.peer import Build, StagePeer
 from pipelined.swarm.peer.service import events_asked_for
 from pipelined.swarm.protocol.work import GetStage, GetWork
 from pipelined.swarm.records import Commit

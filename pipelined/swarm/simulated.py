@@ -12,9 +12,9 @@ from pipelined.aio.clock import Clock
 from pipelined.directory import EmbeddedDirectory, MemoryDisk, serve_directory
 from pipelined.membership.client import Node
 from pipelined.state.store import CheckpointStore
-from pipelined.swarm.config import Rules
+from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.leader.leader import Moves
-from pipelined.swarm.peer.peer import Build, PeerConfig
+from pipelined.swarm.peer.peer import Build
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.trainer.trainer import Data
 from transports.rpc import Endpoint

@@ -20,9 +20,8 @@ from pipelined.aio.clock import RealClock
 from pipelined.directory import open_directory, serve_directory
 from pipelined.membership.client import Node
 from pipelined.state import donor
-from pipelined.swarm.config import Rules
+from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.peer import all_reduce, passes, replica, rounds, stage_state
-from pipelined.swarm.peer.peer import PeerConfig
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records import HEAD, Commit
 from pipelined.swarm.trainer import trainer

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pipelined.swarm.peer.lifecycle import GRACE_S
+from pipelined.swarm.config import GRACE_S
 from tests.swarm.virtual_swarm import VirtualSwarm
 from transports.rpc import Rejected
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelined.swarm.peer.lifecycle import GRACE_S
+from pipelined.swarm.config import GRACE_S
 from pipelined.swarm.records import members_of
 from tests.swarm.virtual_swarm import VirtualSwarm
 

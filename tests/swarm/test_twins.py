@@ -9,7 +9,7 @@ import pytest
 from pipelined.actors.executor import TimedExecutor
 from pipelined.errors import UsageError
 from pipelined.membership.client import Node
-from pipelined.swarm.peer.peer import PeerConfig
+from pipelined.swarm.config import PeerConfig
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from tests.swarm.exact import ExactStage, data
 from tests.swarm.test_local_swarm import SIZES, SWARM, read_until

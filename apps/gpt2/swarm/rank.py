@@ -17,9 +17,8 @@ from pipelined.membership.client import Node
 from pipelined.process.launch import Launch
 from pipelined.state.store import CheckpointStore, DiskStore
 from pipelined.state.versions import SavedStage, common_step
-from pipelined.swarm.config import Rules
+from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.observer import SwarmObserver
-from pipelined.swarm.peer.peer import PeerConfig
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records import HEAD, Commit
 from pipelined.swarm.stages.torch_stage import TorchStage

@@ -28,8 +28,6 @@ from pipelined.swarm.view import SwarmView
 
 NEWS_S = 1.0
 """A peer repeats its announcement at most this often, however many trainers request it."""
-GRACE_S = 20.0
-"""Clouds reclaim a machine 30 s after their notice, or later; the other 10 s are for handing over and saving."""
 LOOKS = 4
 """Checks whether an eviction has expired, per lease."""
 
@@ -142,7 +140,7 @@ class Drain:
         grace_s: longest time that the last peer of a stage continues to serve, in seconds.
     """
 
-    def __init__(self, name: str, view: SwarmView, clock: Clock, grace_s: float = GRACE_S):
+    def __init__(self, name: str, view: SwarmView, clock: Clock, grace_s: float):
         self._name, self._view, self._clock, self._grace_s = name, view, clock, grace_s
         self._until = math.inf
 

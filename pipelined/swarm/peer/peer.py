@@ -5,9 +5,8 @@ state. Only the directory's head decides what the peer does to its parameters.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 
 from pipelined.actors.device_watchdog import DeviceLate, DeviceWatchdog
 from pipelined.actors.executor import Executor
@@ -21,12 +20,10 @@ from pipelined.membership.probe import Probe
 from pipelined.membership.records import PEERS, Phase
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.state.fetch import StateFetch
-from pipelined.state.manifest import Layout
 from pipelined.state.saver import Saver, choose_saver
-from pipelined.state.store import CheckpointStore
 from pipelined.state.versions import Version
-from pipelined.swarm.config import OtherModel, Rules
-from pipelined.swarm.peer.lifecycle import GRACE_S, Drain, PeerEvicted, Presence, Readmission
+from pipelined.swarm.config import OtherModel, PeerConfig, Rules
+from pipelined.swarm.peer.lifecycle import Drain, PeerEvicted, Presence, Readmission
 from pipelined.swarm.peer.replica import Replica, catch_up, split_by_last_step
 from pipelined.swarm.peer.service import PeerService
 from pipelined.swarm.peer.stage_state import StageState
@@ -37,30 +34,10 @@ from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.delayed import with_delayed_updates
 from pipelined.swarm.stages.stage import SwarmStage
 from pipelined.swarm.view import SwarmView
-from transports import Block
 from transports.rpc import Rejected
 
 Build = Callable[[int], SwarmStage]
 """Build a stage as it is before the first step, the same on all peers."""
-
-
-@dataclass(frozen=True)
-class PeerConfig:
-    """The settings of one peer.
-
-    Args:
-        stage: which to hold; None: the leader decides.
-        grace_s: seconds that it continues to serve after a notice, if it is the last of its stage.
-        store: where it saves its state, and finds what was saved; None: nowhere.
-        save_every: steps from one save to the next; 0: never.
-        threads: whether the event loop has threads to code tensors and to save in.
-    """
-
-    stage: int | None = None
-    grace_s: float = GRACE_S
-    store: CheckpointStore | None = None
-    save_every: int = 0
-    threads: bool = True
 
 
 class StagePeer:
@@ -263,7 +240,7 @@ class StagePeer:
             view=self._view,
             probe=self._probe,
             device=self._device,
-            load_saved=lambda version, layout: self._load_saved(registration, version, layout),
+            load_saved=self._saver.find,
         )
         version = await self._service.joining.run()
         state = StageState(
@@ -280,14 +257,6 @@ class StagePeer:
 
     def _build_stage(self, index: int) -> SwarmStage:
         return with_delayed_updates(self._build(index), self._rules.delayed)
-
-    async def _load_saved(
-        self, registration: Registration, version: Version, layout: Layout
-    ) -> Mapping[str, Block] | None:
-        """The saved state of this version, by this peer or by another that saves in the same place."""
-        await self._saver.list_saved()
-        await self._saver.publish(registration)
-        return await self._saver.load(version, layout)
 
     async def _save(self, replica: Replica) -> None:
         """Save the state, if it is due at this step and this peer is the one of its stage that saves.
