@@ -40,10 +40,8 @@ SECONDS = {"forward": 0.004, "backward": 0.008, "step": 0.002}
 PHASES = {
     "forward": (passes.Passes, "forward"),
     "backward": (passes.Passes, "backward"),
-    "acknowledged": (
-        stage_state.Load,
-        "_change",
-    ),  # every other one is at the end of some work, before its answer leaves
+    # every other change is at the end of some work, before its reply leaves
+    "acknowledged": (stage_state.Load, "_change"),
     "prepare": (rounds.RoundService, "prepare"),
     "reduce": (rounds.RoundService, "reduce"),
     "piece": (all_reduce.AllReduce, "take"),
@@ -51,7 +49,7 @@ PHASES = {
     "commit": (replica.Replica, "follow"),
     "manifest": (donor.Donor, "manifest"),
     "chunk": (donor.Donor, "chunk"),
-    "microbatch": (trainer.SwarmTrainer, "_through"),
+    "microbatch": (trainer.SwarmTrainer, "_train_microbatch"),
     "returning": (trainer.SwarmTrainer, "_ask"),
 }
 ONLY = {"returning": "backward"}

@@ -109,7 +109,7 @@ def test_parts_that_are_spread_over_a_long_time_are_not_late(monkeypatch):
             swarm.peer(name, stage)
         swarm.trainer("t0", steps=1000, slots=2)
         await swarm.until(lambda: swarm.heads and swarm.heads[-1].step == 4)
-        monkeypatch.setattr(CommitLoop, "_leeway", lambda self, queue: 40.0)
+        monkeypatch.setattr(CommitLoop, "_overlap_seconds", lambda self, queue: 40.0)
         await swarm.until(lambda: swarm.heads[-1].step == 8, within=200.0)
         assert not told("peer evicted")
         assert max(facts["seconds"] for facts in told("round lasts")) >= 15.0, "no sum was looked at so late"

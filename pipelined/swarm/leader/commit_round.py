@@ -111,7 +111,7 @@ class CommitRound:
     def __init__(self, name: RoundName, step: int, batch: int, members: Sequence[Sequence[Peer]], client: PeerClient):
         self.name, self._step, self._batch = name, step, batch
         self.peers, self._client = members, client
-        self.replies: list[dict[str, Prepared]] = []
+        self.replies: list[dict[str, PeerCounts]] = []
         self.digests: list[bytes] = []
         self._failures: list[Failure] = []
         self.beyond_codec: dict[int, str] = {}
@@ -210,7 +210,7 @@ class CommitRound:
     async def _ask_prepared(self, stage: int, peer: Peer, began: float) -> None:
         try:
             counts = await self._client.request(peer, Prepare(self.name, self._step))
-            self.replies[stage][peer.name] = Prepared(peer, counts.by_index(), counts.load)
+            self.replies[stage][peer.name] = PeerCounts(peer, counts.by_index(), counts.load)
             self._prepare_seconds = asyncio.get_running_loop().time() - began
         except NoLongerValid:
             return

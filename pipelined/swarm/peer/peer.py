@@ -23,11 +23,10 @@ from pipelined.state.fetch import StateFetch
 from pipelined.state.saver import Saver, choose_saver
 from pipelined.state.versions import Version
 from pipelined.swarm.config import OtherModel, PeerConfig, Rules
-from pipelined.swarm.peer.lifecycle import Drain, PeerEvicted, Presence, Readmission
+from pipelined.swarm.peer.lifecycle import Drain, PeerEvent, PeerEvicted, PeerState, Presence, Readmission, state_after
 from pipelined.swarm.peer.replica import Replica, catch_up, split_by_last_step
 from pipelined.swarm.peer.service import PeerService
 from pipelined.swarm.peer.stage_state import StageState
-from pipelined.swarm.peer.states import Event, PeerState, state_after
 from pipelined.swarm.placement import StageRequest
 from pipelined.swarm.records import Commit
 from pipelined.swarm.stages.codec import Coding

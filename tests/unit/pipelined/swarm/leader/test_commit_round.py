@@ -217,7 +217,7 @@ def test_a_peer_that_is_not_prepared_is_at_fault_unless_neither_end_is(reason):
         async def request(who, request, limit=None):
             raise Rejected(reason)
 
-        attempt._asking.request = request
+        attempt._client.request = request
         await attempt.prepare()
         assert bool(attempt.failures) is (reason.blame is not Blame.NEITHER)
 

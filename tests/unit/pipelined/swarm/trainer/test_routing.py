@@ -177,7 +177,7 @@ def test_a_heap_stays_as_small_as_its_stage():
     for _ in range(1000):
         answers.enter_context(router.under_way(router.pick(0, "forward", 0.0)))
         answers.close()
-    assert len(router._lines[0]._heap) <= LEAST_HEAP + 8
+    assert len(router._queues[0]._heap) <= LEAST_HEAP + 8
 
 
 def test_trainers_of_different_seeds_begin_with_different_peers():
