@@ -15,7 +15,7 @@ from pipelined.programs.instructions import Instruction
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.programs.record import in_time, record
-from pipelined.schedules import CHUNKS, find
+from pipelined.schedules import CHUNKS, find, own_shape
 from pipelined.simulation.memory import rank_memory
 
 BATCH = 32
@@ -135,9 +135,9 @@ def resolve(config: Config, world_size: int | None, model: ModelConfig | None = 
 
 def _as_its_table(wishes: Wishes) -> Wishes:
     """The shape of a schedule's table, where the schedule is one; other flags stay, and are checked with it."""
-    if not wishes.schedule or not wishes.schedule.endswith(".csv"):
+    own = own_shape(find(wishes.schedule)) if wishes.schedule else None
+    if own is None:
         return wishes
-    own = find(wishes.schedule).shape
     knobs = {CHUNKS.name: CHUNKS.of(own), **wishes.knobs}
     microbatches = wishes.microbatches or own.microbatches
     return replace(wishes, depth=wishes.depth or own.depth, microbatches=microbatches, knobs=knobs)

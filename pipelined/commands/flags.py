@@ -3,9 +3,8 @@
 import argparse
 
 from pipelined.errors import UsageError
-from pipelined.schedules import Schedule, Shape, knobs_of, known
+from pipelined.schedules import Schedule, Shape, knobs_of, known, own_shape
 from pipelined.schedules.knobs import set_knobs
-from pipelined.schedules.table import TableSchedule
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +34,7 @@ def shape_of(arguments: argparse.Namespace, schedule: Schedule) -> Shape:
     Raises:
         UsageError: depth or microbatches are missing.
     """
-    own = schedule.shape if isinstance(schedule, TableSchedule) else None
+    own = own_shape(schedule)
     depth = own.depth if own and arguments.depth is None else arguments.depth
     microbatches = own.microbatches if own and arguments.microbatches is None else arguments.microbatches
     for flag, value in (("--depth", depth), ("--microbatches", microbatches)):

@@ -2,7 +2,7 @@
 
 from pipelined.schedules.knobs import CHUNKS, PIPES, SCALE, Knob
 from pipelined.schedules.layout import FLUSH, Layout, ScheduleError, Shape, StageMap, Updates
-from pipelined.schedules.registry import Schedule, find, knobs_of, known, require_known
+from pipelined.schedules.registry import Schedule, find, knobs_of, known, own_shape, require_known
 from pipelined.schedules.worker import Worker
 
 __all__ = [
@@ -21,5 +21,6 @@ __all__ = [
     "find",
     "knobs_of",
     "known",
+    "own_shape",
     "require_known",
 ]

@@ -64,16 +64,22 @@ def layout(shape: Shape) -> ChimeraStageMap:
 
 async def schedule(worker: Worker) -> None:
     """Run one step on one worker."""
-    doubled = worker.layout.units[0].pair == 2
+    doubled = units_of(worker)[0].pair == 2
     for op, pipe in _phases(worker) if doubled else ((op, pipe) for _, op, pipe in slots(worker)):
         await (worker.forward(pipe) if op == "F" else worker.backward(pipe))
+
+
+def units_of(worker: Worker) -> tuple[Unit, ...]:
+    """The units of the step, in order."""
+    assert isinstance(worker.layout, ChimeraStageMap), "the layout of chimera or chimera_w"
+    return worker.layout.units
 
 
 def slots(worker: Worker) -> list[tuple[int, str, int]]:
     """(slot, op, pipe) in order: microbatch j of a unit runs its forwards from slot 2j on, one stage a slot, then its
     backwards in the reverse order of stages."""
     depth, order = worker.layout.depth, []
-    for number, unit in enumerate(worker.layout.units):
+    for number, unit in enumerate(units_of(worker)):
         for pipe, stage in worker.layout.held_by(worker.index):
             for j in range(unit.shares[pipe]):
                 first = 2 * depth * number + 2 * j
@@ -91,7 +97,7 @@ def _phases(worker: Worker) -> Iterator[tuple[str, int]]:
     own, other = (0, 1) if worker.index < half else (1, 0)
     near = min(worker.index, worker.layout.depth - 1 - worker.index)
     far = half - near
-    for number, unit in enumerate(worker.layout.units):
+    for number, unit in enumerate(units_of(worker)):
         forward_own, forward_other = [("F", own)] * unit.pair, [("F", other)] * unit.pair
         yield from ([("B", own)] * (number > 0) + forward_own) * far
         yield from (forward_other + forward_own) * near

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from pipelined.schedules.knobs import Knob
 from pipelined.schedules.layout import ScheduleError, Shape, StageMap
 from pipelined.schedules.own import is_module, load
-from pipelined.schedules.table import read_table
+from pipelined.schedules.table import TableSchedule, read_table
 from pipelined.schedules.worker import Worker
 
 SCHEDULES = {
@@ -87,6 +87,11 @@ def knobs_of(name: str | None = None) -> tuple[Knob[Any], ...]:
 @cache
 def _knobs_of_the_project() -> dict[str, Knob[Any]]:
     return {knob.name: knob for name in known() for knob in declared(find(name))}
+
+
+def own_shape(schedule: Schedule) -> Shape | None:
+    """The one shape that a schedule takes, if it is a table; None: it takes several."""
+    return schedule.shape if isinstance(schedule, TableSchedule) else None
 
 
 def declared(schedule: Schedule) -> tuple[Knob[Any], ...]:

@@ -185,7 +185,8 @@ class TrainWorker(Worker):
     async def _compute(self, at: Instruction, work: Callable[[], Any]) -> Any:
         name = OPS[at.op]
         result, start, end = await self.context.executor.run(name, work)
-        self.context.tracer.record(name.partition("_")[0], name, start, end, tuple(self._place(at).values()))
+        place = self.step, at.stage, at.microbatch, at.pipe
+        self.context.tracer.record(name.partition("_")[0], name, start, end, place)
         return result
 
     def _tell(self, at: Instruction, address: Address, tensor: Any) -> None:
