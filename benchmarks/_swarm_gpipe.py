@@ -10,7 +10,7 @@ import math
 from benchmarks._swarm_devices import Work
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.programs.instructions import Token
-from pipelined.programs.virtual_worker import Demands, Platform, Post, VirtualWorker
+from pipelined.programs.virtual_worker import Demands, GroupMessages, Platform, VirtualWorker
 from pipelined.schedules import Shape, find
 from transports.emulation.link import SlowLink
 from transports.emulation.options import LinkShape
@@ -52,10 +52,10 @@ def flush_seconds(
     async def play() -> float:
         platform = SlowLinks(shape, tensor)
         for _ in range(flushes):
-            post = Post()
+            messages = GroupMessages()
             async with asyncio.TaskGroup() as tasks:
                 for index in range(layout.workers):
-                    tasks.create_task(gpipe.schedule(VirtualWorker(index, layout, demands, post, platform)))
+                    tasks.create_task(gpipe.schedule(VirtualWorker(index, layout, demands, messages, platform)))
         return VirtualClock().now() / flushes
 
     return run_virtual(play())

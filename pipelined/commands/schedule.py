@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> None:
     check(program, mailbox=arguments.mailbox, blocking_sums=arguments.blocking_sums, budget=arguments.budget)
     timeline = price(with_sums(program, costs=costs), costs)
     _write_files(arguments, shape, program, timeline)
-    _tell_left_out(schedule)
+    _print_skipped(schedule)
     settled = None if timeline.layout.updates.flushes else steady(schedule, shape, costs)
     if arguments.json:
         print(json.dumps(as_json(arguments.name, shape, timeline, settled)))
@@ -173,10 +173,10 @@ def _draw(name: str, shape: Shape, timeline: Timeline, path: Path, format: str) 
         save(draw(Picture(spans_of(timeline), rows, title, "time")), path, format)
 
 
-def _tell_left_out(schedule: Schedule) -> None:
+def _print_skipped(schedule: Schedule) -> None:
     """Print to stderr the actions of a table that were skipped."""
-    if isinstance(schedule, TableSchedule) and schedule.left_out:
-        kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(schedule.left_out.items()))
+    if isinstance(schedule, TableSchedule) and schedule.skipped:
+        kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(schedule.skipped.items()))
         print(
             f"left out of {schedule.name}: {kinds}; the runtime does messages and shards without instructions",
             file=sys.stderr,

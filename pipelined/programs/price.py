@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from pipelined.aio.clock import Deadlock, VirtualClock, run_virtual
 from pipelined.programs.instructions import OPS, Program, Token
 from pipelined.programs.timeline import Timed, Timeline
-from pipelined.programs.virtual_worker import Demands, Platform, Post, VirtualWorker
+from pipelined.programs.virtual_worker import Demands, GroupMessages, Platform, VirtualWorker
 from pipelined.schedules import Schedule, ScheduleError, Shape, StageMap
 
 Seconds = float | Sequence[float]
@@ -74,8 +74,8 @@ def price_schedule(schedule: Schedule, shape: Shape, costs: Costs) -> Timeline:
     layout = schedule.layout(shape)
 
     async def everyone() -> Timeline:
-        post, platform, demands = Post(), _FreeLinks(costs.p2p), _demands(layout, costs)
-        workers = [VirtualWorker(index, layout, demands, post, platform) for index in range(layout.workers)]
+        messages, platform, demands = GroupMessages(), _FreeLinks(costs.p2p), _demands(layout, costs)
+        workers = [VirtualWorker(index, layout, demands, messages, platform) for index in range(layout.workers)]
         running = [asyncio.create_task(schedule.schedule(worker), name=f"worker {worker.index}") for worker in workers]
         await asyncio.gather(*running)  # if one fails, the loop, which runs only these tasks, cancels the others
         return Timeline(layout, tuple(tuple(worker.done) for worker in workers))

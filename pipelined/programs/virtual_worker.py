@@ -81,7 +81,7 @@ class Demands(dict[tuple[str, int, int, int], Demand]):
         return self[key]
 
 
-class Post:
+class GroupMessages:
     """The messages of a pipeline group: the arrival of each sent one, and the end of the computation of each other."""
 
     def __init__(self) -> None:
@@ -89,11 +89,11 @@ class Post:
         self._waiting: dict[Token, asyncio.Future[float]] = {}
         self._making: dict[Token, tuple[int, float]] = {}
 
-    def make(self, token: Token, worker: int, end: float) -> None:
+    def announce(self, token: Token, worker: int, end: float) -> None:
         """Record that a worker begins to compute a message, and the end of that computation."""
         self._making[token] = worker, end
 
-    def making(self, token: Token) -> tuple[int, float]:
+    def announced(self, token: Token) -> tuple[int, float]:
         """(worker, end) of the computation of a message; (-1, infinity) if none has begun."""
         return self._making.get(token, (-1, math.inf))
 
@@ -101,7 +101,7 @@ class Post:
         """The arrival of a message; None if it has not been sent."""
         return self._arrivals.get(token)
 
-    def leave(self, token: Token, arrival: float) -> None:
+    def deliver(self, token: Token, arrival: float) -> None:
         """Record that a message is sent; if it is sent again, the first time counts."""
         if token not in self._arrivals:
             self._arrivals[token] = arrival
@@ -114,7 +114,7 @@ class Post:
             return self._arrivals[token]
         return await self._coming(token)
 
-    async def look_out(self, token: Token) -> float:
+    async def watch(self, token: Token) -> float:
         """As `take`, for a caller that may be cancelled."""
         return self._arrivals[token] if token in self._arrivals else await asyncio.shield(self._coming(token))
 
@@ -127,7 +127,7 @@ class VirtualWorker(Worker):
 
     Args:
         demands: the demand of each instruction.
-        post: the messages of the group.
+        messages: the messages of the group.
         platform: the cores and links of the group.
         on_done: called with each instruction when it has ended.
         due: the messages that a dynamic schedule waits for with a limit; None: no message.
@@ -141,7 +141,7 @@ class VirtualWorker(Worker):
         index: int,
         layout: StageMap,
         demands: Demands,
-        post: Post,
+        messages: GroupMessages,
         platform: Platform,
         *,
         on_done: Callable[[Instruction], None] = lambda instruction: None,
@@ -149,24 +149,24 @@ class VirtualWorker(Worker):
     ):
         super().__init__(index, layout)
         self.done: list[Timed] = []
-        self._demands, self._post, self._platform, self._on_done = demands, post, platform, on_done
+        self._demands, self._messages, self._platform, self._on_done = demands, messages, platform, on_done
         self._due = due or DueMessages()
         self._clock = VirtualClock()
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         instruction, takes, gives, seconds = self._demands[op, pipe, stage, microbatch]
         for token in takes:
-            wait = await self._post.take(token) - self._clock.now()
+            wait = await self._messages.take(token) - self._clock.now()
             if wait > 0:
                 await self._clock.sleep(wait)
         start = self._clock.now()
         for token, _ in gives:
-            self._post.make(token, self.index, start + seconds)
+            self._messages.announce(token, self.index, start + seconds)
         await self._platform.compute(self.index, seconds)
         end = self._clock.now()
         self.done.append(Timed(instruction, start, end))
         for token, target in gives:
-            self._post.leave(token, self._platform.send(token, self.index, target))
+            self._messages.deliver(token, self._platform.send(token, self.index, target))
         self._on_done(instruction)
 
     def arrived(self, at: At) -> bool:
@@ -191,12 +191,12 @@ class VirtualWorker(Worker):
 
     async def _until_here(self, tokens: Sequence[Token]) -> None:
         for token in tokens:
-            await self._clock.sleep(max(0.0, await self._post.look_out(token) - self._clock.now()))
+            await self._clock.sleep(max(0.0, await self._messages.watch(token) - self._clock.now()))
 
     def _arrived(self, token: Token) -> bool:
         """A message that another worker completes at this moment counts as arrived, even if that worker runs later."""
-        arrival, now = self._post.arrival(token), self._clock.now()
+        arrival, now = self._messages.arrival(token), self._clock.now()
         if arrival is None:
-            source, end = self._post.making(token)
+            source, end = self._messages.announced(token)
             arrival = end + self._platform.travel(token, source, self.index)
         return arrival <= now or math.isclose(arrival, now)

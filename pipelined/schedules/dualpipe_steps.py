@@ -33,12 +33,12 @@ def dualpipe_order(
     turns = [second, first] * (index + 1)
     for place in turns[: index + 1]:
         yield from _whole(place)
-    put_off = turns[index + 1 :] + [first] * inside
+    postponed = turns[index + 1 :] + [first] * inside
     for place in turns[index + 1 :]:
         yield "I", place
-    for place in put_off[:inside]:
+    for place in postponed[:inside]:
         yield from [("W", place), ("I", first)]
-    for place in put_off[inside:]:
+    for place in postponed[inside:]:
         yield "W", place
 
 

@@ -66,10 +66,10 @@ async def follow(worker: Worker, order: Iterable[tuple[str, PipeStage]]) -> None
     Args:
         order: op is F, B, I or W; each takes the next microbatch of its place.
     """
-    told: Counter[tuple[str, PipeStage]] = Counter()
+    issued: Counter[tuple[str, PipeStage]] = Counter()
     for op, (pipe, stage) in order:
-        told[op, (pipe, stage)] += 1
-        if told[op, (pipe, stage)] <= len(worker.layout.microbatches[pipe]):
+        issued[op, (pipe, stage)] += 1
+        if issued[op, (pipe, stage)] <= len(worker.layout.microbatches[pipe]):
             await worker.do(op, pipe, stage)
 
 

@@ -35,7 +35,7 @@ Cell = tuple[str, int, int, int]
 
 COMPUTATION = re.compile(r"(\d{1,18})([FBIW])(\d{1,18})(?:p(\d{1,18}))?")
 SUMMED = re.compile(r"(\d{1,18})REDUCE_GRAD\d*")
-LOOKED_AFTER = re.compile(r"\d+(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD)\d*")
+IMPLICIT = re.compile(r"\d+(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD)\d*")
 OVERLAP = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
 UPDATES = re.compile(r"updates every ([1-9]\d{0,17})(?: delay (\d{1,18}))?")
 NOTATION = "write stage, action (F, B, I or W) and microbatch as in 2F0 (2F0p1 names a pipe), or a sum as 2REDUCE_GRAD"
@@ -48,13 +48,13 @@ class TableSchedule:
     Args:
         name: the path of the file.
         rows: the instructions of each worker, in order.
-        left_out: the skipped actions of messages and shards, and how often each occurred.
+        skipped: the skipped actions of messages and shards, and how often each occurred.
         updates: when weights are updated, from the first row of a table without a flush.
     """
 
     name: str
     rows: tuple[tuple[Cell, ...], ...]
-    left_out: Counter[str]
+    skipped: Counter[str]
     updates: Updates = FLUSH
 
     @property
@@ -160,7 +160,7 @@ def read_table(path: Path) -> TableSchedule:
     Raises:
         ScheduleError: no such file, not a table, or a cell that cannot be read; the message names row and column.
     """
-    left_out: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
     try:
         lines = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig"))))
     except (OSError, ValueError, csv.Error) as error:
@@ -169,11 +169,11 @@ def read_table(path: Path) -> TableSchedule:
         lines.pop()
     updates = _updates(lines[0]) if lines else FLUSH
     first = 1 if updates.flushes else 2
-    rows = tuple(tuple(_row(path, number, line, left_out)) for number, line in enumerate(lines[first - 1 :], first))
+    rows = tuple(tuple(_row(path, number, line, skipped)) for number, line in enumerate(lines[first - 1 :], first))
     empty = next((number for number, row in enumerate(rows, first) if all(cell[0] == SUM for cell in row)), None)
     if empty or not rows:
         raise ScheduleError(f"{path}, row {empty or first}: there is no instruction; give every worker a row with some")
-    return TableSchedule(str(path), rows, left_out, updates)
+    return TableSchedule(str(path), rows, skipped, updates)
 
 
 def write_table(program: Recorded) -> str:
@@ -207,7 +207,7 @@ def _updates(line: Sequence[str]) -> Updates:
     return Updates(int(found[1]), None if found[2] is None else int(found[2])) if found else FLUSH
 
 
-def _row(path: Path, number: int, line: Iterable[str], left_out: Counter[str]) -> Iterator[Cell]:
+def _row(path: Path, number: int, line: Iterable[str], skipped: Counter[str]) -> Iterator[Cell]:
     for column, text in enumerate(map(str.strip, line), 1):
         overlap = OVERLAP.fullmatch(text)
         for action in map(str.strip, overlap[1].split(";") if overlap else [text]):
@@ -216,8 +216,8 @@ def _row(path: Path, number: int, line: Iterable[str], left_out: Counter[str]) -
                 yield op, int(pipe), int(stage), int(microbatch)
             elif found := SUMMED.fullmatch(action):
                 yield SUM, EVERY, int(found[1]), EVERY
-            elif found := LOOKED_AFTER.fullmatch(action):
-                left_out[found[1]] += 1
+            elif found := IMPLICIT.fullmatch(action):
+                skipped[found[1]] += 1
             elif action:
                 raise ScheduleError(f"{path}, row {number}, column {column}: cannot read {action!r:.40}; {NOTATION}")
 

@@ -18,14 +18,14 @@ def layout(shape: Shape) -> StageMap:
 async def schedule(worker: Worker) -> None:
     """Run one step on one worker: 1F1B's order of F and I; the weight half of an I runs `index` input halves later."""
     microbatches = len(worker.layout.microbatches[0])
-    warm_up, put_off = (min(microbatches, n) for n in (worker.layout.depth - 1 - worker.index, worker.index))
+    warm_up, postponed = (min(microbatches, n) for n in (worker.layout.depth - 1 - worker.index, worker.index))
     for _ in range(warm_up):
         await worker.forward(0)
     for done in range(microbatches):
         if done < microbatches - warm_up:
             await worker.forward(0)
         await worker.backward_input(0)
-        if done >= put_off:
+        if done >= postponed:
             await worker.backward_weight(0)
-    for _ in range(put_off):
+    for _ in range(postponed):
         await worker.backward_weight(0)

@@ -11,7 +11,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.programs.bucket_names import Stages
 from pipelined.programs.prepare import Prepared
 from pipelined.programs.update_rule import Apply, Collect, UpdateRule
-from pipelined.programs.virtual_worker import Post, VirtualWorker
+from pipelined.programs.virtual_worker import GroupMessages, VirtualWorker
 from pipelined.simulation.rank import GroupPlatform, Rank
 
 
@@ -19,18 +19,18 @@ class OverlappingRank(Rank):
     """One rank in a segment of steps that overlap.
 
     Args:
-        post: the messages of its group.
+        messages: the messages of its group.
         prepared: its schedule.
     """
 
-    def __init__(self, platform: GroupPlatform, rank: int, post: Post, prepared: Prepared, tasks: Nursery):
+    def __init__(self, platform: GroupPlatform, rank: int, messages: GroupMessages, prepared: Prepared, tasks: Nursery):
         super().__init__(platform, rank, tasks)
         (stage,) = self.stages
         each = self.job.workload.stages[stage].update / max(1, sum(group.elements for group in self.mine))
         self._seconds = {group.stages: each * group.elements for group in self.mine}
         self._sums: dict[tuple[Stages, int], asyncio.Task[None]] = {}
         self._schedule, self.rule = prepared.schedule, UpdateRule(self.hardware.layout, self._seconds)
-        self.worker = _Worker(self, platform, post)
+        self.worker = _Worker(self, platform, messages)
 
     async def run(self) -> None:
         await self._schedule.schedule(self.worker)
@@ -50,8 +50,8 @@ class OverlappingRank(Rank):
 class _Worker(VirtualWorker):
     """A worker that reports to the update rule of its rank."""
 
-    def __init__(self, rank: OverlappingRank, platform: GroupPlatform, post: Post):
-        super().__init__(rank.index, rank.hardware.layout, rank.hardware.demands, post, platform)
+    def __init__(self, rank: OverlappingRank, platform: GroupPlatform, messages: GroupMessages):
+        super().__init__(rank.index, rank.hardware.layout, rank.hardware.demands, messages, platform)
         self._rank = rank
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:

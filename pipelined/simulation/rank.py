@@ -16,7 +16,7 @@ from pipelined.programs.deadlock import MESSAGES
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import Token
 from pipelined.programs.prepare import Prepared
-from pipelined.programs.virtual_worker import Demands, DueMessages, Platform, Post, VirtualWorker
+from pipelined.programs.virtual_worker import Demands, DueMessages, GroupMessages, Platform, VirtualWorker
 from pipelined.schedules import StageMap
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import STEP_TOTALS, Job
@@ -119,17 +119,17 @@ class FlushedRank(Rank):
     """One rank in one step with a flush.
 
     Args:
-        post: the messages of its group.
+        messages: the messages of its group.
         prepared: its instructions and gradient sums of a step.
     """
 
-    def __init__(self, platform: GroupPlatform, rank: int, post: Post, prepared: Prepared, tasks: Nursery):
+    def __init__(self, platform: GroupPlatform, rank: int, messages: GroupMessages, prepared: Prepared, tasks: Nursery):
         super().__init__(platform, rank, tasks)
         layout, demands = self.hardware.layout, self.hardware.demands
         self._schedule, due = prepared.schedule, DueMessages(prepared.instructions)
         self._sync = GradientSync(self, self.mine, self._sum, prepared.instructions)
         ended = self._sync.ended
-        self.worker = VirtualWorker(self.index, layout, demands, post, platform, on_done=ended, due=due)
+        self.worker = VirtualWorker(self.index, layout, demands, messages, platform, on_done=ended, due=due)
 
     async def run(self) -> None:
         """Run the schedule, finish the gradient sums, sum the step totals over all ranks, update."""

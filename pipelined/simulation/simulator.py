@@ -17,7 +17,7 @@ from pipelined.programs.record import in_time
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.programs.steady import FURTHER
 from pipelined.programs.timeline import Timeline
-from pipelined.programs.virtual_worker import Demands, Post
+from pipelined.programs.virtual_worker import Demands, GroupMessages
 from pipelined.schedules import find
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import STEP_TOTALS, Job
@@ -135,9 +135,9 @@ async def _run(job: Job, prepared: Sequence[Prepared], steps: int) -> _Ran:
     groups: list[list[Rank]] = []
     async with Nursery() as tasks:
         for group in range(plan.width):
-            post, platform = Post(), GroupPlatform(job, hardware, group)
+            messages, platform = GroupMessages(), GroupPlatform(job, hardware, group)
             first = plan.rank(group, 0)
-            groups.append([kind(platform, rank, post, one, tasks) for rank, one in enumerate(prepared, first)])
+            groups.append([kind(platform, rank, messages, one, tasks) for rank, one in enumerate(prepared, first)])
             for rank in groups[-1]:
                 tasks.create_task(rank.run(), name=f"rank {rank.rank}")
     timelines = tuple(Timeline(layout, tuple(tuple(rank.worker.done) for rank in group)) for group in groups)

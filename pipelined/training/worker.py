@@ -131,7 +131,7 @@ class TrainWorker(Worker):
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         """Wait for the instruction's message, compute, send the result, and start the gradient sums that are due."""
         at = Instruction(op, pipe, stage, microbatch)
-        with self._blame(at):
+        with self._name_in_errors(at):
             if op == "F":
                 await self._forward(at)
             elif op == "W":
@@ -163,7 +163,7 @@ class TrainWorker(Worker):
         if at.stage == self.layout.depth - 1:
             self.losses[self._number(at)] = float(output)
         else:
-            self._tell(at, Activation(self.step, at.pipe, at.stage + 1, at.microbatch), output)
+            self._send(at, Activation(self.step, at.pipe, at.stage + 1, at.microbatch), output)
 
     async def _backward(self, at: Instruction) -> None:
         """A whole backward or its input half; sends the gradient at once, even if other work is pending here."""
@@ -173,7 +173,7 @@ class TrainWorker(Worker):
         half = held.backward if at.op == "B" else held.backward_input
         back = await self._compute(at, lambda: half(_alive(at), gradient, scale, random, targets))
         if at.stage > 0:
-            self._tell(at, Gradient(self.step, at.pipe, at.stage - 1, at.microbatch), back)
+            self._send(at, Gradient(self.step, at.pipe, at.stage - 1, at.microbatch), back)
 
     async def _arrival(self, at: Instruction) -> Message:
         """The message that an instruction needs."""
@@ -189,7 +189,7 @@ class TrainWorker(Worker):
         self.context.tracer.record(name.partition("_")[0], name, start, end, place)
         return result
 
-    def _tell(self, at: Instruction, address: Address, tensor: Any) -> None:
+    def _send(self, at: Instruction, address: Address, tensor: Any) -> None:
         async def send() -> None:
             with self.context.tracer.span("send", address.kind, **self._place(at)):
                 await self.context.messages.send(peer, address.key, tensor)
@@ -222,7 +222,7 @@ class TrainWorker(Worker):
         return self.context.feed.targets(self.step, self._number(at))
 
     @contextmanager
-    def _blame(self, at: Instruction) -> Iterator[None]:
+    def _name_in_errors(self, at: Instruction) -> Iterator[None]:
         """Add rank, stage and microbatch to an instruction's error; a transport's errors name their rank already."""
         try:
             yield
