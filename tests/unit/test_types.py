@@ -29,7 +29,6 @@ MOST: dict[str, int] = {
     "pipelined/swarm/stages": 6,
     "pipelined/swarm/trainer": 2,
     "pipelined/training": 12,
-    "pipelined/training/segments": 2,
     "transports": 10,
     "transports/codecs": 7,
     "transports/emulation": 4,
