@@ -44,7 +44,7 @@ PHASES = {
     "acknowledged": (stage_state.Load, "_change"),
     "prepare": (rounds.RoundService, "prepare"),
     "reduce": (rounds.RoundService, "reduce"),
-    "piece": (all_reduce.AllReduce, "take"),
+    "piece": (all_reduce.AllReduce, "receive_part"),
     "summed": (rounds, "digest_of"),
     "commit": (replica.Replica, "follow"),
     "manifest": (donor.Donor, "manifest"),

@@ -25,14 +25,14 @@ def told(kind):
 
 
 def refuse_pieces(monkeypatch, culprit):
-    plain = AllReduce.take
+    plain = AllReduce.receive_part
 
     async def take(self, request, sender):
         if self._members[self._me].name == culprit:
             raise Rejected("strange piece", arrays="float64")
         return await plain(self, request, sender)
 
-    monkeypatch.setattr(AllReduce, "take", take)
+    monkeypatch.setattr(AllReduce, "receive_part", take)
 
 
 def lie(monkeypatch, liar, accused):

@@ -19,14 +19,14 @@ STEPS = 4
 
 def refuse_pieces(monkeypatch, culprit, until=lambda: False):
     """The culprit refuses what the others bring: say, for its codec, its memory, or another version."""
-    plain = AllReduce.take
+    plain = AllReduce.receive_part
 
     async def take(self, request, sender):
         if self._members[self._me].name == culprit and not until():
             raise Rejected("strange piece", arrays="float64")
         return await plain(self, request, sender)
 
-    monkeypatch.setattr(AllReduce, "take", take)
+    monkeypatch.setattr(AllReduce, "receive_part", take)
 
 
 def refuse_to_reduce(monkeypatch, culprit, until=lambda: False):

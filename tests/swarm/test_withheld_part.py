@@ -41,7 +41,7 @@ async def seconds_of_the_next_step(swarm):
     return clock.now() - began
 
 
-@pytest.mark.parametrize("method", ["_ask", "take"])
+@pytest.mark.parametrize("method", ["_ask", "receive_part"])
 @pytest.mark.parametrize("mates", ["ab", "abc"])
 def test_it_is_evicted_and_the_step_is_taken_without_it(method, mates, monkeypatch):
     async def train():
@@ -93,7 +93,7 @@ def test_a_sum_that_lasts_while_its_pieces_come_is_left_alone(monkeypatch):
             swarm.peer(name, stage)
         swarm.trainer("t0", steps=1000, slots=2)
         await swarm.until(lambda: swarm.heads and swarm.heads[-1].step == 4)
-        monkeypatch.setattr("pipelined.swarm.peer.all_reduce.UNDER_WAY", 1)
+        monkeypatch.setattr("pipelined.swarm.peer.all_reduce.IN_FLIGHT", 1)
         monkeypatch.setattr(AllReduce, "_ask", slowly)
         assert await seconds_of_the_next_step(swarm) > 2 * 15 * LEASE_S
         assert not told("peer evicted")

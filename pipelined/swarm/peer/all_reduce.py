@@ -24,8 +24,8 @@ from pipelined.swarm.stages.codec import Coded, Coding
 from transports import Block, WireError
 from transports.rpc import Endpoint, Party, Rejected, Unreachable
 
-UNDER_WAY = 4  # chunks requested at once from one owner
-GATHERED = 256 << 20
+IN_FLIGHT = 4  # chunks requested at once from one owner
+MOST_GATHERED_BYTES = 256 << 20
 """Most bytes of others' parts that an owner holds: the more members, the smaller the chunks."""
 MOST_WHY = 120
 """Characters of one member's reason that another passes on."""
@@ -55,15 +55,15 @@ class _Chunk:
     """What one owner gathers for one chunk.
 
     Attributes:
-        bringers: positions of the members that sent a part.
-        brought: by position, the members' parts, until they are added.
-        whole: done when all members have sent theirs.
+        senders: positions of the members that sent a part.
+        parts: by position, the members' parts, until they are added.
+        complete: done when all members have sent theirs.
         total: the total as it is sent to all members.
     """
 
-    bringers: set[int] = field(default_factory=set)
-    brought: dict[int, np.ndarray] = field(default_factory=dict)
-    whole: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    senders: set[int] = field(default_factory=set)
+    parts: dict[int, np.ndarray] = field(default_factory=dict)
+    complete: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     total: "asyncio.Future[Coded]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -93,13 +93,13 @@ class AllReduce:
         self.name, self._members, self._me, self._coding = name, members, me, coding
         self._endpoint, self._sums = endpoint, sums
         self._bounds = np.linspace(0, sums.size, len(members) + 1).astype(int)
-        self._step = max(1, min(chunk_bytes, GATHERED // (UNDER_WAY * len(members))) // sums.itemsize)
+        self._step = max(1, min(chunk_bytes, MOST_GATHERED_BYTES // (IN_FLIGHT * len(members))) // sums.itemsize)
         self._chunks: dict[int, _Chunk] = {}
         self._aborted: Rejected | None = None
         self._scope: asyncio.Timeout | None = None
-        self._owing = Counter[int]()
-        self._came = dict.fromkeys(range(len(members)), asyncio.get_running_loop().time())
-        self._answered = dict(self._came)
+        self._pending_totals = Counter[int]()
+        self._last_part_at = dict.fromkeys(range(len(members)), asyncio.get_running_loop().time())
+        self._last_total_at = dict(self._last_part_at)
 
     async def run(self, spread: Spread) -> np.ndarray:
         """Take part, and return the total.
@@ -123,7 +123,7 @@ class AllReduce:
         self._scope = None
         return total
 
-    async def take(self, request: SendPart, sender: Party) -> PartTotal:
+    async def receive_part(self, request: SendPart, sender: Party) -> PartTotal:
         """Receive a member's part of one of this owner's chunks, and reply with the total.
 
         A second part of one member, or a part in another's name, is refused and changes nothing. A part that cannot be
@@ -136,11 +136,11 @@ class AllReduce:
         if position >= len(self._members) or self._members[position].address != sender.address:
             raise Rejected(Reason.STRANGE_PART, position=position)
         chunk = self._chunk(start)
-        if position in chunk.bringers:
+        if position in chunk.senders:
             raise Rejected(Reason.STRANGE_PART, position=position)
-        chunk.bringers.add(position)
+        chunk.senders.add(position)
         try:
-            self._bring(chunk, position, await self._part(request.part, self._span(start)))
+            self._add_part(chunk, position, await self._part(request.part, self._span(start)))
         except Rejected as rejection:
             self.abort(str(rejection), (self._members[self._me].name, self._members[position].name))
             raise
@@ -153,16 +153,16 @@ class AllReduce:
         """
         now, lacking = asyncio.get_running_loop().time(), self._lacking()
         names = [member.name for member in self._members]
-        parts = {names[at]: now - self._came[at] for at in lacking}
-        return Reach(parts=parts, totals={names[at]: now - self._answered[at] for at in self._owing})
+        parts = {names[at]: now - self._last_part_at[at] for at in lacking}
+        return Reach(parts=parts, totals={names[at]: now - self._last_total_at[at] for at in self._pending_totals})
 
     def _lacking(self) -> list[int]:
         """Members that the first incomplete chunk lacks: a member may wait for its total before sending later ones."""
         for start in range(self._bounds[self._me], self._bounds[self._me + 1], self._step):
             chunk = self._chunks.get(start)
-            bringers = chunk.bringers if chunk else set[int]()
-            if chunk is None or not chunk.whole.done():
-                return [at for at in range(len(self._members)) if at != self._me and at not in bringers]
+            senders = chunk.senders if chunk else set[int]()
+            if chunk is None or not chunk.complete.done():
+                return [at for at in range(len(self._members)) if at != self._me and at not in senders]
         return []
 
     def abort(self, why: str, parties: tuple[str, str] | None = None) -> None:
@@ -184,7 +184,7 @@ class AllReduce:
         The sends to different owners alternate, and each member begins with the owner after itself.
         """
         starts = range(self._bounds[owner], self._bounds[owner + 1], self._step)
-        limit, others = asyncio.Semaphore(UNDER_WAY), len(self._members) - 1
+        limit, others = asyncio.Semaphore(IN_FLIGHT), len(self._members) - 1
         turn = (owner - self._me - 1) % len(self._members)
 
         async def one(number: int, start: int) -> None:
@@ -203,10 +203,10 @@ class AllReduce:
     async def _own(self, start: int, span: slice) -> np.ndarray:
         chunk = self._chunk(start)
         _check_finite(self._sums[span])
-        self._bring(chunk, self._me, self._sums[span])
-        await chunk.whole
+        self._add_part(chunk, self._me, self._sums[span])
+        await chunk.complete
         coded = await self._encoded(self._added(chunk), Reason.NOT_FINITE)
-        chunk.brought = {}
+        chunk.parts = {}
         chunk.total.set_result(coded)
         return await self._decoded(coded, span)
 
@@ -214,33 +214,33 @@ class AllReduce:
         member = self._members[owner]
         part = await self._encoded(self._sums[span], Reason.PART_NOT_FINITE)
         request = SendPart(self.name, self._me, start, part)
-        self._owing[owner] += 1
+        self._pending_totals[owner] += 1
         try:
             reply = await send(self._endpoint, member.address, request, member.incarnation)
-            self._answered[owner] = asyncio.get_running_loop().time()
+            self._last_total_at[owner] = asyncio.get_running_loop().time()
             return await self._decoded(reply.total, span)
         except (Unreachable, Rejected) as error:
             _check_finite(self._sums[span])
             raise self._lost(member, error) from error
         finally:
-            self._owing -= Counter([owner])
+            self._pending_totals -= Counter([owner])
 
     def _lost(self, owner: RoundMember, error: Unreachable | Rejected) -> Rejected:
         """The refusal for an owner that sent no total; if the round failed between two other members, it names them."""
         reporter, other = parties_of(error) or (self._members[self._me].name, owner.name)
         return lost_between(reporter, other, str(error)[:MOST_WHY])
 
-    def _bring(self, chunk: _Chunk, position: int, part: np.ndarray) -> None:
-        chunk.brought[position] = part
-        self._came[position] = asyncio.get_running_loop().time()
-        if len(chunk.brought) == len(self._members):
-            chunk.whole.set_result(None)
+    def _add_part(self, chunk: _Chunk, position: int, part: np.ndarray) -> None:
+        chunk.parts[position] = part
+        self._last_part_at[position] = asyncio.get_running_loop().time()
+        if len(chunk.parts) == len(self._members):
+            chunk.complete.set_result(None)
 
     def _added(self, chunk: _Chunk) -> np.ndarray:
         """Add in the members' order: the same bits in any order of arrival."""
-        total = chunk.brought[0].copy()
+        total = chunk.parts[0].copy()
         for position in range(1, len(self._members)):
-            total += chunk.brought[position]
+            total += chunk.parts[position]
         return total
 
     def _chunk(self, start: int) -> _Chunk:

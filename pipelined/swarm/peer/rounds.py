@@ -105,7 +105,7 @@ class RoundService:
         await self._state.until(lambda: self._round is not None and self._round.name >= name)
         if self._round is None or self._round.name != name:
             raise Rejected(Reason.OLD_ROUND, round=str(name))
-        return await self._round.take(request, sender)
+        return await self._round.receive_part(request, sender)
 
     def awaited(self, name: RoundName) -> Reach:
         """The members for which the sum of this name waits here; none if that sum is not in progress."""

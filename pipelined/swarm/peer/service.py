@@ -17,7 +17,7 @@ from pipelined.membership.reasons import Reason
 from pipelined.state.fetch import StateFetch
 from pipelined.state.messages import FetchChunk, FetchManifest, FetchTotals
 from pipelined.state.saver import Saver
-from pipelined.swarm.peer.all_reduce import UNDER_WAY
+from pipelined.swarm.peer.all_reduce import IN_FLIGHT
 from pipelined.swarm.peer.lifecycle import Presence
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.protocol.passes import Announce, Backward, Evaluate, Forward
@@ -100,11 +100,11 @@ class PeerService:
             Resume: Served(lambda here, request, _: here.rounds.resume(request)),
             Reduce: Served(lambda here, request, _: self._in_time(here.rounds.reduce(request))),
             ReportReach: Served(lambda here, request, _: self._report_reach(here, request)),
-            SendPart: Served(lambda here, request, sender: here.rounds.chunk(request, sender), chunk, 2 * UNDER_WAY),
+            SendPart: Served(lambda here, request, sender: here.rounds.chunk(request, sender), chunk, 2 * IN_FLIGHT),
             Inherit: Served(lambda here, request, _: here.handover.inherit(request), sums + 16 * batch, 1),
             FetchManifest: Served(lambda here, _, sender: self._in_time(here.manifest(sender))),
             FetchChunk: Served(
-                lambda here, request, sender: here.donor.chunk(request, sender), most_waiting=2 * UNDER_WAY
+                lambda here, request, sender: here.donor.chunk(request, sender), most_waiting=2 * IN_FLIGHT
             ),
             FetchTotals: Served(lambda here, request, sender: here.donor.totals(request, sender)),
         }

@@ -51,7 +51,7 @@ class Members:
         self.nbytes = 0
         self.network.listen(self._weigh)
         for end, part in zip(self.ends, self.rounds, strict=True):
-            served(end, part.take)
+            served(end, part.receive_part)
 
     def _weigh(self, passing):
         self.nbytes += passing.nbytes if passing.kind in ("REQUEST", "RESPONSE") else 0
@@ -85,10 +85,10 @@ async def test_a_member_sends_its_sum_but_its_own_slice_and_its_slice_to_all_oth
 async def test_what_an_owner_gathers_is_bounded_however_many_wait_for_the_last(count, monkeypatch):
     """Four chunks of 4 MiB from each come to 2 GiB where 133 members sum."""
     window = 16 << 10
-    monkeypatch.setattr(all_reduce, "GATHERED", window)
+    monkeypatch.setattr(all_reduce, "MOST_GATHERED_BYTES", window)
 
     def gathered(part):
-        return sum(brought.nbytes for chunk in part._chunks.values() for brought in chunk.brought.values())
+        return sum(brought.nbytes for chunk in part._chunks.values() for brought in chunk.parts.values())
 
     stage, held = Members(count, 8192), []
     *first, last = stage.rounds
@@ -347,7 +347,7 @@ def test_an_owner_that_answered_some_chunks_is_awaited_since_the_last():
         async def take(request, sender):
             asked.append(request)
             await asyncio.sleep(4.0 if len(asked) <= 2 else 1e9)
-            return await stage.rounds[1].take(request, sender)
+            return await stage.rounds[1].receive_part(request, sender)
 
         served(stage.ends[1], take)
         running = [asyncio.ensure_future(part.run(at_once())) for part in stage.rounds]
