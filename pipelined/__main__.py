@@ -1,23 +1,23 @@
 """`python -m pipelined COMMAND …`: runs the command, and turns bad input into one message and exit code 2."""
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from pipelined import __version__
-from pipelined.commands import bench, doctor, plan, schedule, simulate, trace
-from pipelined.commands.flags import add_knobs
 from pipelined.errors import UsageError
 
 COMMANDS = {
-    "bench": bench,
-    "doctor": doctor,
-    "plan": plan,
-    "schedule": schedule,
-    "simulate": simulate,
-    "trace": trace,
+    "bench": "pipelined.commands.bench",
+    "directory": "pipelined.commands.directory",
+    "doctor": "pipelined.commands.doctor",
+    "plan": "pipelined.commands.plan",
+    "schedule": "pipelined.commands.schedule",
+    "simulate": "pipelined.commands.simulate",
+    "trace": "pipelined.commands.trace",
 }
 """The module of each command, by its name on the command line. A new command gets a line here."""
 
@@ -69,16 +69,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser of all commands; a schedule of the user's own in `words` brings its own flags."""
+    """The parser of all commands; a schedule of the user's own in `words` brings its own flags.
+
+    If `words` begin with a command, only its module is imported.
+    """
     parser = _Parser("python -m pipelined", description="Look at schedules and at what ranks really did.")
     parser.add_argument("--version", action="version", version=f"pipelined {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, module in COMMANDS.items():
+    for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
+        module = importlib.import_module(COMMANDS[name])
         about = module.__doc__ or ""
         summary = about.partition("\n")[0]
         command = commands.add_parser(name, help=summary, description=about, formatter_class=_Defaults)
         module.add_arguments(command)
         if hasattr(module, "TAKES_KNOBS"):
+            from pipelined.commands.flags import add_knobs
+
             add_knobs(command, words[1] if words[:1] == [name] and len(words) > 1 else "")
         command.set_defaults(run=module.run, passes_on=hasattr(module, "PASSES_ON"))
     return parser

@@ -27,6 +27,7 @@ from pipelined.directory import CutOff, JournalError, WrongKey
 from pipelined.errors import UsageError
 from pipelined.process.exit import end_process, hush, tell
 from pipelined.process.run import complaint
+from pipelined.process.stop_request import until_stop_request
 from transports import new_event_loop
 
 Flags = Coordinator | Serve | Train | Local | Status | Export
@@ -100,15 +101,17 @@ async def _work(flags: Flags) -> None:
         from apps.swarm.export import export
 
         return await export(flags, _say)
-    from apps.swarm import commands
+    if isinstance(flags, Coordinator):
+        from pipelined.commands import directory
+
+        return await directory.serve(flags.listen, flags.journal, _say)
+    from apps.swarm.commands import serve, train
 
     match flags:
-        case Coordinator():
-            await commands.coordinate(flags, _say)
         case Serve():
-            await commands.until_stop_request(commands.serve(flags, _say))
+            await until_stop_request(serve(flags, _say))
         case Train():
-            await commands.until_stop_request(commands.train(flags, _say))
+            await until_stop_request(train(flags, _say))
 
 
 def _say(text: str) -> None:

@@ -19,19 +19,14 @@ from apps.lm.models.rotary_presets import RotaryConfig
 from apps.swarm.address import SwarmAddress
 from apps.swarm.flags import Export
 from apps.swarm.joining import entered, what_is_trained
-from apps.swarm.training import rules_of, training_of
+from apps.swarm.session import Session
 from apps.swarm.waiting import telling
 from apps.swarm.weights import Weights, check_destination
-from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.directory import CutOff, Directory, LeaseLost
 from pipelined.errors import UsageError
 from pipelined.membership.client import Node
 from pipelined.state.store import load_whole
-from pipelined.swarm.config import Rules
-from pipelined.swarm.observer import SwarmObserver
-from pipelined.swarm.stages.torch_stage import TorchStage
-from pipelined.swarm.stages.training import Training
 from transports.rpc import Endpoint
 
 Say = Callable[[str], None]
@@ -103,15 +98,13 @@ async def _fetch_running(flags: Export, text: Text, say: Say) -> Weights:
         if trained.text != text.digest:
             fact = f"this swarm learns from another text (here: {text.digest[:16]}, there: {trained.text[:16]})"
             raise UsageError(f"{fact}; give the --data and --tokenizer that its trainers were given")
-        training = await asyncio.to_thread(training_of, trained)
+        session = await asyncio.to_thread(Session.of, trained)
         if flags.to is not None:
-            check_destination("--to", flags.to, training.model)
-        return await fetch("export", training, rules_of(trained, training), endpoint, directory, say=say)
+            check_destination("--to", flags.to, session.training.model)
+        return await fetch("export", session, endpoint, directory, say)
 
 
-async def fetch(
-    name: str, training: Training, rules: Rules, endpoint: Endpoint, directory: Directory, *, say: Say
-) -> Weights:
+async def fetch(name: str, session: Session, endpoint: Endpoint, directory: Directory, say: Say) -> Weights:
     """Fetch the parameters of every stage; waits while a stage has no peer.
 
     Args:
@@ -121,18 +114,13 @@ async def fetch(
     Cost: as `SwarmObserver.snapshot`.
     """
     node = Node(f"{name}-{secrets.token_hex(4)}", endpoint, directory, RealClock())
-    device = TorchExecutor("cpu", node.clock)
-    build = lambda index: TorchStage(training, index)  # noqa: E731
-    observer = SwarmObserver(node, build, rules, device)
     try:
-        async with telling(f"the state of every stage (stages: {rules.stages})", say):
-            snapshot = await observer.snapshot()
+        async with telling(f"the state of every stage (stages: {session.rules.stages})", say):
+            snapshot = await session.snapshot(node)
     except (LeaseLost, CutOff) as error:
-        raise UsageError(f"the directory gives no answer ({error}); start it again, and ask again") from error
-    finally:
-        device.close()
+        raise UsageError(f"the directory does not reply ({error}); start it again, and repeat this command") from error
     say(f"step {snapshot[0][0].step}, as it stands at {len(snapshot)} stages")
-    return Weights.of_stages(training.model, [state for _, state in snapshot])
+    return Weights.of_stages(session.training.model, [state for _, state in snapshot])
 
 
 def model_of(identity: Mapping[str, Any]) -> GPT2:

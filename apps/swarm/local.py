@@ -19,7 +19,6 @@ from rich.console import Console
 from rich.live import Live
 
 from apps.swarm.address import SwarmAddress
-from apps.swarm.commands import until_stop_request
 from apps.swarm.config import ChildFailed
 from apps.swarm.families import cut_of
 from apps.swarm.flags import Local
@@ -30,6 +29,7 @@ from apps.swarm.status.look import looks
 from apps.swarm.status.table import table
 from pipelined.aio.nursery import Nursery
 from pipelined.process.exit import USAGE
+from pipelined.process.stop_request import until_stop_request
 
 Child = asyncio.subprocess.Process
 Say = Callable[[str], None]

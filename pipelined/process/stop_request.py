@@ -4,10 +4,14 @@ Under openmpi's mpirun SIGTERM ends the job within half a second, so send SIGUSR
 requests a stop, too, unless the process ignores SIGHUP, as under nohup.
 """
 
+import asyncio
 import os
 import signal
 import stat
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
@@ -26,6 +30,31 @@ def hang_up() -> None:
             if stat.S_ISCHR(os.fstat(output).st_mode):
                 os.dup2(nowhere, output)
     os.close(nowhere)
+
+
+async def until_stop_request(work: Coroutine[Any, Any, Any]) -> None:
+    """Run this until it ends, or until this process receives a stop request, which cancels it."""
+    task = asyncio.ensure_future(work)
+    on_stop_request(task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        current = asyncio.current_task()
+        if current is not None and current.cancelling():
+            raise
+
+
+def on_stop_request(act: Callable[[], Any]) -> None:
+    """Call this in the running loop at each stop request from now on, instead of the function that was given before."""
+    loop = asyncio.get_running_loop()
+    for number in asking():
+        loop.add_signal_handler(number, partial(_on_signal, number, act))
+
+
+def _on_signal(number: signal.Signals, act: Callable[[], Any]) -> None:
+    if number == signal.SIGHUP:
+        hang_up()
+    act()
 
 
 class StopRequest:

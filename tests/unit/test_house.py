@@ -44,7 +44,7 @@ def modules_that_define(tree, *functions):
         (["build"], CODECS.values()),
         (["all_reduce", "cost"], ALGORITHMS.values()),
         (["layout", "schedule"], SCHEDULES.values()),
-        (["add_arguments", "run"], [module.__name__ for module in COMMANDS.values()]),
+        (["add_arguments", "run"], COMMANDS.values()),
     ],
     ids=["transports", "codecs", "all_reduce", "schedules", "commands"],
 )
@@ -63,7 +63,7 @@ NOT_YET = {
     "constructors with over 2 callables": (1, 1),
     "functions with over 5 parameters not keyword-only": (5, 5),
     "longest file, lines": (330, 3),
-    "lines": (48_150, 4),
+    "lines": (48_230, 4),
     "class names in two places": (8, 8),
     "avoided words in messages": (4, 4),
     "test names with avoided words": (170, 170),

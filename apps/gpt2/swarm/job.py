@@ -18,13 +18,16 @@ from pipelined.programs.partition import partition
 SCHEDULE = "swarm"
 STAGES, PEERS_A_STAGE = 3, 2
 """By default: at most this many stages, and this many peers of each."""
+SAME_IN_MODEL = ("layers", "d_model", "heads", "positions", "dropout")
+SAME_IN_CONFIG = ("steps", "eval_every", "lr", "warmup", "weight_decay", "seed", "dtype", "compress")
+"""Fields of a subject with the name and value that the model and the flags have."""
 ROWS = 4
 """The most sequences in a microbatch, by default."""
 MEANINGLESS = {
     "plan": "a swarm plans nothing: its peers go where they help most",
     "all_reduce": "the peers of a stage sum by slices that each of them owns",
-    "trace": "microbatches go through whichever peers answer",
-    "replay": "microbatches go through whichever peers answer",
+    "trace": "the peers of a microbatch are chosen at run time, so there is no schedule to record",
+    "replay": "the peers of a microbatch are chosen at run time, so there is no schedule to record",
 }
 """Flags that mean nothing to a swarm, and why."""
 
@@ -108,25 +111,14 @@ def resolve_swarm(config: Config, world_size: int | None) -> SwarmJob:
     model = replace(published, tied=tied)
     subject = Subject(
         preset=gpt2_name(config.preset) if config.init is None else "gpt2",
-        layers=model.layers,
-        d_model=model.d_model,
-        heads=model.heads,
-        positions=model.positions,
-        dropout=model.dropout,
         tied=tied,
         stages=stages,
         microbatch=rows,
         batch=batch,
         seq=sequence,
-        steps=config.steps,
-        eval_every=config.eval_every,
-        lr=config.lr,
-        warmup=config.warmup,
-        weight_decay=config.weight_decay,
         clip=CLIP if config.clip is None else config.clip,
-        seed=config.seed,
-        dtype=config.dtype,
-        compress=config.compress,
+        **{name: getattr(model, name) for name in SAME_IN_MODEL},
+        **{name: getattr(config, name) for name in SAME_IN_CONFIG},
     )
     subject.check()
     return SwarmJob(config, model, subject, ranks, published.tied and not tied)

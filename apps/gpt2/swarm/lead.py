@@ -21,8 +21,10 @@ from apps.swarm.export import Say, Wish
 from apps.swarm.joining import entered
 from apps.swarm.waiting import WaitLog
 from apps.swarm.weights import Weights
+from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import Directory
+from pipelined.membership.client import Node
 from pipelined.process.stop_request import StopRequest
 from pipelined.state import store
 from pipelined.swarm.observer import SwarmSnapshot
@@ -82,7 +84,7 @@ class Lead:
                 await transport.send(rank, OVER)
 
     def _log(self, report: Report) -> StepReporter:
-        optimizer_config, steps = self.rank.training.optimizer_config, self.trainer.committed_steps()
+        optimizer_config, steps = self.rank.session.training.optimizer_config, self.trainer.committed_steps()
         return StepReporter(steps, optimizer_config, active_time=self.active_time, report=report)
 
     def _waits(self, report: Report) -> WaitLog:
@@ -94,7 +96,11 @@ class Lead:
         config, head = self.rank.job.config, self.trainer.view.head
         taken = head is not None and head.step > 0
         wanted = config.checkpoint or (done and (config.export or config.sample))
-        snapshot = await self.rank.observer(endpoint, directory).snapshot() if taken and wanted else []
+        snapshot = (
+            await self.rank.session.snapshot(Node("visitor0", endpoint, directory, RealClock()))
+            if taken and wanted
+            else []
+        )
         outcome = Outcome(self.rank.job, self.rank.text, snapshot)
         await outcome.save()
         if done:

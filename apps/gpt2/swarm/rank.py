@@ -8,7 +8,7 @@ from apps.swarm.address import SwarmAddress
 from apps.swarm.config import Told
 from apps.swarm.data import MicrobatchFeed, feed_of
 from apps.swarm.joining import agree, entered
-from apps.swarm.training import rules_of, training_of
+from apps.swarm.session import Session
 from apps.swarm.weights_store import WeightsStore
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
@@ -17,12 +17,9 @@ from pipelined.membership.client import Node
 from pipelined.process.launch import Launch
 from pipelined.state.store import CheckpointStore, DiskStore
 from pipelined.state.versions import SavedStage, common_step
-from pipelined.swarm.config import PeerConfig, Rules
-from pipelined.swarm.observer import SwarmObserver
+from pipelined.swarm.config import PeerConfig
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records import HEAD, Commit
-from pipelined.swarm.stages.torch_stage import TorchStage
-from pipelined.swarm.stages.training import Training
 from transports import Transport
 from transports.rpc import Endpoint
 
@@ -32,9 +29,9 @@ class Rank:
     """One rank, prepared.
 
     Args:
-        told: what the directory is told of the training.
+        session: the same on all ranks.
         store: where its peer saves, and finds what was saved.
-        begun: what the swarm goes on from: the latest step that all stages have in the store; None: it begins.
+        begun: the latest step that all stages have in the store, from which the swarm continues; None: it begins.
         executor: runs the computations of its peer.
     """
 
@@ -42,9 +39,7 @@ class Rank:
     job: SwarmJob
     text: Text
     feed: MicrobatchFeed
-    told: Told
-    training: Training
-    rules: Rules
+    session: Session
     store: CheckpointStore | None
     begun: SavedStage | None
     executor: TorchExecutor
@@ -60,37 +55,23 @@ class Rank:
             address: of the directory.
             swarm: the name under which this job claimed its directory of checkpoints. Default: a random name.
         """
-        head = Commit(self.rules.stages, self.rules.digest)
+        head = Commit(self.session.rules.stages, self.session.rules.digest)
         if self.begun is not None:
             head = replace(head, step=self.begun.step, lineage=self.begun.lineage)
         async with entered(SwarmAddress(coordinator=address)) as (_, directory):
-            await agree(directory, self.told, swarm)
+            await agree(directory, self.session.told, swarm)
             await directory.transact({HEAD: 0}, {HEAD: head.pack()})
 
     def peer(self, endpoint: Endpoint, directory: Directory) -> PeerProcess:
         """This rank's peer. It begins with its own stage, and later moves to the stage that needs it most."""
         rank, config = self.transport.rank, self.job.config
         every = config.save_every if config.checkpoint else 0
-        node = Node(f"rank{rank}", endpoint, directory, RealClock())
         peer_config = PeerConfig(self.job.stage_of(rank), store=self.store, save_every=every)
-        return PeerProcess(node, self._build, self.rules, self.executor, peer_config)
+        return self.session.peer(Node(f"rank{rank}", endpoint, directory, RealClock()), self.executor, peer_config)
 
     def trainer(self, endpoint: Endpoint, directory: Directory) -> TrainerProcess:
         """This rank's trainer."""
-        node = Node(f"trainer{self.transport.rank}", endpoint, directory, RealClock())
-        return TrainerProcess(node, self.feed, self.rules, steps=self.job.subject.steps)
-
-    def observer(self, endpoint: Endpoint, directory: Directory) -> SwarmObserver:
-        """Who brings the whole model here; its stages are on the CPU."""
-
-        def build(index: int) -> TorchStage:
-            return TorchStage(self.training, index)
-
-        node = Node(f"visitor{self.transport.rank}", endpoint, directory, RealClock())
-        return SwarmObserver(node, build, self.rules, self.executor)
-
-    def _build(self, index: int) -> TorchStage:
-        return TorchStage(self.training, index, self.executor.device)
+        return self.session.trainer(Node(f"trainer{self.transport.rank}", endpoint, directory, RealClock()), self.feed)
 
 
 def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> Rank:
@@ -102,12 +83,10 @@ def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> 
     subject = job.subject
     feed = feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
     told = Told(subject, job.model.vocab, text.digest, feed.held_out)
-    training = training_of(told)
-    ranks_here = launch.local_size or transport.world_size
-    executor = TorchExecutor.of_rank(launch.local_rank, ranks_here, transport)
-    rules, store = rules_of(told, training), _store(job, text)
+    session, store = Session.of(told), _store(job, text)
+    executor = TorchExecutor.of_rank(launch.local_rank, launch.local_size or transport.world_size, transport)
     begun = None if store is None else common_step(store.saved_stages())
-    return Rank(transport, job, text, feed, told, training, rules, store, begun, executor)
+    return Rank(transport, job, text, feed, session, store, begun, executor)
 
 
 def _store(job: SwarmJob, text: Text) -> CheckpointStore | None:

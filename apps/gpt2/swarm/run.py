@@ -6,25 +6,29 @@ from the directory, as a peer from outside does. A rank that fails ends the job,
 
 import asyncio
 import secrets
-from contextlib import AsyncExitStack, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from functools import partial
 
 from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.swarm.lead import HALT, HALTED, OVER, Lead, cancelled, stop_requested
 from apps.gpt2.swarm.rank import Rank, prepare
-from apps.gpt2.swarm.rendezvous import meeting_point
 from apps.gpt2.swarm.report import ActiveTime
 from apps.lm.data.text import Text
-from apps.swarm.address import SwarmAddress
-from apps.swarm.joining import entered
-from pipelined.actors.agree import agree, gather
+from apps.swarm.address import LOOPBACK, SwarmAddress
+from apps.swarm.joining import endpoint_at, entered
+from pipelined.actors.agree import agree, broadcast, gather
+from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.checkpoints.claim import claim
+from pipelined.directory import serve_directory
+from pipelined.errors import UsageError
 from pipelined.process.exit import tell
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
 from pipelined.swarm.view import SwarmView
 from transports import Transport
+from transports.rpc import Endpoint
 
 
 async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text: Text, stop: StopRequest) -> int:
@@ -39,7 +43,7 @@ async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text:
         tell(f"warning: {claimed.warning}")
     try:
         with claimed or nullcontext():
-            async with meeting_point(transport, job.config.listen, partial(rank.begin, swarm=swarm)) as address:
+            async with _directory_of_rank0(transport, job.config.listen, partial(rank.begin, swarm=swarm)) as address:
                 await _take_part(rank, SwarmAddress(coordinator=address), stop)
                 await gather(transport, "gone", True)
     finally:
@@ -76,3 +80,34 @@ async def _follow(
     await transport.send(0, HALTED)
     await halt
     await transport.receive(0, OVER)
+
+
+@asynccontextmanager
+async def _directory_of_rank0(
+    transport: Transport, listen: str | None, begin: Callable[[str], Awaitable[None]]
+) -> AsyncIterator[str]:
+    """The directory's address. Rank 0 serves the directory during its block, so the other ranks must finish first.
+
+    Args:
+        listen: where rank 0 accepts requests; None: on this machine alone.
+        begin: called on rank 0 with the address, before other ranks receive it.
+    Raises:
+        AgreedError: on every rank: rank 0 cannot listen there, or there are several machines and no --listen.
+    """
+    endpoint = await agree(transport, "listen", _endpoint_of_rank0(transport, listen))
+    if endpoint is None:
+        yield await broadcast(transport, "directory")
+        return
+    async with endpoint, Nursery() as tasks:
+        serving = tasks.create_task(serve_directory(endpoint, RealClock()))
+        await begin(endpoint.address)
+        yield await broadcast(transport, "directory", endpoint.address)
+        serving.cancel()
+
+
+async def _endpoint_of_rank0(transport: Transport, listen: str | None) -> Endpoint | None:
+    machines = len(set(transport.nodes))
+    if machines > 1 and listen is None:
+        fact = f"there are several machines, but rank 0 listens on loopback only (machines: {machines})"
+        raise UsageError(f"{fact}; add --listen tcp://HOST:0 with an address of rank 0's machine")
+    return None if transport.rank else await endpoint_at(listen or LOOPBACK)

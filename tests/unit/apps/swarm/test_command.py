@@ -11,6 +11,7 @@ from pipelined.actors.device_watchdog import DeviceStalled
 from pipelined.aio.events import emit, warn
 from pipelined.directory import CutOff, JournalError
 from pipelined.errors import UsageError
+from tests.launching import launched
 from tests.terminal import closed_over
 
 CASES = [
@@ -85,6 +86,21 @@ def test_a_full_disk_ends_a_coordinator_with_the_journal_and_the_remedy(tmp_path
     (line,) = capsys.readouterr().err.splitlines()
     assert code == 1
     assert f"cannot write the journal {tmp_path / 'jöurnal 1'} (File too large); make room or mend it and start" in line
+
+
+@pytest.mark.timeout(60)
+def test_a_coordinator_imports_no_torch():
+    program = """
+import sys
+from apps.swarm import __main__ as swarm
+from pipelined.commands import directory
+async def imported(*arguments):
+    print(*sys.modules)
+directory.serve = imported
+sys.exit(swarm.main(["coordinator"]))
+"""
+    done = launched([sys.executable, "-c", program], timeout=50)
+    assert done.returncode == 0 and not {"torch", "mpi4py"} & {*done.stdout.split()}, done.stderr
 
 
 def test_a_coordinator_whose_terminal_is_closed_ends_in_order():

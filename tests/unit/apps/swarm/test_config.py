@@ -70,7 +70,7 @@ def test_a_peer_serves_a_stage_that_there_is():
         ("local --links delay=50", "?delay= takes a number and one of the units"),
         ("local --peers 1", "every stage needs a peer"),
         ("train --coordinator tcp://127.0.0.1:1 --batch 30", "let --microbatch divide --batch"),
-        ("coordinator --listen tcp://0.0.0.0:0", "name the address"),
+        ("coordinator --listen tcp://0.0.0.0:0", "name the one by which"),
         ("coordinator --listen nonsense", "unknown endpoint"),
         ("export --to model", "say what to export"),
         ("export --to model --checkpoint saved --coordinator tcp://127.0.0.1:1", "say what to export"),

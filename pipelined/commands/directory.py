@@ -1,0 +1,75 @@
+"""Run the directory of a swarm or of another system: its members, their leader, and what is committed.
+
+It prints its address, and ends on SIGTERM or when its terminal closes. Other machines need PIPELINED_KEY.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import get_args
+
+from pipelined.aio.clock import RealClock
+from pipelined.aio.events import Level, log_to_stderr
+from pipelined.directory.disk import JournalError
+from pipelined.directory.server import serve_directory
+from pipelined.errors import UsageError
+from pipelined.process.stop_request import until_stop_request
+from transports.errors import TransportError
+from transports.event_loop import new_event_loop
+from transports.rpc.registry import open_endpoint
+
+LISTEN = "tcp://127.0.0.1:0"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's flags."""
+    parser.add_argument(
+        "--listen", default=LISTEN, metavar="URL", help="address that accepts requests; the port is printed"
+    )
+    parser.add_argument(
+        "--journal",
+        type=Path,
+        metavar="FILE",
+        help="file from which a restarted directory continues; without it a restart begins another directory",
+    )
+    parser.add_argument(
+        "--log", choices=get_args(Level), default="warning", help="events from this level up go to stderr, a line each"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Serve until a stop request.
+
+    Raises:
+        UsageError: it cannot listen there, or the file is not a journal.
+        SystemExit: code 1: the journal cannot be written any more.
+    """
+    log_to_stderr(arguments.log)
+    say = partial(print, flush=True)
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(serve(arguments.listen, arguments.journal, say))
+    except JournalError as error:
+        sys.exit(f"python -m pipelined directory: error: {error}")
+
+
+async def serve(listen: str, journal: Path | None, say: Callable[[str], None]) -> None:
+    """Serve a directory until a stop request.
+
+    Args:
+        listen: URL of the endpoint that accepts requests.
+        say: called with a line that ends with the address, when the directory accepts requests.
+    Raises:
+        UsageError: it cannot listen there, or the file is not a journal.
+        JournalError: the journal cannot be written any more; every reply so far is in it.
+    """
+    try:
+        endpoint = await open_endpoint(listen)
+    except (ValueError, TransportError) as error:
+        raise UsageError(f"--listen {listen}: {error}") from error
+    async with endpoint:
+        ready = partial(say, f"coordinator at {endpoint.address}")
+        await until_stop_request(serve_directory(endpoint, RealClock(), journal, ready=ready))

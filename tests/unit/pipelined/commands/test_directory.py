@@ -1,0 +1,94 @@
+"""`python -m pipelined directory`: a small process that serves a directory until it is asked to stop."""
+
+import asyncio
+import resource
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from pipelined.__main__ import main
+from pipelined.aio.clock import RealClock
+from pipelined.directory import open_directory
+from tests.launching import ROOT
+from tests.terminal import closed_over
+from transports.rpc import open_endpoint
+
+COMMAND = [sys.executable, "-m", "pipelined", "directory"]
+LOADED = """
+import sys
+from pipelined import __main__
+from pipelined.commands import directory
+async def imported(*arguments):
+    import transports.rpc.tcp
+    print(*sys.modules)
+directory.serve = imported
+__main__.main(["directory"])
+"""
+MOST_OWN, MOST_OF_PIPELINED = 75, 32
+
+
+def test_it_loads_neither_torch_nor_mpi_nor_the_swarm():
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, cwd=ROOT, check=True)
+    loaded = {*done.stdout.split()}
+    own = {name for name in loaded if name.partition(".")[0] in ("apps", "pipelined", "collectives", "transports")}
+    rooms = {".".join(name.split(".")[:2]) for name in own}
+    assert not loaded & {"torch", "mpi4py", "transports.mpi", "collectives", "apps", "tyro"}
+    assert not rooms & {"pipelined.swarm", "pipelined.membership", "pipelined.state", "pipelined.training"}
+    assert len(own) <= MOST_OWN, sorted(own)
+    assert len([name for name in own if name.startswith("pipelined")]) <= MOST_OF_PIPELINED, sorted(own)
+
+
+def begin(*flags):
+    """A running directory, and its address."""
+    process = subprocess.Popen([*COMMAND, *flags], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    return process, process.stdout.readline().split()[-1]
+
+
+def end(process):
+    process.send_signal(signal.SIGTERM)
+    with process:
+        return process.wait(20)
+
+
+async def put_and_read(address, **put):
+    """Put keys; returns all."""
+    async with await open_endpoint("tcp://127.0.0.1:0") as endpoint:
+        async with open_directory(address, endpoint, RealClock()) as directory:
+            if put:
+                await directory.transact({}, put)
+            return {key: entry.value for key, entry in (await directory.read()).entries.items()}
+
+
+def test_it_continues_from_its_journal_and_ends_on_sigterm(tmp_path):
+    flags = ["--journal", str(tmp_path / "journal")]
+    process, address = begin(*flags)
+    assert asyncio.run(put_and_read(address, a=b"1")) == {"a": b"1"}
+    assert end(process) == 0
+    process, address = begin(*flags)
+    assert asyncio.run(put_and_read(address)) == {"a": b"1"}
+    assert end(process) == 0
+
+
+def test_it_ends_when_its_terminal_closes():
+    assert closed_over(*COMMAND) == 0
+
+
+@pytest.mark.parametrize(
+    "listen, fact", [("nonsense", "unknown endpoint"), ("tcp://0.0.0.0:0", "name the one by which")]
+)
+def test_an_address_that_cannot_be_is_refused(capsys, listen, fact):
+    assert main(["directory", "--listen", listen]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"python -m pipelined directory: error: --listen {listen}") and fact in told
+
+
+def test_a_full_disk_ends_it_with_the_journal_and_the_remedy(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(SystemExit, match=r"cannot write the journal .*File too large.*make room"):
+            main(["directory", "--journal", str(tmp_path / "journal")])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
