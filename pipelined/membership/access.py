@@ -6,10 +6,12 @@ seconds.
 """
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipelined.membership.messages import MemberRequest, MemberRole, RoundRequest
 from pipelined.membership.reasons import Reason
+from pipelined.membership.records import Observer, Peer, Trainer
 from pipelined.membership.view import RETRY_S, MembershipView
 from transports.rpc import Party, Rejected
 
@@ -46,7 +48,9 @@ class Admission:
             return led_by == (request.round.term, sender.address)
         trainers, observers = view.trainers.values(), view.observers.values()
         peers = [peer for peer in view.peers.values() if peer.stage == stage]
-        listed = {MemberRole.TRAINER: trainers, MemberRole.PEER: peers, MemberRole.READER: [*peers, *observers]}[
-            request.sender
-        ]
-        return any(member.address == sender.address for member in listed)
+        listed: Mapping[MemberRole, Iterable[Peer | Trainer | Observer]] = {
+            MemberRole.TRAINER: trainers,
+            MemberRole.PEER: peers,
+            MemberRole.READER: [*peers, *observers],
+        }
+        return any(member.address == sender.address for member in listed[request.sender])

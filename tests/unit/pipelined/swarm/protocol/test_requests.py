@@ -13,6 +13,7 @@ from pipelined.membership import fields
 from pipelined.membership.messages import VERSION, MemberRequest, OtherVersion
 from pipelined.membership.reasons import Reason
 from pipelined.swarm.protocol.requests import REQUESTS
+from tests.launching import ROOT
 from transports import Block
 from transports.rpc import Party, Request
 
@@ -155,3 +156,14 @@ def test_all_messages_are_documented():
         text = " ".join(base.__doc__ for base in kind.__mro__)
         for field in dataclasses.fields(kind):
             assert field.name in text or field.name == "arrays", (kind.__name__, field.name)
+
+
+def test_no_other_module_writes_or_reads_a_note_or_names_a_reason_by_its_word():
+    rooms = [ROOT / "pipelined" / room for room in ("swarm", "membership", "state")]
+    found = {
+        str(path.relative_to(ROOT / "pipelined"))
+        for room in rooms
+        for path in room.rglob("*.py")
+        if re.search(r'\bnote=|\b(?:request|response|reply)\.note\b|Rejected\("', path.read_text())
+    }
+    assert found == {"membership/messages.py"}
