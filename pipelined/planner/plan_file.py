@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, writing
 from pipelined.programs.plan import Plan
 from pipelined.schedules import require_known
 
@@ -76,11 +76,9 @@ def write_plan(path: Path, planned: PlanFile) -> None:
         UsageError: the file cannot be written.
     """
     part = path.with_name(path.name + ".part")
-    try:
+    with writing(path):
         part.write_text(json.dumps(planned.plain(), indent=2) + "\n")
         part.replace(path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path} ({error.strerror}); name a file in a folder you can write to") from error
 
 
 def read_plan(path: Path, schedule: str | None = None) -> PlanFile:

@@ -110,6 +110,10 @@ WRONG = {
     "layout fails": ("def layout(shape): return 1 // 0\ndef schedule(w): ...\n", r"cannot lay out .*division.*:1\)"),
     "no answer": ("def layout(shape): ...\ndef schedule(w): ...\n", r"is no StageMap \(but None\); return StageMap"),
     "a tuple of workers": (TUPLE, r"places stage 0 of pipe 0 on \(0,\); give the number of one worker"),
+    "a setting that is a knob now": (
+        "def layout(shape): return shape.pipes\ndef schedule(w): ...\n",
+        r"alone.py:1\); write PIPES.of\(shape\), with PIPES from pipelined.schedules",
+    ),
     "no coroutine": (LAYOUT + "def schedule(w): ...\n", r"worker 0 is no coroutine \(but None\); write async def"),
     "no such verb": (LAYOUT + "async def schedule(w):\n    await w.foward(0)\n", r"AttributeError: .*alone.py:3\)"),
     "a verb that was renamed": (
