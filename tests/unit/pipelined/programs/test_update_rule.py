@@ -123,9 +123,9 @@ def test_the_rule_and_the_program_s_closed_form_agree(depth, microbatches, steps
             assert walk.staleness == [use.staleness for use in expected]
 
 
-@pytest.mark.parametrize("name, extra", [("gpipe", {}), ("chimera", {"scale": "backward-halving"}), ("zb_v", {})])
-def test_a_flush_is_one_update_behind_all(name, extra):
-    program = record(find(name), Shape(4, 4, **extra))
+@pytest.mark.parametrize("name, knobs", [("gpipe", {}), ("chimera", {"scale": "backward-halving"}), ("zb_v", {})])
+def test_a_flush_is_one_update_behind_all(name, knobs):
+    program = record(find(name), Shape(4, 4, knobs))
     assert program.layout.updates.every == 4 * program.layout.parts
     for worker, instructions in enumerate(program.workers):
         buckets = [(stage,) for stage in program.layout.stages_of(worker)] + [(0, 3)]
