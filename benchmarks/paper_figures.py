@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 import tyro
 
 from apps.gpt2.memory import activation_bytes, boundary_bytes
-from apps.lm.models.gpt2_presets import ModelConfig, find_preset, layer_costs
+from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, find_preset, layer_costs
 from benchmarks._results import Reported, tell
 from collectives import Links
 from pipelined.programs.plan import Plan
@@ -80,7 +80,7 @@ FIGURES = (
         ),
     ),
     Figure(
-        "Figures 1 and 15, GPT-2", find_preset("chimera"), 2048, 2048, 632, 512,
+        "Figures 1 and 15, GPT-2", find_preset("chimera", PRESETS), 2048, 2048, 632, 512,
         (
             Approach("Chimera", "chimera", (32,)),
             Approach("DAPPLE", "one_f_one_b", (8, 16), recompute=True, printed=1.38),

@@ -8,7 +8,7 @@ from apps.gpt2.choose import Wishes, choose
 from apps.gpt2.config import Config
 from apps.gpt2.plan_file import follow_plan, identity
 from apps.gpt2.workload import workload
-from apps.lm.models.gpt2_presets import ModelConfig, find_preset, layer_costs, parameters
+from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, find_preset, layer_costs, parameters
 from pipelined.errors import UsageError
 from pipelined.programs.check import check
 from pipelined.programs.instructions import Instruction
@@ -159,7 +159,9 @@ def model_of(config: Config) -> ModelConfig:
     given = {name: getattr(config, name) for name in ("layers", "d_model", "heads", "vocab", "dropout")}
     if config.init is not None:
         return _initial(config, given)
-    return replace(find_preset(config.preset), **{name: value for name, value in given.items() if value is not None})
+    return replace(
+        find_preset(config.preset, PRESETS), **{name: value for name, value in given.items() if value is not None}
+    )
 
 
 def _initial(config: Config, given: dict[str, object]) -> ModelConfig:

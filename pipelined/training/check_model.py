@@ -124,7 +124,7 @@ def _surveyed(model: Model, index: int, layers: range, dtype: torch.dtype) -> Su
 
 
 def _of_module(module: nn.Module) -> Survey:
-    trained, frozen = {}, {}
+    trained, frozen = dict[str, tuple[int, ...]](), dict[str, tuple[int, ...]]()
     for name, parameter in module.named_parameters():
         (trained if parameter.requires_grad else frozen)[name] = tuple(parameter.shape)
     return Survey(trained, frozen, {name: tuple(b.shape) for name, b in persistent_buffers(module).items()})

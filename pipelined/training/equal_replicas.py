@@ -65,5 +65,5 @@ def _refuse(told: Sequence[Digests]) -> None:
 
 
 def _digest(tensor: torch.Tensor) -> bytes:
-    memory = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    memory = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
     return hashlib.blake2b(memory, digest_size=16).digest()

@@ -55,10 +55,15 @@ class _Group:
         held = [node.register_prehook(partial(_instead, arrived[node])) for node in several]
         try:
             edges, gradients = zip(*seeds, strict=True)
-            leaves = [leaf.variable for leaf in self.leaves]
+            leaves = [_variable(leaf) for leaf in self.leaves]
             torch.autograd.backward(edges, gradients, again, inputs=leaves)
         finally:
             _remove(held)
+
+
+def _variable(leaf: Any) -> torch.Tensor:
+    """The tensor behind a node that accumulates gradients; torch's type of nodes does not have it."""
+    return leaf.variable
 
 
 @dataclass
@@ -105,9 +110,10 @@ def backward_input(
     """
     root = get_gradient_edge(output)
     path = set() if x is None else _path(root.node, get_gradient_edge(x).node)
-    if not path:
+    if x is None or not path:
         return None, WeightHalf(_whole=(root, gradient))
-    groups, arrived = _group({node: leaves for node in path if (leaves := _leaves(node, path))}), {}
+    groups = _group({node: leaves for node in path if (leaves := _leaves(node, path))})
+    arrived: dict[Node, Gradients] = {}
     junctions = [node for group in groups for node in group.junctions]
     hooks = [node.register_prehook(partial(arrived.__setitem__, node)) for node in junctions]
     try:
@@ -124,7 +130,8 @@ def _path(root: Node, target: Node) -> set[Node]:
     users: dict[Node, list[Node]] = defaultdict(list)
     for node in _below([root]):
         for used, _ in node.next_functions:
-            users[used].append(node)
+            if used is not None:
+                users[used].append(node)
     path, climbing = set(), [target] if target is root or target in users else []
     while climbing:
         node = climbing.pop()

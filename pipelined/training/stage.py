@@ -148,7 +148,10 @@ class Stage:
         if not isinstance(output, torch.Tensor):
             fact = f"stage {self.index} of {self.depth} gives a {type(output).__name__}, not one tensor"
             raise UsageError(f"{fact}; stack what it gives into one tensor, or cut the model elsewhere")
-        return self.model.loss(output, self._here(targets)) if self.last else output
+        if not self.last:
+            return output
+        assert targets is not None  # the worker gives them to the last stage
+        return self.model.loss(output, self._here(targets))
 
     def _here(self, arrived: Arrived) -> torch.Tensor:
         """The input as a tensor on this stage's device."""

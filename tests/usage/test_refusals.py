@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from apps.lm.models.gpt2_presets import find_preset
+from apps.lm.models.gpt2_presets import PRESETS, find_preset
 from pipelined.checkpoints import checkpoint
 from pipelined.checkpoints.checkpoint import Meta
 from pipelined.checkpoints.claim import claim
@@ -134,7 +134,7 @@ def files(tmp_path_factory):
         (folder / name).mkdir()
     (folder / "bert" / "config.json").write_text('{"model_type": "bert"}')
     (folder / "occupied" / "thesis.txt").write_text("years of work")
-    tiny = find_preset("tiny")
+    tiny = find_preset("tiny", PRESETS)
     save(folder / "same", tiny)
     save(folder / "trained", tiny, {"text": {"data": "12", "tokenizer": "34"}})
     save(folder / "other", type(tiny)(layers=9, d_model=128, heads=4, vocab=256))

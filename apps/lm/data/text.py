@@ -67,7 +67,7 @@ class Text:
         hasher = hashlib.blake2b(self.tokenizer.to_json().encode(), digest_size=32)
         for ids in (self.train, self.validation):
             hasher.update(f"{ids.dtype.name} {len(ids)}".encode())
-            hasher.update(np.ascontiguousarray(ids))
+            hasher.update(np.ascontiguousarray(ids).data)
         return hasher.hexdigest()
 
 

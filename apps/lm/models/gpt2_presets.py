@@ -93,7 +93,7 @@ paper (Chimera, Table 4: 64 layers and 1,389,327,360 parameters)."""
 Config = TypeVar("Config", bound=ModelConfig)
 
 
-def find_preset(name: str, presets: Mapping[str, Config] = PRESETS) -> Config:
+def find_preset(name: str, presets: Mapping[str, Config]) -> Config:
     """Look a preset up by name.
 
     Raises:

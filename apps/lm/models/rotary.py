@@ -16,9 +16,9 @@ from torch import nn
 from torch.nn import functional
 
 from apps.lm.models.gelu import gelu
-from apps.lm.models.gpt2 import GPT2, Attention, Block, Conv1D, drop, table
+from apps.lm.models.gpt2 import GPT2, Attention, Block, Conv1D, Draws, Transformer, drop, table
+from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.models.rotary_presets import BASE, RotaryConfig, layer_costs
-from pipelined.training.keyed_random import KeyedRandom
 
 
 class RotaryLM(GPT2):
@@ -48,6 +48,13 @@ class RotaryLM(GPT2):
         return RotaryPart(self.config, layers)
 
 
+class RotaryTransformer(Transformer):
+    """The modules below `transformer.`, with those that make the stream narrow and wide again."""
+
+    squeeze: nn.ModuleDict
+    widen: nn.ModuleDict
+
+
 class RotaryPart(nn.Module):
     """A range of the model's layers; only what they need is held, under global names."""
 
@@ -55,7 +62,7 @@ class RotaryPart(nn.Module):
         super().__init__()
         self.layers, self.config = layers, config
         narrowing = [layer for layer in layers if layer + 1 in config.narrow]
-        self.transformer = nn.Module()
+        self.transformer = RotaryTransformer()
         if 0 in layers:
             self.transformer.wte = table(config.vocab, config.d_model)
         groups = [layer - 1 for layer in layers if 1 <= layer <= config.groups]
@@ -66,7 +73,7 @@ class RotaryPart(nn.Module):
             self.transformer.ln_f = nn.LayerNorm(config.d_model)
             self.lm_head = nn.Linear(config.d_model, config.vocab, bias=False)
 
-    def forward(self, x: torch.Tensor, random: KeyedRandom | None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, random: Draws | None = None) -> torch.Tensor:
         """Run the layers in order; see `RotaryLM.shape_of` for what goes in and comes out. random None: evaluate."""
         for layer in self.layers:
             if layer in self.config.narrow:
@@ -76,7 +83,7 @@ class RotaryPart(nn.Module):
                 x = self.transformer.squeeze[str(layer)](x)  # (B, T, C/k)
         return x
 
-    def _layer(self, layer: int, x: torch.Tensor, random: KeyedRandom | None) -> torch.Tensor:
+    def _layer(self, layer: int, x: torch.Tensor, random: Draws | None) -> torch.Tensor:
         if layer == 0:
             return drop(self.transformer.wte(x), self.config.dropout, "embedding", random)  # (B, T, C)
         if layer <= self.config.groups:
@@ -91,7 +98,7 @@ class Group(Block):
         super().__init__(config, place, RotaryAttention, GatedFeedForward)
         self.shared = config.shared
 
-    def forward(self, x: torch.Tensor, random: KeyedRandom | None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, random: Draws | None) -> torch.Tensor:
         for turn in range(self.shared):
             x = super().forward(x, None if random is None else _Turn(random, turn))  # (B, T, C)
         return x
@@ -107,13 +114,13 @@ class RotaryAttention(Attention):
 class GatedFeedForward(nn.Module):
     """GeGLU, 4 C wide: one affine map through a GELU times another, then back."""
 
-    def __init__(self, config: RotaryConfig, place: str):
+    def __init__(self, config: ModelConfig, place: str):
         super().__init__()
         self.dropout, self.place = config.dropout, place
         self.c_fc = Conv1D(config.d_model, 8 * config.d_model)
         self.c_proj = Conv1D(4 * config.d_model, config.d_model)
 
-    def forward(self, x: torch.Tensor, random: KeyedRandom | None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, random: Draws | None) -> torch.Tensor:
         gate, value = self.c_fc(x).chunk(2, dim=-1)  # each (B, T, 4 C)
         y = self.c_proj(gelu(gate) * value)  # (B, T, C)
         return drop(y, self.dropout, f"{self.place}.residual", random)
@@ -165,7 +172,7 @@ def _widen(config: RotaryConfig) -> nn.Module:
 class _Turn:
     """The random numbers of one of several layers that share parameters."""
 
-    random: KeyedRandom
+    random: Draws
     turn: int
 
     def dropout(self, x: torch.Tensor, p: float, place: str) -> torch.Tensor:

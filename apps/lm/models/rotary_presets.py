@@ -129,7 +129,7 @@ def layer_shapes(config: RotaryConfig) -> list[Shapes]:
     width, vocabulary = config.d_model, (config.vocab, config.d_model)
     groups = [_group_shapes(f"transformer.h.{i}.", width) for i in range(config.groups)]
     head = affine("transformer.ln_f.", width) | {"lm_head.weight": vocabulary}
-    row = [{"transformer.wte.weight": vocabulary}, *groups, head]
+    row: list[Shapes] = [{"transformer.wte.weight": vocabulary}, *groups, head]
     for layer in config.narrow:
         row[layer - 1] |= _squeeze_shapes(config, layer - 1)
         row[layer] |= {f"transformer.widen.{layer}.weight": (width, config.narrow_width)}

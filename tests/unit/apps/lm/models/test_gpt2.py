@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from apps.lm.models.gelu import gelu
 from apps.lm.models.gpt2 import GPT2
-from apps.lm.models.gpt2_presets import ModelConfig, find_preset, layer_shapes, parameters, shapes
+from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, find_preset, layer_shapes, parameters, shapes
 from pipelined.training.keyed_random import KeyedRandom
 
 SMALL = ModelConfig(layers=3, d_model=24, heads=3, vocab=50, positions=16, dropout=0.1)
@@ -42,7 +42,7 @@ def test_every_layer_holds_the_parameters_the_closed_form_names(config: ModelCon
 
 
 def test_the_papers_model_has_its_parameters():
-    config = find_preset("chimera")
+    config = find_preset("chimera", PRESETS)
     part = GPT2(config).build(range(66), torch.float32, "meta", 0)
     assert sum(p.numel() for p in part.parameters()) == parameters(config) == 1_389_327_360
 

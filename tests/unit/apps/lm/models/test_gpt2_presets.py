@@ -23,7 +23,7 @@ TINY = PRESETS["tiny"]
     ],
 )
 def test_the_published_models_have_their_published_parameters(name: str, count: int):
-    assert parameters(find_preset(name)) == count
+    assert parameters(find_preset(name, PRESETS)) == count
 
 
 def test_a_tied_embedding_counts_once_in_the_model_and_for_each_layer_that_holds_it():
@@ -38,7 +38,7 @@ def test_only_the_tiny_preset_starts_from_other_values_than_published():
 
 def test_an_unknown_preset_lists_the_known():
     with pytest.raises(UsageError, match="tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl, chimera"):
-        find_preset("gpt3")
+        find_preset("gpt3", PRESETS)
 
 
 @pytest.mark.parametrize(
