@@ -40,9 +40,9 @@ class Updates:
 
     Args:
         every: the number of microbatches of a group in one update; of a flush, `StageMap` sets it.
-        delay: a forward uses the weights this many versions before the version that its gradient is subtracted from
-            (at the start of training: the initial weights). None: a forward uses the newest version of its stage, so
-            the order of instructions determines the delay.
+        delay: a forward uses version u - delay, where u is the update that its gradient is part of (at the start of
+            training: the initial weights). None: a forward uses the newest version of its stage, so the order of
+            instructions determines the delay.
         flushes: whether the pipe is drained before an update, so that a segment is one step.
     """
 
