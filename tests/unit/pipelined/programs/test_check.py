@@ -54,8 +54,8 @@ def test_a_sum_in_the_wrong_place_is_refused_with_its_worker_and_stage(position,
 
 
 def test_without_a_flush_a_sum_is_refused():
-    stretch = record(find("pipedream"), Shape(2, 2))
-    message = refusal(with_worker(stretch, 1, [*stretch.workers[1], gradient_sum(1)]))
+    segment = record(find("pipedream"), Shape(2, 2))
+    message = refusal(with_worker(segment, 1, [*segment.workers[1], gradient_sum(1)]))
     problem = "without a flush each update sums the gradients of stage 1; leave the sum out"
     assert f"worker 1 cannot do 1S ({problem})" in message
 
