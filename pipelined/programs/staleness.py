@@ -13,7 +13,7 @@ from pipelined.schedules import Shape, Updates
 
 
 @dataclass(frozen=True)
-class Use:
+class VersionUse:
     """The use of weights by one microbatch in one stage.
 
     Args:
@@ -53,14 +53,14 @@ def steps_to_fill(shape: Shape) -> int:
     return 2 + -(-shape.depth // shape.microbatches)
 
 
-def uses(program: Program, worker: int) -> Iterator[Use]:
+def uses(program: Program, worker: int) -> Iterator[VersionUse]:
     """The weights that a worker uses for each microbatch, in the order of the forwards."""
     updates, done = program.layout.updates, 0
     for instruction in program.workers[worker]:
         if instruction.op == "F":
             microbatch = instruction.microbatch
             version = version_of(updates, microbatch, done // updates.every)
-            yield Use(instruction.stage, microbatch, version, microbatch // updates.every)
+            yield VersionUse(instruction.stage, microbatch, version, microbatch // updates.every)
         elif instruction.op in "BW":
             done += 1
 

@@ -7,7 +7,7 @@ ranks. So all ranks end at the same step after a stop request, although no rank 
 from pipelined.aio.notifier import Notifier
 
 
-class Admission:
+class StepAdmission:
     """The steps of one segment, counted from 0.
 
     Args:

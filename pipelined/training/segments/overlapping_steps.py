@@ -22,7 +22,7 @@ from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.prefetch import MessageQueues
 from pipelined.training.replay import Order, follow_steps
-from pipelined.training.segments.admission import Admission
+from pipelined.training.segments.admission import StepAdmission
 from pipelined.training.segments.segment import Segment
 from pipelined.training.segments.stage_updates import StageUpdates, SummedStep
 from pipelined.training.segments.versioned_stage import StepStage, VersionedStage
@@ -57,7 +57,7 @@ class OverlappingSteps(Worker, Segment):
         super().__init__(context.worker, layout := prepared.schedule.layout(shape))
         self._context, self._held, self._steps, self._each = context, held, steps, shape.microbatches
         self._schedule, self._orders = prepared.schedule, orders
-        self._admission = Admission(len(steps), steps_to_fill(shape))
+        self._admission = StepAdmission(len(steps), steps_to_fill(shape))
 
         def rate(update: int) -> float:
             return optimizer_config.rate(steps.start + update * layout.updates.every // shape.microbatches)

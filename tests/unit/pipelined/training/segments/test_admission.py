@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.training.segments.admission import Admission
+from pipelined.training.segments.admission import StepAdmission
 
 
 def entered(admission, step):
@@ -25,7 +25,7 @@ def entered(admission, step):
 
 @given(st.integers(1, 12), st.integers(1, 5), st.integers(0, 20))
 def test_a_segment_ends_so_many_steps_behind_the_one_that_was_asked_to_stop(steps, ahead, stopped):
-    admission, settled = Admission(steps, ahead), 0
+    admission, settled = StepAdmission(steps, ahead), 0
     while entered(admission, settled):
         assert admission.opened <= settled + ahead
         admission.settle(settled, stop=settled == stopped)
@@ -35,7 +35,7 @@ def test_a_segment_ends_so_many_steps_behind_the_one_that_was_asked_to_stop(step
 
 @pytest.mark.parametrize("stop, enters", [(False, True), (True, False)])
 async def test_who_asks_too_early_is_answered_when_it_is_known(stop, enters):
-    admission = Admission(10, ahead=2)
+    admission = StepAdmission(10, ahead=2)
     asking = [asyncio.create_task(admission.enters(2)) for _ in range(2)]
     await asyncio.sleep(0)
     assert not any(task.done() for task in asking)
