@@ -12,9 +12,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from apps.common.numbers import refuse_below
 from apps.gpt2.checks import check_codec
 from pipelined.errors import UsageError
+from pipelined.swarm.status import Goal
 
-SUBJECT = "subject"
-"""Key in the directory: what is trained."""
 SWARM = "swarm"
 """Key in the directory: the unique name of this swarm. Peers claim directories of checkpoints under it."""
 
@@ -155,6 +154,12 @@ class Told:
             raise UsageError(
                 f"the directory has no training that this release knows ({error}); use one release"
             ) from error
+
+
+def read_goal(data: bytes) -> Goal:
+    """What the status of a swarm shows of the directory's record. Raises UsageError: as `Told.unpack`."""
+    told = Told.unpack(data)
+    return Goal(told.subject.steps, told.subject.tokens, told.held_out)
 
 
 def _read_subject(values: dict[str, Any]) -> Subject:

@@ -11,12 +11,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from apps.swarm.address import SwarmAddress
-from apps.swarm.config import SUBJECT, SWARM, Told, differences
+from apps.swarm.config import SWARM, Told, differences
 from apps.swarm.waiting import MOMENT_S, telling
 from pipelined.aio.clock import RealClock
 from pipelined.checkpoints.claim import Claim, claim
 from pipelined.directory import Conflict, Directory, open_directory
 from pipelined.errors import UsageError
+from pipelined.swarm.records import SUBJECT
 from transports import TransportError
 from transports.rpc import Endpoint, open_endpoint
 

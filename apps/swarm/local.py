@@ -24,8 +24,7 @@ from apps.swarm.families import cut_of
 from apps.swarm.flags import Local
 from apps.swarm.joining import endpoint_at, entered
 from apps.swarm.metrics import STEP
-from apps.swarm.status.command import EVERY_S
-from apps.swarm.status.look import looks
+from apps.swarm.status.command import statuses
 from apps.swarm.status.table import table
 from pipelined.aio.nursery import Nursery
 from pipelined.process.exit import USAGE
@@ -204,7 +203,7 @@ async def _watch(address: str, everyone: Sequence[Child], peers: int, say: Say) 
         if live is not None:
             with live:
                 async with entered(SwarmAddress(coordinator=address)) as (endpoint, directory):
-                    async for seen in looks(endpoint, directory, EVERY_S):
+                    async for seen in statuses(endpoint, directory):
                         live.update(table(seen))
 
 

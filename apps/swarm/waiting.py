@@ -5,48 +5,15 @@ A wait is logged once it has lasted MOMENT_S, as most are shorter; then its end 
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from apps.common.progress import EVERY_S, MOMENT_S, Progress
 from pipelined.aio.nursery import Nursery
-from pipelined.state.versions import saved_steps
 from pipelined.swarm.processes import TrainerProcess
-from pipelined.swarm.records import HEAD, Commit
-
-
-def waits_for(
-    head: Commit | None,
-    leader: object | None,
-    trains: bool,
-    empty: Sequence[int],
-    *,
-    evaluates: str = "",
-    over: bool = False,
-    saved: str = "",
-) -> str:
-    """What keeps a swarm from its next step; "": nothing.
-
-    Args:
-        leader: the leader's record; None: there is no leader.
-        trains: whether there is a trainer.
-        empty: stages without a serving peer.
-        evaluates: how many microbatches are evaluated before the next step is decided; "": none.
-        over: the last step is committed and evaluated.
-        saved: the saved steps of each stage; see `saved_steps`.
-    """
-    if over:
-        return ""
-    if not trains:
-        return "a trainer"
-    if leader is None:
-        return "a trainer that leads"
-    if head is None:
-        return "peers that have saved all stages at one step" + (f" (saved: {saved})" if saved else "")
-    if empty:
-        return f"a peer of stage {', '.join(map(str, empty))}"
-    return f"the evaluation of step {head.step} (microbatches: {evaluates})" if evaluates else ""
+from pipelined.swarm.records import HEAD
+from pipelined.swarm.status import waits_for
 
 
 def unreadable_head(why: str) -> str:
@@ -100,13 +67,9 @@ class WaitLog:
             return "the directory does not answer; no step is decided until it does"
         if not view.revision:
             return "waits for the directory"
-        head = view.head
-        if head is None and HEAD in view.unreadable:
+        if view.head is None and HEAD in view.unreadable:
             return unreadable_head(view.unreadable[HEAD])
-        empty = [stage for stage in range(head.stages) if not view.serving(stage)] if head else []
-        evaluates = str(self.held_out) if head and self.trainer.is_to_evaluate() else ""
-        saved = saved_steps(saved for each in view.saved.values() for saved in each.all()) if head is None else ""
-        why = waits_for(head, view.leader, bool(view.trainers), empty, evaluates=evaluates, saved=saved)
+        why = waits_for(view, evaluates=str(self.held_out) if view.head and self.trainer.is_to_evaluate() else "")
         return f"waits for {why}" if why else ""
 
 

@@ -157,7 +157,7 @@ class MembershipView:
             prefixes = self._prefixes
             try:
                 async with self.while_holds(lambda prefixes=prefixes: self._prefixes == prefixes):
-                    self._take_view(await self.directory.read(prefixes), prefixes)
+                    self.load(await self.directory.read(prefixes), prefixes)
                     async for changes in self.directory.watch(prefixes, self.revision):
                         self._take(changes)
             except (FellBehind, NoLongerValid):
@@ -250,7 +250,8 @@ class MembershipView:
     def _prefixes(self) -> Prefixes:
         return "" if self.stages is None else tuple(sorted(self._keys_of(self.stages)))
 
-    def _take_view(self, view: View, prefixes: Prefixes) -> None:
+    def load(self, view: View, prefixes: Prefixes) -> None:
+        """Replace everything by these entries, which were read under these prefixes."""
         gone = dict.fromkeys(self._keys - view.entries.keys())
         self._followed = prefixes
         self._take([Change(key, entry, view.revision) for key, entry in [*gone.items(), *view.entries.items()]])
@@ -275,12 +276,13 @@ class MembershipView:
         for change in changes:
             self.revision = max(self.revision, change.revision)
             (self._keys.discard if change.entry is None else self._keys.add)(change.key)
-            self.unreadable.pop(change.key, None)
+            known = self.unreadable.pop(change.key, None)
             try:
                 self.apply(change.key, change.entry)
             except ValueError as error:
                 self.unreadable[change.key] = str(error)
-                warn("record refused", key=change.key, why=error)
+                if known != str(error):
+                    warn("record refused", key=change.key, why=error)
         self.cut_off = False
         self._recheck()
 

@@ -20,6 +20,8 @@ from pipelined.membership.records import MOST_STAGES
 from pipelined.state.versions import Version
 
 HEAD, EVALUATED, STEP_MEMBERS, LOST = "head", "evaluated", "took/", "lost"
+SUBJECT = "subject"
+"""Key of what is trained, in the program's own form."""
 
 MEMBERS_KEYS = 64
 """Most keys that list the peers of a step: they and the head are written in one transaction."""

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from apps.lm.data.text import read_text
-from apps.swarm.config import SUBJECT, Subject, Told
+from apps.swarm.config import Subject, Told
 from apps.swarm.data import feed_of
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.swarm.config import OtherModel
-from pipelined.swarm.records import HEAD, Commit
+from pipelined.swarm.records import HEAD, SUBJECT, Commit
 from tests.launching import ROOT
 from tests.swarm.virtual_swarm import VirtualSwarm
 from transports.rpc import open_endpoint

@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from apps.swarm.status.look import look
+from apps.swarm.config import read_goal
 from pipelined.membership.messages import Status, send
 from pipelined.swarm.records import members_of
+from pipelined.swarm.status import StatusReader
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 pytestmark = pytest.mark.virtual
@@ -85,9 +86,9 @@ async def test_a_stage_without_a_peer_is_waited_for():
     swarm.trainer("t0", steps=2)
     await asyncio.sleep(10.0)
     assert [head.step for head in swarm.heads] == [0]
-    assert (await look(swarm.watcher, swarm.directory))["waits_for"] == "a peer of stage 1"
+    assert (await StatusReader(swarm.watcher, swarm.directory, read_goal).read()).waits_for == "a peer of stage 1"
     swarm.peer("p1", stage=1)
     await swarm.until(lambda: swarm.heads[-1].step == 1)
-    assert not (await look(swarm.watcher, swarm.directory))["waits_for"]
+    assert not (await StatusReader(swarm.watcher, swarm.directory, read_goal).read()).waits_for
     await swarm.finish(within=10)
     await swarm.close()

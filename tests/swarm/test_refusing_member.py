@@ -4,13 +4,14 @@ import re
 
 import pytest
 
-from apps.swarm.status.look import look
+from apps.swarm.config import read_goal
 from pipelined.aio import events
 from pipelined.aio.clock import run_virtual
 from pipelined.swarm.leader.connectivity import MOST_FAILED
 from pipelined.swarm.peer.all_reduce import AllReduce
 from pipelined.swarm.peer.rounds import RoundService
 from pipelined.swarm.records import members_of
+from pipelined.swarm.status import StatusReader
 from tests.swarm.virtual_swarm import VirtualSwarm
 from transports.rpc import Rejected
 
@@ -89,7 +90,7 @@ def test_the_last_member_of_a_stage_is_never_evicted_and_status_says_what_fails(
         swarm.trainer("t0", STEPS, slots=2)
         await swarm.until(lambda: swarm.network.clock("t0").now() > 3.0)
         endpoint, directory, _ = swarm.client("look")
-        seen = await look(endpoint, directory)
+        seen = (await StatusReader(endpoint, directory, read_goal).read()).plain()
         assert seen["attempt"] > MOST_FAILED and seen["step_phase"]
         assert re.fullmatch(r"step 1, attempt \d+: b: out of memory", seen["last_failure"])
         assert seen["events"][-1]["kind"] == "attempt failed"

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from apps.swarm.status.look import Look
 from pipelined.membership.view import WORKING
+from pipelined.swarm.status import Report
 
 
 class Number(NamedTuple):
@@ -61,7 +61,7 @@ STAGE_PEERS = Number("", "stage_peers", "Peers that serve the stage.")
 WEB_REJECTED = Number("web_rejected", "web_rejected", "Requests that the status page turned away.", True)
 
 
-def metrics(look: Look) -> str:
+def metrics(look: Report) -> str:
     """The look in Prometheus's text format, a help text and a type for each metric."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Look(look))
@@ -69,7 +69,7 @@ def metrics(look: Look) -> str:
 
 
 class _Look:
-    def __init__(self, look: Look):
+    def __init__(self, look: Report):
         self._look = look
 
     def collect(self) -> Iterator[Metric]:

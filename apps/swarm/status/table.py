@@ -8,11 +8,11 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
 
-from apps.swarm.status.look import Look
-from apps.swarm.waiting import MOMENT_S
+from apps.common.progress import MOMENT_S
 from pipelined.aio.events import line, printable, read
 from pipelined.membership.records import Phase
 from pipelined.swarm.records import HEAD
+from pipelined.swarm.status import Report
 
 COLUMNS = ("stage", "peer", "phase", "step", "sum", "queue", "fwd", "bwd", "share", "MiB out")
 """`sum`: microbatches of the step that the peer's sum holds; `fwd`, `bwd`: passes done."""
@@ -22,7 +22,7 @@ GAP = 2
 """Characters between two columns."""
 
 
-def table(look: Look) -> Group:
+def table(look: Report) -> Group:
     """Everything of one look."""
     trainers = [_text(_trainer(each)) for each in look["trainers"]]
     warnings = [_text(each, "yellow") for each in _warnings(look)]
@@ -37,7 +37,7 @@ def _text(line: str, style: str = "") -> Text:
     return Text(printable(line, but=""), style=style)
 
 
-def _summary(look: Look) -> Iterator[str]:
+def _summary(look: Report) -> Iterator[str]:
     """The number of members, where some of them are not shown."""
     left_out = look.get("left_out", {})
     if not any(left_out.values()):
@@ -54,7 +54,7 @@ def _summary(look: Look) -> Iterator[str]:
     yield f"shown: {', '.join(shown)}; --stage N shows another stage, --members N more"
 
 
-def _progress(look: Look) -> Iterator[str]:
+def _progress(look: Report) -> Iterator[str]:
     """The phase of the current step, and the last failure, as the leader reports them."""
     if look.get("step_phase") and look["step"] is not None and not look["waits_for"]:
         yield f"step {look['step'] + 1}: {look['step_phase']}, attempt {max(1, look['attempt'] or 1)}"
@@ -62,7 +62,7 @@ def _progress(look: Look) -> Iterator[str]:
         yield f"the last failure: {look['last_failure']}"
 
 
-def _copies(look: Look) -> Iterator[str]:
+def _copies(look: Report) -> Iterator[str]:
     """The donors of the joining peers, and the peers that save."""
     if donors := look.get("donors"):
         yield "donors: " + ", ".join(f"{peer} from {donor}" for peer, donor in donors.items())
@@ -71,13 +71,13 @@ def _copies(look: Look) -> Iterator[str]:
         yield "savers: " + ", ".join(f"stage {stage} {name}" for stage, name in savers)
 
 
-def _events(look: Look) -> Iterator[str]:
+def _events(look: Report) -> Iterator[str]:
     for report in look.get("events", [])[-SHOWN_EVENTS:]:
         if event := read(report):
             yield line(event, report["by"])
 
 
-def _warnings(look: Look) -> Iterator[str]:
+def _warnings(look: Report) -> Iterator[str]:
     """Conditions that need an operator."""
     if unsaved := look.get("unsaved_stages"):
         stages = ", ".join(map(str, unsaved))
@@ -93,7 +93,7 @@ def _remedy(key: str) -> str:
 class Peers:
     """A line for each peer. On a narrow terminal names wrap, and the last columns are left out."""
 
-    def __init__(self, peers: Sequence[Look]):
+    def __init__(self, peers: Sequence[Report]):
         self._peers = sorted(peers, key=lambda peer: (peer["stage"], peer["name"]))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -114,13 +114,13 @@ def _column(name: str, *cells: str) -> Column:
     return Column(name, no_wrap=True, justify="left" if name == "phase" else "right", min_width=widest)
 
 
-def _where(look: Look) -> str:
+def _where(look: Report) -> str:
     if look.get("past_s", 0.0) > MOMENT_S:
         return f"the directory does not answer; {look['past_s']:.0f} s ago: {_stood(look)}"
     return _stood(look)
 
 
-def _stood(look: Look) -> str:
+def _stood(look: Report) -> str:
     waits = f"; waits for {look['waits_for']}" if look["waits_for"] else ""
     if look["step"] is None:
         return f"no step yet{waits}"
@@ -135,13 +135,13 @@ def _stood(look: Look) -> str:
     return f"step {step}{loss}, led by {look['conductor'] or 'nobody'}{waits}"
 
 
-def _row(peer: Look) -> list[str]:
+def _row(peer: Report) -> list[str]:
     share = "" if math.isnan(peer["share"]) else f"{100 * peer['share']:.0f} %"
     numbers = [str(peer.get(name, "")) for name in ("step", "counted", "waiting", "forwards", "backwards")]
     return [str(peer["stage"]), peer["name"], _phase(peer), *numbers, share, f"{peer.get('sent', 0) / 2**20:.1f}"]
 
 
-def _phase(peer: Look) -> str:
+def _phase(peer: Report) -> str:
     if peer["silent"]:
         return "silent"
     if peer.get("cut_off"):
@@ -149,7 +149,7 @@ def _phase(peer: Look) -> str:
     return "cannot save" if peer.get("unsaved") else peer["phase"]
 
 
-def _trainer(trainer: Look) -> str:
+def _trainer(trainer: Report) -> str:
     if trainer["silent"]:
         return f"trainer {trainer['name']}: silent"
     leads = ", leads" if trainer.get("leads") else ""

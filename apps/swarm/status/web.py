@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 
 from rich.console import Console
 
-from apps.swarm.status.look import Look
 from apps.swarm.status.prometheus import metrics
 from apps.swarm.status.table import table
+from pipelined.swarm.status import Report
 
 PAGE = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>swarm</title>
 <style>body{{font:14px/1.4 monospace;margin:2em}}</style><pre>{}</pre>"""
@@ -51,7 +51,7 @@ class Web:
     """
 
     def __init__(self, port: int):
-        self.last: Look | None = None
+        self.last: Report | None = None
         self.rejected = Counter[str]()
         self._server = _Server(port, _answering(lambda: self.last, self.rejected), self.rejected)
         self.address = f"http://127.0.0.1:{self._server.server_port}/"
@@ -97,7 +97,7 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, caller)
 
 
-def _answering(last: Callable[[], Look | None], rejected: Counter[str]) -> type[BaseHTTPRequestHandler]:
+def _answering(last: Callable[[], Report | None], rejected: Counter[str]) -> type[BaseHTTPRequestHandler]:
     class Answering(BaseHTTPRequestHandler):
         timeout = 5  # seconds after which a silent connection is closed
 
@@ -149,14 +149,14 @@ def is_this_machine(host: str) -> bool:
         return False
 
 
-def page(look: Look) -> str:
+def page(look: Report) -> str:
     """The look as a page that reloads itself."""
     console = Console(width=140, record=True, file=_Nowhere())
     console.print(table(look))
     return PAGE.format(html.escape(console.export_text()))
 
 
-def as_json(look: Look) -> str:
+def as_json(look: Report) -> str:
     """The look as one JSON object; NaN and infinities are null."""
     return json.dumps(_plain(look))
 

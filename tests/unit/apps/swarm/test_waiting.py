@@ -6,28 +6,15 @@ from types import SimpleNamespace
 import pytest
 
 from apps.swarm.address import SwarmAddress
-from apps.swarm.waiting import MOMENT_S, WaitLog, telling, waits_for
+from apps.swarm.waiting import MOMENT_S, WaitLog, telling
 from pipelined.aio.clock import run_virtual
 from pipelined.directory import Change, Entry
 from pipelined.membership.records import PEERS, LeaderRecord, Peer, Phase, Trainer
 from pipelined.swarm.records import Commit
+from pipelined.swarm.status import waits_for
 from pipelined.swarm.view import SwarmView
 
 HEAD, LEADER = Commit(2, "m"), LeaderRecord("t", "at t")
-
-
-@pytest.mark.parametrize(
-    "head, leader, trains, empty, why",
-    [
-        (None, None, False, [], "a trainer"),
-        (HEAD, None, True, [0], "a trainer that leads"),
-        (None, LEADER, True, [], "peers that have saved all stages at one step"),
-        (HEAD, LEADER, True, [0, 1], "a peer of stage 0, 1"),
-        (HEAD, LEADER, True, [], ""),
-    ],
-)
-def test_what_a_swarm_waits_for(head, leader, trains, empty, why):
-    assert waits_for(head, leader, trains, empty) == why
 
 
 def serving(stage, phase=Phase.SERVING):
@@ -41,6 +28,25 @@ class SettableView(SwarmView):
     """A view with plain attributes in place of what it reads from the directory."""
 
     head = leader = evaluated = None
+
+
+@pytest.mark.parametrize(
+    "head, leader, trains, served, why",
+    [
+        (None, None, False, False, "a trainer"),
+        (HEAD, None, True, False, "a leader"),
+        (None, LEADER, True, False, "peers that have saved all stages at one step"),
+        (HEAD, LEADER, True, False, "a peer of stage 0, 1"),
+        (HEAD, LEADER, True, True, ""),
+    ],
+)
+def test_what_a_swarm_waits_for(head, leader, trains, served, why):
+    view = SettableView(None, None)
+    view.head, view.leader, view.trainers = head, leader, {"t": None} if trains else {}
+    for name, entry in (serving(0) | serving(1, Phase.DRAINING) if served else {}).items():
+        view.apply(name, entry)
+    assert waits_for(view) == why
+    assert waits_for(view, over=True) == ""
 
 
 async def told(*news):
@@ -94,10 +100,6 @@ def test_of_an_evaluation_that_lasts_it_is_told_how_far_it_is():
     begun = STANDS | ALL | {"evaluated": "due", "unscored": 7}
     news = [(3, begun), (1, {"unscored": 6}), (9, {"unscored": 4}), (30, {}), (9, {"evaluated": None, "unscored": 0})]
     assert run_virtual(told(*news))[1:] == ["t: 3 of 7 microbatches evaluated", "t: goes on"]
-
-
-def test_where_the_last_step_stands_nothing_is_waited_for():
-    assert waits_for(HEAD, None, False, [0, 1], over=True) == ""
 
 
 def test_of_a_short_wait_nothing_is_told():

@@ -6,12 +6,10 @@ import math
 
 import pytest
 
-from apps.swarm.config import SUBJECT, Subject, Told
-from apps.swarm.status.look import MOST_ASKED, Shown, look, looks
+from apps.swarm.config import Subject, Told, read_goal
+from apps.swarm.status.command import statuses
 from apps.swarm.status.prometheus import metrics
-from apps.swarm.status.reports import FIELDS
 from apps.swarm.status.web import as_json, page
-from apps.swarm.waiting import MOMENT_S
 from pipelined.aio.clock import run_virtual
 from pipelined.directory import CutOff, Entry, View
 from pipelined.membership.records import (
@@ -26,7 +24,9 @@ from pipelined.membership.records import (
     Trainer,
 )
 from pipelined.state.versions import SAVED, SavedStages
-from pipelined.swarm.records import EVALUATED, HEAD, Commit, Evaluation
+from pipelined.swarm.member_reports import FIELDS
+from pipelined.swarm.records import EVALUATED, HEAD, SUBJECT, Commit, Evaluation
+from pipelined.swarm.status import DIRECTORY_TIMEOUT_S, MOST_REQUESTS, Selection, StatusReader
 from transports.rpc import Response, Unreachable
 
 TOLD = Told(Subject(stages=2, microbatch=4, batch=8, seq=16, steps=5), 256, "text", 7)
@@ -67,6 +67,11 @@ def at(step, evaluated=None):
     return records if evaluated is None else records | {EVALUATED: Evaluation(evaluated, "r", 1.5)}
 
 
+async def look(endpoint, directory, selection=None):
+    """The status as `--json` prints it."""
+    return (await StatusReader(endpoint, directory, read_goal, selection).read()).plain()
+
+
 def seen(keys, **told):
     return asyncio.run(look(Members(there={"rate": 2.5, "done": 9, **told}), Keys(keys)))
 
@@ -93,7 +98,7 @@ def test_a_stage_whose_last_peer_drains_is_served():
 
 
 def test_how_far_the_last_evaluation_is_is_told_where_the_leader_says_it():
-    peers = {f"{PEERS}{stage}": Peer(f"p{stage}", "nowhere", 1, stage, Phase.SERVING, "m") for stage in range(2)}
+    peers = {f"{PEERS}p{stage}": Peer(f"p{stage}", "nowhere", 1, stage, Phase.SERVING, "m") for stage in range(2)}
     for unscored, told in [(None, "7"), (3, "4 of 7")]:
         waits = seen(at(5, evaluated=4) | peers, unscored=unscored)["waits_for"]
         assert waits == f"the evaluation of step 5 (microbatches: {told})"
@@ -161,13 +166,13 @@ def large(**flags):
     trainers = {f"{TRAINERS}t{at:03}": Trainer(f"t{at:03}", f"t{at:03}", 1, "m") for at in range(300)}
     members = Busy()
     leads = {LEADER: LeaderRecord("t299", "t299")}
-    told = run_virtual(look(members, Keys(at(3) | peers | trainers | leads), Shown(**flags)))
+    told = run_virtual(look(members, Keys(at(3) | peers | trainers | leads), Selection(**flags)))
     return told, members
 
 
 def test_of_many_members_some_are_asked_a_few_at_a_time_and_all_are_counted():
     told, members = large()
-    assert len(members.asked) == 200 and members.most == MOST_ASKED
+    assert len(members.asked) == 200 and members.most == MOST_REQUESTS
     assert [peer["name"] for peer in told["peers"]] == [f"p00-{at:03}" for at in range(100)]
     assert len(told["trainers"]) == 100 and told["step_phase"] == "t299", "the leader was not asked"
     assert told["left_out"] == {"peers": 900, "trainers": 202}
@@ -181,7 +186,7 @@ def test_of_many_members_some_are_asked_a_few_at_a_time_and_all_are_counted():
 def test_the_peers_of_one_stage_can_be_looked_at():
     told, members = large(stage=1, members=1000)
     assert [peer["name"] for peer in told["peers"]] == [f"p01-{at:03}" for at in range(500)]
-    assert members.most == MOST_ASKED and told["left_out"] == {"peers": 500, "trainers": 0}
+    assert members.most == MOST_REQUESTS and told["left_out"] == {"peers": 500, "trainers": 0}
     assert told["summary"][0]["serving"] == 495
 
 
@@ -202,7 +207,7 @@ def test_observers_are_named():
 )
 def test_stages_that_no_peer_saves_are_named_in_a_swarm_that_saves(saves_every, saved, unsaved):
     peers = {
-        f"{PEERS}{stage}": Peer(f"p{stage}", "nowhere", 1, stage, Phase.SERVING, "m", saves_every=every)
+        f"{PEERS}p{stage}": Peer(f"p{stage}", "nowhere", 1, stage, Phase.SERVING, "m", saves_every=every)
         for stage, every in enumerate(saves_every)
     }
     assert seen(at(3) | peers | {SAVED + "0": SavedStages([*saved])})["unsaved_stages"] == unsaved
@@ -218,19 +223,19 @@ def test_a_resume_that_cannot_be_is_told_with_the_steps_of_each_stage():
 @pytest.mark.virtual
 async def test_while_the_directory_is_away_the_last_look_is_shown_with_its_age():
     keys = Keys(at(3), at(4), None, CutOff("away"), at(5))
-    found = looks(Members(), keys, 1.0)
+    found = statuses(Members(), keys)
     assert [(each["step"], each["past_s"]) for each in [await anext(found) for _ in range(5)]] == [
         (3, 0.0),
         (4, 0.0),
-        (4, 1.0 + MOMENT_S),
-        (4, 2.0 + MOMENT_S),
+        (4, 1.0 + DIRECTORY_TIMEOUT_S),
+        (4, 2.0 + DIRECTORY_TIMEOUT_S),
         (5, 0.0),
     ]
 
 
 def test_a_directory_that_never_answered_is_no_look():
     with pytest.raises(CutOff):
-        asyncio.run(anext(looks(Members(), Keys(CutOff("away")), 1.0)))
+        asyncio.run(anext(statuses(Members(), Keys(CutOff("away")))))
 
 
 def test_a_member_cannot_take_the_place_of_its_record():
