@@ -5,7 +5,9 @@ from dataclasses import fields, replace
 import pytest
 
 from pipelined.errors import UsageError
-from pipelined.swarm.config import Rules
+from pipelined.membership.reasons import Next, Reason
+from pipelined.swarm.config import Rules, stop_if_refused
+from transports.rpc import Rejected
 
 RULES = Rules(model="m", stages=2, batch=8, samples=4.0, clip=1.0)
 
@@ -41,3 +43,14 @@ def test_evaluations_are_due_every_so_many_steps_and_behind_the_last_and_nowhere
 def test_less_than_no_evaluation_is_refused(name):
     with pytest.raises(UsageError, match=f"{name} of at least 0"):
         replace(RULES, **{name: -1})
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_a_process_ends_only_if_the_leader_rejects_its_version_or_its_model(reason):
+    rejection = Rejected(reason, here=2, there=1)
+    if reason.next is Next.STOP:
+        with pytest.raises(UsageError, match=r"\(here: 2, there: 1\)"):
+            stop_if_refused(rejection)
+    else:
+        stop_if_refused(rejection)
+    assert (reason.next is Next.STOP) == (reason in (Reason.OTHER_VERSION, Reason.OTHER_MODEL))
