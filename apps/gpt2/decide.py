@@ -93,7 +93,7 @@ def _unmeasured(job: Job, launch: Launch) -> dict[str, Any] | None:
     reason = why_not(
         _planned_model(job), launch, job.plan, cores=len(sched_getaffinity(0)), steps=job.config.steps, effort=BRIEF
     )
-    return reason and Decision(Candidate(job.plan), f"{job.reason}; {reason}").plain()
+    return None if reason is None else Decision(Candidate(job.plan), f"{job.reason}; {reason}").plain()
 
 
 async def _measured(transport: Transport, job: Job, launch: Launch) -> Decision:

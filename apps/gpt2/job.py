@@ -3,6 +3,8 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from apps.gpt2.choose import Wishes, choose
 from apps.gpt2.config import Config
@@ -158,19 +160,19 @@ def model_of(config: Config) -> ModelConfig:
     """The model's sizes, from the preset or the directory to start from, and the flags."""
     given = {name: getattr(config, name) for name in ("layers", "d_model", "heads", "vocab", "dropout")}
     if config.init is not None:
-        return _initial(config, given)
+        return _initial(config.init, given)
     return replace(
         find_preset(config.preset, PRESETS), **{name: value for name, value in given.items() if value is not None}
     )
 
 
-def _initial(config: Config, given: dict[str, object]) -> ModelConfig:
+def _initial(directory: Path, given: dict[str, Any]) -> ModelConfig:
     """The sizes of the Hugging Face directory, which flags may repeat but not change (dropout apart)."""
     from apps.lm.huggingface.write import read_config
 
-    found = read_config(config.init)
+    found = read_config(directory)
     for name, value in given.items():
         if name != "dropout" and value is not None and value != getattr(found, name):
-            fact = f"--{name.replace('_', '-')} {value} differs from {config.init} ({getattr(found, name)})"
+            fact = f"--{name.replace('_', '-')} {value} differs from {directory} ({getattr(found, name)})"
             raise UsageError(f"{fact}; leave the flag out")
     return replace(found, dropout=given["dropout"]) if given["dropout"] is not None else found

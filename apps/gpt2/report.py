@@ -79,7 +79,7 @@ class Report:
         self._bar.remove_task(task)
 
     def _row(self, report: StepReport, rate: float, evaluated: float | None) -> dict[str, Any]:
-        row = {
+        row: dict[str, Any] = {
             "step": report.step,
             "loss": report.loss,
             "grad_norm": report.grad_norm,

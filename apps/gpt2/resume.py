@@ -58,8 +58,8 @@ def _parse_over(arguments: Sequence[str], config: Config, taken: Mapping[str, An
 def start_of(config: Config) -> Path | None:
     """The checkpoint that the run resumes, if any."""
     if config.resume == "auto":
-        return checkpoint.latest(config.checkpoint)
-    return config.resume and Path(config.resume)
+        return config.checkpoint and checkpoint.latest(config.checkpoint)
+    return Path(config.resume) if config.resume else None
 
 
 async def agree_on_flags(transport: Transport, resolved: Mapping[str, Any]) -> None:
