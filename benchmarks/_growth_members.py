@@ -9,7 +9,7 @@ from itertools import count
 from benchmarks._growth_directory import DirectoryEnd, MemberEnd
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
-from pipelined.membership.records import CAME, LEADER, PEERS, TRAINERS, LeaderRecord, Peer, Phase, Trainer
+from pipelined.membership.records import CAME, LEADER, PEERS, TRAINERS, LeaderRecord, Peer, Phase, TrainerRecord
 from pipelined.swarm.records import Commit
 from pipelined.swarm.view import SwarmView
 
@@ -95,7 +95,7 @@ class LightSwarm:
         return member
 
     async def _trainer(self, member: "LightMember", place: Registration) -> None:
-        await place.put(Trainer(member.name, member.end.address, place.incarnation, MODEL))
+        await place.put(TrainerRecord(member.name, member.end.address, place.incarnation, MODEL))
 
     async def _peer(self, member: "LightMember", place: Registration) -> None:
         member.stage = int(member.name.rpartition("-")[2]) % self._stages

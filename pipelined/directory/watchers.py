@@ -20,7 +20,7 @@ this.
 """
 
 
-class Group:
+class WatchGroup:
     """The watchers of the same prefixes."""
 
     def __init__(self) -> None:
@@ -41,13 +41,13 @@ class Watchers:
 
     def __init__(self, clock: Clock):
         self._clock, self._rest_until = clock, clock.now()
-        self._groups: dict[Prefixes, Group] = {}
-        self._by_prefix: dict[str, dict[Group, None]] = {}
-        self._marked: dict[Group, None] = {}
+        self._groups: dict[Prefixes, WatchGroup] = {}
+        self._by_prefix: dict[str, dict[WatchGroup, None]] = {}
+        self._marked: dict[WatchGroup, None] = {}
         self._news = Notifier()
 
     @contextmanager
-    def waiting(self, prefixes: Prefixes) -> Iterator[Group]:
+    def waiting(self, prefixes: Prefixes) -> Iterator[WatchGroup]:
         """Join the group of these prefixes while the block runs; no change after a call of its `wait` is missed."""
         group = self._groups.get(prefixes) or self._add(prefixes)
         group.waiting += 1
@@ -77,8 +77,8 @@ class Watchers:
             woken = sum(group.wake() for group in marked)
             self._rest_until = self._clock.now() + woken * ANSWER_S
 
-    def _add(self, prefixes: Prefixes) -> Group:
-        group = self._groups[prefixes] = Group()
+    def _add(self, prefixes: Prefixes) -> WatchGroup:
+        group = self._groups[prefixes] = WatchGroup()
         for prefix in _several(prefixes):
             self._by_prefix.setdefault(prefix, {})[group] = None
         return group

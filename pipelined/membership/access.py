@@ -11,12 +11,12 @@ from typing import Any
 
 from pipelined.membership.messages import MemberRequest, MemberRole, RoundRequest
 from pipelined.membership.reasons import Reason
-from pipelined.membership.records import Observer, Peer, Trainer
+from pipelined.membership.records import Observer, Peer, TrainerRecord
 from pipelined.membership.view import RETRY_S, MembershipView
 from transports.rpc import Party, Rejected
 
 
-class Admission:
+class SenderCheck:
     """The checks of one peer.
 
     Args:
@@ -48,7 +48,7 @@ class Admission:
             return led_by == (request.round.term, sender.address)
         trainers, observers = view.trainers.values(), view.observers.values()
         peers = [peer for peer in view.peers.values() if peer.stage == stage]
-        listed: Mapping[MemberRole, Iterable[Peer | Trainer | Observer]] = {
+        listed: Mapping[MemberRole, Iterable[Peer | TrainerRecord | Observer]] = {
             MemberRole.TRAINER: trainers,
             MemberRole.PEER: peers,
             MemberRole.READER: [*peers, *observers],

@@ -4,7 +4,7 @@
     came/NAME         (an address)     a peer that waits for a stage from the leader; expires with its lease
     peers/NAME        Peer             a peer; expires with its lease
     stage/N/NAME      Peer             the same record again, for processes that follow one stage
-    trainers/NAME     Trainer          a trainer; expires with its lease
+    trainers/NAME     TrainerRecord    a trainer; expires with its lease
     observers/NAME    Observer         a process that reads states; expires with its lease
     evicted/NAME      Eviction         a peer that the leader evicted and that must stay away; expires with the pause
 
@@ -73,7 +73,7 @@ class Peer(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Trainer(Record):
+class TrainerRecord(Record):
     """A trainer."""
 
     name: str

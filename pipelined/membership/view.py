@@ -30,7 +30,7 @@ from pipelined.membership.records import (
     Observer,
     Peer,
     Phase,
-    Trainer,
+    TrainerRecord,
     stage_folder,
 )
 
@@ -127,7 +127,7 @@ class MembershipView:
         self.census = Census()
         self.peers, self.newcomers = self.census.peers, self.census.newcomers
         self.record_revisions = self.census.record_revisions
-        self.trainers, self.observers = Table(Trainer), Table(Observer)
+        self.trainers, self.observers = Table(TrainerRecord), Table(Observer)
         self.evictions, self._leader = Evictions(), Single(LeaderRecord)
         self._tables: dict[str, Apply] = {
             LEADER: self._leader.apply,
@@ -193,7 +193,7 @@ class MembershipView:
         """The peers of a stage that have its state: the serving and the leaving ones."""
         return [peer for peer in self.census.at(stage) if peer.phase != Phase.JOINING]
 
-    def is_here(self, member: Peer | Trainer) -> bool:
+    def is_here(self, member: Peer | TrainerRecord) -> bool:
         """Whether this member is still in the directory, in this incarnation."""
         known = (self.peers if isinstance(member, Peer) else self.trainers).get(member.name)
         return known is not None and known.incarnation == member.incarnation

@@ -10,7 +10,7 @@ from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.registration import registered
 from pipelined.membership.client import Node
 from pipelined.membership.messages import Status, StatusReply, serve
-from pipelined.membership.records import TRAINERS, Trainer
+from pipelined.membership.records import TRAINERS, TrainerRecord
 from pipelined.membership.view import RETRY_S
 from pipelined.swarm.committed_steps import CommittedSteps
 from pipelined.swarm.config import OtherModel, PeerConfig, Rules
@@ -37,7 +37,7 @@ class PeerProcess:
 
     def __init__(self, node: Node, build: Build, rules: Rules, device: Executor, config: PeerConfig | None = None):
         self.view = SwarmView(node.directory, node.clock, stages=frozenset())
-        self.peer = StagePeer(node, self.view, build, rules, device, config or PeerConfig())
+        self.peer = StagePeer(node, self.view, build, rules, device=device, config=config or PeerConfig())
         self._endpoint = node.endpoint
 
     async def run(self) -> None:
@@ -126,7 +126,7 @@ class TrainerProcess:
         while True:
             try:
                 async with registered(node.directory, key, seconds, node.clock, address) as registration:
-                    await registration.put(Trainer(self.name, address, registration.incarnation, digest))
+                    await registration.put(TrainerRecord(self.name, address, registration.incarnation, digest))
                     async with Nursery() as tasks:
                         tasks.create_task(self.leader.run(registration))
                         tasks.create_task(self.trainer.run(registration.incarnation))

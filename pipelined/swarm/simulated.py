@@ -56,6 +56,7 @@ class VirtualParties:
         build: Build,
         seconds: Mapping[str, float],
         stage: int | None = None,
+        *,
         store: CheckpointStore | None = None,
         save_every: int = 0,
     ) -> PeerProcess:
@@ -73,6 +74,7 @@ class VirtualParties:
         data: Data,
         slots: int,
         steps: int | None = None,
+        *,
         balance: Moves | None = None,
         resume: bool = False,
     ) -> TrainerProcess:

@@ -16,7 +16,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.directory import CutOff, Directory, View
 from pipelined.errors import UsageError
 from pipelined.membership.messages import Status, send
-from pipelined.membership.records import Peer, Phase, Trainer
+from pipelined.membership.records import Peer, Phase, TrainerRecord
 from pipelined.membership.view import WORKING
 from pipelined.state.saver import choose_saver
 from pipelined.state.versions import saved_steps
@@ -68,7 +68,7 @@ class Selection:
         here.sort(key=lambda each: (each.stage, each.name))
         return sorted(here[: self.members], key=lambda each: each.name)
 
-    def trainers(self, trainers: Sequence[Trainer], leader: str | None) -> list[Trainer]:
+    def trainers(self, trainers: Sequence[TrainerRecord], leader: str | None) -> list[TrainerRecord]:
         """Those of these trainers that are shown, by name."""
         first = sorted(trainers, key=lambda each: (each.name != leader, each.name))
         return sorted(first[: self.members], key=lambda each: each.name)
@@ -218,11 +218,11 @@ class StatusReader:
         evaluates = f"{''.join(scored[:1])}{left}" if last and left else ""
         return waits_for(self._view, evaluates=evaluates, over=last and not left)
 
-    async def _query(self, members: Sequence[Peer | Trainer]) -> list[Report]:
+    async def _query(self, members: Sequence[Peer | TrainerRecord]) -> list[Report]:
         """The members' records with their reports."""
         free = asyncio.Semaphore(MOST_REQUESTS)
 
-        async def query(member: Peer | Trainer) -> Report:
+        async def query(member: Peer | TrainerRecord) -> Report:
             async with free:
                 return await self._report(member.address) | asdict(member)
 

@@ -22,7 +22,7 @@ from pipelined.directory.registration import registered
 from pipelined.membership.client import Node
 from pipelined.membership.messages import VERSION, Status, send
 from pipelined.membership.reasons import Reason
-from pipelined.membership.records import TRAINERS, Trainer
+from pipelined.membership.records import TRAINERS, TrainerRecord
 from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.protocol.requests import REQUESTS
@@ -62,7 +62,7 @@ class Hostile:
     async def run(self, endpoint, directory, clock):
         """Be a trainer as far as anybody knows, and ask until cancelled."""
         async with registered(directory, f"{TRAINERS}mallory", 1.0, clock) as place:
-            await place.put(Trainer("mallory", endpoint.address, place.incarnation, self.swarm.rules.digest))
+            await place.put(TrainerRecord("mallory", endpoint.address, place.incarnation, self.swarm.rules.digest))
             self.incarnation = place.incarnation
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(16):

@@ -116,7 +116,7 @@ class Swarm:
         """Ask each peer, and the trainer and the directory for what concerns them, as a member; what came of it."""
         outcomes = {}
         async with registered(self.directory, f"{records.TRAINERS}mallory", 5.0, self.clock) as place:
-            record = records.Trainer("mallory", self.mallory.address, place.incarnation, self.rules.digest)
+            record = records.TrainerRecord("mallory", self.mallory.address, place.incarnation, self.rules.digest)
             await place.put(record)
             view = self.trainer.view
             await view.wait_for(lambda: "mallory" in view.trainers and len(view.serving(0)) == 2)

@@ -100,13 +100,13 @@ class VirtualSwarm(VirtualParties):
         self._offsets[name] = offset
         seconds = {op: each / speed for op, each in SECONDS.items()}
         build = lambda index: ExactStage(index, self.rules.stages)  # noqa: E731
-        process = self.start_peer(name, build, seconds, stage, store, SAVE_EVERY)
+        process = self.start_peer(name, build, seconds, stage, store=store, save_every=SAVE_EVERY)
         self._witness(process, self.endpoints[name])
 
     def trainer(self, name, steps, slots=4, offset=0.0, balance=None, resume=False):
         self._offsets[name] = offset
         self.slots += slots
-        self.start_trainer(name, data, slots, steps, balance, resume)
+        self.start_trainer(name, data, slots, steps, balance=balance, resume=resume)
 
     def hang(self, name, *ops):
         """A peer's device gets stuck as soon as it is at work of these kinds, or at any; then it never does a thing."""

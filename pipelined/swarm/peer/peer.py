@@ -47,7 +47,9 @@ class StagePeer:
         build: builds a stage.
     """
 
-    def __init__(self, node: Node, view: SwarmView, build: Build, rules: Rules, device: Executor, config: PeerConfig):
+    def __init__(
+        self, node: Node, view: SwarmView, build: Build, rules: Rules, *, device: Executor, config: PeerConfig
+    ):
         name, endpoint, clock = node.name, node.endpoint, node.clock
         self.name, self._build, self._rules, self._endpoint, self._view = name, build, rules, endpoint, view
         self._clock, self._device, self._wanted = clock, DeviceWatchdog(device, rules.lease_s), config.stage

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pipelined.actors.device_watchdog import DeviceLate, DeviceWatchdog
 from pipelined.aio.events import recent
-from pipelined.membership.access import Admission
+from pipelined.membership.access import SenderCheck
 from pipelined.membership.messages import Done, MemberReply, MemberRequest, Status, StatusReply, serve
 from pipelined.membership.probe import Probe
 from pipelined.membership.reasons import Reason
@@ -71,7 +71,7 @@ class PeerService:
         probe: Probe,
         device: DeviceWatchdog,
     ):
-        self._endpoint, self._view, self._admission = endpoint, view, Admission(view)
+        self._endpoint, self._view, self._senders = endpoint, view, SenderCheck(view)
         self._presence, self._saver, self._probe, self._device = presence, saver, probe, device
         self.replica: Replica | None = None
         self.joining: StateFetch | None = None
@@ -112,7 +112,7 @@ class PeerService:
     def _respond(self, kind: type[MemberRequest[Any]], served: Served) -> Handler:
         async def respond(request: Request) -> Response:
             message, incarnation = kind.parse(request)
-            await self._admission.admit(message, request.sender, self._meant(incarnation).index)
+            await self._senders.admit(message, request.sender, self._meant(incarnation).index)
             return (await served.answer(self._meant(incarnation), message, request.sender)).response()
 
         return respond
@@ -133,7 +133,7 @@ class PeerService:
         return self.replica
 
     async def _announce(self, request: Announce, sender: Party) -> Done:
-        await self._admission.admit(request, sender, 0)
+        await self._senders.admit(request, sender, 0)
         self._presence.request()
         return Done()
 

@@ -9,7 +9,7 @@ from apps.swarm.address import SwarmAddress
 from apps.swarm.waiting import MOMENT_S, WaitLog, telling
 from pipelined.aio.clock import run_virtual
 from pipelined.directory import Change, Entry
-from pipelined.membership.records import PEERS, LeaderRecord, Peer, Phase, Trainer
+from pipelined.membership.records import PEERS, LeaderRecord, Peer, Phase, TrainerRecord
 from pipelined.swarm.records import Commit
 from pipelined.swarm.status import waits_for
 from pipelined.swarm.view import SwarmView
@@ -71,7 +71,7 @@ async def told(*news):
 
 NOBODY = serving(0, None) | serving(1, None)
 ALL = serving(0) | serving(1)
-STANDS = {"revision": 1, "trainers": {"t": Trainer("t", "at t", 1, "m")}, "head": HEAD, "leader": LEADER}
+STANDS = {"revision": 1, "trainers": {"t": TrainerRecord("t", "at t", 1, "m")}, "head": HEAD, "leader": LEADER}
 
 
 def test_waits_that_last_are_told_once_and_so_is_their_end():

@@ -1,4 +1,4 @@
-"""Admission: only members may send requests; the check waits for a member's record that is on its way."""
+"""SenderCheck: only members may send requests; the check waits for a member's record that is on its way."""
 
 import asyncio
 
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pipelined.directory import Entry
-from pipelined.membership.access import Admission
+from pipelined.membership.access import SenderCheck
 from pipelined.membership.messages import RoundName
-from pipelined.membership.records import LEADER, LeaderRecord, Observer, Peer, Phase, Trainer
+from pipelined.membership.records import LEADER, LeaderRecord, Observer, Peer, Phase, TrainerRecord
 from pipelined.membership.view import MembershipView
 from pipelined.state.messages import FetchManifest
 from pipelined.swarm.protocol.passes import Announce
@@ -17,7 +17,7 @@ from transports.rpc import Party, Rejected
 
 pytestmark = pytest.mark.virtual
 
-TRAINER = Trainer("t0", "virtual://t0", 7, "model")
+TRAINER = TrainerRecord("t0", "virtual://t0", 7, "model")
 PEER = Peer("p0", "virtual://p0", 8, 1, Phase.SERVING, "model")
 OBSERVER = Observer("o0", "virtual://o0", 9)
 
@@ -37,7 +37,7 @@ def admitted(view, role, address, stage=1, term=5):
         "reader": FetchManifest(),
         "leader": Resume(RoundName(term, 1), True),
     }[role]
-    return Admission(view).admit(request, Party(address, 1), stage)
+    return SenderCheck(view).admit(request, Party(address, 1), stage)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,6 @@ async def test_a_newcomer_is_admitted_when_its_record_arrives():
     known = view()
     late = asyncio.ensure_future(admitted(known, "trainer", "virtual://t1", stage=0))
     await asyncio.sleep(0.1)
-    known.trainers["t1"] = Trainer("t1", "virtual://t1", 9, "model")
+    known.trainers["t1"] = TrainerRecord("t1", "virtual://t1", 9, "model")
     known.notify()
     await late

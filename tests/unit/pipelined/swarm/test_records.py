@@ -4,13 +4,13 @@ import msgpack
 import pytest
 
 from pipelined.directory.limits import DirectoryLimits
-from pipelined.membership.records import MOST_STAGES, LeaderRecord, Peer, Phase, Trainer
+from pipelined.membership.records import MOST_STAGES, LeaderRecord, Peer, Phase, TrainerRecord
 from pipelined.state.versions import SavedStages
 from pipelined.swarm.records import HEAD, STEP_MEMBERS, Commit, StepMembers, members_key
 
 RECORDS = [
     Peer("p0", "tcp://a:1", 7, 2, Phase.SERVING, "m", successor="p1"),
-    Trainer("t0", "tcp://b:1", 8, "m"),
+    TrainerRecord("t0", "tcp://b:1", 8, "m"),
     LeaderRecord("t0", "tcp://b:1"),
     Commit(2, "m", step=3, round="4.1", members=[[]], scale=0.5, loss=1.5, norm=2.0, moves={"p2": 0}),
 ]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.registration import Registration
-from pipelined.membership.records import PEERS, TRAINERS, Peer, Phase, Trainer
+from pipelined.membership.records import PEERS, TRAINERS, Peer, Phase, TrainerRecord
 from pipelined.state.versions import SavedStages
 from pipelined.swarm.records import HEAD, MEMBERS_KEYS, Commit, LostStages, members_key
 from pipelined.swarm.view import SwarmView
@@ -38,7 +38,7 @@ def test_a_view_of_one_stage_has_its_peers_and_the_records_for_all_and_no_others
         lease = await directory.grant(60.0)
         for number in range(6):
             await put(directory, lease, f"p{number}", number % 3)
-        trainer = Trainer("t", "virtual://t", 1, "model").pack()
+        trainer = TrainerRecord("t", "virtual://t", 1, "model").pack()
         saved = SavedStages([]).pack()
         await directory.transact({}, {f"{TRAINERS}t": trainer, "saved/p1": saved, "lost": LostStages([2]).pack()})
         await view.follow_stages({1})

@@ -21,7 +21,7 @@ from pipelined.membership.records import (
     Observer,
     Peer,
     Phase,
-    Trainer,
+    TrainerRecord,
 )
 from pipelined.state.versions import SAVED, SavedStages
 from pipelined.swarm.member_reports import FIELDS
@@ -62,8 +62,8 @@ class Members:
 
 def at(step, evaluated=None):
     records = {SUBJECT: TOLD, HEAD: Commit(2, "m", step, lineage="r"), LEADER: LeaderRecord("t", "there")}
-    records[TRAINERS + "t"] = Trainer("t", "there", 1, "m")
-    records[TRAINERS + "u"] = Trainer("u", "nowhere", 2, "m")
+    records[TRAINERS + "t"] = TrainerRecord("t", "there", 1, "m")
+    records[TRAINERS + "u"] = TrainerRecord("u", "nowhere", 2, "m")
     return records if evaluated is None else records | {EVALUATED: Evaluation(evaluated, "r", 1.5)}
 
 
@@ -163,7 +163,7 @@ def large(**flags):
         )
         for at in range(1000)
     }
-    trainers = {f"{TRAINERS}t{at:03}": Trainer(f"t{at:03}", f"t{at:03}", 1, "m") for at in range(300)}
+    trainers = {f"{TRAINERS}t{at:03}": TrainerRecord(f"t{at:03}", f"t{at:03}", 1, "m") for at in range(300)}
     members = Busy()
     leads = {LEADER: LeaderRecord("t299", "t299")}
     told = run_virtual(look(members, Keys(at(3) | peers | trainers | leads), Selection(**flags)))
@@ -214,7 +214,7 @@ def test_stages_that_no_peer_saves_are_named_in_a_swarm_that_saves(saves_every, 
 
 
 def test_a_resume_that_cannot_be_is_told_with_the_steps_of_each_stage():
-    records = {TRAINERS + "t": Trainer("t", "there", 1, "m"), LEADER: LeaderRecord("t", "there")}
+    records = {TRAINERS + "t": TrainerRecord("t", "there", 1, "m"), LEADER: LeaderRecord("t", "there")}
     saved = SavedStages([[5, 0, 2, "r"], [10, 0, 2, "s"]])
     waits = seen(records | {SAVED + "p": saved})["waits_for"]
     assert waits == "peers that have saved all stages at one step (saved: steps 5, 10: stage 0; no step: stage 1)"
