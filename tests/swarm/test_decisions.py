@@ -115,7 +115,7 @@ DECISIONS = [
     (members_cut, "round lasts", {"seconds": 1.0, "peers": 3}, ""),
     (members_cut, "struck out", {}, "could not reach"),
     (full_disk, "save failed", {"step": 2}, "no space left"),
-    (donor_cut, "donor failed", {"peer": "late", "donor": "p0"}, "silent"),
+    (donor_cut, "donor failed", {"peer": "late", "donor": "p0"}, "unreachable"),
 ]
 
 
