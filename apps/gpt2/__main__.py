@@ -108,7 +108,7 @@ async def _rank(transport: Transport, job: Job, launch: Launch, stop: StopReques
     """One rank of a job. Job and text are checked first, as that needs no torch."""
     stop.listen()
     from apps.gpt2.checks import check_job, claim_checkpoints
-    from apps.lm.data.text import prepare_text
+    from apps.gpt2.text import prepare_text
 
     await agree(transport, "flags", agree_on_flags(transport, job.plain()))
     await agree(transport, "job", asyncio.to_thread(check_job, job) if transport.rank == 0 else asyncio.sleep(0))

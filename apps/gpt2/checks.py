@@ -6,6 +6,7 @@ Rank 0 alone runs them, before any rank builds anything, so a mistake is reporte
 import secrets
 from pathlib import Path
 
+from apps.common.codecs import check_codec
 from apps.common.paths import check_directory, check_export, check_file
 from apps.gpt2.job import Job
 from apps.gpt2.resume import start_of
@@ -17,9 +18,7 @@ from pipelined.errors import UsageError
 from pipelined.programs.check import check
 from pipelined.programs.record import record
 from pipelined.schedules import find
-from pipelined.training.compression import NONE
 from pipelined.training.replay import check_steps, read_orders
-from transports import find_codec
 
 MEASURED = "measured"
 """Instead of an all-reduce: measure all, and take the fastest."""
@@ -57,16 +56,6 @@ def check_sums(words: str) -> None:
         choices(words)
     except ValueError as error:
         raise UsageError(f"--all-reduce: {error}; or {MEASURED}") from error
-
-
-def check_codec(name: str, flag: str = "--compress") -> None:
-    """Refuse an unknown codec."""
-    if name == NONE:
-        return
-    try:
-        find_codec(name)
-    except ValueError as error:
-        raise UsageError(f"{flag}: {error}; or none") from error
 
 
 def check_checkpoints(job: Job, path: Path) -> None:

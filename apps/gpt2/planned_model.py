@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from apps.gpt2.checks import check_codec
+from apps.common.codecs import check_codec
 from apps.gpt2.config import Config
 from apps.gpt2.job import BATCH, model_of, sequence_of
 from apps.gpt2.plan_file import given, identity

@@ -12,8 +12,9 @@ from apps.gpt2.job import Job
 from apps.gpt2.report import Report, reporting
 from apps.gpt2.resume import start_of
 from apps.gpt2.spans import advance, due
+from apps.gpt2.text import batches_of
 from apps.lm.data.ngram import score_ngrams
-from apps.lm.data.text import Text, batches_of
+from apps.lm.data.text import Text
 from apps.lm.data.tokens import TokenFeed, windows_of
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.sampling import Picker

@@ -9,8 +9,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from apps.common.codecs import check_codec
 from apps.common.numbers import refuse_below
-from apps.gpt2.checks import check_codec
 from pipelined.errors import UsageError
 from pipelined.swarm.status import Goal
 

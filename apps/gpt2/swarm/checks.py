@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+from apps.common.codecs import check_codec
 from apps.common.paths import check_directory, check_export, check_file
-from apps.gpt2.checks import check_codec
 from apps.gpt2.swarm.job import SwarmJob
-from apps.lm.data.text import Text, text_of
+from apps.gpt2.text import text_of
+from apps.lm.data.text import Text
 from apps.swarm.data import feed_of
 from apps.swarm.saved import other_text, saved_of
 from pipelined.checkpoints import checkpoint

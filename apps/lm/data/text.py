@@ -1,4 +1,4 @@
-"""The text on every rank: read and tokenised once, by rank 0, and sent to all. No torch.
+"""Text as ids: read and tokenised once, by rank 0, and sent to all ranks. No torch.
 
 So a cluster needs the files on one machine only, and a mistake in them is reported once, before anything is built.
 """
@@ -7,19 +7,13 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from apps.gpt2.config import Config
-from apps.gpt2.job import Job
-from apps.gpt2.resume import require_text
-from apps.lm.data.batches import Batches, validation_windows
 from apps.lm.data.corpus import read_corpus
 from apps.lm.data.tokenizer import Tokenizer, find_tokenizer
-from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.actors.agree import agree, broadcast
 from transports import Transport
 
@@ -71,11 +65,6 @@ class Text:
         return hasher.hexdigest()
 
 
-async def prepare_text(transport: Transport, job: Job) -> Text:
-    """Read a job's text on rank 0 and give it to every rank; see `share_text`."""
-    return await share_text(transport, partial(_read, job))
-
-
 async def share_text(transport: Transport, read: Callable[[], Text]) -> Text:
     """Read the text on rank 0 and give it to every rank.
 
@@ -94,25 +83,6 @@ def _nothing() -> None:
     """What other ranks than the first read."""
 
 
-def _read(job: Job) -> Text:
-    text = text_of(job.config, job.model)
-    require_text(job.config, text.digests)
-    batches_of(job, text.train)
-    validation_windows(text.validation, job.sequence)
-    return text
-
-
-def text_of(config: Config, model: ModelConfig) -> Text:
-    """The text that the flags name, which the model has symbols enough for.
-
-    Raises:
-        UsageError: it has not; or see `read_text`.
-    """
-    text = read_text(config.data, config.tokenizer or (str(config.init) if config.init else "bytes"))
-    model.check_vocabulary(text.tokenizer.vocab_size)
-    return text
-
-
 def read_text(paths: Sequence[Path], tokenizer: str) -> Text:
     """Read files (or the plays, where there are none) and turn them into ids.
 
@@ -123,11 +93,6 @@ def read_text(paths: Sequence[Path], tokenizer: str) -> Text:
     found = find_tokenizer(tokenizer, corpus.train)
     ids = found.encode_all(corpus.train), found.encode_all(corpus.validation)
     return Text(corpus.name, found, *ids, corpus.digest, tokenizer)
-
-
-def batches_of(job: Job, train: np.ndarray) -> Batches:
-    """The training sequences of a job, step by step."""
-    return Batches(train, job.sequence, job.plan.rows, job.plan.total_microbatches, job.config.seed)
 
 
 def _pack(text: Text) -> dict[str, Any]:

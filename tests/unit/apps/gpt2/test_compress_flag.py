@@ -2,7 +2,7 @@
 
 import pytest
 
-from apps.gpt2.checks import check_codec
+from apps.common.codecs import check_codec
 from apps.gpt2.config import parse
 from apps.gpt2.job import resolve
 from pipelined.errors import UsageError

@@ -1,0 +1,42 @@
+"""The text of a job: read by rank 0 as the flags say, checked against the job, and given to every rank. No torch."""
+
+from functools import partial
+
+import numpy as np
+
+from apps.gpt2.config import Config
+from apps.gpt2.job import Job
+from apps.gpt2.resume import require_text
+from apps.lm.data.batches import Batches, validation_windows
+from apps.lm.data.text import Text, read_text, share_text
+from apps.lm.models.gpt2_presets import ModelConfig
+from transports import Transport
+
+
+async def prepare_text(transport: Transport, job: Job) -> Text:
+    """Read a job's text on rank 0 and give it to every rank; see `share_text`."""
+    return await share_text(transport, partial(_read, job))
+
+
+def _read(job: Job) -> Text:
+    text = text_of(job.config, job.model)
+    require_text(job.config, text.digests)
+    batches_of(job, text.train)
+    validation_windows(text.validation, job.sequence)
+    return text
+
+
+def text_of(config: Config, model: ModelConfig) -> Text:
+    """The text that the flags name, which the model has symbols enough for.
+
+    Raises:
+        UsageError: it has not; or see `read_text`.
+    """
+    text = read_text(config.data, config.tokenizer or (str(config.init) if config.init else "bytes"))
+    model.check_vocabulary(text.tokenizer.vocab_size)
+    return text
+
+
+def batches_of(job: Job, train: np.ndarray) -> Batches:
+    """The training sequences of a job, step by step."""
+    return Batches(train, job.sequence, job.plan.rows, job.plan.total_microbatches, job.config.seed)
