@@ -43,9 +43,14 @@ class Costs:
                     raise ScheduleError(f"the cost {name}={seconds} is no duration; give finite seconds from 0 up")
 
     def of(self, op: str, stage: int) -> float:
-        """Seconds of one computation; op is F, B, I or W."""
+        """Seconds of one computation; op is F, B, I or W. Raises ScheduleError: none are given for this stage."""
         seconds = getattr(self, OPS[op])
-        return float(seconds if isinstance(seconds, float | int) else seconds[stage])
+        if isinstance(seconds, float | int):
+            return float(seconds)
+        if stage >= len(seconds):
+            fact = f"no {OPS[op].replace('_', '-')} cost for stage {stage} (stages with a cost: {len(seconds)})"
+            raise ScheduleError(f"{fact}; give one number, or one for each stage")
+        return float(seconds[stage])
 
 
 DEFAULT_COSTS = Costs()

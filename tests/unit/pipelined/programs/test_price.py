@@ -178,3 +178,9 @@ def test_what_is_no_duration_is_refused(seconds):
 
 def test_free_instructions_leave_no_bubble():
     assert timeline("chimera", 4, 4, (0, 0)).bubble_ratio == 0.0
+
+
+def test_a_stage_without_a_cost_is_refused_with_both_numbers():
+    program = record(find("gpipe"), Shape(4, 4))
+    with pytest.raises(ScheduleError, match=r"no forward cost for stage 2 \(stages with a cost: 2\); give one number"):
+        price(program, Costs(forward=[1.0, 1.0]))
