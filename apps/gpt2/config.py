@@ -90,7 +90,7 @@ class Config:
     transport: str = "auto"
     """auto (by launcher), mpi, tcp, local, or a transport's URL."""
     listen: str | None = None
-    """With --schedule swarm: tcp://HOST:PORT where rank 0 is asked, so that others can join. Open: on this machine."""
+    """With --schedule swarm: tcp://HOST:PORT at which rank 0 accepts requests. Open: this machine alone."""
     init: Path | None = None
     """Start from a Hugging Face GPT-2 directory."""
     export: Path | None = None

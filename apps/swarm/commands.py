@@ -57,7 +57,9 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
         config = PeerConfig(flags.stage, flags.grace, store, flags.save_every)
         process = session.peer(Node(name, endpoint, directory, clock), device, config)
         say(f"{name}: peer at {endpoint.address}, model {rules.digest}")
-        on_stop_request(lambda: _let_go(process.peer, f"{name}: asked to leave (its notice: {flags.grace:g} s)", say))
+        on_stop_request(
+            lambda: _let_go(process.peer, f"{name}: received a request to leave (grace period: {flags.grace:g} s)", say)
+        )
         async with Nursery() as tasks:
             log = tasks.create_task(
                 PeerLog(name, endpoint.address, process.view, lambda: process.peer.trouble, say).follow()

@@ -42,7 +42,7 @@ class PeerLog:
 
     def _account(self, mine: Peer | None) -> str:
         if self.view.cut_off:
-            return "the directory does not answer; computes what it is asked for, and takes no step until it does"
+            return "the directory does not reply; this peer serves passes, but applies no step until it replies"
         if self.view.head is None and HEAD in self.view.unreadable:
             return unreadable_head(self.view.unreadable[HEAD])
         if self.view.head is None:
@@ -50,8 +50,8 @@ class PeerLog:
         if mine and mine.address != self.address:
             return f"waits for its name, which another process has (at {mine.address}), until that one's lease ends"
         if mine is None and self.view.leader is None:
-            return "waits for a trainer that leads, which tells it a stage"
-        return self._of_stage(mine) if mine else "is no member; asks to be one"
+            return "waits for a leader, which assigns it a stage"
+        return self._of_stage(mine) if mine else "is not a member; requests membership"
 
     def _of_stage(self, mine: Peer) -> str:
         if mine.phase != Phase.JOINING:

@@ -64,7 +64,7 @@ class WaitLog:
     def _account(self) -> str:
         view = self.trainer.view
         if view.cut_off:
-            return "the directory does not answer; no step is decided until it does"
+            return "the directory does not reply; no step is committed until it replies"
         if not view.revision:
             return "waits for the directory"
         if view.head is None and HEAD in view.unreadable:

@@ -116,7 +116,7 @@ def _column(name: str, *cells: str) -> Column:
 
 def _where(look: Report) -> str:
     if look.get("past_s", 0.0) > MOMENT_S:
-        return f"the directory does not answer; {look['past_s']:.0f} s ago: {_stood(look)}"
+        return f"the directory does not reply; {look['past_s']:.0f} s ago: {_stood(look)}"
     return _stood(look)
 
 
@@ -132,7 +132,7 @@ def _stood(look: Report) -> str:
     if look["tokens_per_s"] is not None:
         loss += f", {look['tokens_per_s']:.0f} tokens/s"
     step = f"{look['step']} of {look['steps']}" if look["steps"] else look["step"]
-    return f"step {step}{loss}, led by {look['conductor'] or 'nobody'}{waits}"
+    return f"step {step}{loss}, {'led by ' + look['conductor'] if look['conductor'] else 'no leader'}{waits}"
 
 
 def _row(peer: Report) -> list[str]:

@@ -56,7 +56,7 @@ def test_a_life_from_coming_to_leaving():
     life = [peer(phase) for phase in Phase]
     assert run(HEAD, peer(Phase.SERVING, "q"), *life, "gone") == [
         "p: waits for a trainer that begins",
-        "p: waits for a trainer that leads, which tells it a stage",
+        "p: waits for a leader, which assigns it a stage",
         "p: stage 1: fetches its state",
         "p: stage 1: serves",
         "p: stage 1: serves until another has its state, or its notice is up",
@@ -84,9 +84,9 @@ def test_a_stage_that_is_lost_and_a_state_that_does_not_come():
 
 def test_a_directory_that_was_gone_before_it_was_read():
     (said,) = run(True, revision=0)
-    assert "the directory does not answer" in said
+    assert "the directory does not reply" in said
 
 
-def test_a_directory_that_does_not_answer():
+def test_a_directory_that_does_not_reply():
     *_, cut_off, back = run(HEAD, peer(Phase.SERVING), True, False)
-    assert "takes no step" in cut_off and back == "p: stage 1: serves"
+    assert "applies no step" in cut_off and back == "p: stage 1: serves"

@@ -86,7 +86,7 @@ def test_waits_that_last_are_told_once_and_so_is_their_end():
         "t: waits for a peer of stage 0, 1",
         "t: waits for a peer of stage 1",
         "t: goes on",
-        "t: the directory does not answer; no step is decided until it does",
+        "t: the directory does not reply; no step is committed until it replies",
         "t: goes on",
     ]
 

@@ -61,7 +61,7 @@ def test_what_was_never_evaluated_is_no_metric_and_null():
 
 
 def test_a_look_that_is_past_says_so():
-    assert "directory does not answer; 12 s ago: step 3 of 9, loss 1.5" in page({**LOOK, "past_s": 12.0})
+    assert "directory does not reply; 12 s ago: step 3 of 9, loss 1.5" in page({**LOOK, "past_s": 12.0})
     assert "answer" not in page({**LOOK, "past_s": 1.0}) and "640 tokens/s" in page(LOOK)
     assert "swarm_look_age_seconds 12.0" in metrics({**LOOK, "past_s": 12.0})
 
