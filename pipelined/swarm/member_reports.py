@@ -20,11 +20,14 @@ def checked(note: object) -> dict[str, Any]:
 
 
 def _number(value: object) -> float | None:
-    return value if type(value) in (int, float) and value >= 0 else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if value >= 0 else None
 
 
 def _finite(value: object) -> float | None:
-    return value if _number(value) is not None and value < float("inf") else None
+    number = _number(value)
+    return number if number is not None and number < float("inf") else None
 
 
 def _whole(value: object) -> int | None:

@@ -9,7 +9,7 @@ from tests.launching import ROOT
 MOST: dict[str, int] = {
     "apps/gpt2/swarm": 8,
     "apps/swarm": 12,
-    "apps/swarm/status": 24,
+    "apps/swarm/status": 12,
     "pipelined/membership": 1,
     "pipelined/state": 8,
     "pipelined/swarm": 10,
