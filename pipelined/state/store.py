@@ -203,7 +203,8 @@ def load_whole(directories: Sequence[str | Path]) -> Whole:
         places, steps = ", ".join(map(str, directories)), saved_steps(there) or "nothing"
         fact = f"no step that all stages saved lies in {places} (saved: {steps})"
         raise CheckpointError(f"{fact}; name every directory of its peers")
-    identity, values = dict[str, Any](), dict[str, torch.Tensor]()
+    identity = dict[str, Any]()
+    values: dict[str, torch.Tensor] = {}
     for shard in (shard for directory in directories for shard in _shards(directory, at)):
         identity = dict(shard.require(identity or shard.meta.identity).meta.identity)
         new = [name for name in shard.names if name not in values]
