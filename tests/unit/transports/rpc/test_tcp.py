@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import pytest
 
-from tests.unit.transports.mpi_transport.idle import limits_when_idle
 from tests.unit.transports.rpc.hostile import (
     KEY,
     MEBI,
@@ -21,6 +20,7 @@ from tests.unit.transports.rpc.hostile import (
     run,
     until_lost,
 )
+from tests.unit.transports.tcp.idle import limits_when_idle
 from transports import AuthenticationError, RendezvousError
 from transports.rpc import Response, Unreachable, open_endpoint
 from transports.rpc.identity import parse_address

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.unit.transports.mpi_transport.idle import limits_when_idle
+from tests.unit.transports.tcp.idle import limits_when_idle
 from transports import AuthenticationError, RendezvousError, WireError
 from transports.tcp.config import TcpConfig
 from transports.tcp.join.acceptor import SILENCE_S, connect
