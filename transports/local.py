@@ -11,10 +11,10 @@ from typing import Any
 from urllib.parse import SplitResult
 
 from transports.base import EndState, Message, Traffic, Transport
-from transports.emulation.options import check_nothing_else
 from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
 from transports.event_loop import settle
 from transports.mailbox import Mailbox
+from transports.urls import check_nothing_else
 from transports.wire.arrays import Block, copied, destinations, fill, landing
 from transports.wire.frames import (
     PREAMBLE_BYTES,

@@ -9,7 +9,8 @@ from pkgutil import resolve_name
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 from transports.base import Transport
-from transports.emulation.options import LinkShape, check_nothing_else, split_shape
+from transports.emulation.options import LinkShape, split_shape
+from transports.urls import check_nothing_else
 
 TRANSPORTS = {
     "local": "transports.local:open_url",

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
-from urllib.parse import SplitResult, parse_qs, parse_qsl
+from urllib.parse import parse_qsl
 
 SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 BYTES_A_SECOND = {"kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8}
@@ -56,33 +56,13 @@ def split_shape(query: str) -> tuple[LinkShape | None, list[tuple[str, str]]]:
     Raises:
         ValueError: a value is wrong (the error says what is allowed), or an option is given twice.
     """
-    said = parse_qsl(query, keep_blank_values=True)
-    for name, count in Counter(name for name, _ in said).items():
+    options = parse_qsl(query, keep_blank_values=True)
+    for name, count in Counter(name for name, _ in options).items():
         if count > 1:
-            values = ", ".join(text for told, text in said if told == name)
+            values = ", ".join(text for other, text in options if other == name)
             raise ValueError(f"?{name}= is given {count} times in one URL (values: {values}); give it once")
-    given = {name: _READERS[name](name, text) for name, text in said if name in OPTIONS}
-    return (LinkShape(**given) if given else None), [(name, text) for name, text in said if name not in OPTIONS]
-
-
-def read_wait(scheme: str, query: str, default: float) -> float:
-    """The seconds of `?wait=`: how long a rank waits for the others when the transport opens."""
-    text = parse_qs(query, keep_blank_values=True).get("wait", [str(default)])[-1]
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 1e6:
-        raise ValueError(f"?wait= takes seconds, more than 0 (got: {text!r}); write {scheme}?wait={default:g}")
-    return seconds
-
-
-def check_nothing_else(parts: SplitResult, *options: str) -> None:
-    """Raise ValueError if a URL without its shape has more than its scheme and these options."""
-    unknown = set(parse_qs(parts.query, keep_blank_values=True)) - set(options)
-    if said := parts.netloc + parts.path + (f"?{parts.query}" if unknown else ""):
-        known = ", ".join((*options, *OPTIONS))
-        raise ValueError(f"{parts.scheme}:// takes no host or path, and no options but {known} (got: {said!r})")
+    given = {name: _READERS[name](name, text) for name, text in options if name in OPTIONS}
+    return (LinkShape(**given) if given else None), [(name, text) for name, text in options if name not in OPTIONS]
 
 
 def _with_unit(units: dict[str, float]) -> Callable[[str, str], float]:

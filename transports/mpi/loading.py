@@ -26,8 +26,8 @@ from types import ModuleType
 from urllib.parse import SplitResult
 
 from transports.base import Transport
-from transports.emulation.options import check_nothing_else, read_wait
 from transports.errors import RendezvousError
+from transports.urls import check_nothing_else, read_wait
 
 # Innermost launcher first: under Slurm, mpirun starts its daemons with srun, and srun's count is not the world size.
 _COUNTS = {

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import SplitResult, parse_qs
+from urllib.parse import SplitResult
 
-from transports.emulation.options import OPTIONS, read_wait
 from transports.errors import AuthenticationError, RendezvousError
+from transports.urls import read_switch, read_wait, refuse_unknown
 
 WAIT = 60.0
+EXAMPLE = "tcp://HOST:PORT"
 LAUNCH = "start with torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT yourself"
 
 
@@ -59,6 +60,7 @@ class TcpConfig:
             ValueError: the URL is malformed. RendezvousError: a variable is missing or malformed.
             AuthenticationError: the key cannot be read.
         """
+        refuse_unknown("tcp", parts.query, "wait", "unix")
         world_size = number(environ, "WORLD_SIZE", least=1)
         host = parts.hostname or named(environ, "MASTER_ADDR")
         port = parse_port(parts) or number(environ, "MASTER_PORT", least=1, most=65535)
@@ -70,8 +72,8 @@ class TcpConfig:
             port=port,
             run=f"{environ.get('TORCHELASTIC_RUN_ID', 'none')}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}",
             key=read_key(environ),
-            wait=parse_wait(parts.query),
-            unix=parse_unix(parts.query),
+            wait=read_wait(EXAMPLE, parts.query, WAIT),
+            unix=read_switch(EXAMPLE, parts.query, "unix"),
             one_machine=environ.get("LOCAL_WORLD_SIZE") == str(world_size),
             store=launchers and environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             machine=environ.get("PIPELINED_NODE") or this_machine(),
@@ -96,23 +98,6 @@ def parse_port(parts: SplitResult) -> int | None:
         return parts.port
     except ValueError as error:
         raise ValueError(f"no port in {parts.geturl()!r} ({error}); write tcp://HOST:PORT") from error
-
-
-def parse_wait(query: str) -> float:
-    """The seconds of `?wait=`. Raises ValueError for unknown options; those of slow links are removed before."""
-    options = parse_qs(query, keep_blank_values=True)
-    if unknown := set(options) - {"wait", "unix"}:
-        known = ", ".join(("wait", "unix", *OPTIONS))
-        raise ValueError(f"unknown option in the tcp:// URL (got: {', '.join(sorted(unknown))}; known: {known})")
-    return read_wait("tcp://HOST:PORT", query, WAIT)
-
-
-def parse_unix(query: str) -> bool:
-    """Whether `?unix=` allows Unix sockets between ranks of one machine; the default is yes."""
-    text = parse_qs(query, keep_blank_values=True).get("unix", ["yes"])[-1]
-    if text not in ("yes", "no"):
-        raise ValueError(f"?unix= takes yes or no (got: {text!r}); write tcp://HOST:PORT?unix=no")
-    return text == "yes"
 
 
 def read_key(environ: Mapping[str, str]) -> bytes:
