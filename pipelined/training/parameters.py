@@ -183,11 +183,18 @@ def _tie(modules: Mapping[int, nn.Module], found: Callable[[nn.Module], Mapping[
     for module in modules.values():
         for name, tensor in found(module).items():
             if name in tensors:
-                path, _, leaf = name.rpartition(".")
-                setattr(module.get_submodule(path), leaf, tensors[name])
+                replace_tensor(module, tensor, tensors[name])
             else:
                 tensors[name] = tensor
     return tensors
+
+
+def replace_tensor(module: nn.Module, old: torch.Tensor, new: torch.Tensor) -> None:
+    """Put a parameter or buffer in every place of a module where another one is."""
+    for inner in module.modules():
+        held = {**inner._parameters, **inner._buffers}
+        for name in [name for name, tensor in held.items() if tensor is old]:
+            setattr(inner, name, new)
 
 
 def _parameters(module: nn.Module) -> dict[str, nn.Parameter]:

@@ -144,7 +144,10 @@ class Stage:
 
     def _apply(self, x: torch.Tensor, random: KeyedRandom, targets: torch.Tensor | None) -> torch.Tensor:
         with self._precision():
-            output = self._random.run(partial(self.module, x, random), random, f"stage {self.index}")
+            if getattr(self.module, "seeds_layers", False):
+                output = self.module(x, random)
+            else:
+                output = self._random.run(partial(self.module, x, random), random, f"stage {self.index}")
         if not isinstance(output, torch.Tensor):
             fact = f"stage {self.index} of {self.depth} gives a {type(output).__name__}, not one tensor"
             raise UsageError(f"{fact}; stack what it gives into one tensor, or cut the model elsewhere")

@@ -14,7 +14,7 @@ from torch.func import functional_call
 
 from pipelined.programs.bucket_names import Stages
 from pipelined.schedules import Updates
-from pipelined.training.optimizer import OptimizerConfig
+from pipelined.training.optimizer import OptimizerSettings
 from pipelined.training.parameters import Bucket
 from pipelined.training.segments.versions import Leaves, Versions
 from pipelined.training.stage import Alive, Stage
@@ -29,6 +29,7 @@ class FunctionalModule(nn.Module):
     def __init__(self, module: nn.Module):
         super().__init__()
         self.module = module
+        self.seeds_layers = getattr(module, "seeds_layers", False)
         self.leaves: dict[str, torch.Tensor] | None = None
 
     @contextmanager
@@ -109,7 +110,7 @@ class VersionedStage:
 def versioned(
     stage: Stage,
     buckets: Sequence[Bucket],
-    optimizer_config: OptimizerConfig,
+    optimizer_config: OptimizerSettings,
     optimizer: torch.optim.Optimizer,
     updates: Updates,
 ) -> VersionedStage:
