@@ -1,4 +1,6 @@
-"""AdamW over the parameters that a rank holds; learning rate and clipping are the same on all ranks of the job.
+"""The optimizer of the parameters that a rank holds: AdamW with a cosine rate, or any other optimizer of torch.
+
+Learning rate and clipping are the same on all ranks of the job.
 
 Every holder of a parameter makes the same update from the same bits, so replicas stay equal without comparing them. The
 global norm is summed parameter by parameter in the order of their names, in every arrangement.
@@ -8,9 +10,28 @@ import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
+
+
+class OptimizerSettings(Protocol):
+    """The settings of an optimizer, as the trainer uses them."""
+
+    @property
+    def clip(self) -> float:
+        """Largest global gradient norm; 0 disables clipping."""
+        ...
+
+    def build(self, parameters: Mapping[str, nn.Parameter]) -> Optimizer:
+        """An optimizer of those of these parameters that are not frozen."""
+        ...
+
+    def rate(self, step: int) -> float | None:
+        """The learning rate of a step, counted from 0; None: the optimizer has its own."""
+        ...
 
 
 class _AdamW(torch.optim.AdamW):
@@ -52,8 +73,8 @@ class OptimizerConfig:
         return self.lr * (self.floor + (1.0 - self.floor) * 0.5 * (1.0 + math.cos(math.pi * done)))
 
     def shrink(self, norm: float) -> float:
-        """The factor for all gradients at this global norm, as in torch's clip_grad_norm_."""
-        return min(1.0, self.clip / (norm + 1e-6)) if self.clip else 1.0
+        """The factor for all gradients at this global norm."""
+        return clip_factor(self.clip, norm)
 
     def build(self, parameters: Mapping[str, nn.Parameter]) -> torch.optim.AdamW:
         """AdamW in two groups, with and without decay, in the order of names; frozen parameters are in neither.
@@ -70,37 +91,62 @@ class OptimizerConfig:
         return _AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
 
 
-def update(optimizer: torch.optim.Optimizer, rate: float, shrink: float) -> None:
-    """One update at this rate, with gradients shrunk in place."""
+def clip_factor(clip: float, norm: float) -> float:
+    """The factor for all gradients at this global norm, as in torch's clip_grad_norm_."""
+    return min(1.0, clip / (norm + 1e-6)) if clip else 1.0
+
+
+def update(optimizer: Optimizer, rate: float | None, shrink: float) -> None:
+    """One update at this rate (None: at the optimizer's own), with gradients shrunk in place."""
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        if rate is not None:
+            group["lr"] = rate
         if shrink < 1.0 and group["params"]:
             torch._foreach_mul_([p.grad for p in group["params"]], shrink)
     optimizer.step()
 
 
 STATE = ("exp_avg", "exp_avg_sq")
-"""The optimizer's tensors, each with the shape of its parameter; the step count is a separate scalar."""
+"""AdamW's tensors, each with the shape of its parameter; the step count is a separate scalar."""
+NUMBER = "number-"
+"""The prefix of a number in the state of an optimizer, saved as a tensor of no dimensions."""
 
 
-def state_of(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
-    """A parameter's value and optimizer state, by name; zeros before the first update. Frozen: only the value."""
-    state, names = optimizer.state.get(parameter, {}), STATE if parameter.requires_grad else ()
-    return {"value": parameter.detach(), **{k: state.get(k, torch.zeros_like(parameter)) for k in names}}
+def state_of(optimizer: Optimizer, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
+    """A parameter's value and optimizer state, by name. Frozen: only the value.
+
+    AdamW of `OptimizerConfig`: its moments, zeros before the first update. Another optimizer: the state that it has,
+    numbers under the prefix `number-`.
+    """
+    state, value = optimizer.state.get(parameter, {}), {"value": parameter.detach()}
+    if not parameter.requires_grad:
+        return value
+    if isinstance(optimizer, _AdamW):
+        return {**value, **{name: state.get(name, torch.zeros_like(parameter)) for name in STATE}}
+    tensors = {name: one for name, one in state.items() if isinstance(one, torch.Tensor)}
+    numbers = {NUMBER + name: torch.tensor(one) for name, one in state.items() if isinstance(one, bool | int | float)}
+    return {**value, **tensors, **numbers}
 
 
-def restore(
-    optimizer: torch.optim.Optimizer, parameter: nn.Parameter, saved: Mapping[str, torch.Tensor], steps: int
-) -> None:
+def restore(optimizer: Optimizer, parameter: nn.Parameter, saved: Mapping[str, torch.Tensor], steps: int) -> None:
     """Restore the result of `state_of` after `steps` updates; a parameter that was frozen starts with new state."""
     with torch.no_grad():
         parameter.copy_(saved["value"])
-    if not parameter.requires_grad or not set(STATE) <= saved.keys():
+    if not parameter.requires_grad:
         return
-    state = {name: saved[name].to(parameter.device, parameter.dtype).clone() for name in STATE}
-    optimizer.state[parameter] = {"step": torch.tensor(float(steps), device=parameter.device), **state}
+    if isinstance(optimizer, _AdamW):
+        if set(STATE) <= saved.keys():
+            state = {name: saved[name].to(parameter.device, parameter.dtype).clone() for name in STATE}
+            optimizer.state[parameter] = {"step": torch.tensor(float(steps), device=parameter.device), **state}
+        return
+    fields = {name: one for name, one in saved.items() if name != "value" and not name.startswith("version-")}
+    if fields:
+        optimizer.state[parameter] = {
+            name.removeprefix(NUMBER): one.item() if name.startswith(NUMBER) else one.clone()
+            for name, one in fields.items()
+        }
 
 
 def updates_made(optimizer: torch.optim.Optimizer) -> int:
     """The number of updates an optimizer has made, including those before it was restored."""
-    return max((int(state["step"]) for state in optimizer.state.values()), default=0)
+    return max((int(state.get("step", 0)) for state in optimizer.state.values()), default=0)

@@ -28,7 +28,7 @@ from pipelined.training.compression import NONE, Compression
 from pipelined.training.equal_replicas import require_equal_replicas
 from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.model import Model
-from pipelined.training.optimizer import OptimizerConfig, restore, state_of
+from pipelined.training.optimizer import OptimizerSettings, clip_factor, restore, state_of
 from pipelined.training.parameters import LocalParameters, build_local
 from pipelined.training.replay import Order
 from pipelined.training.segments.flushed_step import FlushedStep
@@ -122,7 +122,7 @@ class Trainer:
         model: Model,
         plan: Plan,
         *,
-        optimizer_config: OptimizerConfig,
+        optimizer_config: OptimizerSettings,
         numerics: Numerics,
         executor: Executor,
         feed: Feed,
@@ -266,10 +266,11 @@ class Trainer:
         totals, rate = self._totals, self.optimizer_config.rate(step)
         loss, norm = totals.loss(entry), totals.norm(entry) / self.plan.updates_a_step**0.5
         if math.isfinite(loss) and math.isfinite(norm):
-            await segment.update(rate, self.optimizer_config.shrink(norm))
+            await segment.update(rate, clip_factor(self.optimizer_config.clip, norm))
+        lr = self.optimizer.param_groups[0]["lr"] if rate is None else rate
         seconds = self.context.executor.clock.now() - since
         idle = max(0.0, 1.0 - totals.busy(entry) / seconds)
-        return StepReport(step, loss, norm, rate, seconds, idle, totals.stop(entry), totals.staleness(entry))
+        return StepReport(step, loss, norm, lr, seconds, idle, totals.stop(entry), totals.staleness(entry))
 
     async def _prepare(self) -> Prepared:
         """Before the first step: prove the schedule, and open what the gradient sums need."""

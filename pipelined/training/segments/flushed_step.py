@@ -60,7 +60,7 @@ class FlushedStep(Segment):
         squares, _, _ = await self._context.executor.run("norm", self._local.squares)
         return StepAccount(self._worker.losses, Counter(squares))
 
-    async def update(self, rate: float, shrink: float) -> None:
+    async def update(self, rate: float | None, shrink: float) -> None:
         def work() -> None:
             update(self._optimizer, rate, shrink)
             self._local.clear_gradients()

@@ -19,7 +19,7 @@ from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules import Worker
 from pipelined.schedules.worker import At
 from pipelined.training.gradient_sums import GradientSums
-from pipelined.training.optimizer import OptimizerConfig
+from pipelined.training.optimizer import OptimizerSettings
 from pipelined.training.prefetch import MessageQueues
 from pipelined.training.replay import Order, follow_steps
 from pipelined.training.segments.admission import StepAdmission
@@ -47,7 +47,7 @@ class OverlappingSteps(Worker, Segment):
         context: RankContext,
         held: VersionedStage,
         sums: GradientSums,
-        optimizer_config: OptimizerConfig,
+        optimizer_config: OptimizerSettings,
         *,
         steps: range,
         prepared: Prepared,
@@ -59,7 +59,7 @@ class OverlappingSteps(Worker, Segment):
         self._schedule, self._orders = prepared.schedule, orders
         self._admission = StepAdmission(len(steps), steps_to_fill(shape))
 
-        def rate(update: int) -> float:
+        def rate(update: int) -> float | None:
             return optimizer_config.rate(steps.start + update * layout.updates.every // shape.microbatches)
 
         self._updates = StageUpdates(context=context, held=held, layout=layout, rate=rate, sums=sums)
@@ -85,7 +85,7 @@ class OverlappingSteps(Worker, Segment):
         account.losses = self._open.pop(number).losses
         return self._accounts.pop(number)
 
-    async def update(self, rate: float, shrink: float) -> None:
+    async def update(self, rate: float | None, shrink: float) -> None:
         """Nothing: the stage was updated while the schedule ran."""
 
     def settle(self, number: int, stop: bool) -> None:

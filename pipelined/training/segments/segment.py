@@ -40,7 +40,7 @@ class Segment(ABC):
         """Wait until all gradients of a step are computed and summed; call this once a step, in order."""
 
     @abstractmethod
-    async def update(self, rate: float, shrink: float) -> None:
+    async def update(self, rate: float | None, shrink: float) -> None:
         """Update the parameters now that all ranks have agreed on the completed step.
 
         Args:

@@ -54,7 +54,7 @@ class StageUpdates:
         context: RankContext,
         held: VersionedStage,
         layout: StageMap,
-        rate: Callable[[int], float],
+        rate: Callable[[int], float | None],
         sums: GradientSums,
     ):
         self._context, self._held, self._rate, self._sums = context, held, rate, sums

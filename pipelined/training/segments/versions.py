@@ -66,7 +66,7 @@ class Versions:
         self.bucket.gradient.zero_()
         return gradient
 
-    def update(self, gradient: torch.Tensor, rate: float) -> None:
+    def update(self, gradient: torch.Tensor, rate: float | None) -> None:
         """Make the next version from a gradient, which is flat and in the bucket's order."""
         if self._history or self._users[self.newest]:
             self._of(self.newest)
