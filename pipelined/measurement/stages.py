@@ -23,7 +23,7 @@ from pipelined.measurement.effort import Effort
 from pipelined.measurement.fit import Fit, Sample, fit
 from pipelined.measurement.probes import probes
 from pipelined.training.keyed_random import KeyedRandom
-from pipelined.training.model import Model
+from pipelined.training.model import ShapedModel
 from pipelined.training.optimizer import OptimizerConfig, update
 from pipelined.training.stage import Stage
 from pipelined.training.trainer import Numerics
@@ -45,7 +45,7 @@ class MeasuringRank:
     """
 
     actor: Actor
-    model: Model
+    model: ShapedModel
     numerics: Numerics
     executor: Executor
     sequence: int

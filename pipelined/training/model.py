@@ -54,10 +54,14 @@ class Model(Protocol):
         """Mean loss of one microbatch, a scalar."""
         ...
 
-    def shape_of(self, layer: int, microbatch: int, sequence: int) -> tuple[int, ...]:
-        """Shape of the input of this layer."""
-        ...
-
     def identity(self) -> Mapping[str, Any]:
         """The fields that must be equal for a checkpoint to fit this model."""
+        ...
+
+
+class ShapedModel(Model, Protocol):
+    """A model that knows the shapes between its layers, so that it can be planned and can train in a swarm."""
+
+    def shape_of(self, layer: int, microbatch: int, sequence: int) -> tuple[int, ...]:
+        """Shape of the input of this layer."""
         ...

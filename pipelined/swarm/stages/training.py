@@ -15,7 +15,7 @@ import torch
 
 from pipelined.errors import UsageError
 from pipelined.swarm.exact_optimizers import find_update
-from pipelined.training.model import Model
+from pipelined.training.model import ShapedModel
 from pipelined.training.optimizer import OptimizerConfig
 
 
@@ -40,7 +40,7 @@ class Training:
             or no optimizer has this name.
     """
 
-    model: Model
+    model: ShapedModel
     cut: tuple[range, ...]
     optimizer_config: OptimizerConfig
     rows: int
