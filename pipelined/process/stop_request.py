@@ -8,8 +8,8 @@ import asyncio
 import os
 import signal
 import stat
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -75,6 +75,17 @@ class StopRequest:
         """Install the signal handlers; only the main thread may call this."""
         for number in asking():
             signal.signal(number, self._asked)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Listen inside the `with` block; afterwards the earlier signal handlers are back. Main thread only."""
+        earlier = {number: signal.getsignal(number) for number in asking()}
+        self.listen()
+        try:
+            yield
+        finally:
+            for number, handler in earlier.items():
+                signal.signal(number, handler)
 
     def _asked(self, number: int, frame: object) -> None:
         if self._signalled and number == signal.SIGTERM:
