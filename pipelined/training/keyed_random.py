@@ -20,6 +20,25 @@ def seed_of(*key: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "little") >> 1
 
 
+def layer_seed(seed: int, step: int, microbatch: int, layer: str) -> int:
+    """The seed of torch's generators while a layer of a `Sequential` computes one microbatch.
+
+    A plain loop that calls `torch.manual_seed` with it before each layer draws the same random numbers.
+
+    Args:
+        seed: the seed of the run.
+        step: the step, from 0.
+        microbatch: the microbatch of the step, in the order of the batch's rows, from 0.
+        layer: the layer's name, the first part of the names of its tensors.
+    """
+    return seed_of(seed, step, microbatch, place_of_layer(layer))
+
+
+def place_of_layer(layer: str) -> str:
+    """The key of a layer, beside those of a model's own places."""
+    return f"layer {layer}"
+
+
 @dataclass(frozen=True)
 class KeyedRandom:
     """The random numbers of one computation in the run, keyed by seed, step and microbatch.

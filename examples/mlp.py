@@ -1,0 +1,32 @@
+"""A model of one's own: `mpirun -n 4 python examples/mlp.py`, or torchrun, srun, or plain python."""
+
+import torch
+from torch import nn
+
+import pipelined as pp
+
+layers = [lambda: nn.Linear(32, 64), nn.ReLU, *[lambda: nn.Linear(64, 64), nn.ReLU] * 6, lambda: nn.Linear(64, 10)]
+teacher = torch.randn(32, 10, generator=torch.Generator().manual_seed(1))
+
+
+def batches():
+    generator = torch.Generator().manual_seed(2)  # the same batches on every rank
+    while True:
+        inputs = torch.randn(64, 32, generator=generator)
+        yield inputs, (inputs @ teacher).argmax(1)
+
+
+done = pp.train(
+    pp.Sequential(layers),
+    batches(),
+    loss=nn.functional.cross_entropy,
+    optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=3e-3),
+    schedule="chimera",
+    depth=4,
+    microbatches=8,
+    steps=100,
+    report=lambda step: step.step % 10 == 9 and print(f"step {step.step + 1}: loss {step.loss:.4f}"),
+)
+if done.state_dict() is not None:  # on rank 0
+    nn.Sequential(*[build() for build in layers]).load_state_dict(done.state_dict())
+    print(f"loss {done.losses[0]:.4f} at first, {done.losses[-1]:.4f} at last; the state loads into plain torch")

@@ -1,0 +1,114 @@
+"""Batches of whole steps, cut into the microbatches that the ranks compute.
+
+A batch is a pair (inputs, targets). The rows of both are cut in order: microbatch 0 has the first rows.
+"""
+
+import threading
+from collections.abc import Iterable
+from itertools import islice
+
+import torch
+
+from pipelined.errors import UsageError
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class BatchError(UsageError):
+    """Batches that do not fit the job; the message gives both numbers."""
+
+
+class BatchFeed:
+    """The batches of a run, by step. All ranks of a process share one, so that a generator is read once.
+
+    Args:
+        batches: (inputs, targets) of each whole step, equal on all ranks. A list, or another iterable that can begin
+            again, is repeated until the steps are done.
+        kept: the number of batches that are kept; ranks of one process differ by fewer steps than this.
+    """
+
+    def __init__(self, batches: Iterable[Batch], kept: int = 2):
+        self._batches, self._kept = batches, kept
+        self._source, self._repeated = iter(batches), False
+        self._read: dict[int, Batch] = {}
+        self._next, self._rows, self._dtype = 0, 0, torch.float32
+        self._lock = threading.Lock()
+
+    def first_rows(self) -> int:
+        """The number of rows of the first batch, which all batches have."""
+        return len(self.batch(0)[0])
+
+    def cut(self, microbatches: int, dtype: torch.dtype, kept: int) -> None:
+        """Set how batches are cut.
+
+        Args:
+            microbatches: the microbatches of a step.
+            dtype: floating-point inputs are converted to it.
+        Raises:
+            BatchError: the rows of the first batch cannot be cut so.
+        """
+        rows = self.first_rows()
+        if rows % microbatches:
+            fact = f"a batch of {rows} rows cannot be cut into {microbatches} microbatches"
+            raise BatchError(f"{fact}; make its rows a multiple of {microbatches}, or choose other microbatches")
+        self._rows, self._dtype, self._kept = rows // microbatches, dtype, kept
+
+    def skip(self, steps: int) -> None:
+        """Skip the batches of steps that an earlier run has done."""
+        if steps:
+            self.batch(steps - 1)
+
+    def batch(self, step: int) -> Batch:
+        """The batch of a step; batches are read in order.
+
+        Raises:
+            BatchError: the batches end, or one is not a pair of tensors with as many rows as the first.
+        """
+        with self._lock:
+            while self._next <= step:
+                self._read[self._next] = self._checked(self._following())
+                self._read.pop(self._next - self._kept, None)
+                self._next += 1
+            return self._read[step]
+
+    def inputs(self, step: int, microbatch: int) -> torch.Tensor:
+        rows = self._cut(self.batch(step)[0], microbatch)
+        return rows.to(self._dtype) if rows.is_floating_point() else rows
+
+    def targets(self, step: int, microbatch: int) -> torch.Tensor:
+        rows = self._cut(self.batch(step)[1], microbatch)
+        return rows.to(self._dtype) if rows.is_floating_point() else rows
+
+    def _cut(self, tensor: torch.Tensor, microbatch: int) -> torch.Tensor:
+        return tensor[microbatch * self._rows : (microbatch + 1) * self._rows]
+
+    def _following(self) -> Batch:
+        for batch in islice(self._source, 1):
+            return batch
+        again = iter(self._batches)
+        if again is not self._source and self._next:
+            self._source = again
+            for batch in islice(self._source, 1):
+                return batch
+        fact = f"the batches end after step {self._next}"
+        raise BatchError(f"{fact}; train fewer steps, or give a list or a loader, which can begin again")
+
+    def _checked(self, batch: Batch) -> Batch:
+        is_pair = isinstance(batch, tuple | list) and len(batch) == 2
+        if not is_pair or not all(isinstance(one, torch.Tensor) and one.dim() for one in batch):
+            fact = f"batch {self._next} is not a pair (inputs, targets) of tensors, but {_described(batch)}"
+            raise BatchError(f"{fact}; give two tensors with as many rows each")
+        inputs, targets = batch
+        first = len(self._read[min(self._read)][0]) if self._read else len(inputs)
+        if not len(inputs) == len(targets) == first:
+            fact = (
+                f"batch {self._next} has {len(inputs)} rows of inputs and {len(targets)} of targets (batch 0: {first})"
+            )
+            raise BatchError(f"{fact}; give every step as many rows, for example with drop_last=True")
+        return inputs, targets
+
+
+def _described(batch: object) -> str:
+    if isinstance(batch, tuple | list):
+        return f"a {type(batch).__name__} of {', '.join(type(one).__name__ for one in batch) or 'nothing'}"
+    return f"a {type(batch).__name__}"

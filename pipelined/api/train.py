@@ -1,0 +1,194 @@
+"""`pipelined.train`: trains a user's model to its end, on as many ranks as the launcher started.
+
+mpirun -n 4 python mine.py        (or torchrun, srun; plain python runs every rank in this process)
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from pipelined.actors.executor import TorchExecutor
+from pipelined.api.feed import Batch, BatchFeed
+from pipelined.api.rank import Saving, Trained, TrainingJob, run_rank
+from pipelined.api.sequential import LayeredModel, Loss, Sequential
+from pipelined.api.user_optimizer import UserOptimizer
+from pipelined.errors import UsageError
+from pipelined.process.launch import AGENT, ALONE, Launch, detect
+from pipelined.process.run import refuse, run
+from pipelined.process.stop_request import StopRequest
+from pipelined.programs.plan import Plan, PlanError
+from pipelined.programs.staleness import steps_to_fill
+from pipelined.schedules.knobs import Value
+from pipelined.training.compression import NONE
+from pipelined.training.trainer import Numerics, StepReport
+from transports import Transport
+
+OptimizerBuilder = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
+Layers = Sequential | nn.Sequential | Sequence[Callable[[], nn.Module]]
+
+
+def train(
+    model: Layers,
+    batches: Iterable[Batch],
+    *,
+    loss: Loss,
+    optimizer: OptimizerBuilder,
+    schedule: str = "one_f_one_b",
+    depth: int | None = None,
+    width: int = 1,
+    microbatches: int | None = None,
+    steps: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    autocast: bool = False,
+    recompute: bool = False,
+    seed: int = 0,
+    clip: float = 0.0,
+    lr_scheduler: Callable[[torch.optim.Optimizer], LRScheduler] | None = None,
+    all_reduce: str = "auto",
+    compress: str = NONE,
+    transport: str = "auto",
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    save_every: int = 0,
+    keep: int = 2,
+    report: Callable[[StepReport], None] = lambda report: None,
+    **knobs: Value,
+) -> Trained:
+    """Train a model that is cut into stages, one or more on each rank, and return when all ranks are done.
+
+    Every rank calls this with equal arguments. An error that the user can correct is printed once, and ends every rank
+    with exit code 2 (`SystemExit`).
+
+    Args:
+        model: a `Sequential`, or what it is made of.
+        batches: (inputs, targets) of each whole step, equal on all ranks; see `BatchFeed`.
+        loss: the mean loss of one microbatch, from its outputs and targets.
+        optimizer: builds an optimizer of torch from a list of parameters; called on each rank with its own.
+        schedule: a name that `python -m pipelined schedule --list` prints, or the path of a schedule of your own.
+        depth: the stages of a pipeline; default: the ranks that were started, divided by `width`.
+        width: pipelines that run in parallel, each on its own microbatches.
+        microbatches: microbatches of one pipeline in a step; default: twice the depth.
+        steps: the steps to train; default: as many as there are batches (`len(batches)`).
+        dtype: the dtype of parameters, of activations and of inputs in floating point.
+        autocast: bfloat16 inside the forward.
+        recompute: keep only the inputs of a stage, and run each forward again before its backward.
+        seed: the seed of the initial values and of all random numbers in layers.
+        clip: the largest global gradient norm; 0 does not clip.
+        lr_scheduler: builds the scheduler of an optimizer; its `step()` follows every step.
+        all_reduce: the algorithm of the gradient sums.
+        compress: the codec of tensors between stages.
+        transport: "auto" takes the launcher's; else the name or URL of a transport.
+        checkpoint: the directory in which the state is saved at the end, and on a stop request.
+        resume: the checkpoint, or the directory of checkpoints, to continue from.
+        save_every: save after every so many steps, too.
+        keep: the number of checkpoints to keep.
+        report: called on rank 0 with the report of each step.
+        knobs: further settings that the schedule declares, such as `pipes=4`; see docs/schedules.md.
+    Returns: losses and state, see `Trained`.
+    Raises:
+        SystemExit: 2 after an error that the user can correct, 1 after a failure, 130 after an interrupt; the message
+            is printed.
+    """
+    launch = ALONE
+    try:
+        launch = detect(os.environ, transport)
+        feed = BatchFeed(batches)
+        plan = _plan(launch, feed, schedule=schedule, depth=depth, width=width, microbatches=microbatches, knobs=knobs)
+        feed.cut(plan.total_microbatches, dtype, kept=2 + steps_to_fill(plan.shape))
+        row = model if isinstance(model, Sequential) else Sequential(model)
+        job = TrainingJob(
+            model=LayeredModel(row, loss, seed, feed.inputs(0, 0)),
+            feed=feed,
+            plan=plan,
+            optimizer=partial(UserOptimizer, optimizer, clip, lr_scheduler),
+            numerics=Numerics(dtype, autocast, recompute, all_reduce, compress),
+            seed=seed,
+            steps=_steps(steps, batches),
+            saving=Saving(_path(checkpoint), _path(resume), save_every, keep),
+            report=report,
+        )
+    except UsageError as error:
+        raise SystemExit(refuse(error, launch)) from error
+    done = Trained()
+    code = _run(launch, job, done)
+    if code:
+        raise SystemExit(code)
+    return done
+
+
+def _plan(
+    launch: Launch,
+    feed: BatchFeed,
+    *,
+    schedule: str,
+    depth: int | None,
+    width: int,
+    microbatches: int | None,
+    knobs: Mapping[str, Value],
+) -> Plan:
+    """The plan of a job: what is left open follows from the ranks that were started and from the first batch."""
+    if width < 1:
+        raise PlanError(f"width must be at least 1 (it is {width})")
+    ranks = launch.world_size or (depth or 1) * width
+    depth = max(1, ranks // width) if depth is None else depth
+    microbatches = 2 * depth if microbatches is None else microbatches
+    rows = feed.first_rows()
+    if microbatches < 1 or rows % (microbatches * width):
+        fact = f"a batch of {rows} rows cannot be cut into {microbatches} microbatches for each of {width} pipelines"
+        raise PlanError(f"{fact}; make its rows a multiple of {max(1, microbatches) * width}, or choose microbatches")
+    return Plan(schedule, depth, width, rows // (microbatches * width), microbatches, knobs)
+
+
+def _steps(steps: int | None, batches: Iterable[Batch]) -> int:
+    if steps is None:
+        if not isinstance(batches, Sized):
+            raise UsageError("the batches have no length, so the number of steps is unknown; give steps=")
+        return len(batches)
+    if steps < 0:
+        raise UsageError(f"steps must be at least 0 (it is {steps})")
+    return steps
+
+
+def _path(path: "str | os.PathLike[str] | None") -> Path | None:
+    return None if path is None else Path(path)
+
+
+def _run(launch: Launch, job: TrainingJob, done: Trained) -> int:
+    """Run this process's ranks; in a thread of its own where a loop is running already, as in a notebook."""
+    stop = StopRequest(os.getppid() if AGENT in os.environ else None)
+
+    async def rank(transport: Transport) -> int:
+        ranks_here = launch.local_size or transport.world_size
+        executor = TorchExecutor.of_rank(launch.local_rank, ranks_here, transport)
+        return await run_rank(transport, job=job, executor=executor, stopping=lambda: stop.requested, done=done)
+
+    def start() -> int:
+        return run(launch, job.plan.world_size, rank, job.plan.stages_of, "pipelined.train")
+
+    if threading.current_thread() is threading.main_thread():
+        with stop.listening():
+            return start() if not _loop_is_running() else _in_thread(start)
+    return start()
+
+
+def _loop_is_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _in_thread(start: Callable[[], int]) -> int:
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(start()), name="pipelined.train")
+    thread.start()
+    thread.join()
+    return codes[0] if codes else 1

@@ -1,0 +1,165 @@
+"""`pipelined.train` beside a plain loop over microbatches, in float64: losses and the whole state after five steps.
+
+The plain loop uses none of the runtime, except for the seeds of dropout (`layer_seed`).
+"""
+
+import functools
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+import pipelined as pp
+
+STEPS, ROWS, WIDTH, SEED = 5, 16, 8, 3
+SCHEDULES = ("gpipe", "one_f_one_b", "chimera", "zb_h1", "chimera_w")
+SHARED = "shared"
+
+
+def linear():
+    return nn.Linear(WIDTH, WIDTH)
+
+
+def residual():
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU())
+
+        def forward(self, x):
+            return x + self.inner(x)
+
+    return Residual()
+
+
+def row():
+    """Linear and frozen layers, dropout, layers without parameters, and one layer that is used twice."""
+    used_twice = nn.Linear(WIDTH, WIDTH)
+
+    def first():
+        used_twice.reset_parameters()  # it draws the initial values anew, under the seed of this build
+        return used_twice
+
+    return [
+        first,
+        nn.Tanh,
+        residual,
+        lambda: nn.Dropout(0.3),
+        lambda: linear().requires_grad_(False),
+        linear,
+        lambda: nn.Sequential(linear(), nn.Dropout(0.2)),
+        nn.GELU,
+        lambda: used_twice,
+        linear,
+    ]
+
+
+def batches():
+    generator = torch.Generator().manual_seed(7)
+    shape = (ROWS, WIDTH)
+    pairs = [(torch.randn(shape, generator=generator), torch.randn(shape, generator=generator)) for _ in range(STEPS)]
+    return [(x.double(), y.double()) for x, y in pairs]
+
+
+def adam(parameters):
+    return torch.optim.AdamW(parameters, lr=1e-2)
+
+
+@functools.cache
+def plain(microbatches, clip=0.0):
+    """Losses and state of a loop over microbatches on one process."""
+    builders = row()
+    torch.manual_seed(SEED)
+    model = nn.Sequential(*[build() for build in builders]).double()
+    optimizer = adam([parameter for parameter in model.parameters() if parameter.requires_grad])
+    losses = []
+    for step, (inputs, targets) in enumerate(batches()):
+        optimizer.zero_grad()
+        losses.append(0.0)
+        for number, (x, y) in enumerate(zip(inputs.chunk(microbatches), targets.chunk(microbatches), strict=True)):
+            for name, layer in model._modules.items():  # named_children would leave out the second use of a layer
+                torch.manual_seed(pp.layer_seed(SEED, step, number, name))
+                x = layer(x)
+            loss = nn.functional.mse_loss(x, y) / microbatches
+            loss.backward()
+            losses[-1] += loss.item()
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+    return losses, model.state_dict()
+
+
+def trained(**arguments):
+    defaults = {"loss": nn.functional.mse_loss, "optimizer": adam, "dtype": torch.float64, "seed": SEED}
+    return pp.train(pp.Sequential(row()), batches(), **{**defaults, **arguments})
+
+
+def require_equal(done, expected):
+    losses, state = expected
+    assert done.losses == pytest.approx(losses, rel=0, abs=1e-12)
+    assert list(done.state_dict()) == list(state)
+    for name, value in done.state_dict().items():
+        torch.testing.assert_close(value, state[name], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("schedule", "depth", "width"), list(itertools.product(SCHEDULES, (2, 4), (1, 2))))
+def test_any_schedule_trains_as_a_plain_loop_does(schedule, depth, width):
+    done = trained(schedule=schedule, depth=depth, width=width, microbatches=4)
+    require_equal(done, plain(4 * width))
+
+
+@pytest.mark.parametrize("schedule", ["one_f_one_b", "zb_h1"])
+def test_recomputed_activations_have_the_same_dropout(schedule):
+    require_equal(trained(schedule=schedule, depth=2, microbatches=4, recompute=True), plain(4))
+
+
+def test_gradients_are_clipped_by_the_norm_over_all_stages():
+    require_equal(trained(schedule="chimera", depth=4, microbatches=4, clip=0.05), plain(4, clip=0.05))
+
+
+def test_any_optimizer_and_scheduler_resumes_at_another_depth(tmp_path):
+    """Six steps in one run, and three with a depth of 2, three with a depth of 4: equal to the last bit."""
+
+    def momentum(parameters):
+        return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+
+    def halved(optimizer):
+        return torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
+
+    common = {"optimizer": momentum, "lr_scheduler": halved, "microbatches": 4}
+    whole = trained(steps=6, depth=2, **common)
+    trained(steps=3, depth=2, checkpoint=tmp_path, **common)
+    rest = trained(steps=6, depth=4, checkpoint=tmp_path, resume=tmp_path, **common)
+    assert rest.losses == pytest.approx(whole.losses[3:], rel=0, abs=1e-14)
+    for name, value in rest.state_dict().items():
+        torch.testing.assert_close(value, whole.state_dict()[name], rtol=0, atol=1e-14)
+
+
+def test_an_nn_sequential_trains_as_it_is():
+    builders = row()
+    torch.manual_seed(SEED)
+    model = nn.Sequential(*[build() for build in builders])
+    require_equal(trained_as(model, depth=4, microbatches=4), plain(4))
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def trained_as(model, **arguments):
+    return pp.train(
+        model,
+        batches(),
+        loss=nn.functional.mse_loss,
+        optimizer=adam,
+        dtype=torch.float64,
+        seed=SEED,
+        **arguments,
+    )
+
+
+@pytest.mark.parametrize("schedule", ["pipedream", "pipedream_2bw"])
+def test_a_schedule_without_a_flush_trains_the_first_step_of_a_plain_loop(schedule):
+    """One update for a step of one microbatch: the weights of the first loss are the initial ones."""
+    done = trained(schedule=schedule, depth=2, microbatches=2, steps=1)
+    first = plain(2)[0][0]
+    assert len(done.losses) == 1
+    assert done.losses[0] == pytest.approx(first, rel=0, abs=0.1)

@@ -1,0 +1,94 @@
+"""A row of layers: the names and values of an `nn.Sequential`, cut anywhere, and refused where it cannot train."""
+
+import pytest
+import torch
+from torch import nn
+
+from pipelined.api.sequential import LayeredModel, Sequential
+from pipelined.training.check_model import ModelError
+
+
+def linear(width=4):
+    return lambda: nn.Linear(4, width)
+
+
+def model(layers, example=None, seed=1):
+    return LayeredModel(Sequential(layers), nn.functional.mse_loss, seed, example)
+
+
+def build(made, start, stop, device="cpu"):
+    return made.build(range(start, stop), torch.float32, device, 0)
+
+
+def test_a_part_has_the_names_and_the_values_of_one_process():
+    layers = [linear(), nn.Tanh, linear()]
+    torch.manual_seed(1)
+    whole = nn.Sequential(*[layer() for layer in layers]).state_dict()
+    part = build(model(layers), 2, 3)
+    assert list(part.state_dict()) == ["2.weight", "2.bias"]
+    assert all(torch.equal(value, whole[name]) for name, value in part.state_dict().items())
+
+
+def test_building_leaves_torchs_generator_as_it_was():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    model([linear(), nn.Dropout], torch.zeros(2, 4))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_layer_that_is_used_twice_is_one_parameter_under_its_first_name():
+    shared = nn.Linear(4, 4)
+    made = model([lambda: shared, nn.Tanh, lambda: shared])
+    assert made.tied == {"0.weight", "0.bias"}
+    assert [name for name, _ in build(made, 2, 3).named_parameters()] == ["0.weight", "0.bias"]
+    assert list(made.state_dict(dict(shared.named_parameters(prefix="0")))) == [
+        "0.weight",
+        "0.bias",
+        "2.weight",
+        "2.bias",
+    ]
+    both = build(made, 0, 3)
+    assert both.get_parameter("0.weight") is both.get_parameter("2.weight")
+
+
+def test_costs_count_operations_and_parameters():
+    assert model([linear(), nn.Tanh, linear(8)], torch.zeros(2, 4)).costs(1) == [
+        1 + 20 + 2 * 2 * 4 * 4,
+        1,
+        1 + 40 + 2 * 2 * 4 * 8,
+    ]
+
+
+def test_counting_leaves_the_statistics_of_a_batch_norm_as_they_were():
+    made = model([linear(), lambda: nn.BatchNorm1d(4)], torch.ones(2, 4))
+    assert build(made, 1, 2).get_buffer("1.num_batches_tracked") == 0
+
+
+def test_a_part_on_the_meta_device_has_the_same_tensors():
+    made = model([linear(), nn.Tanh, linear()])
+    here, meta = build(made, 0, 3).state_dict(), build(made, 0, 3, "meta").state_dict()
+    assert {name: value.shape for name, value in here.items()} == {name: value.shape for name, value in meta.items()}
+    assert all(value.is_meta for value in meta.values())
+
+
+class Pair(nn.Module):
+    def forward(self, x):
+        return x, x
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([], "a model without layers"),
+        ([nn.Linear(4, 4)], "layer 0 is a Linear that is built already"),
+        ([linear(), 3], "layer 1 is a int, not a callable"),
+        ([lambda: 3], "layer 0 was built as a int"),
+        ([nn.Linear], "layer 0 cannot be built"),
+        ([linear(), lambda: nn.Linear(5, 4)], r"layer 1 .* cannot take what layer 0 gives \(shape \(2, 4\)"),
+        ([lambda: nn.Embedding(4, 4)], r"layer 0 .* cannot take the inputs \(shape \(2, 4\), torch.float32\)"),
+        ([Pair, linear()], "layer 0 .* gives a tuple, not one tensor"),
+    ],
+)
+def test_layers_that_cannot_train_are_refused_with_their_number(layers, message):
+    with pytest.raises(ModelError, match=message):
+        model(layers, torch.zeros(2, 4))
