@@ -18,7 +18,7 @@ def test_microbatches_that_are_not_finite_end_training(monkeypatch):
         return (inputs, labels) if which.step < 2 else ([np.full(WIDTH, np.nan)], labels)
 
     monkeypatch.setattr(virtual_swarm, "data", spoilt)
-    swarm = run_virtual(diverging("came to nothing"))
+    swarm = run_virtual(diverging("consecutive microbatches were not finite"))
     assert swarm.heads[-1].step == 2
     assert sum(each.rejected_requests["not finite"] for each in swarm.endpoints.values()) >= 16
 
