@@ -35,7 +35,7 @@ class DirectDirectory(Directory):
         """Its holder dies; it renewed last when all did."""
         every = lease.seconds / RENEWALS
         end = self._clock.now() // every * every + lease.seconds
-        self.machine.hurry(lease.number, end)
+        self.machine.shorten(lease.number, end)
         self.look_at(end)
 
     def look_at(self, moment: float) -> None:
