@@ -32,7 +32,7 @@ def together(case, world=local.world):
         return runner.run(main())
 
 
-SAMPLE = sampled(every=13)
+SAMPLE = sampled(every=21)
 
 
 @pytest.mark.parametrize("case", SAMPLE)

@@ -227,7 +227,7 @@ def shape(form, depth, asked):
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.id)
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_a_closed_form_holds_in_a_sample_of_where_it_should(form, data):
     depth = data.draw(st.sampled_from([depth for depth in form.depths if depth <= 12]), "depth")

@@ -6,7 +6,7 @@ import re
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelined.membership import fields
@@ -91,6 +91,7 @@ def plainly(value):
 
 
 @pytest.mark.parametrize("kind", REQUESTS, ids=lambda kind: kind.__name__)
+@settings(max_examples=40)
 @given(st.data(), st.integers(0, fields.MOST))
 def test_a_request_arrives_as_it_was_sent(kind, data, incarnation):
     sent = data.draw(values(fields.form_of(kind)))
@@ -100,6 +101,7 @@ def test_a_request_arrives_as_it_was_sent(kind, data, incarnation):
 
 
 @pytest.mark.parametrize("kind", REPLIES, ids=lambda kind: kind.__name__)
+@settings(max_examples=40)
 @given(st.data())
 def test_a_reply_arrives_as_it_was_sent(kind, data):
     sent = data.draw(values(fields.form_of(kind)))
@@ -108,6 +110,7 @@ def test_a_reply_arrives_as_it_was_sent(kind, data):
 
 
 @pytest.mark.parametrize("kind", [*REQUESTS, *REPLIES], ids=lambda kind: kind.__name__)
+@settings(max_examples=40)
 @given(st.data())
 def test_any_note_and_any_arrays_are_read_or_malformed(kind, data):
     """Half of them are messages of this kind with one plain value replaced."""
