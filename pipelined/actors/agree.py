@@ -1,7 +1,8 @@
 """Agreement among all ranks of a job: small plain objects travel along a binomial tree. msgpack only; never pickle.
 
 With n ranks an exchange takes ceil(log2 n) messages one after another, and no rank sends or receives more than that.
-All ranks must take part: each forwards the objects of the ranks below it in the tree.
+All ranks must take part: each forwards the objects of the ranks below it in the tree. Every rank gets the objects as
+msgpack unpacks them, the rank that gave one too: a tuple arrives as a list.
 """
 
 from collections.abc import Awaitable
@@ -21,7 +22,7 @@ class AgreedError(UsageError):
     """A user error, raised on every rank at the same point of its program."""
 
 
-async def broadcast(transport: Transport, what: str, thing: Any = None, source: int = 0) -> Any:
+async def broadcast(transport: Transport, what: str, value: Any = None, source: int = 0) -> Any:
     """Return the object of rank `source` on every rank (the others pass None).
 
     Args:
@@ -31,14 +32,14 @@ async def broadcast(transport: Transport, what: str, thing: Any = None, source: 
     Cost: ceil(log2 n) messages one after another, n - 1 in all.
     """
     parent, children = _neighbours(transport, source)
-    packed = msgpack.packb(thing) if parent is None else await _take(transport, parent, what)
+    packed = msgpack.packb(value) if parent is None else await _take(transport, parent, what)
     async with Nursery() as tasks:
         for child in children:
-            tasks.create_task(transport.send(child, ("share", what), packed))
-    return thing if parent is None else _unpack(packed, what, parent)
+            tasks.create_task(transport.send(child, _address(what), packed))
+    return _unpack(packed, what, source if parent is None else parent)
 
 
-async def gather(transport: Transport, what: str, thing: Any, target: int = 0) -> list[Any]:
+async def gather(transport: Transport, what: str, value: Any, target: int = 0) -> list[Any]:
     """Return the objects of all ranks on `target`, in rank order; on the other ranks an empty list.
 
     Raises:
@@ -46,22 +47,21 @@ async def gather(transport: Transport, what: str, thing: Any, target: int = 0) -
     Cost: ceil(log2 n) messages one after another, n - 1 in all; each rank in between forwards all that it received.
     """
     parent, children = _neighbours(transport, target)
-    held = [msgpack.packb(thing)]
+    held = [msgpack.packb(value)]
     for child in reversed(children):  # the smallest subtree first, so that the objects stay in rank order
         below = _unpack(await _take(transport, child, what), what, child)
         if type(below) is not list or len(below) != _ranks_below(transport, target, child):
-            raise _strange(what, child, f"no list of {_ranks_below(transport, target, child)} things")
+            raise _malformed(what, child, f"no list of {_ranks_below(transport, target, child)} objects")
         held += below
     if parent is not None:
-        await transport.send(parent, ("share", what), msgpack.packb(held))
+        await transport.send(parent, _address(what), msgpack.packb(held))
         return []
     size = transport.world_size
-    others = [_unpack(packed, what, (target + place) % size) for place, packed in enumerate(held[1:], 1)]
-    first = size - target
-    return [*others[first - 1 :], thing, *others[: first - 1]]
+    from_target_on = [_unpack(packed, what, (target + offset) % size) for offset, packed in enumerate(held)]
+    return from_target_on[size - target :] + from_target_on[: size - target]
 
 
-async def first_of(transport: Transport, what: str, thing: Any) -> tuple[int, Any] | None:
+async def first_value(transport: Transport, what: str, value: Any) -> tuple[int, Any] | None:
     """Return, on every rank, the lowest rank with an object other than None, and that object; else None.
 
     Raises:
@@ -69,13 +69,13 @@ async def first_of(transport: Transport, what: str, thing: Any) -> tuple[int, An
     Cost: 2 ceil(log2 n) messages one after another, 2(n - 1) in all, of one object each.
     """
     parent, children = _neighbours(transport, 0)
-    found = None if thing is None else [transport.rank, thing]
+    found = None if value is None else [transport.rank, value]
     for child in reversed(children):
-        below = _found(_unpack(await _take(transport, child, what), what, child), what, child)
+        below = _rank_and_value(_unpack(await _take(transport, child, what), what, child), what, child)
         found = below if found is None else found
     if parent is not None:
-        await transport.send(parent, ("share", what), msgpack.packb(found))
-    first = _found(await broadcast(transport, what, found), what, 0)
+        await transport.send(parent, _address(what), msgpack.packb(found))
+    first = _rank_and_value(await broadcast(transport, what, found), what, 0)
     return None if first is None else (first[0], first[1])
 
 
@@ -94,11 +94,16 @@ async def agree(transport: Transport, what: str, work: Awaitable[T]) -> T:
         result = await work
     except (UsageError, OSError) as caught:
         error = str(caught)
-    failed = await first_of(transport, what, error)
+    failed = await first_value(transport, what, error)
     if failed is not None:
         rank, fact = failed
         raise AgreedError(f"rank {rank}: {fact}" if rank else fact)
     return result  # type: ignore[return-value]
+
+
+def _address(what: str) -> tuple[str, str]:
+    """The address of the messages of an exchange."""
+    return "agree", what
 
 
 def _neighbours(transport: Transport, root: int) -> tuple[int | None, list[int]]:
@@ -115,16 +120,16 @@ def _ranks_below(transport: Transport, root: int, child: int) -> int:
 
 
 async def _take(transport: Transport, source: int, what: str) -> Any:
-    blocks = (await transport.receive(source, ("share", what))).blocks
+    blocks = (await transport.receive(source, _address(what))).blocks
     if len(blocks) != 1:
-        raise _strange(what, source, f"{len(blocks)} blocks instead of 1")
+        raise _malformed(what, source, f"{len(blocks)} blocks instead of 1")
     return blocks[0].data
 
 
-def _found(found: Any, what: str, source: int) -> list[Any] | None:
-    """A rank and its object as `first_of` forwards them, or None; raises WireError for anything else."""
+def _rank_and_value(found: Any, what: str, source: int) -> list[Any] | None:
+    """A rank and its object as `first_value` forwards them, or None; raises WireError for anything else."""
     if found is not None and (type(found) is not list or len(found) != 2 or type(found[0]) is not int):
-        raise _strange(what, source, "no rank with its thing")
+        raise _malformed(what, source, "no rank with its object")
     return found
 
 
@@ -132,10 +137,10 @@ def _unpack(packed: Any, what: str, source: int) -> Any:
     try:
         return msgpack.unpackb(packed, strict_map_key=False)
     except (ValueError, TypeError) as error:  # TypeError: not bytes, or a map with a list as a key
-        raise _strange(what, source, f"{type(error).__name__}: {error}") from error
+        raise _malformed(what, source, f"{type(error).__name__}: {error}") from error
 
 
-def _strange(what: str, source: int, fact: str) -> WireError:
+def _malformed(what: str, source: int, fact: str) -> WireError:
     return WireError(
         f"what rank {source} sent for {what!r} does not unpack ({fact}); install one release on every rank"
     )

@@ -6,7 +6,7 @@ from math import ceil, log2
 import msgpack
 import pytest
 
-from pipelined.actors.agree import AgreedError, agree, broadcast, first_of, gather
+from pipelined.actors.agree import AgreedError, agree, broadcast, first_value, gather
 from pipelined.errors import UsageError
 from transports import WireError
 from transports.local import world
@@ -57,8 +57,8 @@ def test_every_rank_gets_what_the_source_holds(size):
     for source in {0, size // 2, size - 1}:
 
         async def work(end, source=source):
-            thing = {"from": end.rank, 1: [2.5, b"x"]} if end.rank == source else None
-            return await broadcast(end, "it", thing, source)
+            value = {"from": end.rank, 1: [2.5, b"x"]} if end.rank == source else None
+            return await broadcast(end, "it", value, source)
 
         got, ends = on_all(size, work)
         assert got == [{"from": source, 1: [2.5, b"x"]}] * size
@@ -79,11 +79,11 @@ def test_the_target_gets_what_every_rank_holds_in_the_order_of_ranks(size):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_every_rank_learns_the_first_thing_that_is_held(size):
+def test_every_rank_gets_the_first_object_that_a_rank_holds(size):
     for holders in ([], [0], [size - 1], [size // 3, size // 2]):
 
         async def work(end, holders=holders):
-            return await first_of(end, "it", f"held by {end.rank}" if end.rank in holders else None)
+            return await first_value(end, "it", f"held by {end.rank}" if end.rank in holders else None)
 
         got, ends = on_all(size, work)
         first = min(holders, default=None)
@@ -91,10 +91,20 @@ def test_every_rank_learns_the_first_thing_that_is_held(size):
         check_cost(ends, 2)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("verb", [broadcast, gather, first_value])
+def test_the_rank_that_gives_an_object_gets_back_the_types_that_the_others_get(verb, size):
+    """msgpack has one type of sequence, which it unpacks as a list."""
+    given = {1: (2.5, (b"x", "y"))}
+    received = {1: [2.5, [b"x", "y"]]}
+    expected = {broadcast: received, gather: [received] * size, first_value: (0, received)}[verb]
+    assert on_all(size, lambda end: verb(end, "it", given))[0][0] == expected
+
+
 def test_what_is_held_is_packed_once_on_its_way_up_and_once_on_its_way_down(monkeypatch):
     packed, packb = [], msgpack.packb
-    monkeypatch.setattr("pipelined.actors.agree.msgpack.packb", lambda thing: packed.append(thing) or packb(thing))
-    got, _ = on_all(2, lambda end: first_of(end, "it", "a fact" if end.rank else None))
+    monkeypatch.setattr("pipelined.actors.agree.msgpack.packb", lambda value: packed.append(value) or packb(value))
+    got, _ = on_all(2, lambda end: first_value(end, "it", "a fact" if end.rank else None))
     assert got == [(1, "a fact")] * 2 and packed == [[1, "a fact"]] * 2
 
 
@@ -125,7 +135,7 @@ def test_where_no_rank_makes_a_mistake_each_has_its_own_result():
     check_cost(ends, 2)
 
 
-STRANGE = {
+MALFORMED = {
     "not msgpack": [b"\xc1"],
     "cut short": [b"\x92\x01"],
     "a map with a list for a key": [b"\x81\x91\x01\x01"],
@@ -135,33 +145,33 @@ STRANGE = {
 OTHER = {"a number": [msgpack.packb(7)], "too many": [msgpack.packb([b"\xc0"] * 3)], "a text": [msgpack.packb("ab")]}
 
 
-CASES = [(verb, sent) for verb in (broadcast, gather, first_of) for sent in STRANGE]
-CASES += [(verb, sent) for verb in (gather, first_of) for sent in OTHER]  # broadcast gives any object
+CASES = [(verb, sent) for verb in (broadcast, gather, first_value) for sent in MALFORMED]
+CASES += [(verb, sent) for verb in (gather, first_value) for sent in OTHER]  # broadcast gives any object
 
 
 @pytest.mark.parametrize(("verb", "sent"), CASES)
 def test_what_does_not_unpack_is_refused_with_the_rank_that_sent_it(verb, sent):
-    blocks = {**STRANGE, **OTHER}[sent]
+    blocks = {**MALFORMED, **OTHER}[sent]
 
     async def work(end):
-        strange = 0 if verb is broadcast else 1
-        if end.rank == strange:
-            await end.send(1 - strange, ("share", "it"), *blocks)
+        sender = 0 if verb is broadcast else 1
+        if end.rank == sender:
+            await end.send(1 - sender, ("agree", "it"), *blocks)
         else:
-            with pytest.raises(WireError, match=f"what rank {strange} sent for 'it' does not unpack .* one release"):
+            with pytest.raises(WireError, match=f"what rank {sender} sent for 'it' does not unpack .* one release"):
                 await verb(end, "it", None)
 
     assert on_all(2, work)[0] == [None, None]
 
 
 @pytest.mark.parametrize("sent", [7, [1, "a", "b"], ["1", "a"]], ids=str)
-def test_what_rank_0_gives_as_the_first_that_is_none_is_refused(sent):
+def test_a_malformed_first_object_from_rank_0_is_refused(sent):
     async def work(end):
         if end.rank == 0:
-            await end.receive(1, ("share", "it"))
+            await end.receive(1, ("agree", "it"))
             return await broadcast(end, "it", sent)
-        with pytest.raises(WireError, match=r"what rank 0 sent for 'it' does not unpack \(no rank with its thing"):
-            await first_of(end, "it", None)
+        with pytest.raises(WireError, match=r"what rank 0 sent for 'it' does not unpack \(no rank with its object"):
+            await first_value(end, "it", None)
 
     assert on_all(2, work)[0] == [sent, None]
 
@@ -171,7 +181,7 @@ def test_what_one_rank_held_that_does_not_unpack_is_refused_at_the_target_with_i
         if end.rank == 0:
             return await gather(end, "it", None, target=2)
         if end.rank == 1:
-            return await end.send(2, ("share", "it"), msgpack.packb([b"\xc1"]))
+            return await end.send(2, ("agree", "it"), msgpack.packb([b"\xc1"]))
         with pytest.raises(WireError, match=r"what rank 1 sent for 'it' does not unpack \(FormatError"):
             await gather(end, "it", None, target=2)
 

@@ -78,4 +78,4 @@ def test_a_message_that_was_not_packed_is_named_with_its_sender():
 
 def test_only_addresses_between_stages_have_a_place():
     assert place_of(Gradient(1, 2, 3, 4).key) == {"step": 1, "pipe": 2, "stage": 3, "microbatch": 4}
-    assert place_of(("share", "text")) == {}
+    assert place_of(("agree", "text")) == {}
