@@ -63,7 +63,7 @@ def limit_of(arguments: argparse.Namespace, launch: Launch, ranks: int, gpus: Se
         gpus: bytes of each of its GPUs.
     """
     if arguments.memory_limit is None:
-        here = arguments.node or launch.local_size or ranks
+        here = arguments.node or launch.ranks_here(ranks)
         return share_of_memory(min(here, ranks), gpus)
     text = arguments.memory_limit
     unit = text[-1:] if text[-1:] in UNITS else ""

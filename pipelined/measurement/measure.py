@@ -65,7 +65,7 @@ async def measure(
     Cost: some seconds for a small model: about a dozen stages, each of `sizes` for a quarter of a second.
     """
     hosts = await broadcast(transport, "hosts", await gather(transport, "host", socket.gethostname()))
-    local = launch.local_size or hosts.count(hosts[transport.rank]) if transport.world_size > 1 else ranks
+    local = launch.ranks_here(transport.world_size) if transport.world_size > 1 else ranks
     cores, executor = len(os.sched_getaffinity(0)), TorchExecutor.of_rank(launch.local_rank, local, transport)
     measuring = executor.device != "cpu" or hosts[: transport.rank].count(hosts[transport.rank]) < cores
     try:

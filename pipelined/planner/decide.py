@@ -16,7 +16,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.measurement.effort import BRIEF, THOROUGH, Effort
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.explain import reason
-from pipelined.planner.limits import ranks_here, share_of_memory, sizes_that_fit
+from pipelined.planner.limits import share_of_memory, sizes_that_fit
 from pipelined.planner.planned_model import PlannedModel
 from pipelined.planner.search import Answer, Outcome, Question, search
 from pipelined.planner.worth import worth_timing
@@ -105,7 +105,7 @@ async def _limit(transport: Transport, launch: Launch) -> float:
     """The bytes that a rank may hold; rank 0's value on all ranks."""
     from pipelined.measurement.measure import gpu_bytes
 
-    here = ranks_here(launch, transport.world_size)
+    here = launch.ranks_here(transport.world_size)
     return await broadcast(transport, "limit", share_of_memory(here, gpu_bytes()))
 
 

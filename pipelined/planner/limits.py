@@ -7,12 +7,6 @@ from pipelined.errors import UsageError
 from pipelined.planner.bounds import least_bytes
 from pipelined.planner.candidates import Candidate, candidates
 from pipelined.planner.planned_model import PlannedModel
-from pipelined.process.launch import Launch
-
-
-def ranks_here(launch: Launch, ranks: int) -> int:
-    """The number of ranks on this node."""
-    return ranks if launch.world_size is None else launch.local_size or ranks
 
 
 def share_of_memory(ranks: int, gpus: Sequence[int] = ()) -> float:

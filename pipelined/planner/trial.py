@@ -14,7 +14,6 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import Executor, TorchExecutor
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.limits import ranks_here
 from pipelined.planner.planned_model import PlannedModel
 from pipelined.planner.search import Answer
 from pipelined.process.launch import Launch
@@ -56,7 +55,7 @@ async def try_best(
     plans = [[one.candidate.plan.plain(), one.candidate.recompute] for one in outcomes]
     plans = await broadcast(transport, "worth trying", plans if answer else None)
     chosen = [Candidate(Plan.of(plan), again) for plan, again in plans]
-    executor = TorchExecutor.of_rank(launch.local_rank, ranks_here(launch, transport.world_size), transport)
+    executor = TorchExecutor.of_rank(launch.local_rank, launch.ranks_here(transport.world_size), transport)
     try:
         seconds = await try_plans(transport, model, chosen, executor, tell)
     finally:

@@ -3,7 +3,7 @@
 from pipelined.errors import UsageError
 from pipelined.measurement.effort import Effort
 from pipelined.measurement.probes import probes
-from pipelined.planner.limits import ranks_here, share_of_memory, sizes_that_fit
+from pipelined.planner.limits import share_of_memory, sizes_that_fit
 from pipelined.planner.planned_model import PlannedModel
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
@@ -19,7 +19,7 @@ PASSES = 6
 def why_not(model: PlannedModel, launch: Launch, ruled: Plan, *, cores: int, steps: int, effort: Effort) -> str | None:
     """The reason why measuring would not save time, in a clause; None if it may."""
     ranks = ruled.world_size
-    here = ranks_here(launch, ranks)
+    here = launch.ranks_here(ranks)
     if ranks == 1:
         return "nothing to plan on one rank"
     if here > CROWD * cores:

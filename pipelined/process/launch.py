@@ -55,6 +55,14 @@ class Launch:
         """Whether this rank prints errors that the user can correct: one rank for each launcher."""
         return self.rank == 0 or (self.by == "torchrun" and self.local_rank == 0)
 
+    def ranks_here(self, world_size: int) -> int:
+        """The number of ranks on this node, which share its cores and its memory.
+
+        Args:
+            world_size: ranks in the job; all of them are here if no launcher started them.
+        """
+        return self.local_size or world_size
+
 
 ALONE = Launch("local://", 0, None, "no launcher")
 

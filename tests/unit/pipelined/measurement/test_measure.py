@@ -7,6 +7,7 @@ import torch
 from apps.gpt2.config import Config
 from apps.gpt2.planned_model import planned_model_of
 from pipelined.actors.actor import Actor
+from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.effort import BRIEF, THOROUGH
 from pipelined.measurement.links import measure_hops, measure_sums
@@ -42,9 +43,11 @@ async def test_messages_and_sums_are_timed_between_ranks():
     assert min(hops.links.alpha, hops.links.beta, sums.links.alpha, sums.links.beta) >= 0
 
 
-def test_what_is_measured_alone_prices_every_plan():
+def test_what_is_measured_alone_prices_every_plan(monkeypatch):
     model = planned_model_of(Config(layers=2, d_model=16, heads=2, seq=8, batch=4))
-    threads = torch.get_num_threads()
+    threads, divided = torch.get_num_threads(), []
+    of_rank = TorchExecutor.of_rank
+    monkeypatch.setattr(TorchExecutor, "of_rank", lambda *place: divided.append(place[1]) or of_rank(*place))
 
     async def alone():
         (transport,) = world(1)
@@ -54,6 +57,7 @@ def test_what_is_measured_alone_prices_every_plan():
         found = asyncio.run(alone())
     finally:
         torch.set_num_threads(threads)
+    assert divided == [2], "one rank measures with the threads that it would have beside the other"
     for op in "FBW":
         assert found.costs.seconds(op, range(0, 4), 2) > found.costs.runtime
     assert found.costs.seconds("I", range(0, 2), 1) >= found.costs.runtime >= 0

@@ -65,6 +65,12 @@ def test_a_launcher_s_word_on_the_node_is_taken():
     assert (launch.local_rank, launch.local_size) == (1, 4)
 
 
+def test_the_cores_of_a_node_are_shared_by_its_own_ranks_or_by_all_where_no_launcher_counts_them():
+    counted = {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
+    launches = detect(counted), detect({"PMI_RANK": "5", "PMI_SIZE": "8"}), detect({})
+    assert [launch.ranks_here(8) for launch in launches] == [4, 8, 8]
+
+
 def test_an_unknown_transport_names_the_known():
     with pytest.raises(UsageError, match=r"unknown transport 'smoke'.*local, mpi, tcp"):
         detect({}, "smoke")
