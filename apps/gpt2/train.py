@@ -11,7 +11,6 @@ from apps.gpt2.config import Config
 from apps.gpt2.job import Job
 from apps.gpt2.report import Report, reporting
 from apps.gpt2.resume import start_of
-from apps.gpt2.spans import advance, due
 from apps.gpt2.text import batches_of
 from apps.lm.data.ngram import score_ngrams
 from apps.lm.data.text import Text
@@ -176,9 +175,8 @@ async def _steps(session: Session, report: Report, done: int) -> tuple[int | Non
     """
     config, trainer, count, loss = session.job.config, session.trainer, done, None
     while count < config.steps:
-        result = await advance(
-            trainer, config, count, lambda: session.stop.requested, lambda earlier: report.step(earlier, None)
-        )
+        span = trainer.plan.segment(count, config.steps, config.eval_every, config.save_every)
+        result = await trainer.train(span, lambda: session.stop.requested, lambda earlier: report.step(earlier, None))
         count = result.step + 1
         if result.stop:
             report.step(result, None)
@@ -189,6 +187,11 @@ async def _steps(session: Session, report: Report, done: int) -> tuple[int | Non
         if count < config.steps and due(count, config.save_every):
             await session.save(count)
     return None, loss
+
+
+def due(count: int, every: int) -> bool:
+    """Whether something that happens every `every` steps (0: never) happens after step `count`."""
+    return every > 0 and count % every == 0
 
 
 async def _finish(session: Session, report: Report, loss: float) -> None:

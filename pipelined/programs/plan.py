@@ -133,6 +133,19 @@ class Plan:
         """Sequences of one step over all groups, B·N·W."""
         return self.rows * self.total_microbatches
 
+    def segment(self, done: int, steps: int, *every: int) -> range:
+        """The steps behind those that are done, up to the next point where the job can be evaluated, saved or ended.
+
+        With a flush this is one step: behind it no microbatch is in flight. Without one the pipe is drained only after
+        the steps that these numbers name, so a run that was interrupted at a drain resumes as if it had not been.
+
+        Args:
+            steps: the steps of the whole job.
+            every: the pipe is drained after every so many steps; 0: only at the end.
+        """
+        drains = [done - done % number + number for number in every if number]
+        return range(done, done + 1 if self.flushes else min([steps, *drains]))
+
     def rank(self, group: int, worker: int) -> int:
         return group * self.layout.workers + worker
 

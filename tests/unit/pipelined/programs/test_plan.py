@@ -28,3 +28,30 @@ def test_an_odd_depth_for_chimera_is_refused_before_anything_runs():
 def test_a_count_below_one_is_refused_by_the_flag_s_name():
     with pytest.raises(PlanError, match=r"--width must be at least 1 \(it is 0\)"):
         Plan("gpipe", depth=2, width=0, microbatch=1, microbatches=1)
+
+
+@pytest.mark.parametrize(
+    "done, evaluate_every, save_every, drain",
+    [
+        (0, 0, 0, 100),
+        (0, 10, 0, 10),
+        (10, 10, 0, 20),
+        (7, 10, 4, 8),
+        (8, 10, 4, 10),
+        (96, 0, 40, 100),
+        (0, 300, 200, 100),
+    ],
+)
+def test_a_segment_without_a_flush_ends_at_the_first_evaluation_checkpoint_or_end(
+    done, evaluate_every, save_every, drain
+):
+    assert Plan("pipedream_2bw", 2, 1, 1, 4).segment(done, 100, evaluate_every, save_every) == range(done, drain)
+    assert Plan("one_f_one_b", 2, 1, 1, 4).segment(done, 100, evaluate_every, save_every) == range(done, done + 1)
+
+
+def test_segments_without_a_flush_end_at_every_multiple_of_the_numbers_given():
+    plan, drains, done = Plan("pipedream_2bw", 2, 1, 1, 4), [], 0
+    while done < 60:
+        done = plan.segment(done, 60, 9, 4).stop
+        drains.append(done)
+    assert drains == [number for number in range(1, 61) if not number % 9 or not number % 4 or number == 60]
