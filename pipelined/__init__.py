@@ -4,9 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipelined.api.rank import Trained
     from pipelined.api.sequential import Sequential
     from pipelined.api.train import train
+    from pipelined.api.whole_run import Trained
     from pipelined.errors import UsageError
     from pipelined.programs.plan import Plan
     from pipelined.training.keyed_random import layer_seed
@@ -17,7 +17,7 @@ __all__ = ["Plan", "Sequential", "Trained", "UsageError", "__version__", "layer_
 _HOMES = {
     "Plan": "pipelined.programs.plan",
     "Sequential": "pipelined.api.sequential",
-    "Trained": "pipelined.api.rank",
+    "Trained": "pipelined.api.whole_run",
     "UsageError": "pipelined.errors",
     "layer_seed": "pipelined.training.keyed_random",
     "train": "pipelined.api.train",

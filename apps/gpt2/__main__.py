@@ -7,7 +7,6 @@ only after every check that does not need it.
 import asyncio
 import os
 import sys
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import NoReturn
@@ -22,6 +21,7 @@ from apps.gpt2.swarm.job import SCHEDULE, SwarmJob, resolve_swarm
 from pipelined import __version__
 from pipelined.actors.agree import agree
 from pipelined.aio.events import log_to_stderr
+from pipelined.checkpoints.claim import claimed
 from pipelined.errors import UsageError
 from pipelined.process.exit import INTERRUPTED, end_process, hush, tell
 from pipelined.process.launch import AGENT, ALONE, Launch, detect
@@ -107,17 +107,13 @@ def _announce(job: Job, launch: Launch) -> None:
 async def _rank(transport: Transport, job: Job, launch: Launch, stop: StopRequest, seats: Seats) -> int:
     """One rank of a job. Job and text are checked first, as that needs no torch."""
     stop.listen()
-    from apps.gpt2.checks import check_job, claim_checkpoints
+    from apps.gpt2.checks import check_job
     from apps.gpt2.text import prepare_text
 
     await agree(transport, "flags", agree_on_flags(transport, job.plain()))
     await agree(transport, "job", asyncio.to_thread(check_job, job) if transport.rank == 0 else asyncio.sleep(0))
     text = await prepare_text(transport, job)
-    claiming = asyncio.to_thread(claim_checkpoints, job) if transport.rank == 0 else asyncio.sleep(0)
-    claim = await agree(transport, "claim", claiming)
-    with claim or nullcontext():
-        if claim and claim.warning:
-            tell(f"warning: {claim.warning}")
+    async with claimed(transport, job.config.checkpoint, lambda fact: tell(f"warning: {fact}")) as held:
         if is_open(job.config):
             job = await decide_job(transport, job, launch)
             seats.take(job.plan)
@@ -125,7 +121,7 @@ async def _rank(transport: Transport, job: Job, launch: Launch, stop: StopReques
         job = await decide_sums(transport, job)
         from apps.gpt2.train import train
 
-        return await train(transport, job, launch, text, stop, claimed=bool(claim and claim.held))
+        return await train(transport, job, launch, text, stop, claimed=held)
 
 
 async def _peer(transport: Transport, job: SwarmJob, launch: Launch, stop: StopRequest) -> int:

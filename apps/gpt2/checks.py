@@ -3,7 +3,6 @@
 Rank 0 alone runs them, before any rank builds anything, so a mistake is reported once and nothing is overwritten.
 """
 
-import secrets
 from pathlib import Path
 
 from apps.common.codecs import check_codec
@@ -13,7 +12,6 @@ from apps.gpt2.resume import start_of
 from collectives.all_reduce import choices
 from pipelined.checkpoints import checkpoint
 from pipelined.checkpoints.checkpoint import Checkpoint
-from pipelined.checkpoints.claim import Claim, claim
 from pipelined.errors import UsageError
 from pipelined.programs.check import check
 from pipelined.programs.record import record
@@ -61,23 +59,8 @@ def check_sums(words: str) -> None:
 def check_checkpoints(job: Job, path: Path) -> None:
     """Refuse a checkpoint directory that cannot be used, or that holds another model or an earlier run."""
     check_directory("--checkpoint", path)
-    newest = checkpoint.latest(path)
-    if newest is None:
-        return
-    _own(job, newest)
-    if job.config.resume is None:
-        fact = f"{path} holds checkpoints of an earlier run (the latest: {newest.name})"
-        raise UsageError(f"{fact}; add --resume auto to go on from it, or give --checkpoint another directory")
-
-
-def claim_checkpoints(job: Job) -> Claim | None:
-    """Claim the checkpoint directory of a job, if it has one.
-
-    Raises:
-        UsageError: another run saves there, or it cannot be created.
-    """
-    path = job.config.checkpoint
-    return None if path is None else claim(path, secrets.token_hex(8))
+    remedy = "add --resume auto to go on from it, or give --checkpoint another directory"
+    checkpoint.require_continued(path, job.model.identity(), job.config.resume is not None, remedy)
 
 
 def check_resume(job: Job) -> None:

@@ -22,7 +22,7 @@ from pipelined.actors.agree import broadcast
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.aio.events import printable
-from pipelined.checkpoints.trainer_state import load, save
+from pipelined.checkpoints.trainer_state import gather_state, load, save
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
 from pipelined.traces.file import NullTracer, Tracer
@@ -257,17 +257,12 @@ async def _export(session: Session, directory: Path) -> None:
     from apps.lm.huggingface.write import export
     from pipelined.actors.agree import agree
 
-    actor, local = session.trainer.context.actor, session.trainer.local
-    for name, parameter in local.owned.items():
-        actor.tell(0, ("export", name), parameter.detach().cpu())
-    tensors = {}
-    if actor.rank == 0:
-        for name in local.names:
-            frame = await actor.receive(None, ("export", name))
-            tensors[name] = frame.blocks[0].torch()
+    trainer = session.trainer
+    tensors = await gather_state(trainer)
 
     def write() -> None:
-        if actor.rank == 0:
-            export(directory, tensors, session.job.model, session.text.tokenizer)
+        if tensors is not None:
+            parameters = {name: tensors[name] for name in trainer.local.names}
+            export(directory, parameters, session.job.model, session.text.tokenizer)
 
-    await agree(actor.transport, "exported", asyncio.to_thread(write))
+    await agree(trainer.context.actor.transport, "exported", asyncio.to_thread(write))

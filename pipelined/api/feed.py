@@ -29,29 +29,31 @@ class BatchFeed:
 
     def __init__(self, batches: Iterable[Batch], kept: int = 2):
         self._batches, self._kept = batches, kept
-        self._source, self._repeated = iter(batches), False
+        self._source = iter(batches)
         self._read: dict[int, Batch] = {}
         self._next, self._rows, self._dtype = 0, 0, torch.float32
         self._lock = threading.Lock()
 
-    def first_rows(self) -> int:
-        """The number of rows of the first batch, which all batches have."""
-        return len(self.batch(0)[0])
+    def rows_each(self, count: int) -> int:
+        """The rows of one microbatch, if the rows of a batch are cut into so many.
 
-    def cut(self, microbatches: int, dtype: torch.dtype, kept: int) -> None:
-        """Set how batches are cut.
-
-        Args:
-            microbatches: the microbatches of a step.
-            dtype: floating-point inputs are converted to it.
         Raises:
             BatchError: the rows of the first batch cannot be cut so.
         """
-        rows = self.first_rows()
-        if rows % microbatches:
-            fact = f"a batch of {rows} rows cannot be cut into {microbatches} microbatches"
-            raise BatchError(f"{fact}; make its rows a multiple of {microbatches}, or choose other microbatches")
-        self._rows, self._dtype, self._kept = rows // microbatches, dtype, kept
+        rows = len(self.batch(0)[0])
+        if count < 1 or rows % count:
+            fact = f"a batch of {rows} rows cannot be cut into {count} microbatches"
+            raise BatchError(f"{fact}; make its rows a multiple of {max(1, count)}, or choose other microbatches")
+        return rows // count
+
+    def cut(self, rows: int, dtype: torch.dtype, kept: int) -> None:
+        """Set how batches are cut.
+
+        Args:
+            rows: the rows of one microbatch.
+            dtype: floating-point inputs and targets are converted to it.
+        """
+        self._rows, self._dtype, self._kept = rows, dtype, kept
 
     def skip(self, steps: int) -> None:
         """Skip the batches of steps that an earlier run has done."""
@@ -72,15 +74,14 @@ class BatchFeed:
             return self._read[step]
 
     def inputs(self, step: int, microbatch: int) -> torch.Tensor:
-        rows = self._cut(self.batch(step)[0], microbatch)
-        return rows.to(self._dtype) if rows.is_floating_point() else rows
+        return self._cut(self.batch(step)[0], microbatch)
 
     def targets(self, step: int, microbatch: int) -> torch.Tensor:
-        rows = self._cut(self.batch(step)[1], microbatch)
-        return rows.to(self._dtype) if rows.is_floating_point() else rows
+        return self._cut(self.batch(step)[1], microbatch)
 
     def _cut(self, tensor: torch.Tensor, microbatch: int) -> torch.Tensor:
-        return tensor[microbatch * self._rows : (microbatch + 1) * self._rows]
+        rows = tensor[microbatch * self._rows : (microbatch + 1) * self._rows]
+        return rows.to(self._dtype) if rows.is_floating_point() else rows
 
     def _following(self) -> Batch:
         for batch in islice(self._source, 1):

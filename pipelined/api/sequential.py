@@ -77,7 +77,7 @@ class LayeredModel:
     """
 
     def __init__(self, row: Sequential, loss: Loss, seed: int, example: torch.Tensor | None = None):
-        self._row, self._loss, self._seed, self._example = row, loss, seed, example
+        self._row, self._loss, self._seed = row, loss, seed
         self._first_build: list[nn.Module] | None = row.build(seed)
         self._aliases = shared_names(row.names, self._first_build)
         self._meta = [copy.deepcopy(layer).to("meta") for layer in self._first_build]

@@ -7,18 +7,21 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from pipelined.actors.executor import TorchExecutor
 from pipelined.api.feed import Batch, BatchFeed
-from pipelined.api.rank import Saving, Trained, TrainingJob, run_rank
+from pipelined.api.rank import RankTrainer, TrainingJob
 from pipelined.api.sequential import LayeredModel, Loss, Sequential
 from pipelined.api.user_optimizer import UserOptimizer
+from pipelined.api.whole_run import Trained, WholeRun
 from pipelined.errors import UsageError
 from pipelined.process.launch import AGENT, ALONE, Launch, detect
 from pipelined.process.run import refuse, run
@@ -30,6 +33,7 @@ from pipelined.training.compression import NONE
 from pipelined.training.trainer import Numerics, StepReport
 from transports import Transport
 
+T = TypeVar("T")
 OptimizerBuilder = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
 Layers = Sequential | nn.Sequential | Sequence[Callable[[], nn.Module]]
 
@@ -101,7 +105,7 @@ def train(
         launch = detect(os.environ, transport)
         feed = BatchFeed(batches)
         plan = _plan(launch, feed, schedule=schedule, depth=depth, width=width, microbatches=microbatches, knobs=knobs)
-        feed.cut(plan.total_microbatches, dtype, kept=2 + steps_to_fill(plan.shape))
+        feed.cut(plan.rows, dtype, kept=2 + steps_to_fill(plan.shape))
         row = model if isinstance(model, Sequential) else Sequential(model)
         job = TrainingJob(
             model=LayeredModel(row, loss, seed, feed.inputs(0, 0)),
@@ -110,17 +114,20 @@ def train(
             optimizer=partial(UserOptimizer, optimizer, clip, lr_scheduler),
             numerics=Numerics(dtype, autocast, recompute, all_reduce, compress),
             seed=seed,
+        )
+        work = WholeRun(
+            job,
+            feed,
             steps=_steps(steps, batches),
-            saving=Saving(_path(checkpoint), _path(resume), save_every, keep),
+            checkpoint=_path(checkpoint),
+            resume=_path(resume),
+            save_every=save_every,
+            keep=keep,
             report=report,
         )
     except UsageError as error:
         raise SystemExit(refuse(error, launch)) from error
-    done = Trained()
-    code = _run(launch, job, done)
-    if code:
-        raise SystemExit(code)
-    return done
+    return _run(launch, work)
 
 
 def _plan(
@@ -139,11 +146,7 @@ def _plan(
     ranks = launch.world_size or (depth or 1) * width
     depth = max(1, ranks // width) if depth is None else depth
     microbatches = 2 * depth if microbatches is None else microbatches
-    rows = feed.first_rows()
-    if microbatches < 1 or rows % (microbatches * width):
-        fact = f"a batch of {rows} rows cannot be cut into {microbatches} microbatches for each of {width} pipelines"
-        raise PlanError(f"{fact}; make its rows a multiple of {max(1, microbatches) * width}, or choose microbatches")
-    return Plan(schedule, depth, width, rows // (microbatches * width), microbatches, knobs)
+    return Plan(schedule, depth, width, feed.rows_each(microbatches * width), microbatches, knobs)
 
 
 def _steps(steps: int | None, batches: Iterable[Batch]) -> int:
@@ -160,22 +163,24 @@ def _path(path: "str | os.PathLike[str] | None") -> Path | None:
     return None if path is None else Path(path)
 
 
-def _run(launch: Launch, job: TrainingJob, done: Trained) -> int:
+def _run(launch: Launch, work: WholeRun) -> Trained:
     """Run this process's ranks; in a thread of its own where a loop is running already, as in a notebook."""
-    stop = StopRequest(os.getppid() if AGENT in os.environ else None)
+    stop, results = StopRequest(os.getppid() if AGENT in os.environ else None), dict[int, Trained]()
 
     async def rank(transport: Transport) -> int:
-        ranks_here = launch.local_size or transport.world_size
-        executor = TorchExecutor.of_rank(launch.local_rank, ranks_here, transport)
-        return await run_rank(transport, job=job, executor=executor, stopping=lambda: stop.requested, done=done)
+        async with RankTrainer.opened(transport, launch, work.job) as opened:
+            results[transport.rank] = await work.train(opened, lambda: stop.requested)
+        return 0
 
     def start() -> int:
-        return run(launch, job.plan.world_size, rank, job.plan.stages_of, "pipelined.train")
+        return run(launch, work.job.plan.world_size, rank, work.job.plan.stages_of, "pipelined.train")
 
-    if threading.current_thread() is threading.main_thread():
-        with stop.listening():
-            return start() if not _loop_is_running() else _in_thread(start)
-    return start()
+    is_main = threading.current_thread() is threading.main_thread()
+    with stop.listening() if is_main else nullcontext():
+        code = _in_thread(start) if _loop_is_running() else start()
+    if code:
+        raise SystemExit(code)
+    return results[launch.rank]
 
 
 def _loop_is_running() -> bool:
@@ -186,9 +191,6 @@ def _loop_is_running() -> bool:
     return True
 
 
-def _in_thread(start: Callable[[], int]) -> int:
-    codes: list[int] = []
-    thread = threading.Thread(target=lambda: codes.append(start()), name="pipelined.train")
-    thread.start()
-    thread.join()
-    return codes[0] if codes else 1
+def _in_thread(work: Callable[[], T]) -> T:
+    with ThreadPoolExecutor(1, thread_name_prefix="pipelined.train") as thread:
+        return thread.submit(work).result()

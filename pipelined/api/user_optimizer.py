@@ -38,9 +38,8 @@ class UserOptimizer:
         if not isinstance(optimizer, Optimizer):
             fact = f"`optimizer` returns a {type(optimizer).__name__}"
             raise UsageError(f"{fact}; let it return a torch optimizer of the parameters that it is given")
-        foreign = [
-            p for group in optimizer.param_groups for p in group["params"] if not any(p is own for own in trained)
-        ]
+        own = set(map(id, trained))
+        foreign = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in own]
         if foreign:
             fact = f"the optimizer updates a tensor that is not the model's (shape: {tuple(foreign[0].shape)})"
             raise UsageError(f"{fact}; build it from the parameters that `optimizer` is given")

@@ -142,6 +142,24 @@ def latest(directory: str | Path) -> Path | None:
     return max(found(Path(directory)).items(), default=(0, None))[1]
 
 
+def require_continued(directory: str | Path, identity: Mapping[str, Any], resumed: bool, remedy: str) -> None:
+    """Refuse to save into a directory that holds checkpoints of another model, or of a run that is not continued.
+
+    Args:
+        resumed: whether this run continues from a checkpoint.
+        remedy: how to continue, for the message.
+    Raises:
+        CheckpointError: nothing is written.
+    """
+    newest = latest(directory)
+    if newest is None:
+        return
+    open(newest).require(identity)
+    if not resumed:
+        fact = f"{directory} holds checkpoints of an earlier run (the latest: {newest.name})"
+        raise CheckpointError(f"{fact}; {remedy}")
+
+
 def open(path: str | Path) -> "Checkpoint":
     """Open a checkpoint, or the latest in a directory of checkpoints; checks that all its shards have their full size.
 

@@ -7,17 +7,22 @@ process of the same run shares the lock; a process of another run is refused. Th
 processes, so the file of a dead run is not locked.
 """
 
+import asyncio
 import errno
 import fcntl
 import json
 import os
+import secrets
 import socket
 import time
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipelined.actors.agree import agree
 from pipelined.checkpoints.checkpoint import CheckpointError
+from transports import Transport
 
 LOCK = "lock"
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -81,6 +86,30 @@ def claim(directory: str | Path, run: str) -> Claim:
         raise
 
 
+@asynccontextmanager
+async def claimed(transport: Transport, directory: Path | None, warn: Callable[[str], None]) -> AsyncIterator[bool]:
+    """Hold a directory of checkpoints for this job inside the `async with` block; every rank calls this.
+
+    Args:
+        directory: None: nothing is saved, so nothing is claimed.
+        warn: called on rank 0 if the file system gives no lock.
+    Yields: on rank 0 whether no other run can save there.
+    Raises:
+        CheckpointError: on every rank: another live run saves there, or the directory cannot be written.
+    """
+
+    async def own_claim() -> Claim | None:
+        if directory is None or transport.rank:
+            return None
+        return await asyncio.to_thread(claim, directory, secrets.token_hex(8))
+
+    own = await agree(transport, "claim", own_claim())
+    with own or nullcontext():
+        if own and own.warning:
+            warn(own.warning)
+        yield bool(own and own.held)
+
+
 def _share(descriptor: int, directory: Path, run: str) -> str:
     """Lock the file in shared mode for this run. Returns "", or the reason why the file system gives no lock."""
     holder = {"run": run, "host": socket.gethostname(), "pid": os.getpid()}
@@ -115,5 +144,5 @@ def _refuse_another(descriptor: int, directory: Path, run: str) -> str:
         named, where = None, f"{directory / LOCK} does not say which"
     if named != run:
         fact = f"{directory} is in use by another run ({where})"
-        raise CheckpointError(f"{fact}; wait for its end, or give --checkpoint another directory")
+        raise CheckpointError(f"{fact}; wait for its end, or save into another directory")
     return ""

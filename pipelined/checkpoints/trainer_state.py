@@ -78,6 +78,28 @@ async def load(trainer: Trainer, path: Path) -> int:
     return step
 
 
+async def gather_state(trainer: Trainer) -> dict[str, Tensor] | None:
+    """Every parameter and persistent buffer by name, on the host of rank 0; None on other ranks.
+
+    All ranks call this between two steps. A tensor comes from its first holder.
+
+    Cost: one message a tensor to rank 0, which holds the whole model in memory.
+    """
+    actor, local = trainer.context.actor, trainer.local
+    own = {name: local.tensors[name].detach().cpu() for name in local.state_names}
+    if actor.rank:
+        actor.tell(0, ("state", "names"), note=list(own))
+        for name, tensor in own.items():
+            actor.tell(0, ("state", name), tensor)
+        return None
+    found = {name: tensor.clone() for name, tensor in own.items()}
+    for rank in range(1, actor.transport.world_size):
+        names = (await actor.receive(rank, ("state", "names"))).note
+        for name in names:
+            found[name] = (await actor.receive(rank, ("state", name))).blocks[0].torch()
+    return found
+
+
 def _updates(found: Checkpoint) -> int:
     """The updates that a checkpoint's optimizer had made; older checkpoints lack this number and made one per step."""
     updates = found.meta.scalars.get("updates", found.meta.step)

@@ -119,11 +119,6 @@ class LocalParameters:
         return {**self.parameters, **self.kept}
 
     @property
-    def owned(self) -> dict[str, nn.Parameter]:
-        """The parameters that this rank owns; every parameter has exactly one owner in the job."""
-        return {name: p for name, p in self.parameters.items() if self.holders[name][0] == self.rank}
-
-    @property
     def state_names(self) -> list[str]:
         """The names that this rank writes to a checkpoint: parameters and buffers of which it is the first holder."""
         return [name for name in self.tensors if self.holders[name][0] == self.rank]

@@ -4,7 +4,9 @@ The plain loop uses none of the runtime, except for the seeds of dropout (`layer
 """
 
 import functools
+import gc
 import itertools
+import weakref
 
 import pytest
 import torch
@@ -163,3 +165,28 @@ def test_a_schedule_without_a_flush_trains_the_first_step_of_a_plain_loop(schedu
     first = plain(2)[0][0]
     assert len(done.losses) == 1
     assert done.losses[0] == pytest.approx(first, rel=0, abs=0.1)
+
+
+def test_the_layers_of_other_ranks_are_freed_before_the_first_step():
+    built, alive = [], []
+
+    def layer():
+        made = linear()
+        built.append(weakref.ref(made))
+        return made
+
+    def count(report):
+        gc.collect()
+        alive.append(sum(one() is not None for one in built))
+
+    pp.train(
+        [layer] * 4,
+        batches(),
+        loss=nn.functional.mse_loss,
+        optimizer=adam,
+        depth=2,
+        steps=1,
+        dtype=torch.float64,
+        report=count,
+    )
+    assert (len(built), alive) == (4, [0])

@@ -12,7 +12,7 @@ def batches(count, rows=6):
 
 def feed(given, microbatches=3, kept=2):
     made = BatchFeed(given)
-    made.cut(microbatches, torch.float64, kept)
+    made.cut(made.rows_each(microbatches), torch.float64, kept)
     return made
 
 

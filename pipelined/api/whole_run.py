@@ -1,0 +1,101 @@
+"""One rank of `pipelined.train`, from its first step to its last: load, train, save, and gather the result."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from pipelined.api.feed import BatchFeed
+from pipelined.api.rank import RankTrainer, TrainingJob
+from pipelined.errors import UsageError
+from pipelined.training.trainer import StepReport
+
+
+@dataclass
+class Trained:
+    """The result of `train`, on every rank.
+
+    Attributes:
+        losses: the mean loss of each step trained in this run.
+        steps: the steps done, those of earlier runs included.
+        stopped: whether a stop request (SIGTERM) ended the run before its last step.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    steps: int = 0
+    stopped: bool = False
+    state: dict[str, torch.Tensor] | None = None
+
+    def state_dict(self) -> dict[str, torch.Tensor] | None:
+        """Every parameter and buffer by name, as `torch.nn.Sequential` names them, on rank 0; None on other ranks."""
+        return self.state
+
+
+@dataclass(frozen=True)
+class WholeRun:
+    """The steps of a job, and the directories where they begin and end.
+
+    Args:
+        steps: the steps to train, those of the resumed run included.
+        checkpoint: the directory of checkpoints; None: nothing is saved.
+        resume: a checkpoint, or a directory of checkpoints, to continue from.
+        save_every: save after every so many steps, besides the end; 0: only there.
+        keep: the number of checkpoints to keep.
+        report: called on rank 0 with the report of each step.
+    """
+
+    job: TrainingJob
+    feed: BatchFeed
+    steps: int
+    checkpoint: Path | None
+    resume: Path | None
+    save_every: int
+    keep: int
+    report: Callable[[StepReport], None]
+
+    async def train(self, rank: RankTrainer, stopping: Callable[[], bool]) -> Trained:
+        """Train one rank to the end.
+
+        Args:
+            stopping: whether this process received a stop request.
+        """
+        if self.checkpoint is not None:
+            await rank.claim(self.checkpoint, self.resume is not None)
+        done, result = await self._load(rank), Trained()
+        is_first = rank.trainer.context.actor.rank == 0
+
+        def tell(report: StepReport) -> None:
+            result.losses.append(report.loss)
+            if is_first:
+                self.report(report)
+
+        while done < self.steps and not result.stopped:
+            report = await rank.train(await self._segment(done), stopping, tell)
+            done = report.step + 1
+            result.stopped = report.stop and done < self.steps
+            if self.checkpoint is not None and (result.stopped or self._saves_after(done)):
+                await rank.save(self.checkpoint, done, self.keep)
+        result.steps, result.state = done, await rank.state_dict()
+        return result
+
+    async def _segment(self, done: int) -> range:
+        """The next steps; with a flush, their batch is read outside the event loop."""
+        plan = self.job.plan
+        if plan.flushes:
+            await asyncio.to_thread(self.feed.batch, done)
+        return plan.segment(done, self.steps, self.save_every if self.checkpoint else 0)
+
+    def _saves_after(self, done: int) -> bool:
+        return done == self.steps or (bool(self.save_every) and not done % self.save_every)
+
+    async def _load(self, rank: RankTrainer) -> int:
+        if self.resume is None:
+            return 0
+        done = await rank.load(self.resume)
+        if done > self.steps:
+            fact = f"{self.resume} is beyond the last step (saved: {done}, steps: {self.steps})"
+            raise UsageError(f"{fact}; train more steps")
+        await asyncio.to_thread(self.feed.skip, done)
+        return done
