@@ -27,6 +27,8 @@ MAGIC = b"\x93pip"
 VERSION = 1
 _PREAMBLE = struct.Struct("!4sBBHIQ")
 PREAMBLE_BYTES = _PREAMBLE.size
+CHANNEL_NUMBERS = 1 << 16
+"""The numbers that the two bytes of `channel` hold: channels, tags, pages and streams, from 0 up."""
 
 
 class Kind(IntEnum):
@@ -107,7 +109,7 @@ def encode(
     """Encode a frame as buffers to write one after the other: the head, then each block that is not empty.
 
     Raises:
-        WireError: the message is beyond a limit, or a value has no wire form.
+        WireError: the message is beyond a limit, a value has no wire form, or there is no such channel.
     """
     head = encode_head(kind, key, blocks, note, channel=channel, limits=limits)
     return [head, *[block.data for block in blocks if block.nbytes]]
@@ -132,17 +134,17 @@ def encode_head(
         raise _beyond("header bytes", len(packed), limits.header)
     if body_bytes > limits.body:
         raise _beyond("body bytes", body_bytes, limits.body)
-    return _PREAMBLE.pack(MAGIC, VERSION, kind, channel, len(packed), body_bytes) + packed
+    return _preamble(kind, channel, len(packed), body_bytes) + packed
 
 
 def encode_buffer(channel: int, nbytes: int) -> bytes:
-    """The head of `nbytes` bare bytes on a channel (0 <= channel < 65536)."""
-    return encode_bare(Kind.BUFFER, channel, nbytes)
+    """The head of `nbytes` bare bytes on a channel. Raises WireError for a channel beyond `CHANNEL_NUMBERS`."""
+    return _preamble(Kind.BUFFER, channel, 0, nbytes)
 
 
 def encode_bare(kind: Kind, channel: int, nbytes: int) -> bytes:
-    """The head of a frame of a kind without a header (0 <= channel < 65536)."""
-    return _PREAMBLE.pack(MAGIC, VERSION, kind, channel, 0, nbytes)
+    """The head of a frame of a kind without a header. Raises WireError for a channel beyond `CHANNEL_NUMBERS`."""
+    return _preamble(kind, channel, 0, nbytes)
 
 
 def parse_preamble(data: bytes | bytearray | memoryview, limits: WireLimits = DEFAULT_LIMITS) -> Preamble:
@@ -218,6 +220,13 @@ def split_body(layouts: Sequence[Layout], body: memoryview) -> tuple[Block, ...]
         blocks.append(Block(layout.dtype, layout.shape, body[start:end]))
         start = end
     return tuple(blocks)
+
+
+def _preamble(kind: Kind, channel: int, header_bytes: int, body_bytes: int) -> bytes:
+    try:
+        return _PREAMBLE.pack(MAGIC, VERSION, kind, channel, header_bytes, body_bytes)
+    except struct.error as error:
+        raise WireError(f"no such channel in a frame (channel: {channel}, channels: {CHANNEL_NUMBERS})") from error
 
 
 def _bare(preamble: Preamble) -> Header:

@@ -123,8 +123,6 @@ class AgentStore(MeetingPoint):
 
     async def _own_host(self) -> str:
         """This machine's address on the route to the store; the others are assumed to reach this machine there."""
-        if self._config.one_machine:
-            return LOOPBACK
         try:
             address = (await resolve(self._config.host, self._config.port))[0]
             with socket.socket(family(address[0]), socket.SOCK_DGRAM) as probe:

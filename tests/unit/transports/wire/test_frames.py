@@ -77,6 +77,17 @@ def test_arrays_are_never_copied():
     assert len(head) < 100
 
 
+@pytest.mark.parametrize("channel", [-1, 65536])
+@pytest.mark.parametrize(
+    "encoded",
+    [lambda channel: encode(Kind.RTS, channel=channel), lambda channel: encode_buffer(channel, 4)],
+    ids=["with_header", "bare"],
+)
+def test_a_channel_beyond_two_bytes_is_refused(encoded, channel):
+    with pytest.raises(WireError, match=rf"no such channel in a frame \(channel: {channel}, channels: 65536\)"):
+        encoded(channel)
+
+
 def test_a_bare_buffer_has_no_header():
     preamble, header, came = parse(encode_buffer(12345, 10) + bytes(10))
     assert (preamble.kind, preamble.channel, preamble.body_bytes) == (Kind.BUFFER, 12345, 10)
