@@ -12,8 +12,8 @@ import numpy as np
 
 from benchmarks._ranks import Task, run
 from transports import Transport, open_transport
+from transports.stream.sockets import tune
 from transports.tcp.flow_control import credit_limit
-from transports.tcp.sockets import tune
 from transports.tcp.transport import Tcp
 
 LAST = -1

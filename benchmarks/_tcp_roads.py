@@ -11,7 +11,7 @@ import torch
 from torch import distributed
 
 from transports import Transport
-from transports.tcp.sockets import CACHED_BUFFER
+from transports.stream.sockets import CACHED_BUFFER
 
 Views = dict[str, memoryview]
 

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from transports.errors import AuthenticationError, RendezvousError, TransportError, WireError
 from transports.rpc.base import Party, Unreachable, reason_of
-from transports.tcp.join.acceptor import converse
-from transports.tcp.join.handshake import (
+from transports.stream.acceptor import converse
+from transports.stream.handshake import (
     NONCE_BYTES,
     SAME_KEY,
     VERSION,
@@ -25,7 +25,7 @@ from transports.tcp.join.handshake import (
     check_prefix,
     connecting,
 )
-from transports.tcp.sockets import SILENCE_S, Address, dial, is_loopback, resolve, system_text, tune
+from transports.stream.sockets import SILENCE_S, Address, dial, is_loopback, resolve, system_text, tune
 
 SCHEME = "tcp://"
 MAGIC = b"PPLE"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from transports.errors import WireError
 from transports.rpc.channel import RpcChannel
-from transports.tcp.incoming import Body, IncomingMessage
+from transports.stream.incoming import Body, IncomingMessage
 from transports.wire.frames import Header, Kind, Preamble
 
 SCRATCH_BYTES = 64 << 10

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from transports.errors import TransportError
 from transports.numbers import Numbers
 from transports.rpc.sink import nothing
-from transports.tcp.writer import CACHED_CHUNK, Outgoing
+from transports.stream.writer import CACHED_CHUNK, Outgoing
 from transports.wire.arrays import Block
 from transports.wire.frames import Key, Kind, encode_bare, encode_head
 
@@ -29,7 +29,7 @@ STREAMS = (1 << 16) - 1
 
 
 class Writer(Protocol):
-    """Writes frames to the peer; `transports.tcp.connection.Link` is one."""
+    """Writes frames to the peer; `transports.stream.connection.Link` is one."""
 
     def write(self, views: Sequence[bytes | memoryview]) -> Outgoing | None:
         """Write, and queue the rest. Returns None if nothing is left, else the frame to wait for."""

@@ -27,11 +27,11 @@ from transports.rpc.identity import (
     rejection_label,
 )
 from transports.rpc.tcp_connection import Connection
+from transports.stream.acceptor import Acceptor, AcceptorOwner
+from transports.stream.handshake import SAME_KEY, Verdict
+from transports.stream.sockets import Address, is_loopback, listen, resolve, system_text
 from transports.tcp.config import parse_port, read_key
-from transports.tcp.join.acceptor import Acceptor, AcceptorOwner
-from transports.tcp.join.handshake import SAME_KEY, Verdict
 from transports.tcp.join.meeting_points import reachable
-from transports.tcp.sockets import Address, is_loopback, listen, resolve, system_text
 
 USAGE = "write tcp://HOST:PORT, port 0 for any, and ?listen=HOST:PORT where others reach it by another address"
 

@@ -21,9 +21,9 @@ from transports.rpc.channel import RpcChannel
 from transports.rpc.connections import CommonEndpoint
 from transports.rpc.reassembly import Reassembly
 from transports.rpc.scheduler import SendScheduler, Writer
-from transports.tcp.connection import Link
-from transports.tcp.incoming import FrameReader
-from transports.tcp.writer import LONG_BYTES, Outgoing
+from transports.stream.connection import Link
+from transports.stream.incoming import FrameReader
+from transports.stream.writer import LONG_BYTES, Outgoing
 from transports.wire.arrays import Block
 from transports.wire.frames import Key, Kind
 

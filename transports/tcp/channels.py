@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
 
-from transports.tcp.incoming import IncomingBuffer
+from transports.stream.incoming import IncomingBuffer
 
 
 class WrongSize(ValueError):

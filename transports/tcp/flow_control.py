@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from transports.errors import TransportError, WireError
 from transports.event_loop import settle
 from transports.numbers import Numbers
-from transports.tcp.writer import Outgoing
+from transports.stream.writer import Outgoing
 from transports.wire.frames import Header, Key
 
 ALL_PEERS_BYTES = 256 << 20

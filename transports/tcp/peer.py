@@ -19,8 +19,11 @@ from typing import Any
 from transports.base import CHANNELS
 from transports.errors import PeerLost, WireError
 from transports.mailbox import Mailbox
+from transports.stream.connection import Link
+from transports.stream.incoming import Body, FrameReader, IncomingBody, IncomingMessage
+from transports.stream.sockets import stay_in_cache
+from transports.stream.writer import CACHED_CHUNK, LONG_BYTES
 from transports.tcp.channels import ChannelTable
-from transports.tcp.connection import Link
 from transports.tcp.flow_control import (
     CLOSING_BYTES,
     FRAME_BYTES,
@@ -31,9 +34,6 @@ from transports.tcp.flow_control import (
     kept_bytes,
     overhead,
 )
-from transports.tcp.incoming import Body, FrameReader, IncomingBody, IncomingMessage
-from transports.tcp.sockets import stay_in_cache
-from transports.tcp.writer import CACHED_CHUNK, LONG_BYTES
 from transports.wire.arrays import Block
 from transports.wire.frames import Header, Key, Kind, Preamble, encode, encode_bare, encode_head
 

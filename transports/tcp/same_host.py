@@ -26,10 +26,10 @@ from typing import Any
 
 from transports.errors import RendezvousError, TransportError, WireError
 from transports.nursery import Nursery
+from transports.stream.sockets import accept, read_exactly, watched
 from transports.tcp.config import TcpConfig
 from transports.tcp.join.control import read_control, send_control
 from transports.tcp.join.rendezvous import PeerSockets
-from transports.tcp.sockets import accept, read_exactly, watched
 
 NONCE_BYTES = 32
 ROOM_BYTES = 4 << 20

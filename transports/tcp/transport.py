@@ -16,15 +16,15 @@ from urllib.parse import SplitResult
 from transports.base import EndState, Message, Traffic, Transport
 from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
 from transports.mailbox import Arrival, Mailbox
+from transports.stream.incoming import IncomingMessage
+from transports.stream.sockets import ABORT_S, CLOSE_S
 from transports.tcp.channels import ChannelTable, WrongSize
 from transports.tcp.config import TcpConfig
 from transports.tcp.flow_control import credit_limit
-from transports.tcp.incoming import IncomingMessage
 from transports.tcp.join.meeting_points import MeetingPoint, meeting_point
 from transports.tcp.join.rendezvous import gather
 from transports.tcp.peer import TcpPeer
 from transports.tcp.same_host import settle_in
-from transports.tcp.sockets import ABORT_S, CLOSE_S
 from transports.wire.arrays import Block, Layout, copied, destinations, flat_bytes
 from transports.wire.frames import Header, Key, Kind, encode, encode_head
 

@@ -1,1 +1,1 @@
-"""How ranks connect to one another over TCP: meeting points, rendezvous and handshake."""
+"""How ranks find one another over TCP: meeting points and rendezvous."""

@@ -11,7 +11,7 @@ from typing import Any
 import msgpack
 
 from transports.errors import AuthenticationError, RendezvousError, TransportError, WireError
-from transports.tcp.sockets import read_exactly
+from transports.stream.sockets import read_exactly
 
 LENGTH = Struct("!I")
 SHORT = 1 << 12

@@ -12,11 +12,11 @@ from typing import Any
 
 from transports.errors import RendezvousError, TransportError, WireError
 from transports.nursery import Nursery
-from transports.tcp.join.acceptor import Acceptor, AcceptorOwner
+from transports.stream.acceptor import Acceptor, AcceptorOwner
+from transports.stream.handshake import SAME_KEY, UnprovenKey, Verdict
+from transports.stream.sockets import SILENCE_S, Address, is_loopback, readable
 from transports.tcp.join.control import read_control, refuse, send_control
-from transports.tcp.join.handshake import SAME_KEY, UnprovenKey, Verdict
 from transports.tcp.join.identity import RankHello, RankIdentity
-from transports.tcp.sockets import SILENCE_S, Address, is_loopback, readable
 
 NAMED = 16
 

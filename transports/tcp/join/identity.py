@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 
 from transports.errors import AuthenticationError, RendezvousError, TransportError
-from transports.tcp.join.handshake import NONCE_BYTES, SAME_KEY, VERSION, Hello, Identity, Role, Verdict, check_prefix
+from transports.stream.handshake import NONCE_BYTES, SAME_KEY, VERSION, Hello, Identity, Role, Verdict, check_prefix
 
 MAGIC = b"PPLN"
 HELLO = Struct("!4sBBIIIQ16s16s32s")

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from transports.errors import RendezvousError
+from transports.stream.sockets import Address, family, is_loopback, listen, resolve, system_text
 from transports.tcp.config import TcpConfig
 from transports.tcp.join.identity import digest
-from transports.tcp.sockets import Address, family, is_loopback, listen, resolve, system_text
 
 ANYWHERE = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 LOOPBACK = "127.0.0.1"

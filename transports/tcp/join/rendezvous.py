@@ -22,14 +22,14 @@ from typing import Any
 
 from transports.errors import RendezvousError, WireError
 from transports.nursery import Nursery
+from transports.stream.acceptor import Acceptor, AcceptorOwner, connect
+from transports.stream.handshake import Verdict
+from transports.stream.sockets import Address, check_files, listen, system_text
 from transports.tcp.config import TcpConfig
-from transports.tcp.join.acceptor import Acceptor, AcceptorOwner, connect
 from transports.tcp.join.control import read_control, send_control
 from transports.tcp.join.coordinator import Coordinator, listening
-from transports.tcp.join.handshake import Verdict
 from transports.tcp.join.identity import RankHello, RankIdentity, digest
 from transports.tcp.join.meeting_points import MeetingPoint, permitted, reachable
-from transports.tcp.sockets import Address, check_files, listen, system_text
 
 RETRY_S = 0.05
 TABLE_BYTES = 1 << 12

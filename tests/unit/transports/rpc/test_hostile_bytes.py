@@ -19,7 +19,7 @@ from tests.unit.transports.rpc.hostile import (
     until_lost,
 )
 from transports.rpc.identity import parse_address
-from transports.tcp.sockets import dial, read_exactly
+from transports.stream.sockets import dial, read_exactly
 from transports.wire.arrays import Block
 from transports.wire.frames import MAGIC, VERSION, Kind, encode, encode_bare
 

@@ -13,7 +13,7 @@ from transports.rpc import Party, Response
 from transports.rpc.channel import RpcChannel
 from transports.rpc.handlers import Handlers
 from transports.rpc.reassembly import Reassembly
-from transports.tcp.incoming import FrameReader
+from transports.stream.incoming import FrameReader
 from transports.wire.arrays import Block
 from transports.wire.frames import Kind, encode, encode_bare, encode_head
 

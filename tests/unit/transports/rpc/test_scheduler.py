@@ -6,7 +6,7 @@ import pytest
 
 from transports import WireError
 from transports.rpc.scheduler import LEAST_PART, MOST_PART, SHORT_BYTES, SendScheduler
-from transports.tcp.writer import LONG_BYTES, Outgoing
+from transports.stream.writer import LONG_BYTES, Outgoing
 from transports.wire.arrays import Block
 from transports.wire.frames import PREAMBLE_BYTES, Kind, parse_header, parse_preamble
 

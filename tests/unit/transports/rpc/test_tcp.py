@@ -26,10 +26,10 @@ from transports.rpc import Response, Unreachable, open_endpoint
 from transports.rpc.identity import parse_address
 from transports.rpc.tcp import open_at
 from transports.rpc.tcp_connection import Connection
-from transports.tcp.join.acceptor import converse
-from transports.tcp.join.handshake import connecting
+from transports.stream.acceptor import converse
+from transports.stream.handshake import connecting
+from transports.stream.sockets import KEEPALIVE, dial
 from transports.tcp.join.identity import RankIdentity, digest
-from transports.tcp.sockets import KEEPALIVE, dial
 from transports.wire.frames import Kind, encode_bare
 
 
@@ -100,7 +100,7 @@ def is_full(listener):
 
 async def test_a_machine_that_does_not_answer_a_call_is_unreachable_within_the_limit(monkeypatch):
     """A listener with a full queue drops calls in silence, as a machine without power does."""
-    monkeypatch.setattr("transports.tcp.sockets.CONNECT_S", 0.1)
+    monkeypatch.setattr("transports.stream.sockets.CONNECT_S", 0.1)
 
     with socket.socket() as full, socket.socket() as caller:
         full.bind(("127.0.0.1", 0))

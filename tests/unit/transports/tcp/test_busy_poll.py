@@ -5,8 +5,8 @@ import selectors
 
 import pytest
 
+from transports.stream.writer import CACHED_CHUNK, LONG_BYTES
 from transports.tcp.transport import MOMENT_S, BusyPoll
-from transports.tcp.writer import CACHED_CHUNK, LONG_BYTES
 from transports.testing import tcp_world
 
 TURN_S = MOMENT_S / 20

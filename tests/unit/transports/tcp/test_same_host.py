@@ -8,12 +8,12 @@ import pytest
 
 from collectives import Group, all_reduce
 from transports import PeerLost, RendezvousError, WireError
+from transports.stream.sockets import readable, watched
 from transports.tcp import same_host as _shortcut
 from transports.tcp.config import TcpConfig
 from transports.tcp.join.control import read_control, send_control
 from transports.tcp.join.rendezvous import PeerSockets
 from transports.tcp.same_host import MOST_CORES, NONCE_BYTES, call, cores_together, open_listener, settle_in, shortcuts
-from transports.tcp.sockets import readable, watched
 from transports.testing import kill, tcp_world
 
 UNIX, INET = socket.AF_UNIX, socket.AF_INET

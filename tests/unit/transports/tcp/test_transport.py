@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from transports import Closed, PeerAborted, PeerLost, RendezvousError, new_event_loop
+from transports.stream.sockets import watched
 from transports.tcp import transport as tcp
-from transports.tcp.sockets import watched
 from transports.testing import kill, tcp_world
 
 LARGE = 32 << 20

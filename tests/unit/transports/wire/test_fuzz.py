@@ -10,16 +10,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from transports import PeerLost, RendezvousError, TransportError, WireError
+from transports.stream.acceptor import SILENCE_S, connect
+from transports.stream.handshake import PROOF_BYTES, VERDICT, Role, Verdict
+from transports.stream.incoming import DIRECT_BYTES, STAGING_BYTES, FrameReader, IncomingMessage
+from transports.stream.sockets import accept, dial, listen, read_exactly
 from transports.tcp.config import TcpConfig
 from transports.tcp.flow_control import credit_limit
-from transports.tcp.incoming import DIRECT_BYTES, STAGING_BYTES, FrameReader, IncomingMessage
-from transports.tcp.join.acceptor import SILENCE_S, connect
 from transports.tcp.join.coordinator import Coordinator
-from transports.tcp.join.handshake import PROOF_BYTES, VERDICT, Role, Verdict
 from transports.tcp.join.identity import HELLO, RankIdentity, digest
 from transports.tcp.join.meeting_points import LOOPBACK, InProcess
 from transports.tcp.join.rendezvous import gather
-from transports.tcp.sockets import accept, dial, listen, read_exactly
 from transports.tcp.transport import Tcp
 from transports.testing import kill
 from transports.wire.frames import DEFAULT_LIMITS, Block, Kind, encode, encode_bare, encode_buffer
@@ -240,7 +240,7 @@ async def test_a_message_for_which_there_is_no_memory_loses_its_peer_only(monkey
 
     async with live() as (here, mad, sane):
         with monkeypatch.context() as patch:
-            patch.setattr("transports.tcp.incoming.landing", no_memory)
+            patch.setattr("transports.stream.incoming.landing", no_memory)
             mad.send(laid_out([(("huge",), [100], None)]))
             with pytest.raises(PeerLost, match="no memory"):
                 await here.receive(1, ("huge",))

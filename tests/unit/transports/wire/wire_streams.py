@@ -5,8 +5,8 @@ import random
 import numpy as np
 
 from transports import Block, WireError
+from transports.stream.incoming import STAGING_BYTES, FrameReader, IncomingMessage
 from transports.tcp.flow_control import Credit, credit_limit
-from transports.tcp.incoming import STAGING_BYTES, FrameReader, IncomingMessage
 from transports.wire.frames import WITHOUT_HEADER, Header, Kind, encode, encode_bare
 
 NUMBERS = (0, 1, 0x7F, 0x80, 0xC1, 0xDC, 0xDD, 0xFF)

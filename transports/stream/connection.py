@@ -9,9 +9,9 @@ import socket
 from collections.abc import Callable, Sequence
 
 from transports.errors import WireError
-from transports.tcp.incoming import FrameReader
-from transports.tcp.sockets import SENDING_S, system_text, unacknowledged, unanswered
-from transports.tcp.writer import LONG_BYTES, FrameQueue, Outgoing
+from transports.stream.incoming import FrameReader
+from transports.stream.sockets import SENDING_S, system_text, unacknowledged, unanswered
+from transports.stream.writer import LONG_BYTES, FrameQueue, Outgoing
 
 TRASH_BYTES = 64 << 10
 SHORT_BYTES = 64 << 10

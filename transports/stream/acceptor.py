@@ -14,9 +14,9 @@ from typing import Any, Generic
 
 from transports.errors import RendezvousError, TransportError, WireError
 from transports.nursery import Nursery
-from transports.tcp.join.handshake import Dialogue, H, Identity, P, Verdict, accepting, connecting
+from transports.stream.handshake import Dialogue, H, Identity, P, Verdict, accepting, connecting
+from transports.stream.sockets import SILENCE_S, Address, accept, dial, read_exactly, tune
 from transports.tcp.join.identity import RankHello, RankIdentity
-from transports.tcp.sockets import SILENCE_S, Address, accept, dial, read_exactly, tune
 
 STRANGERS = 256
 

@@ -1,0 +1,1 @@
+"""Authenticated connections and the frames on them, for ranks (`tcp`) and endpoints (`rpc`) alike."""
