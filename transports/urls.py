@@ -54,3 +54,11 @@ def check_nothing_else(parts: SplitResult, *options: str) -> None:
     if found := parts.netloc + parts.path + (f"?{parts.query}" if unknown else ""):
         known = ", ".join((*options, *OPTIONS))
         raise ValueError(f"{parts.scheme}:// takes no host or path, and no options but {known} (got: {found!r})")
+
+
+def parse_port(parts: SplitResult) -> int | None:
+    """The port of a URL; None if it has none. Raises ValueError if it is no port."""
+    try:
+        return parts.port
+    except ValueError as error:
+        raise ValueError(f"no port in {parts.geturl()!r} ({error}); write tcp://HOST:PORT") from error

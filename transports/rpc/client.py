@@ -9,7 +9,7 @@ from transports.errors import WireError
 from transports.event_loop import settle
 from transports.rpc.base import Rejected, Response, Unreachable
 from transports.rpc.sink import FrameSink, MemoryBudget
-from transports.tcp.flow_control import kept_bytes
+from transports.stream.message_memory import kept_bytes
 from transports.wire.arrays import Block
 from transports.wire.frames import Header, Kind
 

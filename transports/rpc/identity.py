@@ -13,19 +13,10 @@ from urllib.parse import urlsplit
 
 from transports.errors import AuthenticationError, RendezvousError, TransportError, WireError
 from transports.rpc.base import Party, Unreachable, reason_of
-from transports.stream.acceptor import converse
-from transports.stream.handshake import (
-    NONCE_BYTES,
-    SAME_KEY,
-    VERSION,
-    Hello,
-    Identity,
-    Role,
-    Verdict,
-    check_prefix,
-    connecting,
-)
-from transports.stream.sockets import SILENCE_S, Address, dial, is_loopback, resolve, system_text, tune
+from transports.stream.acceptor import run_handshake
+from transports.stream.handshake import NONCE_BYTES, VERSION, Hello, Identity, Role, Verdict, check_prefix, connecting
+from transports.stream.key import SAME_KEY
+from transports.stream.sockets import Address, dial, is_loopback, resolve, system_text, tune
 
 SCHEME = "tcp://"
 MAGIC = b"PPLE"
@@ -152,7 +143,7 @@ async def _connect_to(address: Address, me: PartyIdentity) -> tuple[socket.socke
     sock = await dial(address)
     try:
         tune(sock)
-        return sock, (await converse(sock, connecting(me, address[1]))).party
+        return sock, (await run_handshake(sock, connecting(me, address[1]))).party
     except BaseException as error:
         sock.close()
         if isinstance(error, AuthenticationError):
@@ -160,7 +151,7 @@ async def _connect_to(address: Address, me: PartyIdentity) -> tuple[socket.socke
         if isinstance(error, (WireError, RendezvousError)):
             raise ConnectionRefusedError(f"what listens there is not the endpoint asked: {reason_of(error)}") from error
         if isinstance(error, TimeoutError):
-            raise ConnectionRefusedError(f"what listens there does not reply ({SILENCE_S:g} s)") from error
+            raise ConnectionRefusedError(f"what listens there does not reply ({error})") from error
         raise
 
 

@@ -15,7 +15,7 @@ from transports.errors import TransportError, WireError
 from transports.rpc.base import Party, Rejected, Request, Response
 from transports.rpc.handlers import Handlers, TopicHandler
 from transports.rpc.sink import FrameSink, MemoryBudget
-from transports.tcp.flow_control import kept_bytes
+from transports.stream.message_memory import kept_bytes
 from transports.wire.arrays import Block
 from transports.wire.frames import Header, Kind
 

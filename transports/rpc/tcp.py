@@ -28,10 +28,10 @@ from transports.rpc.identity import (
 )
 from transports.rpc.tcp_connection import Connection
 from transports.stream.acceptor import Acceptor, AcceptorOwner
-from transports.stream.handshake import SAME_KEY, Verdict
-from transports.stream.sockets import Address, is_loopback, listen, resolve, system_text
-from transports.tcp.config import parse_port, read_key
-from transports.tcp.join.meeting_points import reachable
+from transports.stream.handshake import Verdict
+from transports.stream.key import SAME_KEY, read_key
+from transports.stream.sockets import Address, address_to_bind, is_loopback, listen, resolve, system_text
+from transports.urls import parse_port
 
 USAGE = "write tcp://HOST:PORT, port 0 for any, and ?listen=HOST:PORT where others reach it by another address"
 
@@ -81,7 +81,7 @@ async def open_at(
             raise RendezvousError(
                 f"{host} is not an address that others can connect to; name the one by which they reach this machine"
             )
-        at = reachable((host, place[1])) if bind_address is None else (await resolve(*bind_address))[0]
+        at = address_to_bind((host, place[1])) if bind_address is None else (await resolve(*bind_address))[0]
         if not key and not (is_loopback(at[0]) and is_loopback(host)):
             raise AuthenticationError(f"{host} can be reached from other machines, and no key is shared; {SAME_KEY}")
         listener = listen(at)
@@ -151,7 +151,7 @@ class TcpEndpoint(CommonEndpoint[Connection], AcceptorOwner[PartyHello]):
     def admit(self, hello: PartyHello) -> Verdict:
         return Verdict.WELCOME
 
-    async def enter(self, hello: PartyHello, sock: socket.socket) -> None:
+    async def on_admitted(self, hello: PartyHello, sock: socket.socket) -> None:
         if self.closed:
             return sock.close()
         self._attach(self._connection(hello.party.address), sock, hello.party)

@@ -1,4 +1,4 @@
-"""The acceptor: a listening socket, and a handshake with each connection; and `connect`, the connecting side.
+"""The acceptor: a listening socket, and a handshake with each connection. `run_handshake` runs one, at either end.
 
 A connection that does not prove the key in time is dropped. An unknown caller costs a bounded time and a few hundred
 bytes, and does not delay ranks: when too many connections are in their handshake, the one that has been silent longest
@@ -12,16 +12,15 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Generic
 
-from transports.errors import RendezvousError, TransportError, WireError
+from transports.errors import TransportError
 from transports.nursery import Nursery
-from transports.stream.handshake import Dialogue, H, Identity, P, Verdict, accepting, connecting
-from transports.stream.sockets import SILENCE_S, Address, accept, dial, read_exactly, tune
-from transports.tcp.join.identity import RankHello, RankIdentity
+from transports.stream.handshake import Dialogue, H, Identity, P, Verdict, accepting
+from transports.stream.sockets import SILENCE_S, accept, read_exactly, tune
 
-STRANGERS = 256
+MAX_PENDING = 256
 
 
-async def converse(sock: socket.socket, dialogue: Dialogue[H], on_read: Callable[[], None] = lambda: None) -> H:
+async def run_handshake(sock: socket.socket, dialogue: Dialogue[H], on_read: Callable[[], None] = lambda: None) -> H:
     """Run a handshake on a socket, within `SILENCE_S` seconds. Returns the hello of the other end.
 
     Args:
@@ -30,43 +29,28 @@ async def converse(sock: socket.socket, dialogue: Dialogue[H], on_read: Callable
         TimeoutError: the other side did not send in time. ConnectionError: it closed the connection. Else as the
             dialogue.
     """
-    loop = asyncio.get_running_loop()
-    async with asyncio.timeout(SILENCE_S):
-        try:
-            step = next(dialogue)
-            while True:
-                if isinstance(step, int):
-                    data = await read_exactly(sock, step)
-                    on_read()
-                    step = dialogue.send(data)
-                else:
-                    await loop.sock_sendall(sock, step)
-                    step = next(dialogue)
-        except StopIteration as end:
-            hello: H = end.value
-            return hello
-
-
-async def connect(address: Address, me: RankIdentity, peer: int) -> tuple[socket.socket, RankHello]:
-    """Connect to a rank and complete the handshake; the caller owns the socket.
-
-    Raises:
-        OSError: no process listens there. AuthenticationError, RendezvousError: refused, or no rank answers there.
-    """
-    sock = await dial(address)
     try:
-        tune(sock)
-        return sock, await converse(sock, connecting(me, peer))
-    except (OSError, TimeoutError, WireError) as error:
-        sock.close()
-        seen = str(error) or f"silent for {SILENCE_S:g} s"
-        raise RendezvousError(
-            f"what listens at {address[0]}:{address[1]} does not answer as rank {peer} ({seen}); "
-            "the port may belong to another program: choose another MASTER_PORT"
-        ) from error
-    except BaseException:
-        sock.close()
-        raise
+        async with asyncio.timeout(SILENCE_S):
+            return await _steps(sock, dialogue, on_read)
+    except TimeoutError as error:
+        raise TimeoutError(f"silent for {SILENCE_S:g} s") from error
+
+
+async def _steps(sock: socket.socket, dialogue: Dialogue[H], on_read: Callable[[], None]) -> H:
+    loop = asyncio.get_running_loop()
+    try:
+        step = next(dialogue)
+        while True:
+            if isinstance(step, int):
+                data = await read_exactly(sock, step)
+                on_read()
+                step = dialogue.send(data)
+            else:
+                await loop.sock_sendall(sock, step)
+                step = next(dialogue)
+    except StopIteration as end:
+        hello: H = end.value
+        return hello
 
 
 class AcceptorOwner(ABC, Generic[H]):
@@ -77,7 +61,7 @@ class AcceptorOwner(ABC, Generic[H]):
         """Decide on a caller that has proved the key and means this end."""
 
     @abstractmethod
-    async def enter(self, hello: H, sock: socket.socket) -> None:
+    async def on_admitted(self, hello: H, sock: socket.socket) -> None:
         """Take the socket of an admitted caller; cancelled when the acceptor closes."""
 
     def on_rejected(self, error: Exception) -> None:
@@ -98,7 +82,7 @@ class Acceptor(Generic[H, P]):
     def __init__(self, listener: socket.socket, me: Identity[H, P], owner: AcceptorOwner[H]):
         self._listener, self._me, self._owner = listener, me, owner
         self._silent: dict[socket.socket, asyncio.Task[None]] = {}
-        self._speaking: dict[socket.socket, asyncio.Task[None]] = {}
+        self._started: dict[socket.socket, asyncio.Task[None]] = {}
 
     async def __aenter__(self) -> "Acceptor[H, P]":
         self._serving = asyncio.create_task(self._supervise(self._serve))
@@ -107,7 +91,7 @@ class Acceptor(Generic[H, P]):
     async def __aexit__(self, *exc: object) -> None:
         self._serving.cancel()
         await asyncio.wait([self._serving])
-        for sock in (self._listener, *self._silent, *self._speaking):
+        for sock in (self._listener, *self._silent, *self._started):
             sock.close()
         if not self._serving.cancelled():
             self._serving.result()
@@ -123,14 +107,14 @@ class Acceptor(Generic[H, P]):
         async with Nursery() as callers:
             while True:
                 sock = await accept(self._listener)
-                if len(self._silent) + len(self._speaking) >= STRANGERS:
-                    next(iter((self._silent or self._speaking).values())).cancel()
-                self._silent[sock] = callers.create_task(self._supervise(self._greet, sock))
+                if len(self._silent) + len(self._started) >= MAX_PENDING:
+                    next(iter((self._silent or self._started).values())).cancel()
+                self._silent[sock] = callers.create_task(self._supervise(self._handshake, sock))
 
-    async def _greet(self, sock: socket.socket) -> None:
+    async def _handshake(self, sock: socket.socket) -> None:
         try:
             tune(sock)
-            hello = await converse(sock, accepting(self._me, self._owner.admit), partial(self._spoke, sock))
+            hello = await run_handshake(sock, accepting(self._me, self._owner.admit), partial(self._on_read, sock))
         except (TransportError, OSError, TimeoutError) as error:
             sock.close()
             return self._owner.on_rejected(error)
@@ -139,13 +123,13 @@ class Acceptor(Generic[H, P]):
             raise
         finally:
             self._silent.pop(sock, None)
-            self._speaking.pop(sock, None)
+            self._started.pop(sock, None)
         try:
-            await self._owner.enter(hello, sock)
+            await self._owner.on_admitted(hello, sock)
         except Exception:
             sock.close()
             raise
 
-    def _spoke(self, sock: socket.socket) -> None:
+    def _on_read(self, sock: socket.socket) -> None:
         if sock in self._silent:
-            self._speaking[sock] = self._silent.pop(sock)
+            self._started[sock] = self._silent.pop(sock)

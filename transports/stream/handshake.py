@@ -24,23 +24,12 @@ from struct import Struct
 from typing import Generic, TypeVar
 
 from transports.errors import AuthenticationError, TransportError, WireError
+from transports.stream.key import SAME_KEY, UnprovenKey
 
 VERSION = 3
 PREFIX = Struct("!4sBB")  # kind of hello, version, role
 VERDICT = Struct("!B32s")
 NONCE_BYTES = PROOF_BYTES = 32
-
-
-SAME_KEY = "give every process the same PIPELINED_KEY or PIPELINED_KEY_FILE"
-"""The remedy if two ends hold different keys."""
-
-
-class UnprovenKey(AuthenticationError):
-    """A connector could not prove the key; `caller` is what it claims to be."""
-
-    def __init__(self, caller: str):
-        self.caller = caller
-        super().__init__(f"{caller} holds another key or none; {SAME_KEY}")
 
 
 class Role(IntEnum):
@@ -117,23 +106,23 @@ def connecting(me: Identity[H, P], peer: P) -> Dialogue[H]:
     """The connector's side; returns the acceptor's hello.
 
     Raises:
-        AuthenticationError: one side refuses the other's proof. WireError: no end of this kind is there.
+        AuthenticationError: one side refuses the other's proof. WireError: no end of this kind answers.
         TransportError: the acceptor refuses for another reason; see `Identity.refusal`.
     """
-    here = me.hello(Role.CONNECTOR, peer)
-    mine = here.pack()
+    local = me.hello(Role.CONNECTOR, peer)
+    mine = local.pack()
     yield mine
     theirs = yield me.hello_bytes
-    there = me.parse(theirs, Role.ACCEPTOR)
+    remote = me.parse(theirs, Role.ACCEPTOR)
     yield me.proof(Role.CONNECTOR, mine, theirs)
     verdict, proof = VERDICT.unpack((yield VERDICT.size))
     if verdict not in list(Verdict):
         raise WireError(f"an unknown verdict (known: 0 to {max(Verdict):d}, got: {verdict})")
     if verdict != Verdict.WELCOME:
-        raise me.refusal(Verdict(verdict), here, there)
+        raise me.refusal(Verdict(verdict), local, remote)
     if not hmac.compare_digest(proof, me.proof(Role.ACCEPTOR, mine, theirs)):
-        raise AuthenticationError(f"{me.name(there)} could not prove that it holds the shared key; {SAME_KEY}")
-    return there
+        raise AuthenticationError(f"{me.name(remote)} could not prove that it holds the shared key; {SAME_KEY}")
+    return remote
 
 
 def accepting(me: Identity[H, P], admit: Callable[[H], Verdict]) -> Dialogue[H]:
@@ -144,21 +133,21 @@ def accepting(me: Identity[H, P], admit: Callable[[H], Verdict]) -> Dialogue[H]:
         TransportError: it is refused; see `Identity.refusal`.
     """
     theirs = yield me.hello_bytes
-    there = me.parse(theirs, Role.CONNECTOR)
-    here = me.reply(there)
-    mine = here.pack()
+    remote = me.parse(theirs, Role.CONNECTOR)
+    local = me.reply(remote)
+    mine = local.pack()
     yield mine
     proof = yield PROOF_BYTES
     if not hmac.compare_digest(proof, me.proof(Role.CONNECTOR, theirs, mine)):
         yield VERDICT.pack(Verdict.WRONG_KEY, bytes(PROOF_BYTES))
-        raise UnprovenKey(me.name(there))
-    verdict = me.judge(there)
+        raise UnprovenKey(me.name(remote))
+    verdict = me.judge(remote)
     if verdict is Verdict.WELCOME:
-        verdict = admit(there)
+        verdict = admit(remote)
     yield VERDICT.pack(verdict, me.proof(Role.ACCEPTOR, theirs, mine))
     if verdict is not Verdict.WELCOME:
-        raise me.refusal(verdict, there, here)
-    return there
+        raise me.refusal(verdict, remote, local)
+    return remote
 
 
 def check_prefix(data: bytes, kind: bytes, role: Role) -> None:
@@ -167,10 +156,10 @@ def check_prefix(data: bytes, kind: bytes, role: Role) -> None:
     Raises:
         WireError: another kind of hello (or none), another version, or the wrong role.
     """
-    magic, version, spoken = PREFIX.unpack_from(data)
+    magic, version, found = PREFIX.unpack_from(data)
     if magic != kind:
         raise WireError(f"not a hello of this program (first bytes: {data[:8]!r}, expected: {kind!r})")
     if version != VERSION:
         raise WireError(f"versions differ (here: {VERSION}, there: {version}); install one release on every rank")
-    if spoken != role:
-        raise WireError(f"both ends of the connection took one role (role: {spoken})")
+    if found != role:
+        raise WireError(f"both ends of the connection took one role (role: {found})")

@@ -26,6 +26,7 @@ SHORT_OF_FILES_S = 0.05
 SELECT_FILES = 1024
 SPARE_FILES = 64
 CACHED_BUFFER = 1 << 20
+ANYWHERE = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 
 # All time limits of connections, in seconds. docs/transports.md lists them for users.
 CONNECT_S = 15.0  # for one attempt to connect; the kernel alone would try for more than two minutes
@@ -96,6 +97,11 @@ def watched(sock: socket.socket) -> socket.socket:
 
 def family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def address_to_bind(address: Address) -> Address:
+    """The address to listen at: loopback as it is, else every interface, because the name may be a router's."""
+    return address if is_loopback(address[0]) else (ANYWHERE[family(address[0])], address[1])
 
 
 def listen(address: Address) -> socket.socket:

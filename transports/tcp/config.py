@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import SplitResult
 
-from transports.errors import AuthenticationError, RendezvousError
-from transports.urls import read_switch, read_wait, refuse_unknown
+from transports.errors import RendezvousError
+from transports.stream.key import read_key
+from transports.urls import parse_port, read_switch, read_wait, refuse_unknown
 
 WAIT = 60.0
 EXAMPLE = "tcp://HOST:PORT"
@@ -91,26 +92,3 @@ def number(environ: Mapping[str, str], name: str, least: int = 0, most: int = 2*
     if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
         raise RendezvousError(f"{name} makes no sense (got: {text!r}, from {least} to {most}); {LAUNCH}")
     return int(text)
-
-
-def parse_port(parts: SplitResult) -> int | None:
-    try:
-        return parts.port
-    except ValueError as error:
-        raise ValueError(f"no port in {parts.geturl()!r} ({error}); write tcp://HOST:PORT") from error
-
-
-def read_key(environ: Mapping[str, str]) -> bytes:
-    """The shared key: the text of PIPELINED_KEY, or the content of the file that PIPELINED_KEY_FILE names."""
-    text, path = environ.get("PIPELINED_KEY", ""), environ.get("PIPELINED_KEY_FILE", "")
-    if text and path:
-        raise AuthenticationError("both PIPELINED_KEY and PIPELINED_KEY_FILE are set; keep one of them")
-    if not path:
-        return text.encode()
-    try:
-        key = Path(path).read_bytes().strip()
-    except OSError as error:
-        raise AuthenticationError(f"cannot read the file in PIPELINED_KEY_FILE ({path}: {error.strerror})") from error
-    if not key:
-        raise AuthenticationError(f"the key file {path} is empty (bytes: 0); put the shared key into it")
-    return key

@@ -12,58 +12,17 @@ receiver checks its peer's count against its own. No I/O.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Protocol
 
 from transports.errors import TransportError, WireError
 from transports.event_loop import settle
 from transports.numbers import Numbers
 from transports.stream.writer import Outgoing
-from transports.wire.frames import Header, Key
 
 ALL_PEERS_BYTES = 256 << 20
 LEAST_BYTES = 1 << 20
 OFFERS_BYTES = 16 << 20  # least limit of offers to one peer: about 4,000; a pipeline may be far ahead of a slow rank
 CLOSING_BYTES = 256 << 20  # offered bodies that a closing rank delivers to each peer without a posted receive
-FRAME_BYTES = 2 << 10  # a message without arrays and note in a mailbox, or a buffer with its lane (1.6 and 2.0 KiB)
-BLOCK_BYTES = 768  # an array without its bytes (measured: 736)
-ITEM_BYTES = 128  # a value unpacked by msgpack, without the characters of a text (a dict of one item: 3 of 99)
 OFFERS = 1 << 16  # open offers to one peer; their numbers take two bytes on the wire
-
-
-class Shaped(Protocol):
-    """An array, or the layout of an array."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its size in each dimension."""
-
-
-def overhead(key: Key, note: Any, layouts: Sequence[Shaped]) -> int:
-    """The most bytes that a message takes in memory, without the bytes of its arrays.
-
-    Args:
-        note: a value that the wire carries; packing and unpacking it by msgpack does not change the result.
-    """
-    chars, values = 0, [*key, note]
-    for value in values:  # the list grows during the loop
-        if value is None or type(value) is int:
-            continue
-        if isinstance(value, str):
-            chars += len(value) if value.isascii() else 4 * len(value)
-        elif isinstance(value, (bytes, bytearray, memoryview)):
-            chars += memoryview(value).nbytes
-        elif isinstance(value, dict):
-            values += value
-            values += value.values()
-        elif isinstance(value, (list, tuple)):
-            values += value
-    items = len(values) + sum([len(layout.shape) for layout in layouts])
-    return FRAME_BYTES + BLOCK_BYTES * len(layouts) + ITEM_BYTES * items + chars
-
-
-def kept_bytes(header: Header) -> int:
-    """The most bytes that the message with this header takes in memory."""
-    return header.nbytes + overhead(header.key, header.note, header.layouts)
 
 
 def credit_limit(world_size: int) -> int:
@@ -139,7 +98,7 @@ class Offer:
     """The body of an offered message, and its sender's future, done when the memory may be reused.
 
     Args:
-        cost: bytes that the offer takes at the receiver, by `transports.tcp.flow_control.overhead`.
+        cost: bytes that the offer takes at the receiver, by `transports.stream.message_memory.overhead`.
     """
 
     __slots__ = ("cost", "frame", "free", "nbytes", "views")

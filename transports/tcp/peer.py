@@ -21,18 +21,16 @@ from transports.errors import PeerLost, WireError
 from transports.mailbox import Mailbox
 from transports.stream.connection import Link
 from transports.stream.incoming import Body, FrameReader, IncomingBody, IncomingMessage
+from transports.stream.message_memory import FRAME_BYTES, kept_bytes, overhead
 from transports.stream.sockets import stay_in_cache
 from transports.stream.writer import CACHED_CHUNK, LONG_BYTES
 from transports.tcp.channels import ChannelTable
 from transports.tcp.flow_control import (
     CLOSING_BYTES,
-    FRAME_BYTES,
     OFFERS_BYTES,
     Credit,
     Offer,
     OfferTable,
-    kept_bytes,
-    overhead,
 )
 from transports.wire.arrays import Block
 from transports.wire.frames import Header, Key, Kind, Preamble, encode, encode_bare, encode_head

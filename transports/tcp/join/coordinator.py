@@ -13,7 +13,8 @@ from typing import Any
 from transports.errors import RendezvousError, TransportError, WireError
 from transports.nursery import Nursery
 from transports.stream.acceptor import Acceptor, AcceptorOwner
-from transports.stream.handshake import SAME_KEY, UnprovenKey, Verdict
+from transports.stream.handshake import Verdict
+from transports.stream.key import SAME_KEY, UnprovenKey
 from transports.stream.sockets import SILENCE_S, Address, is_loopback, readable
 from transports.tcp.join.control import read_control, refuse, send_control
 from transports.tcp.join.identity import RankHello, RankIdentity
@@ -80,7 +81,7 @@ class Coordinator(AcceptorOwner[RankHello]):
     def admit(self, hello: RankHello) -> Verdict:
         return Verdict.WELCOME if 0 < hello.rank < self._me.world_size else Verdict.UNEXPECTED
 
-    async def enter(self, hello: RankHello, sock: socket.socket) -> None:
+    async def on_admitted(self, hello: RankHello, sock: socket.socket) -> None:
         if hello.rank in self._joined:
             with sock:
                 twice = f"two processes claim rank {hello.rank}; give each a RANK of its own"

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from struct import Struct
 
 from transports.errors import AuthenticationError, RendezvousError, TransportError
-from transports.stream.handshake import NONCE_BYTES, SAME_KEY, VERSION, Hello, Identity, Role, Verdict, check_prefix
+from transports.stream.handshake import NONCE_BYTES, VERSION, Hello, Identity, Role, Verdict, check_prefix
+from transports.stream.key import SAME_KEY
 
 MAGIC = b"PPLN"
 HELLO = Struct("!4sBBIIIQ16s16s32s")
@@ -38,24 +39,24 @@ class RankHello(Hello):
 
 
 REFUSALS: dict[Verdict, tuple[type[TransportError], str]] = {
-    Verdict.WRONG_KEY: (AuthenticationError, f"this rank's key is not that of rank {{there.rank}}; {SAME_KEY}"),
-    Verdict.OTHER_RUN: (RendezvousError, "rank {there.rank} belongs to another run; give each job a port of its own"),
+    Verdict.WRONG_KEY: (AuthenticationError, f"this rank's key is not that of rank {{remote.rank}}; {SAME_KEY}"),
+    Verdict.OTHER_RUN: (RendezvousError, "rank {remote.rank} belongs to another run; give each job a port of its own"),
     Verdict.OTHER_WORLD_SIZE: (
         RendezvousError,
-        "the ranks disagree on their number (rank {here.rank}: {here.world_size}, rank {there.rank}: "
-        "{there.world_size}); start all with one WORLD_SIZE",
+        "the ranks disagree on their number (rank {local.rank}: {local.world_size}, rank {remote.rank}: "
+        "{remote.world_size}); start all with one WORLD_SIZE",
     ),
     Verdict.OTHER_PEER: (
         RendezvousError,
-        "wanted rank {here.peer}, connected to rank {there.rank}; check MASTER_ADDR and MASTER_PORT",
+        "wanted rank {local.peer}, connected to rank {remote.rank}; check MASTER_ADDR and MASTER_PORT",
     ),
     Verdict.UNEXPECTED: (
         RendezvousError,
-        "rank {there.rank} does not expect rank {here.rank} (an old process, or a number outside the "
-        "{there.world_size} ranks); end it",
+        "rank {remote.rank} does not expect rank {local.rank} (an old process, or a number outside the "
+        "{remote.world_size} ranks); end it",
     ),
 }
-"""The error of each verdict, in the connector's view (`here` is the connector's hello)."""
+"""The error of each verdict, in the connector's view (`local` is the connector's hello)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class RankIdentity(Identity[RankHello, int]):
 
     def refusal(self, verdict: Verdict, connector: RankHello, acceptor: RankHello) -> TransportError:
         kind, text = REFUSALS[verdict]
-        return kind(text.format(here=connector, there=acceptor))
+        return kind(text.format(local=connector, remote=acceptor))
 
     def name(self, hello: RankHello) -> str:
         return f"rank {hello.rank}" if hello.run == self.run and hello.rank < self.world_size else "a stranger"

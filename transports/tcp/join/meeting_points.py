@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from transports.errors import RendezvousError
-from transports.stream.sockets import Address, family, is_loopback, listen, resolve, system_text
+from transports.stream.sockets import Address, address_to_bind, family, is_loopback, listen, resolve, system_text
 from transports.tcp.config import TcpConfig
 from transports.tcp.join.identity import digest
 
-ANYWHERE = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 LOOPBACK = "127.0.0.1"
 STORE_S = 6.0
 KEY_BYTES = 32
@@ -69,7 +68,7 @@ class MasterPort(MeetingPoint):
     async def open(self) -> socket.socket:
         address = (await self._resolve())[0]
         try:
-            return listen(reachable(address))
+            return listen(address_to_bind(address))
         except OSError as error:
             taken = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({system_text(error)})"
             raise RendezvousError(
@@ -102,7 +101,7 @@ class AgentStore(MeetingPoint):
 
     async def open(self) -> socket.socket:
         host = await self._own_host()
-        listener = listen(reachable((host, 0)))
+        listener = listen(address_to_bind((host, 0)))
         try:
             address = f"{host} {listener.getsockname()[1]}"
             await self._ask(lambda store: store.set(self._name, address.encode()))
@@ -160,11 +159,6 @@ class InProcess(MeetingPoint):
 
     async def find(self) -> list[Address]:
         return self._found
-
-
-def reachable(address: Address) -> Address:
-    """The address to listen at: loopback as it is, else every interface, because the name may be a router's."""
-    return address if is_loopback(address[0]) else (ANYWHERE[family(address[0])], address[1])
 
 
 def permitted(address: Address, config: TcpConfig) -> Address:

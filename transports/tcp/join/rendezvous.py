@@ -22,14 +22,22 @@ from typing import Any
 
 from transports.errors import RendezvousError, WireError
 from transports.nursery import Nursery
-from transports.stream.acceptor import Acceptor, AcceptorOwner, connect
-from transports.stream.handshake import Verdict
-from transports.stream.sockets import Address, check_files, listen, system_text
+from transports.stream.acceptor import Acceptor, AcceptorOwner, run_handshake
+from transports.stream.handshake import Verdict, connecting
+from transports.stream.sockets import (
+    Address,
+    address_to_bind,
+    check_files,
+    dial,
+    listen,
+    system_text,
+    tune,
+)
 from transports.tcp.config import TcpConfig
 from transports.tcp.join.control import read_control, send_control
 from transports.tcp.join.coordinator import Coordinator, listening
 from transports.tcp.join.identity import RankHello, RankIdentity, digest
-from transports.tcp.join.meeting_points import MeetingPoint, permitted, reachable
+from transports.tcp.join.meeting_points import MeetingPoint, permitted
 
 RETRY_S = 0.05
 TABLE_BYTES = 1 << 12
@@ -107,12 +115,33 @@ async def reach(config: TcpConfig, point: MeetingPoint, me: RankIdentity) -> tup
         ) from error
 
 
+async def connect(address: Address, me: RankIdentity, peer: int) -> tuple[socket.socket, RankHello]:
+    """Connect to a rank and complete the handshake; the caller owns the socket.
+
+    Raises:
+        OSError: no process listens there. AuthenticationError, RendezvousError: refused, or no rank answers there.
+    """
+    sock = await dial(address)
+    try:
+        tune(sock)
+        return sock, await run_handshake(sock, connecting(me, peer))
+    except (OSError, TimeoutError, WireError) as error:
+        sock.close()
+        raise RendezvousError(
+            f"what listens at {address[0]}:{address[1]} does not answer as rank {peer} ({error}); "
+            "the port may belong to another program: choose another MASTER_PORT"
+        ) from error
+    except BaseException:
+        sock.close()
+        raise
+
+
 async def join(
     config: TcpConfig, me: RankIdentity, rank_0: socket.socket, hello: RankHello, opened: ExitStack
 ) -> PeerSockets:
     """Send rank 0 this rank's address, connect to the other ranks, wait for "go"; sockets are pushed onto `opened`."""
     own = rank_0.getsockname()[0]
-    listener = listen(reachable((own, 0)))
+    listener = listen(address_to_bind((own, 0)))
     opened.callback(listener.close)
     try:
         async with asyncio.timeout(2 * config.wait):
@@ -196,7 +225,7 @@ class PeerConnector(AcceptorOwner[RankHello]):
         known = expected and hello.rank in self._table and self._table[hello.rank].incarnation == hello.incarnation
         return Verdict.WELCOME if known else Verdict.UNEXPECTED
 
-    async def enter(self, hello: RankHello, sock: socket.socket) -> None:
+    async def on_admitted(self, hello: RankHello, sock: socket.socket) -> None:
         self._keep(hello, sock)
 
     def _keep(self, hello: RankHello, sock: socket.socket) -> None:

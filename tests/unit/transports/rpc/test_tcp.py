@@ -26,7 +26,7 @@ from transports.rpc import Response, Unreachable, open_endpoint
 from transports.rpc.identity import parse_address
 from transports.rpc.tcp import open_at
 from transports.rpc.tcp_connection import Connection
-from transports.stream.acceptor import converse
+from transports.stream.acceptor import run_handshake
 from transports.stream.handshake import connecting
 from transports.stream.sockets import KEEPALIVE, dial
 from transports.tcp.join.identity import RankIdentity, digest
@@ -74,7 +74,7 @@ async def test_a_rank_that_connects_is_refused():
     async with opened() as here:
         sock = await dial(parse_address(here.address))
         with pytest.raises(ConnectionError):
-            await converse(sock, connecting(RankIdentity(1, 2, digest("run"), 5, KEY), 0))
+            await run_handshake(sock, connecting(RankIdentity(1, 2, digest("run"), 5, KEY), 0))
         sock.close()
         assert here.invalid_input == {"not a hello of this program": 1}
 

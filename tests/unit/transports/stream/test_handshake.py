@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from transports import AuthenticationError, RendezvousError, TransportError, WireError
 from transports.rpc.identity import PartyIdentity
-from transports.stream.handshake import PROOF_BYTES, VERDICT, Hello, Role, UnprovenKey, Verdict, accepting, connecting
+from transports.stream.handshake import PROOF_BYTES, VERDICT, Hello, Role, Verdict, accepting, connecting
+from transports.stream.key import UnprovenKey
 from transports.tcp.join.identity import HELLO, RankIdentity, digest
 
 RANK_3 = RankIdentity(rank=3, world_size=4, run=digest("job/0"), incarnation=33, key=b"secret")

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from transports import Block, Closed, PeerLost, TransportError
-from transports.tcp.flow_control import Credit, Offer, OfferTable, overhead
+from transports.stream.message_memory import overhead
+from transports.tcp.flow_control import Credit, Offer, OfferTable
 from transports.testing import kill, tcp_world
 from transports.wire.frames import Kind, encode_bare, encode_head
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from transports import Block, WireError
 from transports.mailbox import Mailbox
 from transports.stream.incoming import IncomingMessage
+from transports.stream.message_memory import FRAME_BYTES, overhead
 from transports.tcp.channels import ChannelTable
-from transports.tcp.flow_control import ALL_PEERS_BYTES, FRAME_BYTES, LEAST_BYTES, Credit, credit_limit, overhead
+from transports.tcp.flow_control import ALL_PEERS_BYTES, LEAST_BYTES, Credit, credit_limit
 from transports.wire.frames import PREAMBLE_BYTES, Kind, encode_head, parse_header, parse_preamble
 
 COST = 1000

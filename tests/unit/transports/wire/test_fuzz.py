@@ -10,16 +10,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from transports import PeerLost, RendezvousError, TransportError, WireError
-from transports.stream.acceptor import SILENCE_S, connect
 from transports.stream.handshake import PROOF_BYTES, VERDICT, Role, Verdict
 from transports.stream.incoming import DIRECT_BYTES, STAGING_BYTES, FrameReader, IncomingMessage
-from transports.stream.sockets import accept, dial, listen, read_exactly
+from transports.stream.sockets import SILENCE_S, accept, dial, listen, read_exactly
 from transports.tcp.config import TcpConfig
 from transports.tcp.flow_control import credit_limit
 from transports.tcp.join.coordinator import Coordinator
 from transports.tcp.join.identity import HELLO, RankIdentity, digest
 from transports.tcp.join.meeting_points import LOOPBACK, InProcess
-from transports.tcp.join.rendezvous import gather
+from transports.tcp.join.rendezvous import connect, gather
 from transports.tcp.transport import Tcp
 from transports.testing import kill
 from transports.wire.frames import DEFAULT_LIMITS, Block, Kind, encode, encode_bare, encode_buffer

@@ -6,11 +6,10 @@ import tempfile
 import pytest
 
 from transports import AuthenticationError, RendezvousError
-from transports.stream.acceptor import connect
 from transports.tcp.config import TcpConfig
 from transports.tcp.join.identity import RankIdentity, digest
 from transports.tcp.join.meeting_points import LOOPBACK, NodeFile, private_folder
-from transports.tcp.join.rendezvous import gather
+from transports.tcp.join.rendezvous import connect, gather
 
 
 @pytest.fixture(autouse=True)

@@ -8,15 +8,14 @@ import pytest
 
 from tests.unit.transports.tcp.idle import limits_when_idle
 from transports import AuthenticationError, RendezvousError, WireError
-from transports.stream.acceptor import SILENCE_S, connect
 from transports.stream.handshake import Verdict, connecting
-from transports.stream.sockets import KEEPALIVE, accept, dial, listen, read_exactly
+from transports.stream.sockets import KEEPALIVE, SILENCE_S, accept, dial, listen, read_exactly
 from transports.tcp.config import TcpConfig
 from transports.tcp.join.control import LENGTH, SHORT, read_control, send_control
 from transports.tcp.join.coordinator import Coordinator, check_reach
 from transports.tcp.join.identity import RankIdentity, digest
 from transports.tcp.join.meeting_points import LOOPBACK, InProcess, MasterPort, permitted
-from transports.tcp.join.rendezvous import gather, read_table
+from transports.tcp.join.rendezvous import connect, gather, read_table
 
 KEY = b"secret"
 
@@ -260,7 +259,7 @@ def test_strangers_with_garbage_do_not_disturb_the_job(noise):
 
 
 async def test_more_silent_strangers_than_there_is_room_for_do_not_keep_a_rank_waiting(monkeypatch):
-    monkeypatch.setattr("transports.stream.acceptor.STRANGERS", 8)
+    monkeypatch.setattr("transports.stream.acceptor.MAX_PENDING", 8)
 
     async with asyncio.timeout(SILENCE_S / 2), Joining(2) as joining:
         strangers = [await dial(joining.address) for _ in range(50)]
@@ -271,7 +270,7 @@ async def test_more_silent_strangers_than_there_is_room_for_do_not_keep_a_rank_w
 
 
 async def test_silent_strangers_do_not_drive_out_a_rank_amid_its_handshake(monkeypatch):
-    monkeypatch.setattr("transports.stream.acceptor.STRANGERS", 4)
+    monkeypatch.setattr("transports.stream.acceptor.MAX_PENDING", 4)
 
     async with asyncio.timeout(SILENCE_S / 2), Joining(2) as joining:
         sock, dialogue = await dial(joining.address), connecting(identity(1, 2), 0)
