@@ -13,8 +13,8 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
+from pipelined.api.laboratory.drawing import WIDTH, Picture, add_legend, draw_on, dress
 from pipelined.commands.comparison import Pass
-from pipelined.commands.drawing import WIDTH, Picture, add_legend, draw_on, dress
 
 SHORTER_TO_LONGER = LinearSegmentedColormap.from_list("difference", ["#2f6fb0", "#f4f4f2", "#c2342c"])
 HEAD = 0.75  # inches beside the rows of a part, for its title and axis

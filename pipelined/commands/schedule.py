@@ -153,7 +153,7 @@ def _write_files(arguments: argparse.Namespace, shape: Shape, program: Program, 
         with writing(arguments.csv):
             arguments.csv.write_text(table)
     if arguments.trace:
-        from pipelined.commands.spans import spans_of, write_trace
+        from pipelined.api.laboratory.spans import spans_of, write_trace
 
         with writing(arguments.trace):
             write_trace(arguments.trace, timeline.layout.workers, spans_of(timeline))
@@ -163,8 +163,8 @@ def _write_files(arguments: argparse.Namespace, shape: Shape, program: Program, 
 
 
 def _draw(name: str, shape: Shape, timeline: Timeline, path: Path, format: str) -> None:
-    from pipelined.commands.drawing import Picture, draw, save
-    from pipelined.commands.spans import spans_of
+    from pipelined.api.laboratory.drawing import Picture, draw, save
+    from pipelined.api.laboratory.spans import spans_of
 
     size = f"D = {shape.depth}, N = {shape.microbatches}"
     title = f"{name}, {size}: makespan {timeline.makespan:g}, {timeline.bubble_ratio:.1%} idle"

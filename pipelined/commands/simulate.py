@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
     how = {"sync": arguments.sync, "recompute": arguments.recompute, "all_reduce": arguments.all_reduce}
     simulated = simulate(plan, workload_of(arguments, plan.depth), machine_of(arguments), **how)
     if arguments.trace:
-        from pipelined.commands.spans import write_trace
+        from pipelined.api.laboratory.spans import write_trace
 
         with writing(arguments.trace):
             write_trace(arguments.trace, plan.world_size, spans_of_ranks(simulated))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from pipelined.commands.spans import spans_of
+from pipelined.api.laboratory.spans import spans_of
 from pipelined.simulation.simulator import Simulated
 from pipelined.traces.file import Span
 

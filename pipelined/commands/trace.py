@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _picture(spans: list["Span"], rows: list[str], title: str) -> "Figure":
-    from pipelined.commands.drawing import Picture, draw
+    from pipelined.api.laboratory.drawing import Picture, draw
 
     return draw(Picture(spans, rows, title, "time (ms)", 1e3))
 
@@ -95,8 +95,8 @@ def _compare(arguments: argparse.Namespace, spans: list["Span"], rows: list[str]
 def _page(
     measured: list["Span"], expected: list["Span"], rows: list[str], titles: list[str], passes: list["Pass"]
 ) -> "Figure":
+    from pipelined.api.laboratory.drawing import Picture
     from pipelined.commands.comparison_page import draw_comparison
-    from pipelined.commands.drawing import Picture
 
     until = max(span.end for span in (*measured, *expected))
     above, below = (
@@ -109,7 +109,7 @@ def _page(
 def _save(arguments: argparse.Namespace, figure: Callable[[], "Figure"]) -> None:
     for format in ("svg", "png"):
         if path := getattr(arguments, format):
-            from pipelined.commands.drawing import save
+            from pipelined.api.laboratory.drawing import save
 
             with writing(path):
                 save(figure(), path, format)

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from pipelined.commands.colours import INK, Colour, foot_colour, pipe_colour, stage_colour
+from pipelined.api.laboratory.colours import INK, Colour, foot_colour, pipe_colour, stage_colour
 from pipelined.traces.file import Span
 
 PASSES = ("forward", "backward")
