@@ -4,22 +4,54 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pipelined.api.laboratory.picture import Picture
+    from pipelined.api.laboratory.proof import Proof, prove
+    from pipelined.api.laboratory.simulation import Simulation, draw, simulate
     from pipelined.api.sequential import Sequential
     from pipelined.api.train import train
     from pipelined.api.whole_run import Trained
     from pipelined.errors import UsageError
     from pipelined.programs.plan import Plan
+    from pipelined.schedules import Knob, Shape, StageMap, Worker
     from pipelined.training.keyed_random import layer_seed
 
 __version__ = "0.1.0"
-__all__ = ["Plan", "Sequential", "Trained", "UsageError", "__version__", "layer_seed", "train"]
+__all__ = [
+    "Knob",
+    "Picture",
+    "Plan",
+    "Proof",
+    "Sequential",
+    "Shape",
+    "Simulation",
+    "StageMap",
+    "Trained",
+    "UsageError",
+    "Worker",
+    "__version__",
+    "draw",
+    "layer_seed",
+    "prove",
+    "simulate",
+    "train",
+]
 
 _HOMES = {
+    "Knob": "pipelined.schedules",
+    "Picture": "pipelined.api.laboratory.picture",
     "Plan": "pipelined.programs.plan",
+    "Proof": "pipelined.api.laboratory.proof",
     "Sequential": "pipelined.api.sequential",
+    "Shape": "pipelined.schedules",
+    "Simulation": "pipelined.api.laboratory.simulation",
+    "StageMap": "pipelined.schedules",
     "Trained": "pipelined.api.whole_run",
     "UsageError": "pipelined.errors",
+    "Worker": "pipelined.schedules",
+    "draw": "pipelined.api.laboratory.simulation",
     "layer_seed": "pipelined.training.keyed_random",
+    "prove": "pipelined.api.laboratory.proof",
+    "simulate": "pipelined.api.laboratory.simulation",
     "train": "pipelined.api.train",
 }
 

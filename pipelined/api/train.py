@@ -29,6 +29,7 @@ from pipelined.process.stop_request import StopRequest
 from pipelined.programs.plan import Plan, PlanError
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules.knobs import Value
+from pipelined.schedules.own import SomeSchedule, name_of
 from pipelined.training.compression import NONE
 from pipelined.training.trainer import Numerics, StepReport
 from transports import Transport
@@ -44,7 +45,7 @@ def train(
     *,
     loss: Loss,
     optimizer: OptimizerBuilder,
-    schedule: str = "one_f_one_b",
+    schedule: SomeSchedule = "one_f_one_b",
     depth: int | None = None,
     width: int = 1,
     microbatches: int | None = None,
@@ -75,7 +76,7 @@ def train(
         batches: (inputs, targets) of each whole step, equal on all ranks; see `BatchFeed`.
         loss: the mean loss of one microbatch, from its outputs and targets.
         optimizer: builds an optimizer of torch from a list of parameters; called on each rank with its own.
-        schedule: a name that `python -m pipelined schedule --list` prints, or the path of a schedule of your own.
+        schedule: a name, the path of a .py file or .csv table, or a class, function or module of your own.
         depth: the stages of a pipeline; default: the ranks that were started, divided by `width`.
         width: pipelines that run in parallel, each on its own microbatches.
         microbatches: microbatches of one pipeline in a step; default: twice the depth.
@@ -134,7 +135,7 @@ def _plan(
     launch: Launch,
     feed: BatchFeed,
     *,
-    schedule: str,
+    schedule: SomeSchedule,
     depth: int | None,
     width: int,
     microbatches: int | None,
@@ -146,7 +147,7 @@ def _plan(
     ranks = launch.world_size or (depth or 1) * width
     depth = max(1, ranks // width) if depth is None else depth
     microbatches = 2 * depth if microbatches is None else microbatches
-    return Plan(schedule, depth, width, feed.rows_each(microbatches * width), microbatches, knobs)
+    return Plan(name_of(schedule), depth, width, feed.rows_each(microbatches * width), microbatches, knobs)
 
 
 def _steps(steps: int | None, batches: Iterable[Batch]) -> int:

@@ -13,7 +13,8 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
-from pipelined.api.laboratory.drawing import WIDTH, Picture, add_legend, draw_on, dress
+from pipelined.api.laboratory.drawing import WIDTH, add_legend, draw_on, dress
+from pipelined.api.laboratory.scene import Scene
 from pipelined.commands.comparison import Pass
 
 SHORTER_TO_LONGER = LinearSegmentedColormap.from_list("difference", ["#2f6fb0", "#f4f4f2", "#c2342c"])
@@ -21,7 +22,7 @@ HEAD = 0.75  # inches beside the rows of a part, for its title and axis
 WAIT = (0.62, 0.38)  # top and height of a waiting, of a row's height; a pass takes the whole
 
 
-def draw_comparison(measured: Picture, expected: Picture, passes: Sequence[Pass]) -> Figure:
+def draw_comparison(measured: Scene, expected: Scene, passes: Sequence[Pass]) -> Figure:
     """Draw both, aligned; the pictures must have the same rows and end of their axes."""
     rows = measured.row_inches * len(measured.rows)
     figure = Figure((WIDTH, 3 * (rows + HEAD) + 0.3), layout="constrained")
@@ -37,7 +38,7 @@ def draw_comparison(measured: Picture, expected: Picture, passes: Sequence[Pass]
     return figure
 
 
-def _draw_differences(figure: Figure, axes: Axes, picture: Picture, passes: Sequence[Pass]) -> None:
+def _draw_differences(figure: Figure, axes: Axes, picture: Scene, passes: Sequence[Pass]) -> None:
     largest = max((abs(seconds) for one in passes for seconds in (one.took, one.waited)), default=0.0)
     scale = largest * picture.per_second or 1.0
     colours = ScalarMappable(Normalize(-scale, scale), SHORTER_TO_LONGER)
@@ -51,7 +52,7 @@ def _draw_differences(figure: Figure, axes: Axes, picture: Picture, passes: Sequ
     bar.set_label("longer (ms)", size=7)
 
 
-def _shapes(picture: Picture, passes: Sequence[Pass]) -> Iterator[tuple[list[tuple[float, float]], float]]:
+def _shapes(picture: Scene, passes: Sequence[Pass]) -> Iterator[tuple[list[tuple[float, float]], float]]:
     """Every box with its value, in units of the axis."""
     unit = picture.per_second
     for one in passes:

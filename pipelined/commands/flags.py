@@ -1,10 +1,12 @@
 """The flags that several commands share: the schedule and its shape, and what a machine's links and cores cost."""
 
 import argparse
+from typing import Any
 
+from pipelined.api.laboratory.names import LINK
+from pipelined.commands.pairs import pairs, single
 from pipelined.errors import UsageError
-from pipelined.schedules import Schedule, Shape, knobs_of, known, own_shape
-from pipelined.schedules.knobs import set_knobs
+from pipelined.schedules import knobs_of, known
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
@@ -28,19 +30,10 @@ def add_knobs(parser: argparse.ArgumentParser, name: str) -> None:
             raise UsageError(f"the knob {knob.name} of {name} has the name of another flag; rename it") from error
 
 
-def shape_of(arguments: argparse.Namespace, schedule: Schedule) -> Shape:
-    """The requested shape; a table gives its own depth and microbatches.
-
-    Raises:
-        UsageError: depth or microbatches are missing.
-    """
-    own = own_shape(schedule)
-    depth = own.depth if own and arguments.depth is None else arguments.depth
-    microbatches = own.microbatches if own and arguments.microbatches is None else arguments.microbatches
-    for flag, value in (("--depth", depth), ("--microbatches", microbatches)):
-        if value is None:
-            raise UsageError(f"{flag} is missing ({arguments.name} takes more than one); give {flag} with a number")
-    return Shape(depth, microbatches, set_knobs(knobs_of(arguments.name), vars(arguments)))
+def arrangement(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The flags of a schedule and its shape, as arguments of `prove` and `simulate`."""
+    knobs = {knob.name: getattr(arguments, knob.name) for knob in knobs_of(arguments.name)}
+    return {"depth": arguments.depth, "microbatches": arguments.microbatches, **knobs}
 
 
 def add_machine(parser: argparse.ArgumentParser, near: str) -> None:
@@ -54,3 +47,9 @@ def add_machine(parser: argparse.ArgumentParser, near: str) -> None:
     parser.add_argument("--far", default="", help="links between nodes, if they differ: the same names")
     parser.add_argument("--node", type=int, default=0, metavar="R", help="ranks a node; 0: all on one")
     parser.add_argument("--cores", type=int, default=0, metavar="K", help="cores the ranks share; 0: one each")
+
+
+def machine(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The flags of `add_machine`, as arguments of `machine_of`."""
+    links, far = (single(f"--{name}", pairs(f"--{name}", getattr(arguments, name), LINK)) for name in ("links", "far"))
+    return {"links": links, "far": far, "node": arguments.node, "cores": arguments.cores}

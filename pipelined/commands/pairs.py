@@ -5,6 +5,7 @@ An unreadable value is refused; the message has the readable names and form.
 
 from collections.abc import Mapping, Sequence
 
+from pipelined.api.laboratory.names import require_names
 from pipelined.errors import UsageError
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -23,9 +24,7 @@ def pairs(flag: str, text: str, known: Sequence[str], sizes: bool = False) -> di
     found = {}
     for item in filter(None, text.split(",")):
         name, _, numbers = item.partition("=")
-        if name not in known:
-            example = "1M" if sizes else "1.5"
-            raise UsageError(f"{flag} knows no {name!r}; known: {', '.join(known)}, as in {known[0]}={example}")
+        require_names(flag.removeprefix("--"), [name], known, "1M" if sizes else "1.5")
         found[name] = [_number(flag, name, number, sizes) for number in numbers.split("/")]
     return found
 
@@ -40,19 +39,6 @@ def single(flag: str, found: Mapping[str, Sequence[float]]) -> dict[str, float]:
         if len(numbers) > 1:
             raise UsageError(f"{flag} takes one number for {name} (given: {len(numbers)}); leave the others out")
     return {name: numbers[0] for name, numbers in found.items()}
-
-
-def spread(flag: str, found: Mapping[str, Sequence[float]], depth: int) -> list[dict[str, float]]:
-    """For each stage its numbers by name; a single one is for every stage.
-
-    Raises:
-        UsageError: a name has neither one number nor one for every stage.
-    """
-    for name, numbers in found.items():
-        if len(numbers) not in (1, depth):
-            fact = f"{flag} has another number of values than stages for {name} (values: {len(numbers)}"
-            raise UsageError(f"{fact}, depth: {depth}); give one, or {depth} with / between them")
-    return [{name: numbers[stage % len(numbers)] for name, numbers in found.items()} for stage in range(depth)]
 
 
 def _number(flag: str, name: str, text: str, sizes: bool) -> float:

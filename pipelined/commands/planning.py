@@ -4,8 +4,9 @@ import argparse
 from collections.abc import Sequence
 
 from collectives import Links
+from pipelined.api.laboratory.described import machine_of
+from pipelined.commands.flags import machine
 from pipelined.commands.pairs import UNITS, pairs, single
-from pipelined.commands.simulation_flags import machine_of
 from pipelined.errors import UsageError
 from pipelined.measurement.codec import CodecCosts, ratio_of
 from pipelined.planner import PlannedModel, Stated
@@ -31,9 +32,7 @@ def stated_costs(arguments: argparse.Namespace, model: PlannedModel) -> Stated:
 
 def stated_machine(arguments: argparse.Namespace) -> Machine:
     """Links, nodes and cores as the flags have them; links that are not stated have the defaults of `Links`."""
-    arguments.interference = 0.0
-    machine = machine_of(arguments)
-    return machine if arguments.links else Machine(Links(), machine.far, machine.node, machine.cores)
+    return machine_of(**machine(arguments), unstated=Links())
 
 
 def tries_of(arguments: argparse.Namespace, launch: Launch, ranks: int) -> int:

@@ -4,21 +4,12 @@ import argparse
 import json
 import shutil
 import sys
-from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
-from pipelined.commands.flags import add_shape, shape_of
+from pipelined.api.laboratory.proof import Proof, prove
+from pipelined.commands.flags import add_shape, arrangement
 from pipelined.errors import UsageError, writing
-from pipelined.programs.check import check
-from pipelined.programs.instructions import Program
-from pipelined.programs.overlap import with_sums
-from pipelined.programs.price import Costs, price
-from pipelined.programs.record import record
-from pipelined.programs.steady import Steady, steady
-from pipelined.programs.text_drawing import timeline_grid
-from pipelined.programs.timeline import Timed, Timeline
-from pipelined.schedules import Schedule, Shape, find
+from pipelined.schedules import Schedule, find
 from pipelined.schedules.table import TableSchedule, write_table
 
 TAKES_KNOBS = True
@@ -62,115 +53,50 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         UsageError: nothing has been printed.
     """
-    schedule, costs = find(arguments.name), parse_costs(arguments.costs)
-    shape = replace(shape_of(arguments, schedule), steps=arguments.steps)
-    program = record(schedule, shape, costs)
-    check(program, mailbox=arguments.mailbox, blocking_sums=arguments.blocking_sums, budget=arguments.budget)
-    timeline = price(with_sums(program, costs=costs), costs)
-    _write_files(arguments, shape, program, timeline)
-    _print_skipped(schedule)
-    settled = None if timeline.layout.updates.flushes else steady(schedule, shape, costs)
-    if arguments.json:
-        print(json.dumps(as_json(arguments.name, shape, timeline, settled)))
-    else:
-        print(as_text(timeline, settled))
+    proof = prove(
+        arguments.name,
+        **arrangement(arguments),
+        steps=arguments.steps,
+        costs=parse_costs(arguments.costs),
+        mailbox=arguments.mailbox,
+        blocking_sums=arguments.blocking_sums,
+        budget=arguments.budget,
+    )
+    _write_files(arguments, proof)
+    _print_skipped(find(arguments.name))
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print(json.dumps(proof.to_dict()) if arguments.json else proof.text(columns))
 
 
-def parse_costs(text: str) -> Costs:
-    """Read `forward=1,backward=2`; what is not named keeps its default.
+def parse_costs(text: str) -> dict[str, float]:
+    """Read `forward=1,backward=2`.
 
     Raises:
-        UsageError: an unknown name, no number, or work that takes no time. ScheduleError: a number that is no duration.
+        UsageError: no number.
     """
-    names = {field.name.replace("_", "-"): field.name for field in fields(Costs)}
     given = {}
     for item in filter(None, text.split(",")):
         name, _, seconds = item.partition("=")
-        if name not in names:
-            raise UsageError(f"unknown cost {name!r}; known: {', '.join(names)}, as in forward=1,backward=2")
         try:
-            given[names[name]] = float(seconds)
+            given[name] = float(seconds)
         except ValueError as error:
             raise UsageError(f"the cost {item!r} is no number; write it as {name}=1.5") from error
-        if given[names[name]] == 0 and name != "p2p":
-            raise UsageError(f"work takes time (the cost {item}); give more than 0, only p2p can be free")
-    return Costs(**given)
+    return given
 
 
-def as_json(name: str, shape: Shape, timeline: Timeline, settled: Steady | None = None) -> dict[str, Any]:
-    """The timeline for programs; of an asynchronous schedule with what it settles at."""
-    without_flush = {}
-    if settled is not None:
-        without_flush = {"steps": shape.steps, "staleness": settled.staleness, "steady_step": settled.step}
-    return {
-        "schedule": name,
-        "depth": shape.depth,
-        "microbatches": shape.microbatches,
-        "workers": [[_instruction(timed) for timed in worker] for worker in timeline.computations],
-        "sums": [
-            {"stage": timed.instruction.stage, "worker": worker, "start": timed.start}
-            for worker, sums in enumerate(timeline.sums)
-            for timed in sums
-        ],
-        "makespan": timeline.makespan,
-        "bubble_ratio": timeline.bubble_ratio,
-        "peak_activations": timeline.peak_activations,
-        "weight_copies": timeline.weight_copies,
-        **without_flush,
-    }
-
-
-def as_text(timeline: Timeline, settled: Steady | None = None) -> str:
-    """The timeline for people; of an asynchronous schedule with what it settles at.
-
-    Rows are folded to the width of their terminal, if it is one.
-    """
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    held, without_flush = "stages", ""
-    if settled is not None:
-        held, delays = "versions", " ".join(map(str, settled.staleness))
-        without_flush = f"\nstaleness         {delays} (updates a stage)\nsteady step       {settled.step:g} s"
-    peaks = " ".join(f"{peak:g}" for peak in timeline.peak_activations)
-    return (
-        f"{timeline_grid(timeline, columns)}\n\n"
-        f"makespan          {timeline.makespan:g} s\n"
-        f"bubble ratio      {timeline.bubble_ratio:.1%}\n"
-        f"peak activations  {peaks} (microbatches a worker)\n"
-        f"weight copies     {' '.join(map(str, timeline.weight_copies))} ({held} a worker)"
-        f"{without_flush}"
-    )
-
-
-def _instruction(timed: Timed) -> dict[str, Any]:
-    i = timed.instruction
-    places = {"op": i.op, "stage": i.stage, "microbatch": i.microbatch, "pipe": i.pipe}
-    return {**places, "start": timed.start, "end": timed.end}
-
-
-def _write_files(arguments: argparse.Namespace, shape: Shape, program: Program, timeline: Timeline) -> None:
+def _write_files(arguments: argparse.Namespace, proof: Proof) -> None:
     if arguments.csv:
-        table = write_table(program)
+        table = write_table(proof.program)
         with writing(arguments.csv):
             arguments.csv.write_text(table)
     if arguments.trace:
         from pipelined.api.laboratory.spans import spans_of, write_trace
 
         with writing(arguments.trace):
-            write_trace(arguments.trace, timeline.layout.workers, spans_of(timeline))
+            write_trace(arguments.trace, proof.timeline.layout.workers, spans_of(proof.timeline))
     for format in ("svg", "png"):
         if path := getattr(arguments, format):
-            _draw(arguments.name, shape, timeline, path, format)
-
-
-def _draw(name: str, shape: Shape, timeline: Timeline, path: Path, format: str) -> None:
-    from pipelined.api.laboratory.drawing import Picture, draw, save
-    from pipelined.api.laboratory.spans import spans_of
-
-    size = f"D = {shape.depth}, N = {shape.microbatches}"
-    title = f"{name}, {size}: makespan {timeline.makespan:g}, {timeline.bubble_ratio:.1%} idle"
-    rows = [f"worker {worker}" for worker in range(timeline.layout.workers)]
-    with writing(path):
-        save(draw(Picture(spans_of(timeline), rows, title, "time")), path, format)
+            proof.picture().save(path, format)
 
 
 def _print_skipped(schedule: Schedule) -> None:

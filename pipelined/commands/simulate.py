@@ -4,7 +4,9 @@ import argparse
 import json
 from pathlib import Path
 
-from pipelined.commands.flags import add_machine, add_shape
+from pipelined.api.laboratory.names import COSTS, SIZES
+from pipelined.commands.flags import add_machine, add_shape, arrangement, machine
+from pipelined.commands.pairs import pairs
 from pipelined.errors import writing
 from pipelined.programs.overlap import SYNCS
 
@@ -48,16 +50,23 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         UsageError: nothing has been printed.
     """
-    from pipelined.commands.simulation_flags import machine_of, plan_of, workload_of
-    from pipelined.commands.simulation_report import as_json, as_text, spans_of_ranks
-    from pipelined.simulation.simulator import simulate
+    from pipelined.api.laboratory.simulation import simulate
 
-    plan = plan_of(arguments)
-    how = {"sync": arguments.sync, "recompute": arguments.recompute, "all_reduce": arguments.all_reduce}
-    simulated = simulate(plan, workload_of(arguments, plan.depth), machine_of(arguments), **how)
+    simulated = simulate(
+        arguments.name,
+        **arrangement(arguments),
+        width=arguments.width,
+        costs=pairs("--costs", arguments.costs, COSTS),
+        memory=pairs("--memory", arguments.memory, SIZES, sizes=True),
+        **machine(arguments),
+        interference=arguments.interference,
+        recompute=arguments.recompute,
+        sync=arguments.sync,
+        all_reduce=arguments.all_reduce,
+    )
     if arguments.trace:
         from pipelined.api.laboratory.spans import write_trace
 
         with writing(arguments.trace):
-            write_trace(arguments.trace, plan.world_size, spans_of_ranks(simulated))
-    print(json.dumps(as_json(simulated)) if arguments.json else as_text(simulated))
+            write_trace(arguments.trace, simulated.plan.world_size, simulated.spans())
+    print(json.dumps(simulated.to_dict()) if arguments.json else simulated)

@@ -58,9 +58,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _picture(spans: list["Span"], rows: list[str], title: str) -> "Figure":
-    from pipelined.api.laboratory.drawing import Picture, draw
+    from pipelined.api.laboratory.drawing import draw
+    from pipelined.api.laboratory.scene import Scene
 
-    return draw(Picture(spans, rows, title, "time (ms)", 1e3))
+    return draw(Scene(spans, rows, title, "time (ms)", 1e3))
 
 
 def as_json(step: int, spans: list["Span"], ranks: int) -> dict[str, Any]:
@@ -95,12 +96,12 @@ def _compare(arguments: argparse.Namespace, spans: list["Span"], rows: list[str]
 def _page(
     measured: list["Span"], expected: list["Span"], rows: list[str], titles: list[str], passes: list["Pass"]
 ) -> "Figure":
-    from pipelined.api.laboratory.drawing import Picture
+    from pipelined.api.laboratory.scene import Scene
     from pipelined.commands.comparison_page import draw_comparison
 
     until = max(span.end for span in (*measured, *expected))
     above, below = (
-        Picture(spans, rows, title, "time (ms)", 1e3, until)
+        Scene(spans, rows, title, "time (ms)", 1e3, until)
         for spans, title in zip((measured, expected), titles, strict=True)
     )
     return draw_comparison(above, below, passes)
@@ -109,10 +110,10 @@ def _page(
 def _save(arguments: argparse.Namespace, figure: Callable[[], "Figure"]) -> None:
     for format in ("svg", "png"):
         if path := getattr(arguments, format):
-            from pipelined.api.laboratory.drawing import save
+            from pipelined.api.laboratory.drawing import saved
 
             with writing(path):
-                save(figure(), path, format)
+                path.write_bytes(saved(figure(), format))
 
 
 def _summary(spans: list["Span"], ranks: int) -> str:

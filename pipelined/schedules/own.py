@@ -1,11 +1,18 @@
-"""A user's own schedule, imported from a .py file or a module on the path; an error in its code becomes one message."""
+"""A user's own schedule: a .py file, a module on the path, or a class or function in one; an error becomes one message.
+
+A schedule has one name on all ranks, in plans and in checkpoints: PATH.py, MODULE, or MODULE:NAME for a class or
+function, also of the program itself (`__main__:NAME`).
+"""
 
 import importlib
 import importlib.util
+import inspect
+import os
 import sys
 import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +20,7 @@ from typing import Any
 from pipelined.schedules.bounded import announced, bounded
 from pipelined.schedules.knobs import Knob
 from pipelined.schedules.layout import ScheduleError, Shape, StageMap
+from pipelined.schedules.shapes import one_pipe
 from pipelined.schedules.worker import Worker
 
 EARLIER = {
@@ -30,16 +38,22 @@ TAKEN = ("schedule", "depth", "width", "microbatch", "microbatches", "recompute"
 """Settings that every schedule has, so that no knob may have their names."""
 
 
+SomeSchedule = str | os.PathLike[str] | ModuleType | type[Any] | Callable[[Worker], Coroutine[Any, Any, None]]
+"""A schedule as a user gives it: by name, path or module, or a class or async function of its own."""
+
+
 @dataclass(frozen=True)
 class OwnSchedule:
-    """A user's schedule module, with checks around its `layout`.
+    """A user's schedule, with checks around its `layout`.
 
     Args:
-        name: the name that the user gave on the command line.
+        name: the name under which every rank finds it.
+        source: the module, or a class with both functions as methods, or the function `schedule` alone: such a
+            schedule has one pipe, with stage s on worker s.
     """
 
     name: str
-    module: ModuleType
+    source: Any
 
     @property
     def __name__(self) -> str:
@@ -47,8 +61,15 @@ class OwnSchedule:
 
     @property
     def KNOBS(self) -> tuple[Knob[Any], ...]:
-        """The knobs that the module declares."""
-        return tuple(getattr(self.module, "KNOBS", ()))
+        """The knobs that it declares."""
+        return tuple(getattr(self.source, "KNOBS", ()))
+
+    @property
+    def missing(self) -> list[str]:
+        """The functions that it lacks."""
+        if inspect.isfunction(self.source):
+            return []
+        return [part for part in ("layout", "schedule") if not callable(getattr(self.source, part, None))]
 
     def layout(self, shape: Shape) -> StageMap:
         """The layout that the module returns.
@@ -56,8 +77,10 @@ class OwnSchedule:
         Raises:
             ScheduleError: the module raised (any exception), does not stop, or did not return a StageMap of numbers.
         """
+        if inspect.isfunction(self.source):
+            return one_pipe(self.name, shape)
         with bounded(f"the layout of {self.__name__}", shape.depth * shape.microbatches * shape.steps):
-            answer = attempted(f"cannot lay out {self.__name__}", lambda: self.module.layout(shape))
+            answer = attempted(f"cannot lay out {self.__name__}", lambda: self._functions().layout(shape))
         if not isinstance(answer, StageMap):
             raise ScheduleError(f"the layout of {self.__name__} is no StageMap (but {answer!r}); return StageMap(…)")
         for (pipe, stage), worker in answer.placement.items():
@@ -67,27 +90,53 @@ class OwnSchedule:
         return answer
 
     def schedule(self, worker: Worker) -> Coroutine[Any, Any, None]:
-        """The module's coroutine for a worker."""
-        return self.module.schedule(worker)
+        """Its coroutine for a worker."""
+        return self.source(worker) if inspect.isfunction(self.source) else self._functions().schedule(worker)
+
+    def _functions(self) -> Any:
+        """The object that has both functions: of a class, an instance."""
+        return self.source() if isinstance(self.source, type) else self.source
+
+
+def name_of(schedule: SomeSchedule) -> str:
+    """The name of a schedule, under which every rank finds it.
+
+    Raises:
+        ScheduleError: it is no schedule, or other ranks could not find it: it is not at the top of its module.
+    """
+    if isinstance(schedule, str | os.PathLike):
+        return os.fspath(schedule)
+    if isinstance(schedule, ModuleType):
+        return schedule.__name__
+    name = f"{getattr(schedule, '__module__', '?')}:{getattr(schedule, '__qualname__', repr(schedule))}"
+    if not isinstance(schedule, type) and not inspect.isfunction(schedule):
+        raise ScheduleError(f"{schedule!r} is no schedule; give its name, a class, or an async function of a worker")
+    try:
+        found = _imported(name)
+    except (ImportError, AttributeError):
+        found = None
+    if found is not schedule:
+        remedy = "define it at the top of a module or of a notebook's cell"
+        raise ScheduleError(f"the schedule {name} cannot be found under that name; {remedy}")
+    return name
 
 
 def load(name: str, others: Sequence[str]) -> OwnSchedule:
     """Import a schedule; a slow import is announced on stderr, with the line that it has reached.
 
     Args:
-        name: the path of a .py file, or the name of a module on the path.
+        name: the path of a .py file, the name of a module on the path, or MODULE:NAME.
         others: the known schedules, for the error message.
     Raises:
         ScheduleError: it cannot be imported, or lacks one of the two functions.
     """
     remedy = f"mend that, or name one of the known: {', '.join(others)}"
     with announced(f"importing the schedule {name!r}"):
-        module = attempted(f"cannot import the schedule {name!r}", lambda: _imported(name), remedy)
-    missing = [part for part in ("layout", "schedule") if not callable(getattr(module, part, None))]
-    if missing:
+        source = attempted(f"cannot import the schedule {name!r}", lambda: _imported(name), remedy)
+    schedule = OwnSchedule(name, source)
+    if schedule.missing:
         need = "layout(shape) and async schedule(worker)"
-        raise ScheduleError(f"{name} is no schedule (it lacks {', '.join(missing)}); it must define {need}")
-    schedule = OwnSchedule(name, module)
+        raise ScheduleError(f"{name} is no schedule (it lacks {', '.join(schedule.missing)}); it must define {need}")
     for knob in schedule.KNOBS:
         if not isinstance(knob, Knob) or not knob.name.isidentifier() or knob.name in TAKEN:
             fact = f"{name} declares {knob!r}, which cannot be a knob"
@@ -97,7 +146,11 @@ def load(name: str, others: Sequence[str]) -> OwnSchedule:
 
 def is_module(name: str) -> bool:
     """Whether a name may be a module on the path. A dotted name is accepted unchecked: checking would import."""
-    return "." in name or (name.isidentifier() and name != "__main__" and importlib.util.find_spec(name) is not None)
+    return (
+        "." in name
+        or ":" in name
+        or (name.isidentifier() and name != "__main__" and importlib.util.find_spec(name) is not None)
+    )
 
 
 def attempted(what: str, work: Callable[[], Any], remedy: str = "mend that") -> Any:
@@ -120,10 +173,11 @@ def attempted(what: str, work: Callable[[], Any], remedy: str = "mend that") -> 
         raise ScheduleError(f"{what} ({type(error).__name__}: {error}{where}); {remedy}") from error
 
 
-def _imported(name: str) -> ModuleType:
-    """The module. A file is imported again only after it has changed, so that its classes stay identical."""
+def _imported(name: str) -> Any:
+    """What has this name. A file is imported again only after it has changed, so that its classes stay identical."""
     if not name.endswith(".py"):
-        return importlib.import_module(name)
+        place, _, inside = name.partition(":")
+        return attrgetter(inside)(importlib.import_module(place)) if inside else importlib.import_module(place)
     path = Path(name).resolve()
     key = f"<{path} {path.stat().st_mtime_ns}>"  # not a valid module name, so it cannot hide another module
     if key in sys.modules:

@@ -6,10 +6,8 @@ the boxes. A picture is drawn from spans alone.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Iterator
+from io import BytesIO
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -19,82 +17,19 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from pipelined.api.laboratory.colours import INK, Colour, foot_colour, pipe_colour, stage_colour
+from pipelined.api.laboratory.colours import INK, foot_colour, pipe_colour, stage_colour
+from pipelined.api.laboratory.scene import STRIP, STRIPS, WEIGHT_HALF, Scene
 from pipelined.traces.file import Span
 
-PASSES = ("forward", "backward")
-WEIGHT_HALF = "backward_weight"
 EDGE = 0.13  # of a box's height: a foot or a cap
-STRIPS: dict[str, Colour] = {
-    "receive": (0.80, 0.82, 0.85),
-    "send": (0.47, 0.53, 0.62),
-    "all_reduce": (0.78, 0.18, 0.22),
-    "step": (0.25, 0.25, 0.27),
-}
 LANES = {"receive": 0, "send": 1, "all_reduce": 2, "step": 2}
-STRIP = 0.075  # of a row's height, each
 WIDTH = 12.0  # inches
 MARGIN = 1.1  # inches beside the rows, for their names
 SMALLEST, LARGEST = 3.5, 9.0  # points; a smaller number is left out
 MOST_STAGES, MOST_ENTRIES = 8, 16  # in the legend, and in one line of it
 
 
-@dataclass(frozen=True)
-class Picture:
-    """What is drawn.
-
-    Args:
-        spans: forwards and backwards with stage, microbatch and pipe; strips of any kind in `STRIPS`.
-        rows: names of the workers, by rank.
-        title, axis: above and below.
-        per_second: units of the axis in a second.
-        until: seconds at which the axis ends at the earliest, so that pictures can be laid side by side.
-    """
-
-    spans: Sequence[Span]
-    rows: Sequence[str]
-    title: str
-    axis: str
-    per_second: float = 1.0
-    until: float = 0.0
-
-    @cached_property
-    def boxes(self) -> list[Span]:
-        return [span for span in self.spans if span.category in PASSES]
-
-    @cached_property
-    def strips(self) -> list[Span]:
-        return [span for span in self.spans if span.category in STRIPS]
-
-    @cached_property
-    def depth(self) -> int:
-        return 1 + max(span.stage for span in self.boxes)
-
-    @cached_property
-    def pipes(self) -> int:
-        return 1 + max(span.pipe for span in self.boxes)
-
-    @cached_property
-    def end(self) -> float:
-        """In units of the axis."""
-        return max(self.until, *(span.end for span in self.spans)) * self.per_second
-
-    @cached_property
-    def halved(self) -> bool:
-        """Whether there is a weight half."""
-        return any(span.name == WEIGHT_HALF for span in self.boxes)
-
-    @property
-    def row_inches(self) -> float:
-        return min(0.42, max(0.16, 12.0 / len(self.rows)))
-
-    @property
-    def box_height(self) -> float:
-        """Of a row's height."""
-        return 0.86 - 3 * STRIP * bool(self.strips)
-
-
-def draw(picture: Picture) -> Figure:
+def draw(picture: Scene) -> Figure:
     """Draw it. Cost: about a millisecond a number shown."""
     figure = Figure((WIDTH, 1.35 + picture.row_inches * len(picture.rows)), layout="constrained")
     FigureCanvasAgg(figure)
@@ -103,7 +38,7 @@ def draw(picture: Picture) -> Figure:
     return figure
 
 
-def draw_on(axes: Axes, picture: Picture) -> None:
+def draw_on(axes: Axes, picture: Scene) -> None:
     """Draw it without a legend, into a part of a page."""
     _draw_boxes(axes, picture)
     _draw_numbers(axes, picture)
@@ -111,7 +46,7 @@ def draw_on(axes: Axes, picture: Picture) -> None:
     dress(axes, picture, picture.title)
 
 
-def add_legend(figure: Figure, picture: Picture) -> None:
+def add_legend(figure: Figure, picture: Scene) -> None:
     """Say below the page what its colours and shapes mean."""
     handles = list(_legend(picture))
     lines = -(-len(handles) // MOST_ENTRIES)
@@ -119,12 +54,14 @@ def add_legend(figure: Figure, picture: Picture) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=-(-len(handles) // lines), frameon=False, **look)
 
 
-def save(figure: Figure, path: Path, format: str) -> None:
-    """Write it as png or svg. An SVG of thousands of boxes is several megabytes."""
-    figure.savefig(path, format=format, dpi=200)
+def saved(figure: Figure, format: str) -> bytes:
+    """The bytes of a file, png or svg."""
+    out = BytesIO()
+    figure.savefig(out, format=format, dpi=200)
+    return out.getvalue()
 
 
-def _draw_boxes(axes: Axes, picture: Picture) -> None:
+def _draw_boxes(axes: Axes, picture: Scene) -> None:
     fills, feet = defaultdict(list), defaultdict(list)
     for span in picture.boxes:
         look = (span.stage, picture.depth, span.pipe, picture.pipes)
@@ -139,7 +76,7 @@ def _draw_boxes(axes: Axes, picture: Picture) -> None:
         axes.add_collection(PolyCollection(rectangles, facecolor=colour, edgecolor="white", linewidth=0.6))
 
 
-def _draw_numbers(axes: Axes, picture: Picture) -> None:
+def _draw_numbers(axes: Axes, picture: Scene) -> None:
     points = 72.0 * (WIDTH - MARGIN) / picture.end
     tallest = 0.55 * 72.0 * picture.row_inches * picture.box_height
     digits = len(str(max(span.microbatch for span in picture.boxes)))
@@ -158,7 +95,7 @@ def _middle(span: Span) -> float:
     return {"forward": 0.5, WEIGHT_HALF: 0.5 + EDGE / 2}.get(span.name, 0.5 - EDGE / 2)
 
 
-def _draw_strips(axes: Axes, picture: Picture) -> None:
+def _draw_strips(axes: Axes, picture: Scene) -> None:
     rectangles = defaultdict(list)
     for span in picture.strips:
         top = _top(picture, span.rank) + picture.box_height + STRIP * (0.25 + LANES[span.category])
@@ -167,7 +104,7 @@ def _draw_strips(axes: Axes, picture: Picture) -> None:
         axes.add_collection(PolyCollection(boxes, facecolor=STRIPS[category], linewidth=0))
 
 
-def dress(axes: Axes, picture: Picture, title: str) -> None:
+def dress(axes: Axes, picture: Scene, title: str) -> None:
     """Rows, axis and title of a part of a page."""
     rows = len(picture.rows)
     axes.set_xlim(0, picture.end)
@@ -182,7 +119,7 @@ def dress(axes: Axes, picture: Picture, title: str) -> None:
         axes.axhline(row, color="#ececee", linewidth=0.6, zorder=0)
 
 
-def _legend(picture: Picture) -> Iterator[Artist]:
+def _legend(picture: Scene) -> Iterator[Artist]:
     depth, pipes = picture.depth, picture.pipes
     for stage in range(0, depth, -(-depth // MOST_STAGES)):
         yield Patch(color=stage_colour(stage, depth, 0, pipes), label=f"stage {stage}")
@@ -195,11 +132,11 @@ def _legend(picture: Picture) -> Iterator[Artist]:
             yield Patch(color=colour, label=category.replace("_", "-"))
 
 
-def _top(picture: Picture, rank: int) -> float:
+def _top(picture: Scene, rank: int) -> float:
     used = picture.box_height + 3 * STRIP * bool(picture.strips)
     return rank + (1 - used) / 2
 
 
-def _rectangle(picture: Picture, span: Span, top: float, bottom: float) -> list[tuple[float, float]]:
+def _rectangle(picture: Scene, span: Span, top: float, bottom: float) -> list[tuple[float, float]]:
     left, right = span.start * picture.per_second, span.end * picture.per_second
     return [(left, top), (right, top), (right, bottom), (left, bottom)]

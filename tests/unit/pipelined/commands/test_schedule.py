@@ -21,10 +21,10 @@ def output(capsys, *arguments):
 
 
 def test_who_interrupts_it_gets_a_code_and_no_traceback(capsys, monkeypatch):
-    def interrupted(*of):
+    def interrupted(*of, **settings):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pipelined.commands.schedule.find", interrupted)
+    monkeypatch.setattr("pipelined.commands.schedule.prove", interrupted)
     assert main(FOUR) == 130 and capsys.readouterr() == ("", "")
 
 

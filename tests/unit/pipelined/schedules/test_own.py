@@ -74,7 +74,7 @@ async def schedule(worker):
 def test_a_file_s_classes_are_the_same_however_often_it_is_named(own):
     path = own(CLASSES)
     layout = find(path).layout(Shape(2, 2))
-    assert isinstance(layout, find(path).module.OwnStageMap)
+    assert isinstance(layout, find(path).source.OwnStageMap)
     check(record(find(path), Shape(2, 2)))
 
 

@@ -1,0 +1,103 @@
+"""From numbers by name to what is simulated. An unreadable value is refused; the message names the readable ones.
+
+The names are those of the flags of `python -m pipelined simulate`, with a dash or an underscore.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from collectives import Links
+from pipelined.api.laboratory.names import COSTS, LINK, SIZES, require_names
+from pipelined.api.laboratory.proof import shape_of
+from pipelined.errors import UsageError
+from pipelined.programs.plan import Plan
+from pipelined.schedules.knobs import Value
+from pipelined.schedules.own import SomeSchedule, name_of
+from pipelined.simulation.machine import FREE, Machine
+from pipelined.simulation.workload import Parameters, StageCosts, Workload
+
+PerStage = float | Sequence[float]
+"""One number for every stage, or one for each."""
+FLOAT = 4
+"""Bytes of a parameter."""
+
+
+def plan_of(
+    schedule: SomeSchedule, depth: int | None, microbatches: int | None, width: int, knobs: Mapping[str, Value]
+) -> Plan:
+    """The arrangement. The microbatch's size does not matter here; it is 2 so that it can be halved."""
+    name = name_of(schedule)
+    shape = shape_of(name, depth, microbatches, knobs)
+    return Plan(name, shape.depth, width, 2, shape.microbatches, shape.knobs)
+
+
+def workload_of(costs: Mapping[str, PerStage], memory: Mapping[str, PerStage], depth: int) -> Workload:
+    """The cost of every stage, and parameters of its own.
+
+    Args:
+        costs: seconds by the names of `COSTS`.
+        memory: bytes by the names of `SIZES`.
+    """
+    seconds, sizes = _spread("costs", costs, COSTS, depth), _spread("memory", memory, SIZES, depth)
+    stages, parameters = [], []
+    for stage in range(depth):
+        weights, rest = divmod(int(sizes[stage].pop("parameters", 0)), FLOAT)
+        if rest:
+            fact = f"--memory parameters={FLOAT * weights + rest} are no whole parameters (bytes of each: {FLOAT})"
+            raise UsageError(f"{fact}; give a multiple of {FLOAT}")
+        fields: dict[str, Any] = {name.replace("-", "_"): number for name, number in seconds[stage].items()}
+        fields |= {f"{name}_bytes": int(size) for name, size in sizes[stage].items()}
+        stages.append(StageCosts(**fields))
+        parameters += [Parameters((stage,), weights)] if weights else []
+    return Workload(stages, parameters)
+
+
+def machine_of(
+    links: Mapping[str, float] | None,
+    far: Mapping[str, float] | None,
+    *,
+    node: int = 0,
+    cores: int = 0,
+    interference: float = 0.0,
+    unstated: Links = FREE,
+) -> Machine:
+    """Links, nodes and cores.
+
+    Args:
+        links, far: costs by the names of `LINK`; what is not named is 0.
+        unstated: the links where `links` is empty.
+    """
+    near = link_of("links", links) if links else unstated
+    return Machine(near, link_of("far", far) if far else None, node, cores, interference)
+
+
+def link_of(what: str, costs: Mapping[str, float]) -> Links:
+    """Links from costs by name.
+
+    Raises:
+        UsageError: an unknown name, or a number that is no cost.
+    """
+    require_names(what, costs, LINK)
+    for name, cost in costs.items():
+        if not 0 <= cost < float("inf"):
+            raise UsageError(f"--{what} {name}={cost:g} is no cost; give finite seconds from 0 up")
+    alpha, beta, gamma = (costs.get(name, 0.0) for name in LINK)
+    return Links(alpha, beta, gamma)
+
+
+def _spread(what: str, given: Mapping[str, PerStage], known: Sequence[str], depth: int) -> list[dict[str, float]]:
+    """For each stage its numbers by name; a single one is for every stage.
+
+    Raises:
+        UsageError: an unknown name, or one with neither one number nor one for every stage.
+    """
+    found = {
+        name.replace("_", "-"): list(numbers) if isinstance(numbers, Sequence) else [numbers]
+        for name, numbers in given.items()
+    }
+    require_names(what, found, known)
+    for name, numbers in found.items():
+        if len(numbers) not in (1, depth):
+            fact = f"--{what} has another number of values than stages for {name} (values: {len(numbers)}"
+            raise UsageError(f"{fact}, depth: {depth}); give one, or {depth} with / between them")
+    return [{name: numbers[stage % len(numbers)] for name, numbers in found.items()} for stage in range(depth)]

@@ -1,0 +1,24 @@
+"""The names of costs, sizes and links in the laboratory's arguments and in the commands' flags; nothing is imported."""
+
+from collections.abc import Iterable, Sequence
+
+from pipelined.errors import UsageError
+
+COSTS = ("forward", "backward", "backward-input", "backward-weight", "update")
+"""Seconds of a microbatch in a stage, and of a stage's update."""
+SIZES = ("message", "activation", "pending", "boundary", "parameters")
+"""Bytes of a microbatch in a stage, and of the stage's parameters."""
+LINK = ("alpha", "beta", "gamma")
+"""Seconds of a message, of a byte in it, and of a byte that is added up."""
+
+
+def require_names(what: str, given: Iterable[str], known: Sequence[str], example: str = "1.5") -> None:
+    """Refuse a name that is not among the known.
+
+    Args:
+        what: the flag's name without its dashes, for the message.
+        example: a value of the first known name.
+    """
+    for name in given:
+        if name not in known:
+            raise UsageError(f"--{what} knows no {name!r}; known: {', '.join(known)}, as in {known[0]}={example}")

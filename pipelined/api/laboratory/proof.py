@@ -1,0 +1,209 @@
+"""A schedule, proved and priced at given costs: `pipelined.prove`, and behind it `python -m pipelined schedule`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from pipelined.errors import UsageError
+from pipelined.programs.check import check
+from pipelined.programs.instructions import Program
+from pipelined.programs.overlap import with_sums
+from pipelined.programs.price import Costs, Seconds, price
+from pipelined.programs.record import record
+from pipelined.programs.steady import Steady, steady
+from pipelined.programs.text_drawing import timeline_grid
+from pipelined.programs.timeline import Timed, Timeline
+from pipelined.schedules import Shape, find, knobs_of, own_shape
+from pipelined.schedules.knobs import Value, set_knobs
+from pipelined.schedules.own import SomeSchedule, name_of
+
+if TYPE_CHECKING:
+    from pipelined.api.laboratory.picture import Picture
+
+
+@dataclass(frozen=True, repr=False)
+class Proof:
+    """A schedule that was proved, with its timeline. A notebook shows the picture; `print` shows the grid.
+
+    Args:
+        schedule: its name.
+        shape: depth, microbatches, steps and knobs.
+        program: the instructions of every worker.
+        timeline: when each of them runs.
+        steady: the steady state of a schedule without a flush; None: it has a flush.
+    """
+
+    schedule: str
+    shape: Shape
+    program: Program
+    timeline: Timeline
+    steady: Steady | None
+
+    @property
+    def makespan(self) -> float:
+        """Seconds from the first start to the last end."""
+        return self.timeline.makespan
+
+    @property
+    def bubble_ratio(self) -> float:
+        """The idle share of all workers' time."""
+        return self.timeline.bubble_ratio
+
+    @property
+    def peak_activations(self) -> list[float]:
+        """The most microbatches alive at once on each worker."""
+        return self.timeline.peak_activations
+
+    @property
+    def weight_copies(self) -> list[int]:
+        """Copies of weights on each worker: for each of its stages the versions that it holds."""
+        return self.timeline.weight_copies
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON; the same as `python -m pipelined schedule --json` prints."""
+        timeline, without_flush = self.timeline, {}
+        if self.steady is not None:
+            without_flush = {
+                "steps": self.shape.steps,
+                "staleness": self.steady.staleness,
+                "steady_step": self.steady.step,
+            }
+        return {
+            "schedule": self.schedule,
+            "depth": self.shape.depth,
+            "microbatches": self.shape.microbatches,
+            "workers": [[_plain(timed) for timed in worker] for worker in timeline.computations],
+            "sums": [
+                {"stage": timed.instruction.stage, "worker": worker, "start": timed.start}
+                for worker, sums in enumerate(timeline.sums)
+                for timed in sums
+            ],
+            "makespan": timeline.makespan,
+            "bubble_ratio": timeline.bubble_ratio,
+            "peak_activations": timeline.peak_activations,
+            "weight_copies": timeline.weight_copies,
+            **without_flush,
+        }
+
+    def text(self, columns: int | None = None) -> str:
+        """The grid and its figures.
+
+        Args:
+            columns: fold the rows of the grid to so many characters; None: never.
+        """
+        timeline, held, without_flush = self.timeline, "stages", ""
+        if self.steady is not None:
+            held, delays = "versions", " ".join(map(str, self.steady.staleness))
+            without_flush = f"\nstaleness         {delays} (updates a stage)\nsteady step       {self.steady.step:g} s"
+        peaks = " ".join(f"{peak:g}" for peak in timeline.peak_activations)
+        return (
+            f"{timeline_grid(timeline, columns)}\n\n"
+            f"makespan          {timeline.makespan:g} s\n"
+            f"bubble ratio      {timeline.bubble_ratio:.1%}\n"
+            f"peak activations  {peaks} (microbatches a worker)\n"
+            f"weight copies     {' '.join(map(str, timeline.weight_copies))} ({held} a worker)"
+            f"{without_flush}"
+        )
+
+    def picture(self) -> "Picture":
+        """The timeline as a picture."""
+        from pipelined.api.laboratory.picture import Picture
+        from pipelined.api.laboratory.spans import spans_of
+
+        size = f"D = {self.shape.depth}, N = {self.shape.microbatches}"
+        title = f"{self.schedule}, {size}: makespan {self.makespan:g}, {self.bubble_ratio:.1%} idle"
+        rows = [f"worker {worker}" for worker in range(self.timeline.layout.workers)]
+        return Picture(spans_of(self.timeline), rows, title, "time")
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def _repr_svg_(self) -> str | None:
+        return self.picture()._repr_svg_()
+
+
+def prove(
+    schedule: SomeSchedule,
+    *,
+    depth: int | None = None,
+    microbatches: int | None = None,
+    steps: int = 1,
+    costs: Mapping[str, Seconds] | None = None,
+    mailbox: int | None = None,
+    blocking_sums: bool = False,
+    budget: float | None = None,
+    **knobs: Value,
+) -> Proof:
+    """Prove a schedule for a shape and price it; nothing is trained, and torch is not imported.
+
+    Proved are: every microbatch passes every stage, forward and backward, in order; no deadlock; the memory that is
+    stated; one order of gradient sums on all ranks.
+
+    Args:
+        schedule: a name, the path of a .py file or .csv table, or a class, function or module of your own.
+        depth: the stages of a pipeline; a table knows its own.
+        microbatches: microbatches a step; a table knows its own.
+        steps: steps of a segment, where there is no flush between them.
+        costs: seconds a stage: forward (1), backward (2), backward_input (1), backward_weight (1) and p2p (0); a list
+            has one number for each stage.
+        mailbox: prove it for sends that block while more than this number of messages are not requested.
+        blocking_sums: prove it for gradient sums that block their worker.
+        budget: prove that no worker has more microbatches alive.
+        knobs: further settings that the schedule declares, such as `pipes=4`.
+    Raises:
+        UsageError: the schedule is not correct for this shape, or a setting is impossible.
+    """
+    name = name_of(schedule)
+    found, priced = find(name), costs_of(costs or {})
+    shape = replace(shape_of(name, depth, microbatches, knobs), steps=steps)
+    program = record(found, shape, priced)
+    check(program, mailbox=mailbox, blocking_sums=blocking_sums, budget=budget)
+    timeline = price(with_sums(program, costs=priced), priced)
+    return Proof(
+        name, shape, program, timeline, None if timeline.layout.updates.flushes else steady(found, shape, priced)
+    )
+
+
+def shape_of(name: str, depth: int | None, microbatches: int | None, knobs: Mapping[str, Any]) -> Shape:
+    """The requested shape; a table gives its own depth and microbatches.
+
+    Raises:
+        UsageError: depth or microbatches are missing, or there is no such knob.
+    """
+    own = own_shape(find(name))
+    depth = own.depth if own and depth is None else depth
+    microbatches = own.microbatches if own and microbatches is None else microbatches
+    for flag, value in (("--depth", depth), ("--microbatches", microbatches)):
+        if value is None:
+            raise UsageError(f"{flag} is missing ({name} takes more than one); give {flag} with a number")
+    assert depth is not None and microbatches is not None
+    declared = knobs_of(name)
+    known = [knob.name for knob in declared]
+    for knob in knobs:
+        if knob not in known:
+            raise UsageError(f"unknown setting {knob!r}; {name} has besides depth and microbatches: {', '.join(known)}")
+    return Shape(depth, microbatches, set_knobs(declared, knobs))
+
+
+def costs_of(given: Mapping[str, Seconds]) -> Costs:
+    """The costs of instructions; what is not named keeps its default.
+
+    Raises:
+        UsageError: an unknown name, or work that takes no time. ScheduleError: a number that is no duration.
+    """
+    names = {field.name.replace("_", "-"): field.name for field in fields(Costs)}
+    found: dict[str, Any] = {}
+    for name, seconds in given.items():
+        field = name.replace("_", "-")
+        if field not in names:
+            raise UsageError(f"unknown cost {name!r}; known: {', '.join(names)}, as in forward=1,backward=2")
+        if field != "p2p" and 0 in (seconds if isinstance(seconds, Sequence) else [seconds]):
+            raise UsageError(f"work takes time (the cost {name}=0); give more than 0, only p2p can be free")
+        found[names[field]] = seconds
+    return Costs(**found)
+
+
+def _plain(timed: Timed) -> dict[str, Any]:
+    i = timed.instruction
+    places = {"op": i.op, "stage": i.stage, "microbatch": i.microbatch, "pipe": i.pipe}
+    return {**places, "start": timed.start, "end": timed.end}

@@ -1,0 +1,164 @@
+"""One step of a whole job, simulated: `pipelined.simulate`, and behind it `python -m pipelined simulate`."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from pipelined.api.laboratory.described import PerStage, machine_of, plan_of, workload_of
+from pipelined.api.laboratory.picture import Picture
+from pipelined.api.laboratory.proof import Proof, prove
+from pipelined.api.laboratory.spans import spans_of
+from pipelined.schedules.knobs import Value
+from pipelined.schedules.own import SomeSchedule
+from pipelined.simulation.simulator import Simulated
+from pipelined.simulation.simulator import simulate as simulate_plan
+from pipelined.traces.file import Span
+
+MOST = 16
+"""Lines of a table of ranks or links."""
+
+
+@dataclass(frozen=True, repr=False)
+class Simulation(Simulated):
+    """A simulated step. A notebook shows the picture; `print` shows the ranks and links.
+
+    It is read from the simulation alone; no figure is calculated a second time.
+    """
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON, in seconds and bytes; the same as `python -m pipelined simulate --json` prints."""
+        shape = self.plan.plain()
+        del shape["microbatch"]  # a simulation states the costs of a microbatch, not its size
+        return {
+            **shape,
+            "ranks": self.plan.world_size,
+            "step": self.step_seconds,
+            "makespan": self.makespan,
+            "exposed_sync": self.exposed_sync,
+            "bubble_ratio": self.bubble_ratio,
+            "idle": [self.step_seconds - busy for busy in self.busy],
+            "peak_activations": [peak for group in self.groups for peak in group.peak_activations],
+            "memory": [{**asdict(memory), "total": memory.total} for memory in self.memory],
+            "links": [{"from": s, "to": t, "bytes": n} for (s, t), n in sorted(self.traffic.items())],
+            "sums": [{"stages": s.what, "ranks": s.ranks, "start": s.start, "end": s.end} for s in self.sums],
+        }
+
+    def spans(self) -> Iterator[Span]:
+        """Each rank's instructions, and the sums that it takes part in."""
+        for number, timeline in enumerate(self.groups):
+            yield from spans_of(timeline, self.plan.rank(number, 0))
+        for done in self.sums:
+            for rank in done.ranks:
+                yield Span(rank, "all_reduce", done.name, done.start, done.end, 0)
+
+    def picture(self) -> Picture:
+        """The timeline of every rank as a picture."""
+        plan = self.plan
+        size = f"D = {plan.depth}, N = {plan.microbatches}, W = {plan.width}"
+        title = f"{plan.schedule}, {size}: step {self.step_seconds:g} s, {self.bubble_ratio:.1%} idle"
+        return Picture(list(self.spans()), [f"rank {rank}" for rank in range(plan.world_size)], title, "time (s)")
+
+    def __repr__(self) -> str:
+        plan, step = self.plan, self.step_seconds
+        size = f"D = {plan.depth}, N = {plan.microbatches}, W = {plan.width}"
+        lines = [f"{plan.schedule}, {size}: {plan.world_size} ranks", f"step           {step:g} s"]
+        if plan.flushes:
+            idle = f"{self.bubble_ratio:.1%} of the ranks' time until then idle"
+            lines.append(f"last backward  {self.makespan:g} s, {idle}")
+            lines.append(f"gradient sums  {len(self.sums)}, exposed for {self.exposed_sync:g} s after it")
+        else:
+            lines.append(f"no flush       one of many steps, {self.bubble_ratio:.1%} of the ranks' time idle")
+            lines.append(f"updates        {plan.updates_a_step} a step, by gradients of older weights: not exact")
+        lines += ["", *_ranks(self)]
+        return "\n".join([*lines, "", *_links(self)] if self.traffic else lines)
+
+    def _repr_svg_(self) -> str | None:
+        return self.picture()._repr_svg_()
+
+
+def simulate(
+    schedule: SomeSchedule,
+    *,
+    depth: int | None = None,
+    microbatches: int | None = None,
+    width: int = 1,
+    costs: Mapping[str, PerStage] | None = None,
+    memory: Mapping[str, PerStage] | None = None,
+    links: Mapping[str, float] | None = None,
+    far: Mapping[str, float] | None = None,
+    node: int = 0,
+    cores: int = 0,
+    interference: float = 0.0,
+    recompute: bool = False,
+    sync: str = "gap",
+    all_reduce: str = "rabenseifner",
+    **knobs: Value,
+) -> Simulation:
+    """Simulate one step of a whole job on a machine of your choice; nothing is trained.
+
+    Args:
+        schedule: a name, the path of a .py file or .csv table, or a class, function or module of your own.
+        depth: the stages of a pipeline; a table knows its own.
+        microbatches: microbatches a step; a table knows its own.
+        width: pipeline groups side by side.
+        costs: seconds a stage: forward (1), backward (2), backward_input, backward_weight and update; a list has one
+            number for each stage.
+        memory: bytes a stage: message (sent on for a microbatch), activation (kept of it), pending (kept between the
+            halves of its backward), boundary (kept with `recompute`) and parameters; 0 where not given.
+        links: links between ranks: alpha (seconds a message), beta (seconds a byte), gamma (seconds to add up a byte).
+        far: links between nodes, if they differ.
+        node: ranks a node; 0: all on one.
+        cores: cores that the ranks share; 0: one each.
+        interference: share of computing lost while a sum is under way.
+        recompute: run each forward again before its backward.
+        sync: begin a gradient sum at once ("eager"), only before a gap ("gap"), or at the end ("after").
+        all_reduce: the algorithm of the sums.
+        knobs: further settings that the schedule declares, such as `pipes=4`.
+    Raises:
+        UsageError: a setting is impossible; the message names those that are possible.
+    """
+    plan = plan_of(schedule, depth, microbatches, width, knobs)
+    workload, machine = (
+        workload_of(costs or {}, memory or {}, plan.depth),
+        machine_of(links, far, node=node, cores=cores, interference=interference),
+    )
+    done = simulate_plan(plan, workload, machine, sync=sync, recompute=recompute, all_reduce=all_reduce)
+    return Simulation(*(getattr(done, field.name) for field in fields(done)))
+
+
+def draw(what: SomeSchedule | Proof | Simulation, **settings: Any) -> Picture:
+    """The picture of a proof or a simulation, or of a schedule that is proved first; it needs matplotlib.
+
+    Args:
+        settings: for a schedule, those of `prove`: depth, microbatches, costs, ...
+    Raises:
+        UsageError: as `prove`.
+    """
+    if isinstance(what, Proof | Simulation):
+        return what.picture()
+    return prove(what, **settings).picture()
+
+
+def _ranks(simulated: Simulation) -> Iterator[str]:
+    plan = simulated.plan
+    peaks = [peak for group in simulated.groups for peak in group.peak_activations]
+    yield f"{'rank':>6}{'stages':>12}{'idle':>8}{'live':>6}{'state':>12}{'activations':>13}"
+    for rank, (busy, live, memory) in enumerate(zip(simulated.busy, peaks, simulated.memory, strict=True)):
+        if rank == MOST:
+            yield f"… and {plan.world_size - MOST} more ranks; --json has them all"
+            break
+        stages, idle = ",".join(map(str, plan.stages_of(rank))), 1 - busy / simulated.step_seconds
+        yield f"{rank:>6}{stages:>12}{idle:>8.1%}{live:>6g}{_bytes(memory.state):>12}{_bytes(memory.activations):>13}"
+
+
+def _links(simulated: Simulation) -> Iterator[str]:
+    busiest = sorted(simulated.traffic.items(), key=lambda link: (-link[1], link[0]))
+    yield f"links: {len(busiest)}, {_bytes(sum(simulated.traffic.values()))} in all; the busiest"
+    for (source, target), nbytes in busiest[:MOST]:
+        yield f"{source:>6} -> {target:<6}{_bytes(nbytes):>12}"
+
+
+def _bytes(number: float) -> str:
+    """In the largest unit that leaves at least one."""
+    power = min(3, max(0, (int(number).bit_length() - 1) // 10))
+    return f"{number / (1 << 10 * power):,.4g} {('B', 'KiB', 'MiB', 'GiB')[power]}"

@@ -1,0 +1,140 @@
+"""The laboratory from Python: the answers of the commands, and schedules that are given as classes and functions."""
+
+import json
+
+import pytest
+
+import pipelined as pp
+from pipelined.__main__ import main
+from pipelined.schedules import find
+from pipelined.schedules.shapes import one_pipe
+
+
+async def one_after_the_other(worker):
+    """A schedule as a function alone: each microbatch forward and backward before the next."""
+    for _ in worker.layout.microbatches[0]:
+        await worker.forward(0)
+        await worker.backward(0)
+
+
+class AllForwards:
+    """A schedule as a class: all forwards, then all backwards."""
+
+    KNOBS = (pp.Knob("rounds", 1, "how often", least=1),)
+
+    def layout(self, shape):
+        return one_pipe("AllForwards", shape)
+
+    async def schedule(self, worker):
+        for verb in (worker.forward, worker.backward):
+            for _ in worker.layout.microbatches[0]:
+                await verb(0)
+
+
+class WithoutSchedule:
+    def layout(self, shape):
+        return one_pipe("WithoutSchedule", shape)
+
+
+def told(capsys, *words):
+    assert main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def as_json(result):
+    return json.loads(json.dumps(result.to_dict()))
+
+
+def test_a_proof_is_what_the_command_prints(capsys):
+    words = ["schedule", "chimera", "--depth", "4", "--microbatches", "8", "--pipes", "4", "--costs", "backward=3"]
+    proof = pp.prove("chimera", depth=4, microbatches=8, pipes=4, costs={"backward": 3})
+    assert as_json(proof) == told(capsys, *words)
+    assert main(words) == 0 and capsys.readouterr().out == f"{proof}\n"
+
+
+def test_a_proof_without_a_flush_is_what_the_command_prints(capsys):
+    words = ["schedule", "pipedream", "--depth", "2", "--microbatches", "2", "--steps", "3"]
+    assert as_json(pp.prove("pipedream", depth=2, microbatches=2, steps=3)) == told(capsys, *words)
+
+
+def test_a_simulation_is_what_the_command_prints(capsys):
+    words = [
+        "simulate",
+        "zb_h1",
+        "--depth",
+        "2",
+        "--microbatches",
+        "4",
+        "--width",
+        "2",
+        "--links",
+        "alpha=0.1,beta=1e-3",
+    ]
+    words += [
+        "--costs",
+        "forward=1/2,backward=2/4,update=0.5",
+        "--memory",
+        "parameters=1K,activation=64/32",
+        "--recompute",
+    ]
+    simulation = pp.simulate(
+        "zb_h1",
+        depth=2,
+        microbatches=4,
+        width=2,
+        links={"alpha": 0.1, "beta": 1e-3},
+        costs={"forward": [1, 2], "backward": [2, 4], "update": 0.5},
+        memory={"parameters": 1024, "activation": [64, 32]},
+        recompute=True,
+    )
+    assert as_json(simulation) == told(capsys, *words)
+    assert main(words) == 0 and capsys.readouterr().out == f"{simulation}\n"
+
+
+def test_gpipe_s_closed_form():
+    assert pp.prove("gpipe", depth=4, microbatches=6, costs={"forward": 1, "backward": 2}).makespan == (6 + 4 - 1) * 3
+    assert pp.simulate("gpipe", depth=4, microbatches=6).makespan == (6 + 4 - 1) * 3
+
+
+def test_a_function_and_a_class_are_schedules():
+    alone = pp.prove(one_after_the_other, depth=2, microbatches=3)
+    assert alone.makespan == 3 * 2 * 3 and alone.peak_activations == [1, 1]
+    own, known = pp.prove(AllForwards, depth=4, microbatches=6), pp.prove("gpipe", depth=4, microbatches=6)
+    assert own.timeline.workers == known.timeline.workers
+    assert pp.simulate(AllForwards, depth=4, microbatches=6).step_seconds == known.makespan
+
+
+def test_a_schedule_given_as_a_class_is_found_again_under_its_name(capsys):
+    proof = pp.prove(AllForwards, depth=2, microbatches=2, rounds=2)
+    assert proof.schedule == f"{__name__}:AllForwards" and find(proof.schedule).__name__ == proof.schedule
+    words = ["schedule", proof.schedule, "--depth", "2", "--microbatches", "2", "--rounds", "2"]
+    assert as_json(proof) == told(capsys, *words)
+
+
+def test_a_picture_shows_and_saves(tmp_path):
+    proof = pp.prove("one_f_one_b", depth=2, microbatches=2)
+    assert proof._repr_svg_().startswith("<?xml") and "makespan 9" in repr(pp.draw(proof))
+    pp.draw(pp.simulate("gpipe", depth=2, microbatches=2)).save(tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(pp.UsageError, match=r"a\.pdf; name a file that ends in \.svg or \.png"):
+        pp.draw("gpipe", depth=2, microbatches=2).save(tmp_path / "a.pdf")
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: pp.prove("gpip", depth=2, microbatches=2), "unknown schedule 'gpip'"),
+        (lambda: pp.prove("gpipe", depth=2), "--microbatches is missing"),
+        (lambda: pp.prove("gpipe", depth=2, microbatches=2, pipe=2), "unknown setting 'pipe'; gpipe has besides"),
+        (lambda: pp.prove("gpipe", depth=2, microbatches=2, costs={"forwards": 1}), "unknown cost 'forwards'"),
+        (lambda: pp.prove("gpipe", depth=2, microbatches=2, costs={"forward": [1, 0]}), "work takes time"),
+        (lambda: pp.prove(WithoutSchedule, depth=2, microbatches=2), "it lacks schedule"),
+        (lambda: pp.prove(AllForwards(), depth=2, microbatches=2), "is no schedule; give its name, a class, or"),
+        (lambda: pp.prove(lambda worker: None, depth=2, microbatches=2), "define it at the top of a module"),
+        (lambda: pp.simulate("gpipe", depth=2, microbatches=2, links={"a": 1}), "--links knows no 'a'"),
+        (lambda: pp.simulate("gpipe", depth=2, microbatches=2, memory={"message": [1, 2, 3]}), "values: 3, depth: 2"),
+    ],
+)
+def test_a_mistake_is_one_exception_with_a_remedy(call, message):
+    with pytest.raises(pp.UsageError, match=message):
+        call()
