@@ -131,6 +131,7 @@ def resolve(config: Config, world_size: int | None, model: ModelConfig | None = 
         fact = f"--clip {config.clip:g} does not go with {plan.schedule}: {UNCLIPPED}"
         raise UsageError(f"{fact}; leave --clip out, or use a schedule with a flush")
     if planned:
+        plan = replace(plan, costs=planned.plan.costs)
         return Job(config, model, sequence, plan, f"{config.plan}: {planned.why}", planned.step_s)
     return Job(config, model, sequence, plan, reason)
 

@@ -13,6 +13,7 @@ from pipelined.planner.candidates import Candidate, candidates, data_parallel
 from pipelined.planner.costs import ModelCosts, priced
 from pipelined.planner.planned_model import PlannedModel
 from pipelined.programs.plan import Plan
+from pipelined.simulation.job import with_costs
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.simulator import Simulated, simulate
 from pipelined.simulation.workload import Workload
@@ -77,10 +78,11 @@ class Question:
         return "auto" if self.model.all_reduce == "native" else self.model.all_reduce
 
     def simulate(self, candidate: Candidate) -> Outcome:
-        """Simulate one step of a candidate."""
-        plan, again = candidate.plan, candidate.recompute
-        workload = self.workload(plan)
-        return Outcome(candidate, simulate(plan, workload, self.machine, recompute=again, all_reduce=self.all_reduce))
+        """Simulate one step of a candidate; the plan of the outcome has the costs, so that training sums as here."""
+        again, workload = candidate.recompute, self.workload(candidate.plan)
+        plan = with_costs(candidate.plan, workload, self.machine, again)
+        simulated = simulate(plan, workload, self.machine, recompute=again, all_reduce=self.all_reduce)
+        return Outcome(Candidate(plan, again), simulated)
 
     def workload(self, plan: Plan) -> Workload:
         """The workload of a plan."""

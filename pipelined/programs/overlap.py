@@ -14,7 +14,8 @@ from pipelined.programs.timeline import Timed
 
 SYNCS = ("eager", "gap", "after")
 """When a stage's gradient sum starts: after its last backward; there only if an idle gap follows; after the flush."""
-SHORTEST = 1e-9  # the shortest gap, as a share of the makespan; less is rounding
+SHORTEST = 0.1
+"""The shortest gap that counts, in mean computations of its worker; less is within the error of measured costs."""
 
 
 def with_sums(program: Program, sync: str = "gap", costs: Costs = DEFAULT_COSTS) -> Program:
@@ -35,8 +36,7 @@ def with_sums(program: Program, sync: str = "gap", costs: Costs = DEFAULT_COSTS)
         return program
     early: list[Collection[int]] = [layout.stages_of(w) if sync == "eager" else () for w in range(layout.workers)]
     if sync == "gap":
-        timeline = price(program, costs)
-        early = [_before_last_gap(worker, SHORTEST * timeline.makespan) for worker in timeline.workers]
+        early = [_before_last_gap(worker) for worker in price(program, costs).workers]
     workers = [
         tuple(_placed(instructions, layout.stages_of(worker), early[worker]))
         for worker, instructions in enumerate(program.workers)
@@ -61,9 +61,10 @@ def _placed(instructions: Sequence[Instruction], held: Sequence[int], early: Col
     yield from map(gradient_sum, sorted(missing.difference(behind.values())))
 
 
-def _before_last_gap(worker: Sequence[Timed], shortest: float) -> set[int]:
+def _before_last_gap(worker: Sequence[Timed]) -> set[int]:
     """The stages with no computation on this worker after its last gap."""
     computed = [timed for timed in worker if timed.instruction.computes]
+    shortest = SHORTEST * sum(timed.end - timed.start for timed in computed) / max(1, len(computed))
     gaps = [at for at in range(1, len(computed)) if computed[at].start - computed[at - 1].end > shortest]
     if not gaps:
         return set()

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from pipelined.errors import UsageError
+from pipelined.programs.price import DEFAULT_COSTS, Costs
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules import SCALE, Shape, StageMap, find, knobs_of
 from pipelined.schedules.knobs import Value, set_knobs
@@ -40,6 +41,8 @@ class Plan:
         microbatches: microbatches of a group per step, N.
         knobs: the schedule's further settings by name (see `schedules.knobs`); those that are missing, or that have
             their default, are left out.
+        costs: the costs that determine the idle gaps in which gradient sums start (see `programs.overlap`). They change
+            no result of training, so plans that differ in them alone are equal.
     """
 
     schedule: str
@@ -48,6 +51,7 @@ class Plan:
     microbatch: int
     microbatches: int
     knobs: Mapping[str, Value] = field(default_factory=dict, hash=False)
+    costs: Costs = field(default=DEFAULT_COSTS, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "knobs", set_knobs(knobs_of(self.schedule), self.knobs))
@@ -63,7 +67,7 @@ class Plan:
             raise PlanError(f"{fact}{self.microbatches}); use a multiple of {every}")
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> "Plan":
+    def of(cls, document: Mapping[str, Any]) -> "Plan":
         """A plan from the JSON of `plain`, read from a file or sent by a peer. A missing knob has its default.
 
         The schedule's code is run, so let `require_known` check its name first.
@@ -72,18 +76,21 @@ class Plan:
             KeyError, TypeError, ValueError: a field is missing, of another type, or a size is too large.
             PlanError, ScheduleError: the schedule refuses the plan.
         """
-        sizes = {name: told[name] for name in SIZES}
+        sizes = {name: document[name] for name in SIZES}
         for name, value in sizes.items():
             if type(value) is not int:
                 raise TypeError(f"{name} is {value!r} and should be of type int")
-        knobs = {knob.name: told.get(knob.name, knob.default) for knob in knobs_of(told["schedule"])}
+        knobs = {knob.name: document.get(knob.name, knob.default) for knob in knobs_of(document["schedule"])}
         require_possible({**sizes, **knobs})
-        return cls(told["schedule"], **sizes, knobs=knobs)
+        costs = Costs.parse(document["costs"], sizes["depth"]) if "costs" in document else DEFAULT_COSTS
+        return cls(document["schedule"], **sizes, knobs=knobs, costs=costs)
 
     def plain(self) -> dict[str, Any]:
-        """The plan as flat JSON: the schedule, the sizes, and every knob with its value."""
+        """The plan as flat JSON: the schedule, the sizes, every knob with its value, and costs that are not default."""
         sizes = {name: getattr(self, name) for name in SIZES}
-        return {"schedule": self.schedule, **sizes, **{knob.name: knob.of(self) for knob in knobs_of(self.schedule)}}
+        knobs = {knob.name: knob.of(self) for knob in knobs_of(self.schedule)}
+        costs = {} if self.costs == DEFAULT_COSTS else {"costs": self.costs.plain()}
+        return {"schedule": self.schedule, **sizes, **knobs, **costs}
 
     @cached_property
     def layout(self) -> StageMap:

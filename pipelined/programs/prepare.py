@@ -37,7 +37,7 @@ def prepare(plan: Plan, worker: int) -> Prepared:
 
 
 def prepare_group(plan: Plan, sync: str = "gap") -> list[Prepared]:
-    """As `prepare`, for every worker of a group.
+    """As `prepare`, for every worker of a group; the plan's costs determine the gaps.
 
     Args:
         sync: where gradient sums are put, one of `overlap.SYNCS`.
@@ -45,4 +45,4 @@ def prepare_group(plan: Plan, sync: str = "gap") -> list[Prepared]:
     schedule = find(plan.schedule)
     program = record(schedule, plan.proof_shape)
     check(program)
-    return [Prepared(schedule, instructions) for instructions in with_sums(program, sync).workers]
+    return [Prepared(schedule, instructions) for instructions in with_sums(program, sync, plan.costs).workers]

@@ -12,7 +12,8 @@ import asyncio
 import math
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from pipelined.aio.clock import Deadlock, VirtualClock, run_virtual
 from pipelined.programs.instructions import OPS, Program, Token
@@ -51,6 +52,27 @@ class Costs:
             fact = f"no {OPS[op].replace('_', '-')} cost for stage {stage} (stages with a cost: {len(seconds)})"
             raise ScheduleError(f"{fact}; give one number, or one for each stage")
         return float(seconds[stage])
+
+    def plain(self) -> dict[str, Any]:
+        """The same as JSON."""
+        return asdict(self)
+
+    @classmethod
+    def parse(cls, document: Any, depth: int) -> "Costs":
+        """Costs from the JSON of `plain`, which may be damaged.
+
+        Raises:
+            TypeError: a field is missing, unknown, or no number and no list of one number for each of `depth` stages.
+            ScheduleError: a number is no duration.
+        """
+        names = {field.name for field in fields(cls)}
+        if type(document) is not dict or set(document) != names:
+            raise TypeError(f"costs is {document!r} and should have {', '.join(sorted(names))}")
+        for name, value in document.items():
+            every = value if type(value) is list and name != "p2p" else [value] * depth
+            if len(every) != depth or any(type(seconds) not in (int, float) for seconds in every):
+                raise TypeError(f"the cost {name} is {value!r} and should be one number, or one for each stage")
+        return cls(**document)
 
 
 DEFAULT_COSTS = Costs()

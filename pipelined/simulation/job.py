@@ -1,13 +1,14 @@
 """The description of a simulated step, with its checks: plan, workload, machine, start of sums, all-reduce."""
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, replace
 
 from collectives.all_reduce import algorithms, known
 from pipelined.errors import UsageError
-from pipelined.programs.instructions import Instruction
+from pipelined.programs.instructions import OPS, Instruction
 from pipelined.programs.overlap import SYNCS
 from pipelined.programs.plan import Plan
+from pipelined.programs.price import Costs
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.traffic import totals_bytes
 from pipelined.simulation.workload import Workload
@@ -19,6 +20,8 @@ STEP_TOTALS = "ledger"
 @dataclass(frozen=True)
 class Job:
     """A step to simulate; the arguments are those of `simulator.simulate`.
+
+    Its gradient sums stand where the plan's own costs have gaps. `costs` are those that the job itself would give.
 
     Raises:
         UsageError: an unknown name, an algorithm without a closed form, or costs for another number of stages.
@@ -77,6 +80,29 @@ class Job:
         sums[STEP_TOTALS] = everyone, self._all_reduce("auto", everyone, totals_bytes(plan, self.workload))
         return sums
 
+    @property
+    def costs(self) -> Costs:
+        """The seconds of each instruction, and those of the longest message between neighbours."""
+        each = {
+            field: [stage.seconds(op, self.recompute) for stage in self.workload.stages] for op, field in OPS.items()
+        }
+        return Costs(**each, p2p=max(self._hops(), default=0.0))
+
+    def _hops(self) -> Iterator[float]:
+        """The seconds of a message over each boundary between two ranks of a group."""
+        plan = self.plan
+        for pipe in range(plan.layout.pipes):
+            for stage in range(plan.depth - 1):
+                ends = plan.holder(0, pipe, stage), plan.holder(0, pipe, stage + 1)
+                if ends[0] != ends[1]:
+                    link = self.machine.link(*ends)
+                    yield self.coding(stage) + link.alpha + self.message_bytes(stage) * link.beta
+
     def _all_reduce(self, algorithm: str, ranks: tuple[int, ...], nbytes: int) -> float:
         links = self.machine.links(ranks)
         return known(algorithm).cost(len(ranks), nbytes, links.alpha, links.beta, links.gamma)
+
+
+def with_costs(plan: Plan, workload: Workload, machine: Machine, recompute: bool = False) -> Plan:
+    """The plan with the costs of this workload on this machine, by which it then places its gradient sums."""
+    return replace(plan, costs=Job(plan, workload, machine, "gap", recompute, "auto").costs) if plan.flushes else plan

@@ -94,7 +94,7 @@ def simulate(
         workload: costs and parameters of `plan.depth` stages.
         machine: the machine; None: free messages and a core per rank.
         sync: when a stage's gradient sum starts: after its last backward ("eager"), there only if an idle gap follows
-            ("gap"), or after the flush ("after").
+            at the plan's own costs ("gap"; `job.with_costs` sets them), or after the flush ("after").
         recompute: keep only the input and output of a stage, and run its forward again before its backward.
         all_reduce: the algorithm of gradient sums; it must have a closed form.
     Raises:

@@ -10,6 +10,7 @@ from pipelined.api.laboratory.proof import Proof, prove
 from pipelined.api.laboratory.spans import spans_of
 from pipelined.schedules.knobs import Value
 from pipelined.schedules.own import SomeSchedule
+from pipelined.simulation.job import with_costs
 from pipelined.simulation.simulator import Simulated
 from pipelined.simulation.simulator import simulate as simulate_plan
 from pipelined.traces.file import Span
@@ -27,8 +28,8 @@ class Simulation(Simulated):
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON, in seconds and bytes; the same as `python -m pipelined simulate --json` prints."""
-        shape = self.plan.plain()
-        del shape["microbatch"]  # a simulation states the costs of a microbatch, not its size
+        stated = ("microbatch", "costs")  # a simulation states the costs of a microbatch, not its size
+        shape = {name: value for name, value in self.plan.plain().items() if name not in stated}
         return {
             **shape,
             "ranks": self.plan.world_size,
@@ -122,6 +123,7 @@ def simulate(
         workload_of(costs or {}, memory or {}, plan.depth),
         machine_of(links, far, node=node, cores=cores, interference=interference),
     )
+    plan = with_costs(plan, workload, machine, recompute)
     done = simulate_plan(plan, workload, machine, sync=sync, recompute=recompute, all_reduce=all_reduce)
     return Simulation(*(getattr(done, field.name) for field in fields(done)))
 

@@ -10,8 +10,10 @@ from apps.gpt2.report import drifted
 from pipelined.errors import UsageError
 from pipelined.planner import PlanFile, write_plan
 from pipelined.programs.plan import Plan
+from pipelined.programs.price import Costs
 
-PLAN = Plan("one_f_one_b", 3, 2, 4, 6)
+COSTS = Costs(1.0, [2.0, 3.0, 2.5])
+PLAN = Plan("one_f_one_b", 3, 2, 4, 6, costs=COSTS)
 
 
 @pytest.fixture
@@ -25,6 +27,7 @@ def path(tmp_path):
 def test_the_plan_is_run_as_it_is_written(path):
     job = resolve(Config(plan=path), 6)
     assert (job.plan, job.config.recompute, job.expected_s) == (PLAN, True, 0.5)
+    assert job.plan.costs == COSTS, "they do not count where plans are compared"
     assert job.reason == f"{path}: so"
 
 

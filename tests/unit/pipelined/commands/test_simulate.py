@@ -99,3 +99,14 @@ def test_what_cannot_be_is_refused_in_one_line_and_nothing_printed(flags, messag
     assert main([*CHIMERA, flags]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and message in err
+
+
+def test_gaps_for_sums_are_those_of_the_stated_costs(capsys):
+    """Chimera, section 3.2: with B > F stage 3 has a gap behind its last backward; a slow stage 0 closes it."""
+
+    def is_early(costs):
+        step = json.loads(told(capsys, f"--costs={costs}", "--memory=parameters=8", "--json"))
+        (start,) = (done["start"] for done in step["sums"] if done["stages"] == [3])
+        return start < step["makespan"]
+
+    assert is_early("forward=1,backward=2") and not is_early("backward=9/1/1/1")

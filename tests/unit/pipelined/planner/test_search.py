@@ -11,6 +11,7 @@ from pipelined.errors import UsageError
 from pipelined.planner import Question, Stated, search
 from pipelined.planner.bounds import least_bytes, least_seconds
 from pipelined.planner.candidates import candidates
+from pipelined.programs.plan import Plan
 from pipelined.simulation.machine import Machine
 from tests.unit.pipelined.planner.toys import Toy
 
@@ -100,3 +101,13 @@ def test_recomputation_is_chosen_where_nothing_else_fits():
 def test_too_little_memory_for_anything_is_refused_with_what_it_takes():
     with pytest.raises(UsageError, match=r"no plan fits the memory \(limit: 0.0 MiB a rank, the least"):
         search(question(Toy(), 4, limit=100))
+
+
+def test_a_plan_takes_the_costs_along_by_which_its_sums_were_placed():
+    """With B sequences a stage of two layers takes 0.25 + 2 B s; a message has 16 B bytes of 1 ms, and 0.1 s."""
+    asked = question(Toy(fixed={"schedule": "chimera", "depth": 2, "pipes": 2, "scale": "direct"}), ranks=2)
+    plan = search(asked).chosen.candidate.plan
+    size = plan.microbatch
+    assert plan.costs.forward == [pytest.approx(0.25 + 2 * size)] * 2
+    assert plan.costs.p2p == pytest.approx(0.1 + 16e-3 * size)
+    assert Plan.of(plan.plain()).costs == plan.costs

@@ -6,6 +6,8 @@ import pytest
 
 from pipelined.programs.instructions import Instruction, Program, gradient_sum
 from pipelined.programs.overlap import SYNCS, with_sums
+from pipelined.programs.plan import Plan
+from pipelined.programs.prepare import prepare_group
 from pipelined.programs.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.schedules import Shape, find, known
@@ -112,3 +114,22 @@ def test_sums_that_the_schedule_placed_stay():
     for sync in SYNCS:
         assert with_sums(placed, sync).workers[0] == (*mine, Instruction("S", -1, 0, -1))
         assert with_sums(placed, sync).workers[1:] == with_sums(whole, sync).workers[1:]
+
+
+@pytest.mark.parametrize("microbatches", [4, 8, 12])
+def test_errors_of_measured_costs_are_no_gaps(microbatches):
+    """Stages that are measured 3 % apart give the gaps of equal stages."""
+    whole = program(4, microbatches)
+    measured = Costs([1.0, 0.98, 1.01, 0.99], [1.97, 2.02, 2.0, 2.03], p2p=0.01)
+    assert early(with_sums(whole, "gap", measured)) == {(0, 3), (3, 3)}
+
+
+def test_a_plan_s_own_costs_decide_where_its_sums_stand():
+    plan = Plan("chimera", 4, 1, 2, 4)
+    for costs, expected in [
+        (Costs(), {(0, 3), (3, 3)}),
+        (Costs(1, 2, p2p=0.5), {(0, 3), (1, 2), (2, 2), (3, 3)}),
+        (Costs(1, [9, 1, 1, 1]), set()),
+    ]:
+        prepared = prepare_group(replace(plan, costs=costs))
+        assert early(Program(plan.layout, tuple(one.instructions for one in prepared))) == expected

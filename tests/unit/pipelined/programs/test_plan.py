@@ -1,8 +1,13 @@
-"""Who does what in the whole job."""
+"""A plan: the ranks of each stage, the numbers of microbatches, and the plan as JSON."""
+
+import json
+from dataclasses import replace
 
 import pytest
 
 from pipelined.programs.plan import Plan, PlanError
+from pipelined.programs.price import Costs
+from pipelined.schedules import ScheduleError
 
 
 def test_replicas_of_a_stage_span_pipes_and_groups():
@@ -55,3 +60,31 @@ def test_segments_without_a_flush_end_at_every_multiple_of_the_numbers_given():
         done = plan.segment(done, 60, 9, 4).stop
         drains.append(done)
     assert drains == [number for number in range(1, 61) if not number % 9 or not number % 4 or number == 60]
+
+
+COSTS = Costs(1.0, [1.5, 2.5], 0.75, [0.5, 1.0], p2p=0.125)
+
+
+def test_costs_that_are_not_default_travel_with_the_plan_and_make_it_no_other():
+    plan = Plan("gpipe", 2, 1, 1, 4)
+    measured = replace(plan, costs=COSTS)
+    assert measured == plan and hash(measured) == hash(plan)
+    assert "costs" not in plan.plain()
+    assert Plan.of(json.loads(json.dumps(measured.plain()))).costs == COSTS
+
+
+@pytest.mark.parametrize(
+    "costs, message",
+    [
+        (7, "costs is 7"),
+        ({"forward": 1.0}, "should have backward, backward_input"),
+        ({**COSTS.plain(), "forward": [1.0]}, r"cost forward is \[1.0\]"),
+        ({**COSTS.plain(), "forward": "ab"}, "cost forward is 'ab'"),
+        ({**COSTS.plain(), "p2p": [1.0, 1.0]}, "cost p2p"),
+        ({**COSTS.plain(), "backward": [1.0, -1.0]}, "backward=-1.0 is no duration"),
+        ({**COSTS.plain(), "backward": [1.0, float("nan")]}, "backward=nan is no duration"),
+    ],
+)
+def test_damaged_costs_of_a_plan_are_refused(costs, message):
+    with pytest.raises((TypeError, ScheduleError), match=message):
+        Plan.of({**Plan("gpipe", 2, 1, 1, 4).plain(), "costs": costs})

@@ -11,10 +11,11 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.schedules import find
+from pipelined.simulation.job import with_costs
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.simulator import simulate
 from pipelined.simulation.traffic import totals_bytes
-from pipelined.simulation.workload import StageCosts, Workload
+from pipelined.simulation.workload import Parameters, StageCosts, Workload
 
 NAMES = ("chimera", "dualpipe", "gems", "gpipe", "interleaved", "one_f_one_b", "zb_h1", "zb_v")
 
@@ -175,3 +176,27 @@ def test_many_ranks_are_all_there():
 def test_what_cannot_be_simulated_is_refused_with_the_remedy(plan, sync, all_reduce, message):
     with pytest.raises(UsageError, match=message):
         simulate(plan, Workload.even(2, StageCosts()), sync=sync, all_reduce=all_reduce)
+
+
+def test_sums_stand_in_the_gaps_of_the_plan_s_own_costs():
+    """A slow first stage leaves no gap behind stage 3's last backward, so its sum follows the flush."""
+    plan, stages = Plan("chimera", 4, 1, 1, 4), [StageCosts(backward=seconds) for seconds in (9, 1, 1, 1)]
+    workload, machine = Workload(stages, [Parameters((stage,), 8) for stage in range(4)]), Machine()
+    itself = with_costs(plan, workload, machine)
+    assert itself.costs == Costs([1.0] * 4, [9, 1, 1, 1], [4.5, 0.5, 0.5, 0.5], [4.5, 0.5, 0.5, 0.5])
+
+    def is_early(plan):
+        found = simulate(plan, workload, machine)
+        (start,) = (done.start for done in found.sums if done.what == (3,))
+        return start < found.makespan
+
+    assert is_early(plan) and not is_early(itself)
+
+
+def test_the_costs_of_a_job_have_its_longest_message_and_recomputation():
+    """Stage 0 to 1 takes 1 s in a codec, 2 s and 8 bytes of 0.5 s; 1 to 2 has no codec and 2 bytes; halves pay half."""
+    stages = [StageCosts(message_bytes=8, coding=1), StageCosts(message_bytes=2, again=0.5), StageCosts()]
+    costs = with_costs(Plan("gpipe", 3, 1, 2, 4), Workload(stages), Machine(Links(2, 0.5, 0)), True).costs
+    assert costs == Costs([1.0] * 3, [3.0, 2.5, 3.0], [2.0, 1.5, 2.0], [1.0] * 3, p2p=7.0)
+    alone = with_costs(Plan("gpipe", 1, 2, 1, 4), Workload(stages[:1]), Machine(Links(2, 0.5, 0)))
+    assert alone.costs.p2p == 0.0
