@@ -22,9 +22,10 @@ from pipelined.membership.client import Node
 from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.peer.all_reduce import AllReduce
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.protocol.rounds import PartTotal, SendPart
 from pipelined.swarm.stages.stage import Microbatch, Passed
 from transports import Block, new_event_loop
-from transports.rpc import Request, open_endpoint
+from transports.rpc import Party, open_endpoint
 
 Task = dict[str, Any]
 
@@ -70,16 +71,16 @@ class Wide:
 
 def die_in(pieces: int) -> None:
     """Let this process end as another member brings it the n-th piece of a sum."""
-    left, original = [pieces], AllReduce.take
+    left, original = [pieces], AllReduce.receive_part
 
-    async def take(self: AllReduce, request: Request) -> Any:
+    async def receive_part(self: AllReduce, request: SendPart, sender: Party) -> PartTotal:
         left[0] -= 1
         if left[0] == 0:
             print("struck", flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
-        return await original(self, request)
+        return await original(self, request, sender)
 
-    AllReduce.take = take
+    AllReduce.receive_part = receive_part
 
 
 def rules_of(task: Task) -> Rules:

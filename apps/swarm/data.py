@@ -45,7 +45,8 @@ class MicrobatchFeed:
         if which.step < 0 or not 0 <= which.index < step + held_out:
             fact = f"step: {which.step}, index: {which.index}, microbatches: {step}, of validation data: {held_out}"
             raise ValueError(f"there is no such microbatch ({fact})")
-        inputs, labels = batches.rows(*which) if which.index < step else self._window(which.index - step)
+        number = which.index - step
+        inputs, labels = batches.rows(which.step, which.index) if number < 0 else self._window(number)
         return (np.ascontiguousarray(inputs),), (np.ascontiguousarray(labels),)
 
     def _window(self, number: int) -> Rows:

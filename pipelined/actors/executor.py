@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from os import sched_getaffinity
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pipelined.aio.clock import Clock, RealClock
 from transports import Transport
@@ -17,6 +17,15 @@ from transports import Transport
 T = TypeVar("T")
 PATIENCE_S = 3.0
 """Seconds that a cancelled rank waits for its running work before it sends its peers the reason for its exit."""
+
+
+class Device(Protocol):
+    """What runs computations one at a time: an executor, or one with a watchdog."""
+
+    clock: Clock
+
+    async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:
+        """See `Executor.run`."""
 
 
 class Executor(ABC):

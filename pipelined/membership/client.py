@@ -1,6 +1,7 @@
-"""Requests to peers, which end when the peer leaves the swarm.
+"""Requests to peers and to the leader, which end when the receiver leaves the swarm or leads no more.
 
-A request names the incarnation of its receiver. It fails as soon as the directory shows that this incarnation is gone.
+A request to a peer names the incarnation of its receiver. It fails as soon as the directory shows that this incarnation
+is gone.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from typing import Any
 from pipelined.aio.clock import Clock
 from pipelined.directory import Directory
 from pipelined.membership.messages import MemberRequest, Reply, send
-from pipelined.membership.records import Peer
+from pipelined.membership.records import LeaderRecord, Peer
 from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
 from transports.rpc import Endpoint, Unreachable
 
@@ -33,7 +34,7 @@ class Node:
 
 
 class PeerClient:
-    """Sends the requests of one process to peers."""
+    """Sends the requests of one process to peers and to the leader."""
 
     def __init__(self, endpoint: Endpoint, view: MembershipView):
         self._endpoint, self._view = endpoint, view
@@ -55,6 +56,16 @@ class PeerClient:
                 return await send(self._endpoint, peer.address, request, peer.incarnation)
             except Unreachable as error:
                 raise NoLongerValid(str(error)) from error
+
+    async def request_leader(self, leader: LeaderRecord, request: MemberRequest[Reply]) -> Reply:
+        """Send a request to the trainer that leads.
+
+        Raises:
+            NoLongerValid: it does not lead any more.
+            Rejected: by its handler, or Malformed: its reply cannot be read. Unreachable: as `Endpoint.request`.
+        """
+        async with self._view.while_holds(lambda: self._view.leader == leader):
+            return await send(self._endpoint, leader.address, request)
 
     async def request_until_reply(self, peer: Peer, request: MemberRequest[Any]) -> None:
         """Repeat a request until a reply comes or the peer is gone.

@@ -35,6 +35,7 @@ from pipelined.membership.records import (
 )
 
 R = TypeVar("R", bound=Record)
+T = TypeVar("T")
 Apply = Callable[[str, Entry | None], None]
 """Applies the entry of a key, given the rest of the key after its prefix; None: the key was deleted.
 
@@ -154,18 +155,21 @@ class MembershipView:
     async def follow(self) -> None:
         """Follow the directory until cancelled."""
         while True:
-            prefixes = self._prefixes
             try:
-                async with self.while_holds(lambda prefixes=prefixes: self._prefixes == prefixes):
-                    self.load(await self.directory.read(prefixes), prefixes)
-                    async for changes in self.directory.watch(prefixes, self.revision):
-                        self._take(changes)
+                await self._follow(self._prefixes)
             except (FellBehind, NoLongerValid):
                 continue
             except CutOff:
                 self.cut_off = True
                 self._recheck()
                 await self._clock.sleep(RETRY_S)
+
+    async def _follow(self, prefixes: Prefixes) -> None:
+        """Raises NoLongerValid: this view follows other keys now. FellBehind, CutOff: as `Directory.watch`."""
+        async with self.while_holds(lambda: self._prefixes == prefixes):
+            self.load(await self.directory.read(prefixes), prefixes)
+            async for changes in self.directory.watch(prefixes, self.revision):
+                self._take(changes)
 
     def add(self, stage: int) -> None:
         """Follow the peers of one more stage from now on."""
@@ -208,10 +212,11 @@ class MembershipView:
             async with asyncio.timeout(None if math.isinf(seconds) else max(0.0, seconds)):
                 await self._changed.wait()
 
-    async def wait_for(self, holds: Callable[[], bool]) -> None:
-        """Wait until a condition holds; it is evaluated after every change."""
-        while not holds():
+    async def wait_for(self, find: Callable[[], T | None]) -> T:
+        """Wait until there is a true value, and return it; `find` is called after every change."""
+        while not (found := find()):
             await self._changed.wait()
+        return found
 
     @asynccontextmanager
     async def while_holds(self, holds: Callable[[], bool]) -> AsyncIterator[asyncio.Timeout]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelined.actors.executor import Executor
+from pipelined.actors.executor import Device
 from pipelined.membership.fields import Malformed
 from pipelined.membership.reasons import Reason
 from pipelined.state.manifest import Manifest, TransferError, cut, describe
@@ -59,7 +59,7 @@ class Donor:
         beside: computes the manifest of a copy while training goes on; that takes longer than the copy.
     """
 
-    def __init__(self, stage: StatefulStage, device: Executor, beside: Beside):
+    def __init__(self, stage: StatefulStage, device: Device, beside: Beside):
         self._stage, self._device, self._beside = stage, device, beside
         self._copy: Snapshot | None = None
         self._applied: deque[AppliedStep] = deque()

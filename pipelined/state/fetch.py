@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from pipelined.actors.executor import Executor
+from pipelined.actors.executor import Device
 from pipelined.aio.backoff import Backoff
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
@@ -64,7 +64,7 @@ class StateFetch:
         requester: str,
         view: VersionedView,
         probe: Probe,
-        device: Executor,
+        device: Device,
         load_saved: LoadSaved | None = None,
     ):
         self.version, self._read_saved, self._probe, self._name = version, load_saved, probe, requester
@@ -146,7 +146,7 @@ class StateFetch:
 
     async def _apply(self, step: AppliedStep) -> None:
         def apply() -> None:
-            self._stage.apply(self.version.step, step.total, step.scale)
+            self._stage.apply(step.before.step, step.total, step.scale)
             self.version = step.after
 
         await self._device.run("step", apply)
@@ -154,13 +154,14 @@ class StateFetch:
     async def _fetch(self, donor: Peer) -> None:
         reply = await self._client.request(donor, FetchManifest())
         manifest = expect(await self._layout(), reply.digests.tobytes(), reply.root)
-        if self._download is None or self._download.manifest.root != manifest.root:
-            self._download = Download(manifest)
+        download = self._download
+        if download is None or download.manifest.root != manifest.root:
+            download = self._download = Download(manifest)
         limit = asyncio.Semaphore(UNDER_WAY)
         async with Nursery() as tasks:
-            for index in list(self._download.missing):
-                tasks.create_task(self._fetch_chunk(donor, index, limit))
-        await self._load(self._download.finish(), reply.version)
+            for index in list(download.missing):
+                tasks.create_task(self._fetch_chunk(donor, download, index, limit))
+        await self._load(download.finish(), reply.version)
 
     async def _layout(self) -> Layout:
         """The layout of this stage's state. A GPU copies the state to the host for this."""
@@ -175,11 +176,10 @@ class StateFetch:
 
         await self._device.run("load", load)
 
-    async def _fetch_chunk(self, donor: Peer, index: int, limit: asyncio.Semaphore) -> None:
+    async def _fetch_chunk(self, donor: Peer, download: Download, index: int, limit: asyncio.Semaphore) -> None:
         async with limit:
-            root = self._download.manifest.root
-            reply = await self._client.request(donor, FetchChunk(root, index))
-            self._download.add(index, reply.parts)
+            reply = await self._client.request(donor, FetchChunk(download.manifest.root, index))
+            download.add(index, reply.parts)
 
 
 def by_preference(requester: str, peers: Iterable[Peer]) -> list[Peer]:

@@ -6,6 +6,7 @@ that all stages save the same steps.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from functools import partial
 from typing import Any, TypeVar
 
 from pipelined.aio.events import emit, warn
@@ -52,7 +53,8 @@ class Saver:
         self._writing: asyncio.Task[None] | None = None
         self._registration: Registration | None = None
         self._published: Sequence[SavedStage] = ()
-        self._unreadable, self._lost = set[SavedStage](), set[int]()
+        self._unreadable = set[SavedStage]()
+        self._lost: Set[int] = frozenset()
 
     @property
     def saves(self) -> bool:
@@ -80,10 +82,8 @@ class Saver:
         try:
             self.saved_stages, self._unlisted = sorted(await self._in_thread(self._store.saved_stages)), ""
         except OSError as error:
-            self.saved_stages, self._unlisted = (
-                (),
-                f"what was saved cannot be listed ({error}); list_saved at the directory's disk",
-            )
+            self.saved_stages = ()
+            self._unlisted = f"what was saved cannot be listed ({error}); look at the directory's disk"
             warn("saves not listed", why=error)
 
     async def list_if_lost(self, lost: Set[int]) -> None:
@@ -112,34 +112,38 @@ class Saver:
     async def save(self, tasks: Nursery, saved: SavedStage, copy: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
         """Copy a state, then start a task that writes the copy while training goes on.
 
-        Waits first until the previous write has ended.
+        Waits first until the previous write has ended. Without a store nothing is saved.
 
         Args:
             tasks: the nursery of the writing task.
         """
+        if self._store is None:
+            return
         while self._writing is not None and not self._writing.done():
             await asyncio.wait([self._writing])
-        self._writing = tasks.create_task(self._write(saved, await copy()))
+        self._writing = tasks.create_task(self._write(self._store, saved, await copy()))
 
     async def find(self, version: Version, layout: Layout) -> Mapping[str, Block] | None:
         """The tensors of this layout at this version; None if they are not saved here, or cannot be read.
 
         Lists the saved stages again, because another peer may save in the same place.
         """
+        if self._store is None:
+            return None
         await self.list_saved()
         if self._registration is not None:
             await self._publish(self._registration)
         for saved in self.saved_stages:
             if saved.version == version and saved not in self._unreadable:
                 try:
-                    return await self._in_thread(lambda saved=saved: self._store.load(saved, layout))
+                    return await self._in_thread(partial(self._store.load, saved, layout))
                 except StoreError:
                     self._unreadable.add(saved)
         return None
 
-    async def _write(self, saved: SavedStage, state: Mapping[str, Any]) -> None:
+    async def _write(self, store: CheckpointStore, saved: SavedStage, state: Mapping[str, Any]) -> None:
         try:
-            if await self._in_thread(lambda: self._store.save(saved, state)):
+            if await self._in_thread(partial(store.save, saved, state)):
                 self._unwritten = ""
                 emit("stage saved", stage=saved.stage, step=saved.step)
             else:

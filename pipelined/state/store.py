@@ -215,8 +215,7 @@ def load_whole(directories: Sequence[str | Path]) -> Whole:
 def _shards(directory: str | Path, at: SavedStage) -> Iterator[Checkpoint]:
     for place in sorted(Path(directory).glob("stage-*")):
         path = found(place).get(at.step)
-        entry = _entry(path) if path else None
-        if entry and entry[0]._replace(stage=at.stage) == at:
+        if path is not None and (entry := _entry(path)) and entry[0]._replace(stage=at.stage) == at:
             yield checkpoint.open(path)
 
 

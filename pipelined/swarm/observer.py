@@ -48,7 +48,7 @@ class SwarmObserver:
         """
         async with Nursery() as tasks:
             following = tasks.create_task(self._view.follow())
-            await self._view.wait_for(lambda: self._view.head is not None)
+            await self._view.wait_for(lambda: self._view.head)
             key, seconds = OBSERVERS + self._node.name, self._rules.lease_s
             async with registered(self._node.directory, key, seconds, self._node.clock) as registration:
                 address = self._node.endpoint.address
@@ -60,7 +60,7 @@ class SwarmObserver:
     async def _all(self) -> SwarmSnapshot:
         stages = [with_delayed_updates(self._build(index), self._rules.delayed) for index in range(self._rules.stages)]
         versions: list[Version | None] = [None] * len(stages)
-        while any(version != self._view.head.version for version in versions):
+        while any(version != self._view.version for version in versions):
             for index, stage in enumerate(stages):
                 fetch = StateFetch(
                     stage,
@@ -72,6 +72,6 @@ class SwarmObserver:
                     device=self._device,
                 )
                 versions[index] = await fetch.run()
-        at = self._view.head.version
+        at = self._view.version
         saved_stages = [SavedStage(at.step, index, len(stages), at.lineage) for index in range(len(stages))]
         return [(saved, final_state(stage)) for saved, stage in zip(saved_stages, stages, strict=True)]

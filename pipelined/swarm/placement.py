@@ -8,30 +8,30 @@ reply on. While no trainer leads, newcomers wait.
 import asyncio
 from collections.abc import Sequence
 
-from pipelined.aio.clock import Clock
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
-from pipelined.membership.messages import send
+from pipelined.membership.client import Node, PeerClient
 from pipelined.membership.reasons import Reason
 from pipelined.membership.records import CAME
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.swarm.config import stop_if_refused
 from pipelined.swarm.protocol.work import AssignedStage, GetStage
 from pipelined.swarm.view import SwarmView
-from transports.rpc import Endpoint, Party, Rejected, Unreachable
+from transports.rpc import Party, Rejected, Unreachable
 
 
 class StageRequest:
     """A newcomer's requests for a stage.
 
     Args:
-        name: of the peer.
+        node: the peer's process.
         stages: of the model.
     """
 
-    def __init__(self, name: str, endpoint: Endpoint, view: SwarmView, clock: Clock, stages: int):
-        self._name, self._endpoint, self._view, self._clock, self._stages = name, endpoint, view, clock, stages
+    def __init__(self, node: Node, view: SwarmView, client: PeerClient, stages: int):
+        self._name, self._address, self._clock = node.name, node.endpoint.address, node.clock
+        self._view, self._client, self._stages = view, client, stages
 
     async def send(self, registration: Registration) -> int:
         """Announce this peer, and send requests to the leader until a leader replies with a stage.
@@ -40,7 +40,7 @@ class StageRequest:
             LeaseLost, CutOff: as `Directory.transact`. UsageError: the leader has another version of the protocol.
         Cost: a round trip with the directory and, at the same time, one with the leader.
         """
-        announcement = {CAME + self._name: self._endpoint.address.encode()}
+        announcement = {CAME + self._name: self._address.encode()}
         async with Nursery() as tasks:
             tasks.create_task(self._view.directory.transact({}, announcement, lease=registration.lease))
             stage = await self._request_stage()
@@ -49,11 +49,9 @@ class StageRequest:
     async def _request_stage(self) -> int:
         reported = "", ""
         while True:
-            await self._view.wait_for(lambda: self._view.leader is not None)
-            leader = self._view.leader
+            leader = await self._view.wait_for(lambda: self._view.leader)
             try:
-                async with self._view.while_holds(lambda leader=leader: self._view.leader == leader):
-                    stage = (await send(self._endpoint, leader.address, GetStage(self._name))).stage
+                stage = (await self._client.request_leader(leader, GetStage(self._name))).stage
                 if stage < self._stages:
                     return stage
                 why = f"the leader assigned stage {stage}, but the model has {self._stages} stages"

@@ -13,7 +13,7 @@ from pipelined.membership.messages import Status, StatusReply, serve
 from pipelined.membership.records import TRAINERS, TrainerRecord
 from pipelined.membership.view import RETRY_S
 from pipelined.swarm.committed_steps import CommittedSteps
-from pipelined.swarm.config import OtherModel, PeerConfig, Rules
+from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.leader.evaluation import due
 from pipelined.swarm.leader.leader import Leader
 from pipelined.swarm.leader.rebalance import Moves, moves
@@ -102,9 +102,10 @@ class TrainerProcess:
         """Whether the parameters of a head must still be measured on validation data.
 
         Args:
-            head: None: the directory's head.
+            head: None: the directory's head, if there is one.
         """
-        return due(head or self.view.head, self.view.evaluated, self._rules, self._steps)
+        head = head or self.view.head
+        return head is not None and due(head, self.view.evaluated, self._rules, self._steps)
 
     async def _status(self, request: Status, sender: Party) -> StatusReply:
         left, unscored = self.leader.left, self.leader.unscored
@@ -114,11 +115,8 @@ class TrainerProcess:
         return StatusReply({**told, **events_asked_for(request)})
 
     async def _over(self) -> None:
-        view = self.view
-        await view.wait_for(lambda: view.head is not None)
-        if view.head.model != self._rules.digest:
-            raise OtherModel(self._rules.digest, view.head.model)
-        await view.wait_for(lambda: self.is_over)
+        await self.view.wait_for_model(self._rules.digest)
+        await self.view.wait_for(lambda: self.is_over)
 
     async def _live(self) -> None:
         key, seconds = TRAINERS + self.name, self._rules.lease_s

@@ -7,6 +7,7 @@ from pipelined.directory import Directory, Entry
 from pipelined.membership.view import Single, Table
 from pipelined.state.fetch import VersionedView
 from pipelined.state.versions import SAVED, SavedStages, Version
+from pipelined.swarm.config import OtherModel
 from pipelined.swarm.records import (
     EVALUATED,
     HEAD,
@@ -56,11 +57,32 @@ class SwarmView(VersionedView):
         return self._head_with_members
 
     @property
+    def committed(self) -> Commit:
+        """The committed step, for code that runs only after the first one.
+
+        Raises:
+            RuntimeError: no head was read yet.
+        """
+        head = self.head
+        if head is None:
+            raise RuntimeError("no committed step was read yet; wait for the head first")
+        return head
+
+    @property
     def version(self) -> Version:
         """The committed version. Raises RuntimeError: no head was read yet."""
-        if self._head is None:
-            raise RuntimeError("no committed step was read yet; wait for the head first")
-        return self._head.version
+        return self.committed.version
+
+    async def wait_for_model(self, model: str) -> Commit:
+        """Wait until there is a committed step, and return it.
+
+        Raises:
+            OtherModel: it is of another model than the one with this digest.
+        """
+        head = await self.wait_for(lambda: self.head)
+        if head.model != model:
+            raise OtherModel(model, head.model)
+        return head
 
     @property
     def evaluated(self) -> Evaluation | None:

@@ -10,13 +10,6 @@ MOST: dict[str, int] = {
     "apps/gpt2/swarm": 8,
     "apps/swarm": 12,
     "apps/swarm/status": 12,
-    "pipelined/membership": 1,
-    "pipelined/state": 8,
-    "pipelined/swarm": 10,
-    "pipelined/swarm/leader": 26,
-    "pipelined/swarm/peer": 35,
-    "pipelined/swarm/stages": 6,
-    "pipelined/swarm/trainer": 2,
     "pipelined/training": 3,
 }
 """The most type errors of a room that is not clean yet. A number may only fall; a clean room has no line."""

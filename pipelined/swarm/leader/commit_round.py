@@ -20,7 +20,7 @@ from pipelined.membership.messages import RoundName
 from pipelined.membership.reasons import Blame, Reason
 from pipelined.membership.records import Peer
 from pipelined.membership.view import NoLongerValid
-from pipelined.swarm.protocol.rounds import Prepare, Reduce, Resume, RoundMember, parties_of
+from pipelined.swarm.protocol.rounds import Prepare, Reduce, Resume, RoundMember, Summed, parties_of
 from pipelined.swarm.records import Members, members_of
 from transports.rpc import Rejected
 
@@ -56,7 +56,7 @@ def cover(counted: Mapping[str, Set[int]], batch: int) -> Cover:
         batch: microbatches of a step; their indices are 0 … batch-1.
     Cost: O(peers log peers + indices).
     """
-    keep, drop, have = [], [], set[int]()
+    keep, drop, have = list[str](), list[str](), set[int]()
     wanted = set(range(batch))
     for name in sorted(counted, key=lambda name: (-len(counted[name]), name)):
         fits = have.isdisjoint(counted[name]) and counted[name] <= wanted
@@ -115,7 +115,9 @@ class CommitRound:
         self.digests: list[bytes] = []
         self._failures: list[Failure] = []
         self.beyond_codec: dict[int, str] = {}
-        self._prepare_seconds, self._uncoded = 0.0, frozenset[int]()
+        self._prepare_seconds = 0.0
+        self._uncoded: Set[int] = frozenset()
+        self._totals: list[dict[str, Summed]] = []
         self._rejections = dict[str, NoLongerValid | Rejected]()
 
     @property
@@ -161,47 +163,47 @@ class CommitRound:
             Diverged: members of a stage hold different totals.
             UsageError: the totals are not finite.
         """
-        self._uncoded = uncoded
+        self._uncoded, self._totals = uncoded, [{} for _ in self.replies]
         with suppress(TimeoutError):
             async with asyncio.timeout(None) as self._summing, Nursery() as tasks:
-                stages = [
-                    [
+                for stage, (replies, covered) in enumerate(zip(self.replies, covers, strict=True)):
+                    for reply in replies.values():
                         tasks.create_task(self._ask_reduced(reply.peer, stage, covered, within))
-                        for reply in each.values()
-                    ]
-                    for stage, (each, covered) in enumerate(zip(self.replies, covers, strict=True))
-                ]
         if self._rejections:
             self._end_if_diverged()
             whys = [f"{name}: {error}" for name, error in self._rejections.items()]
             raise Failed(
                 "; ".join(whys[:MOST_NAMED]) + (f"; and {len(whys) - MOST_NAMED} more" if whys[MOST_NAMED:] else "")
             )
-        answers = [[task.result() for task in tasks] for tasks in stages]
-        for stage, each in enumerate(answers):
-            if len({digest for _, digest in each}) > 1:
-                raise Diverged(f"the peers of stage {stage} hold different totals (peers: {len(each)})")
-        self.digests = [each[0][1] for each in answers]
-        squares = [[square for square, _ in each] for each in answers]
-        self._check_squares(squares)
-        return [each[0] for each in squares]
+        self._check_totals()
+        self._check_squares()
+        first = [next(iter(totals.values())) for totals in self._totals]
+        self.digests = [total.digest for total in first]
+        return [total.square for total in first]
 
-    def _check_squares(self, squares: Sequence[Sequence[float]]) -> None:
+    def _check_totals(self) -> None:
+        """Raises Diverged: totals differ within a stage."""
+        for stage, totals in enumerate(self._totals):
+            if len({total.digest for total in totals.values()}) > 1:
+                raise Diverged(f"the peers of stage {stage} hold different totals (peers: {len(totals)})")
+
+    def _check_squares(self) -> None:
         """Raises Failed: squares differ within a stage, though its totals are equal. Each pair that differs failed."""
         whys = []
-        for stage, each in enumerate(squares):
-            named = dict(zip(self.replies[stage], each, strict=True))
-            pairs = [pair for pair in combinations(named, 2) if named[pair[0]] != named[pair[1]]]
-            why = f"the squares of one total differ at stage {stage} (lowest: {min(each)!r}, highest: {max(each)!r})"
+        for stage, totals in enumerate(self._totals):
+            squares = {name: totals[name].square for name in self.replies[stage]}
+            pairs = [pair for pair in combinations(squares, 2) if squares[pair[0]] != squares[pair[1]]]
+            ends = f"lowest: {min(squares.values())!r}, highest: {max(squares.values())!r}"
+            why = f"the squares of one total differ at stage {stage} ({ends})"
             self._failures += [Failure(stage, frozenset(pair), why, pair[0]) for pair in pairs]
             whys += [why] if pairs else []
         if whys:
             raise Failed("; ".join(whys[:MOST_NAMED]))
 
-    def missing(self, covers: Sequence[Cover]) -> list[Sequence[int] | None]:
+    def missing(self, covers: Sequence[Cover]) -> list[Set[int] | None]:
         """By stage, the microbatches that the sums lack; None where no requested peer replied, as its sum may exist."""
         every = zip(self.peers, self.replies, covers, strict=True)
-        return [covered.missing if said or not asked else None for asked, said, covered in every]
+        return [covered.missing if replies or not peers else None for peers, replies, covered in every]
 
     def members(self) -> list[Members]:
         """By stage, the members of the round."""
@@ -219,8 +221,8 @@ class CommitRound:
             if reason is None or reason.blame is not Blame.NEITHER:  # else it is left out, and not at fault
                 self._note(stage, peer, rejection)
 
-    async def _ask_reduced(self, peer: Peer, stage: int, covered: Cover, within: float) -> tuple[float, bytes] | None:
-        """The square and the digest of a peer's total; None: it failed.
+    async def _ask_reduced(self, peer: Peer, stage: int, covered: Cover, within: float) -> None:
+        """Have a peer sum, and note its total or why it failed.
 
         After the first failure the other members have as long as preparing all of them took to report with which
         members they failed: the first report may not name the member that all others name.
@@ -229,15 +231,14 @@ class CommitRound:
         members = tuple(RoundMember(each.name, each.address, each.incarnation) for each in peers)
         keep, coded = peer.name in covered.keep, stage not in self._uncoded
         try:
-            summed = await self._client.request(peer, Reduce(self.name, members, keep, within, coded))
-            return summed.square, summed.digest
+            request = Reduce(self.name, members, keep, within, coded)
+            self._totals[stage][peer.name] = await self._client.request(peer, request)
         except (NoLongerValid, Rejected) as error:
             if Reason.of(error) is Reason.NOT_FINITE:
                 raise self._diverged(peer.name, error) from error
             self._record_failure(stage, peer, error)
             if self._summing.when() is None:
                 self._summing.reschedule(asyncio.get_running_loop().time() + self._prepare_seconds)
-            return None
 
     def _record_failure(self, stage: int, peer: Peer, error: NoLongerValid | Rejected) -> None:
         self._rejections[peer.name] = error

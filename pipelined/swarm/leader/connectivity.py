@@ -146,7 +146,7 @@ class ConnectivityCheck:
         """The replies by name; a missing member could not be reached."""
         async with Nursery() as tasks:
             asked = {peer.name: tasks.create_task(self._ask(name, peer)) for peer in peers}
-        return {peer: task.result() for peer, task in asked.items() if task.result() is not None}
+        return {peer: reach for peer, task in asked.items() if (reach := task.result()) is not None}
 
     async def _ask(self, name: RoundName, peer: Peer) -> Reach | None:
         """A peer's reply; None: unreachable. A member that has left, or refuses to reply, reports no other member."""
@@ -161,7 +161,7 @@ class ConnectivityCheck:
 
     def _is_to_resign(self, stages: Sequence[Sequence[Peer]], unreachable: Set[str]) -> bool:
         """Whether this leader reaches no peer of a stage, or fewer than half of all, and another trainer could lead."""
-        mute = any(peers and unreachable.issuperset(peer.name for peer in peers) for peers in stages)
+        mute = any(peers and {peer.name for peer in peers} <= unreachable for peers in stages)
         return (mute or 2 * len(unreachable) > sum(map(len, stages))) and len(self._view.trainers) > 1
 
     async def _resign(self, term: int) -> None:

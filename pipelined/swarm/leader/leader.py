@@ -24,7 +24,7 @@ from pipelined.membership.reasons import Reason
 from pipelined.membership.records import LEADER, LeaderRecord
 from pipelined.membership.view import RETRY_S
 from pipelined.state.versions import SavedStage
-from pipelined.swarm.config import OtherModel, Rules
+from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.commit import CommitLoop
 from pipelined.swarm.leader.connectivity import ConnectivityCheck
@@ -113,7 +113,7 @@ class Leader:
             except (Conflict, CutOff):
                 await self._clock.sleep(RETRY_S)
                 continue
-            await view.wait_for(lambda term=term: view.revision >= term)
+            await view.wait_for(lambda: view.revision >= self._term.number)
             emit("leads", trainer=self._me.name, term=term)
             try:
                 await self._lead()
@@ -169,8 +169,7 @@ class Leader:
             await self._term.resign("the directory's head cannot be read, and this trainer remembers no other")
         if view.head is None:
             await self._commit(await self._term.run(self._first_head()), view.head_revision)
-        if view.head.model != self._rules.digest:
-            raise OtherModel(self._rules.digest, view.head.model)
+        await view.wait_for_model(self._rules.digest)
         async with Nursery() as tasks:
             tasks.create_task(self._assignments.watch())
             tasks.create_task(self._publish_lost_stages())
@@ -191,19 +190,20 @@ class Leader:
         """
         view = self._view
         while True:
-            stages = range(self._rules.stages if view.head.step else 0)
+            stages = range(self._rules.stages if view.committed.step else 0)
             lost = {stage for stage in stages if not view.census.holding(stage)}
             if lost - view.lost or (view.lost and not lost):
                 before = view.lost_revision
                 await self._term.write(LOST, LostStages(sorted(lost)), before)
-                await view.wait_for(lambda before=before: view.lost_revision != before)
+                while view.lost_revision == before:
+                    await view.next_change()
             else:
                 await view.next_change()
 
     async def _take_steps(self) -> None:
         known = 0  # steps in a row, taken by this leader, of which no peer counted anything for a former leader
         while True:
-            head, revision = self._view.head, self._view.head_revision
+            head, revision = self._view.committed, self._view.head_revision
             queue = self._assignments.open_step(head, revision)
             after = await self._term.run(self._next_head(head, revision, queue, known > self._rules.delayed))
             await self._commit(after, revision)

@@ -117,6 +117,6 @@ class RebalanceTimer:
         if not self._every or now - self._looked < self._every:
             return {}
         self._looked = now
-        moves = self._moves([there | here for there, here in zip(coming, loads, strict=True)])
+        moves = self._moves([{**there, **here} for there, here in zip(coming, loads, strict=True)])
         moved, self._moved = self._moved, set(moves)
         return {name: stage for name, stage in moves.items() if name not in moved}

@@ -6,6 +6,7 @@ peer that has its state: without a rollback the swarm would wait forever. The he
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from pipelined.aio.clock import Clock
 from pipelined.membership.census import STAY
@@ -34,18 +35,17 @@ class Rollback:
     async def wait(self) -> SavedStage:
         """Wait until the swarm must roll back, and can. Returns the saved step."""
         while True:
-            await self._view.wait_for(self._rollback_due)
-            try:
-                async with self._view.while_holds(self._rollback_due):
+            await self._view.wait_for(self._due)
+            with suppress(NoLongerValid):
+                async with self._view.while_holds(lambda: self._due() is not None):
                     await self._clock.sleep(self._patience_s)
-                    return self._latest()
-            except NoLongerValid:
-                continue
+                    if (saved := self._due()) is not None:
+                        return saved
 
-    def _rollback_due(self) -> bool:
-        view = self._view
-        lost = view.head is None or any(self._lost(stage) for stage in range(self._stages))
-        return lost and self._latest() is not None
+    def _due(self) -> SavedStage | None:
+        """The step to which the swarm must roll back; None: it need not, or cannot."""
+        lost = self._view.head is None or any(self._lost(stage) for stage in range(self._stages))
+        return self._latest() if lost else None
 
     def _lost(self, stage: int) -> bool:
         return not self._view.census.holding(stage) and bool(self._view.joining(stage))
@@ -73,14 +73,12 @@ class EmergencyReassignment:
         A lost stage gets a peer only after two leases: a peer that was cut off may return, or a new one join.
         """
         while True:
-            await self._view.wait_for(lambda: bool(self._reassignments()))
-            try:
+            due = await self._view.wait_for(self._reassignments)
+            with suppress(NoLongerValid):
                 async with self._view.while_holds(lambda: bool(self._reassignments())):
-                    draining = any(self._is_draining(stage) for stage in self._reassignments().values())
+                    draining = any(self._is_draining(stage) for stage in due.values())
                     await self._clock.sleep(0.0 if draining else PATIENCE_LEASES * self._rules.lease_s)
                     return self._reassignments()
-            except NoLongerValid:
-                continue
 
     def _reassignments(self) -> dict[str, int]:
         head = self._view.head
@@ -105,9 +103,9 @@ class EmergencyReassignment:
         """
         if self._view.holding(stage):
             return self._is_draining(stage)
-        if self._view.head.version.is_untrained:
+        if self._view.version.is_untrained:
             return True
-        run = self._view.head.version.run
+        run = self._view.version.run
         saved_stages = [saved for each in self._view.saved.values() for saved in each.all()]
         return common_step(saved for saved in saved_stages if saved.version.run == run) is not None
 

@@ -8,8 +8,8 @@ wrong: each peer's `Ledger` is authoritative, and `reconcile` corrects the queue
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
 
 from pipelined.aio.latency import TimeoutEstimator
 from pipelined.swarm.protocol.work import Score
@@ -60,7 +60,8 @@ class SlotLatency:
         self._doubted = {slot for slot in self._doubted if not gone(slot)}
 
 
-class Assignment(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Assignment:
     """A microbatch for a slot of a trainer, and the stages that must count it; no stage: it must be scored."""
 
     index: int
@@ -131,8 +132,8 @@ class WorkQueue:
     @property
     def loss(self) -> float:
         """Mean over the samples of validation data, summed in the order of indices; needs `scored` and some data."""
-        samples = sum(score.samples for score in self._scores)
-        return math.fsum(score.loss for score in self._scores) / samples
+        scores = [score for score in self._scores if score is not None]
+        return math.fsum(score.loss for score in scores) / sum(score.samples for score in scores)
 
     def take(self, slot: str) -> Assignment | None:
         """The next microbatch for this slot of a trainer; None while no microbatch is free: see `late_in`.
@@ -143,10 +144,10 @@ class WorkQueue:
         index = self._last() if self._latency.doubts(slot) else self._next()
         if index is None:
             index = self._latest()
+            if index is None:
+                return None
             for holder in self._given.get(index, ()):
                 self._latency.doubt(holder)
-        if index is None:
-            return None
         self._given.setdefault(index, {})[slot] = self._latency.now()
         self._first_due = None
         return Assignment(index, tuple(sorted(self._missing[index])) if index < len(self._missing) else ())

@@ -115,6 +115,8 @@ class AllReduce:
                 for owner in range(len(self._members)):
                     tasks.create_task(self._gather(owner, total, spread))
         except TimeoutError:
+            if self._aborted is None:  # then it is not from this time-out, which only `abort` sets
+                raise
             raise self._aborted from None
         except BaseException as error:
             self._scope = None

@@ -179,7 +179,7 @@ class Drain:
     async def find_successor(self, replica: Replica, client: PeerClient) -> str | None:
         """Send this peer's sum to another peer of the stage. Returns its name; None: no need, or no time."""
         view = self._view
-        while replica.counted and view.trainers and not view.cut_off and await replica.follow(view.head):
+        while replica.counted and view.trainers and not view.cut_off and await replica.follow(view.committed):
             limit = max(RETRY_S, self.left_s)
             successor = await replica.handover.find_successor(view.serving(replica.index), client, limit)
             if successor is not None or self.left_s <= 0:

@@ -22,7 +22,7 @@ from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.state.fetch import StateFetch
 from pipelined.state.saver import Saver, choose_saver
 from pipelined.state.versions import Version
-from pipelined.swarm.config import OtherModel, PeerConfig, Rules
+from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.peer.lifecycle import Drain, PeerEvent, PeerEvicted, PeerState, Presence, Readmission, state_after
 from pipelined.swarm.peer.replica import Replica, catch_up, split_by_last_step
 from pipelined.swarm.peer.service import PeerService
@@ -62,7 +62,7 @@ class StagePeer:
         self._service = PeerService(
             endpoint, view, presence=self._presence, saver=self._saver, probe=self._probe, device=self._device
         )
-        self._stage_request = StageRequest(name, endpoint, view, clock, rules.stages)
+        self._stage_request = StageRequest(node, view, self._client, rules.stages)
         self._drain, self._state = Drain(name, view, clock, config.grace_s), PeerState.OUTSIDE
 
     @property
@@ -149,65 +149,67 @@ class StagePeer:
         """Hold one stage until the lease is lost, the peer leaves, or it must move to another stage."""
         await self._saver.list_saved()
         await self._saver.publish(registration)
-        if not await self._join_stage(registration):
-            return
-        while not self._drain.may_go(self.replica.index):
-            head, before = self._view.head, self.replica.version
-            if not await self.replica.follow(head) and not await self._catch_up(head):
+        replica = await self._join_stage(registration)
+        while replica is not None and not self._drain.may_go(replica.index):
+            head, before = self._view.committed, replica.version
+            if not await self._reach(replica, head):
                 self._on(PeerEvent.OUTDATED)
-                if not await self._join_stage(registration):
-                    return
+                replica = await self._join_stage(registration)
                 continue
-            if self.replica.version != before:
-                await self._save(self.replica)
+            if replica.version != before:
+                await self._save(replica)
             await self._saver.list_if_lost(self._view.lost)
             await self._saver.publish(registration)
-            target = self.replica.index if self._drain.requested else head.moves.get(self.name, self.replica.index)
-            if (
-                target != self.replica.index
-                and head.version == self.replica.version
-                and await self._can_be_spared(head)
-            ):
-                self._wanted = target
-                self._drop_replica()
+            if await self._moves(replica, head):
                 return
-            self.replica.donor.update_receivers(*split_by_last_step(self.replica, head, self._view))
+            replica.donor.update_receivers(*split_by_last_step(replica, head, self._view))
             self._take_notice()
             due = self._presence.due_s
             if due <= 0 or self._presence.is_outdated(self._state.phase):
-                await self._announce(registration)
+                await self._announce(registration, replica.index)
             else:
                 await self._view.next_change(min(due, self._drain.left_s))
-        await self._hand_over(registration)
+        if replica is not None:
+            await self._hand_over(registration, replica)
 
-    async def _join_stage(self, registration: Registration) -> bool:
-        """Get the state of a stage, and announce it. Returns False: it is to leave and has no replica."""
-        view = self._view
+    async def _join_stage(self, registration: Registration) -> Replica | None:
+        """Get the state of a stage, and announce it. Returns None: it is to leave and has no replica."""
         try:
-            async with view.while_holds(lambda: bool(self.replica) or not self._drain.requested):
-                await view.wait_for(lambda: view.head is not None)
-                if view.head.model != self._rules.digest:
-                    raise OtherModel(self._rules.digest, view.head.model)
+            async with self._view.while_holds(lambda: bool(self.replica) or not self._drain.requested):
+                await self._view.wait_for_model(self._rules.digest)
                 self._service.incarnation = registration.incarnation
-                await self._obtain_state(registration)
+                replica = await self._obtain_state(registration)
         except NoLongerValid:
             if self._drain.requested:
-                return False
+                return None
             raise
         self._on(PeerEvent.ARRIVED)
         self._take_notice()
-        await self._announce(registration)
+        await self._announce(registration, replica.index)
+        return replica
+
+    async def _reach(self, replica: Replica, head: Commit) -> bool:
+        """Apply the steps up to this head, from a peer of the stage where this one missed some. Returns whether it
+        could.
+        """
+        reached = await replica.follow(head)
+        return reached or await catch_up(replica, head, self._view, self._client, self._rules.lease_s)
+
+    async def _moves(self, replica: Replica, head: Commit) -> bool:
+        """Give up this replica if the head moves this peer to another stage and it can go. Returns whether it did."""
+        target = replica.index if self._drain.requested else head.moves.get(self.name, replica.index)
+        if target == replica.index or head.version != replica.version or not await self._can_be_spared(replica, head):
+            return False
+        self._wanted = target
+        self._drop_replica()
         return True
 
-    async def _catch_up(self, head: Commit) -> bool:
-        return await catch_up(self.replica, head, self._view, self._client, self._rules.lease_s)
-
-    async def _can_be_spared(self, head: Commit) -> bool:
+    async def _can_be_spared(self, replica: Replica, head: Commit) -> bool:
         """Whether another peer of the stage stays, has this step's state, and replies.
 
         The reply is needed because a peer that died just now is still in the directory.
         """
-        index = self.replica.index
+        index = replica.index
         others = [peer for peer in self._view.serving(index) if peer.phase == Phase.SERVING]
         for other in (peer for peer in others if peer.name not in {self.name, *head.moves}):
             with suppress(NoLongerValid, Rejected):
@@ -216,21 +218,22 @@ class StagePeer:
                     return True
         return False
 
-    async def _obtain_state(self, registration: Registration) -> None:
+    async def _obtain_state(self, registration: Registration) -> Replica:
         """Get the current state of this peer's stage; it keeps the state that it has, as far as that is current."""
         replica = self.replica
         if replica:
             index = replica.index
-            await self._announce(registration)
+            await self._announce(registration, index)
             await self._view.wait_for(lambda: self._view.revision >= registration.revision)
-            await replica.follow(self._view.head)  # it may have been committed while this peer was no member
+            await replica.follow(self._view.committed)  # it may have been committed while this peer was no member
             await replica.discard_counts()
         else:
             index = await self._stage_request.send(registration) if self._wanted is None else self._wanted
             self._view.add(index)  # before the record is put: what is read from now on includes the stage's peers
             await registration.put(self._presence.record(registration, self._state.phase, index))
             await self._view.follow_stages({index})
-        stage, version = (replica.stage, replica.version) if replica else (self._build_stage(index), Version(0, ""))
+        stage = replica.stage if replica else with_delayed_updates(self._build(index), self._rules.delayed)
+        version = replica.version if replica else Version(0, "")
         self._drop_replica()
         self._view.notify()  # the replica is gone: a peer that is to leave need not wait for the fetch
         self._service.joining = StateFetch(
@@ -249,15 +252,13 @@ class StagePeer:
             index,
             stage,
             version,
-            parameter_version=self._view.head.parameter_version,
+            parameter_version=self._view.committed.parameter_version,
             rules=self._rules,
             device=self._device,
         )
-        self._service.replica = Replica(state, self._endpoint, self._coding)
+        replica = self._service.replica = Replica(state, self._endpoint, self._coding)
         self._service.open(self._rules.batch)
-
-    def _build_stage(self, index: int) -> SwarmStage:
-        return with_delayed_updates(self._build(index), self._rules.delayed)
+        return replica
 
     async def _save(self, replica: Replica) -> None:
         """Save the state, if it is due at this step and this peer is the one of its stage that saves.
@@ -276,19 +277,18 @@ class StagePeer:
         if self._drain.requested and self._state is PeerState.SERVING:
             self._on(PeerEvent.NOTICED)
 
-    async def _announce(self, registration: Registration, successor: str = "") -> None:
+    async def _announce(self, registration: Registration, stage: int, successor: str = "") -> None:
         """Announce the present state."""
-        await self._presence.announce(registration, self._state.phase, self.replica.index, successor)
+        await self._presence.announce(registration, self._state.phase, stage, successor)
 
-    async def _hand_over(self, registration: Registration) -> None:
+    async def _hand_over(self, registration: Registration, replica: Replica) -> None:
         """Send what was counted to another peer of the stage. The last peer of a stage can only save its state."""
-        replica = self.replica
         self._take_notice()
         self._on(PeerEvent.RELIEVED)
-        await self._announce(registration)
+        await self._announce(registration, replica.index)
         last = self._drain.is_last(replica.index)
         if not last and (successor := await self._drain.find_successor(replica, self._client)):
-            await self._announce(registration, successor)
+            await self._announce(registration, replica.index, successor)
         if last and self._saver.saves and replica.step > 0:
             await self._saver.save(self._tasks, replica.as_saved(), replica.copy)
         self._drop_replica()

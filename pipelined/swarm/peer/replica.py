@@ -140,7 +140,7 @@ async def catch_up(replica: Replica, head: Commit, view: SwarmView, client: Peer
             await replica.apply_missed(await fetch_steps(client, others[0], replica.version, replica.stage.sums, limit))
     except (NoLongerValid, Rejected, TransferError):
         return False
-    return await replica.follow(view.head)
+    return await replica.follow(view.committed)
 
 
 def split_by_last_step(replica: Replica, head: Commit, view: SwarmView) -> tuple[set[str], set[str]]:

@@ -142,4 +142,4 @@ class RoundService:
 
 def digest_of(array: np.ndarray) -> bytes:
     """Bytes that are equal if all bits are equal."""
-    return hashlib.blake2b(memoryview(array).cast("B"), digest_size=DIGEST_BYTES).digest()
+    return hashlib.blake2b(array.data.cast("B"), digest_size=DIGEST_BYTES).digest()

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pipelined.actors.executor import Executor
+from pipelined.actors.executor import Device
 from pipelined.aio.clock import Clock
 from pipelined.aio.notifier import Notifier
 from pipelined.membership.messages import RoundName
 from pipelined.membership.reasons import Reason
 from pipelined.state.versions import Version
 from pipelined.swarm.config import Rules
+from pipelined.swarm.stages.delayed import clear_all
 from pipelined.swarm.stages.stage import SwarmStage
 from transports.rpc import Rejected
 
@@ -102,7 +103,7 @@ class StageState:
         version: Version,
         *,
         rules: Rules,
-        device: Executor,
+        device: Device,
         parameter_version: str | None = None,
     ):
         self.name, self.index, self.stage, self.rules, self.device = name, index, stage, rules, device
@@ -180,9 +181,10 @@ class StageState:
 
         def work() -> None:  # both or neither: the caller may be cancelled before the device is free
             self.ledger.losses.clear()
-            self.stage.clear()
-            if next_too and self.rules.delayed:
+            if next_too:
                 self.next_ledger.losses.clear()
-                self.stage.clear_next()
+                clear_all(self.stage)
+            else:
+                self.stage.clear()
 
         await self.device.run("clear", work)

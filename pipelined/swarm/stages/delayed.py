@@ -48,6 +48,14 @@ def final_state(stage: SwarmStage) -> Mapping[str, Any]:
     return stage.final_state() if isinstance(stage, DelayedStage) else stage.state()
 
 
+def clear_all(stage: SwarmStage) -> None:
+    """Set the sums of every step that a stage holds to zero."""
+    if isinstance(stage, DelayedStage):
+        stage.clear_both()
+    else:
+        stage.clear()
+
+
 @dataclass
 class StepState:
     """One step's parameters and sums, while the stage itself holds those of the other step."""
@@ -70,20 +78,20 @@ class DelayedStage:
     def __init__(self, stage: SwarmStage):
         self.step, self.model = 0, stage.model
         self._stage, self._holds = stage, 0
-        self._other: StepState | None = None
+        self._aside = dict[int, StepState]()  # by step; empty while the other step has not begun
         self._pending: Pending | None = None
 
     @property
     def sums(self) -> np.ndarray:
         """What was counted of the current step; see `SwarmStage`."""
-        return self._stage.sums if self._holds == self.step else self._other.sums
+        return self._stage.sums if self._holds == self.step else self._aside[self.step].sums
 
     @sums.setter
     def sums(self, sums: np.ndarray) -> None:
         if self._holds == self.step:
             self._stage.sums = sums
         else:
-            self._other.sums = sums
+            self._aside[self.step].sums = sums
 
     def expects(self) -> Sequence[tuple[str, tuple[int, ...]]]:
         """See `SwarmStage`."""
@@ -112,10 +120,10 @@ class DelayedStage:
         """Set the sums of the current step to zero."""
         self._clear(self.step)
 
-    def clear_next(self) -> None:
-        """Set the sums of the next step to zero."""
-        if self._other is not None:
-            self._clear(self.step + 1)
+    def clear_both(self) -> None:
+        """As the function `clear_all`."""
+        for step in {self._holds, *self._aside}:
+            self._clear(step)
 
     def square(self, total: np.ndarray) -> float:
         """See `SwarmStage`."""
@@ -133,7 +141,7 @@ class DelayedStage:
             expected = f"{self.sums.dtype} {self.sums.shape}"
             raise ValueError(f"a total of another stage (got: {total.dtype} {total.shape}, expected: {expected})")
         self._hold(self.step + 1)
-        self.step, self._pending, self._other = step + 1, Pending(step, total, scale), None
+        self.step, self._pending, self._aside = step + 1, Pending(step, total, scale), {}
 
     def parts(self, flat: np.ndarray) -> Mapping[str, Any]:
         """See `SwarmStage`."""
@@ -141,7 +149,7 @@ class DelayedStage:
 
     def state(self) -> Mapping[str, Any]:
         """See `SwarmStage`: the current step, and each parameter's pending gradient as NAME/pending."""
-        held = self._stage.state() if self._holds == self.step else self._other.state
+        held = self._stage.state() if self._holds == self.step else self._aside[self.step].state
         pending = self._pending or Pending(self.step - 1, np.zeros_like(self.sums), 0.0)
         gradients = {f"{name}/{PENDING}": part for name, part in self.parts(pending.total).items()}
         return {**held, **gradients, STEP: np.array([self.step]), SCALE: np.array([pending.scale])}
@@ -158,7 +166,7 @@ class DelayedStage:
         total = np.concatenate([Block.of(state[name]).numpy().ravel() for name in names])
         (step,), (scale,) = (Block.of(state[name]).numpy().tolist() for name in (STEP, SCALE))
         self.step = self._holds = step
-        self._other, self._pending = None, Pending(step - 1, total, scale) if scale else None
+        self._aside, self._pending = {}, Pending(step - 1, total, scale) if scale else None
 
     def final_state(self) -> Mapping[str, Any]:
         """As the function `final_state`."""
@@ -166,19 +174,19 @@ class DelayedStage:
         return self._stage.state()
 
     def _hold(self, step: int) -> None:
-        """Have the stage hold this step's parameters and sums, and keep those of the other step in `_other`."""
+        """Have the stage hold this step's parameters and sums, and keep those of the other step aside."""
         if step == self._holds:
             return
         if step not in (self.step, self.step + 1):
             raise ValueError(f"a step that is not held (asked: {step}, held: {self.step} and {self.step + 1})")
-        aside, other = StepState(copied(self._stage.state()), self._stage.sums.copy()), self._other
+        held, other = StepState(copied(self._stage.state()), self._stage.sums.copy()), self._aside.get(step)
         if other is None:
             self._apply_pending()
             self._stage.clear()
         else:
             self._stage.load(other.state)
             self._stage.sums = other.sums
-        self._holds, self._other = step, aside
+        self._holds, self._aside = step, {self._holds: held}
 
     def _apply_pending(self) -> None:
         if self._pending is not None:
@@ -188,4 +196,4 @@ class DelayedStage:
         if self._holds == step:
             self._stage.clear()
         else:
-            self._other.sums[:] = 0
+            self._aside[step].sums[:] = 0

@@ -5,6 +5,7 @@ bits. Methods run on the peer's device, one at a time.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -13,7 +14,8 @@ from pipelined.state.stage import StatefulStage
 from transports import Block
 
 
-class Microbatch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Microbatch:
     """The name of a microbatch: any process can find its data from the seed and this name."""
 
     step: int

@@ -222,7 +222,8 @@ class TorchStage:
     def _refuse_not_finite(self, what: str, microbatch: Microbatch, tensors: Sequence[torch.Tensor]) -> None:
         """Raises NotFinite. Checks only each tensor's sum: one value that is not finite makes it not finite."""
         if not torch.stack([tensor.detach().sum().double() for tensor in tensors]).isfinite().all():
-            raise NotFinite(f"{what} at stage {self.index} that are not finite (microbatch: {tuple(microbatch)})")
+            which = f"step: {microbatch.step}, microbatch: {microbatch.index}"
+            raise NotFinite(f"{what} at stage {self.index} that are not finite ({which})")
 
     def _output(self, x: torch.Tensor, microbatch: Microbatch) -> torch.Tensor:
         random = KeyedRandom(self.training.seed, microbatch.step, microbatch.index)
@@ -249,8 +250,8 @@ class TorchStage:
         return [piece.view_as(value) for piece, value in zip(pieces, values, strict=True)]
 
 
-def _at_first(parameter: torch.nn.Parameter) -> Learned:
-    return Learned(parameter, torch.zeros_like(parameter.detach()), torch.zeros_like(parameter.detach()))
+def _at_first(value: torch.Tensor) -> Learned:
+    return Learned(value, torch.zeros_like(value.detach()), torch.zeros_like(value.detach()))
 
 
 def _tensor(array: np.ndarray | Block) -> torch.Tensor:

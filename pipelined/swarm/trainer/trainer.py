@@ -21,7 +21,7 @@ from pipelined.aio.latency import TimeoutEstimator
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.membership.client import Node, PeerClient
-from pipelined.membership.messages import Reply, send
+from pipelined.membership.messages import Reply
 from pipelined.membership.reasons import Next, Reason
 from pipelined.membership.records import Peer
 from pipelined.membership.view import RETRY_S, NoLongerValid
@@ -67,7 +67,7 @@ class SwarmTrainer:
 
     def __init__(self, node: Node, view: SwarmView, data: Data, rules: Rules, slots: int):
         self.name, self._stages, self._data, self._slots = node.name, rules.stages, data, slots
-        self._endpoint, self._view, self._clock = node.endpoint, view, node.clock
+        self._view, self._clock = view, node.clock
         self._router = Router(rules.stages, seed=node.name)
         self._client = PeerClient(node.endpoint, view)
         self._patience = {(n, topic): TimeoutEstimator(rules.lease_s) for n in range(rules.stages) for topic in TOPICS}
@@ -126,12 +126,10 @@ class SwarmTrainer:
     async def _work(self, incarnation: int, slot: int) -> None:
         done: WorkReport | None = None
         while True:
-            await self._view.wait_for(lambda: self._view.leader is not None)
-            leader = self._view.leader
+            leader = await self._view.wait_for(lambda: self._view.leader)
             request = GetWork(self.name, incarnation, slot, done)
             try:
-                async with self._view.while_holds(lambda leader=leader: self._view.leader == leader):
-                    item = await send(self._endpoint, leader.address, request)
+                item = await self._client.request_leader(leader, request)
                 done = None  # received; until here it is sent again, and the leader counts it once
                 done = await self._run_if_current(item)
             except NoLongerValid:

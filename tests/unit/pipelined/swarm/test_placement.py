@@ -14,6 +14,7 @@ from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.notifier import Notifier
 from pipelined.directory import EmbeddedDirectory, Entry, serve_directory
 from pipelined.directory.registration import registered
+from pipelined.membership.client import Node, PeerClient
 from pipelined.membership.messages import send, serve
 from pipelined.membership.reasons import Reason
 from pipelined.membership.records import CAME, LEADER, PEERS, LeaderRecord, Peer, Phase
@@ -242,21 +243,21 @@ class Came3:
 
     def party(self, name):
         endpoint = self.network.endpoint(name)
-        directory = EmbeddedDirectory(endpoint, "virtual://directory", self.clock)
-        view = SwarmView(directory, self.clock)
+        node = Node(name, endpoint, EmbeddedDirectory(endpoint, "virtual://directory", self.clock), self.clock)
+        view = SwarmView(node.directory, self.clock)
         self.beside.append(self.tasks.create_task(view.follow()))
-        return endpoint, view
+        return node, view
 
     async def lead(self, name, response=None):
-        endpoint, view = self.party(name)
-        serve(endpoint, GetStage, response or StageAssigner(view, 3).assign)
-        await view.directory.transact({}, {LEADER: LeaderRecord(name, endpoint.address).pack()})
+        node, view = self.party(name)
+        serve(node.endpoint, GetStage, response or StageAssigner(view, 3).assign)
+        await view.directory.transact({}, {LEADER: LeaderRecord(name, node.endpoint.address).pack()})
 
     async def come(self, name, pause=0.0):
-        endpoint, view = self.party(name)
+        node, view = self.party(name)
         await self.clock.sleep(pause)
         async with registered(view.directory, PEERS + name, 60.0, self.clock) as place:
-            stage = await StageRequest(name, endpoint, view, self.clock, 3).send(place)
+            stage = await StageRequest(node, view, PeerClient(node.endpoint, view), 3).send(place)
             await place.put(record(name, stage, JOINING, place.incarnation))
             await self.clock.sleep(1.0)
         return stage
@@ -336,7 +337,7 @@ def test_what_the_directory_has_not_heard_of_is_given_no_stage():
         await view.directory.transact({}, {CAME + "other": b"virtual://elsewhere"})
         for name in ("never", "other"):
             with pytest.raises(Rejected, match="stranger"):
-                await send(stranger, "virtual://leader", GetStage(name))
+                await send(stranger.endpoint, "virtual://leader", GetStage(name))
 
     played(story)
 

@@ -12,7 +12,7 @@ from pipelined.state.donor import copied
 from pipelined.state.manifest import layout_of
 from pipelined.state.store import load, save
 from pipelined.state.versions import SavedStage
-from pipelined.swarm.stages.delayed import PENDING, DelayedStage
+from pipelined.swarm.stages.delayed import PENDING, DelayedStage, clear_all
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
@@ -98,15 +98,24 @@ def test_two_steps_are_computed_in_any_order_and_neither_disturbs_the_other(orde
     assert stands(stage, STEPS - 1)
 
 
-def test_what_was_counted_of_either_step_can_be_forgotten_alone():
+def test_the_sums_of_the_current_step_can_be_cleared_alone():
     stage = DelayedStage(TorchStage(TRAINING, 0))
     count(stage, 0, 0, 1)
-    count(stage, 1, 0)
-    stage.clear_next()
-    assert np.array_equal(stage.sums, total(0))
     count(stage, 1, 0, 1)
     stage.clear()
     assert not stage.sums.any()
+    stage.apply(0, total(0), SCALE)
+    assert np.array_equal(stage.sums, total(1))
+
+
+@pytest.mark.parametrize("held", [0, 1])
+def test_the_sums_of_both_steps_can_be_cleared_together(held):
+    stage = DelayedStage(TorchStage(TRAINING, 0))
+    for step in (0, 1, held):
+        count(stage, step, 0)
+    clear_all(stage)
+    assert not stage.sums.any()
+    count(stage, 1, 0, 1)
     stage.apply(0, total(0), SCALE)
     assert np.array_equal(stage.sums, total(1))
 
