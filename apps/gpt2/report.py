@@ -12,7 +12,7 @@ from rich import progress
 from rich.console import Console
 
 from apps.common.json_lines import append
-from apps.common.progress import Progress
+from pipelined.aio.progress import Progress
 from pipelined.training.trainer import StepReport
 
 EVERY = 10

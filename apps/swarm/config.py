@@ -11,11 +11,10 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from apps.common.codecs import check_codec
 from apps.common.numbers import refuse_below
+from pipelined.directory import Directory
 from pipelined.errors import UsageError
+from pipelined.swarm.joining import publish_task
 from pipelined.swarm.status import Goal
-
-SWARM = "swarm"
-"""Key in the directory: the unique name of this swarm. Peers claim directories of checkpoints under it."""
 
 
 class ChildFailed(Exception):
@@ -184,3 +183,18 @@ def differences(mine: Told, theirs: Told) -> str:
     pairs = [(name, value, getattr(theirs.subject, name)) for name, value in asdict(mine.subject).items()]
     pairs += [("vocabulary", mine.vocabulary, theirs.vocabulary), ("text", mine.text[:16], theirs.text[:16])]
     return ", ".join(f"{name}: {here} here, {there} there" for name, here, there in pairs if here != there)
+
+
+async def publish(directory: Directory, mine: Told, swarm: str = "") -> None:
+    """Write what is trained to the directory, or check that the directory has the same.
+
+    Args:
+        mine: what this process trains.
+        swarm: the swarm's name, if it begins here. Default: a random name.
+    Raises:
+        UsageError: the swarm trains something else.
+    """
+    theirs = Told.unpack(await publish_task(directory, mine.pack(), swarm))
+    if theirs != mine:
+        fact = f"this swarm trains something else ({differences(mine, theirs)})"
+        raise UsageError(f"{fact}; give the same flags, or another coordinator")

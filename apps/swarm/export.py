@@ -16,17 +16,18 @@ from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.models.rotary import RotaryLM
 from apps.lm.models.rotary_presets import RotaryConfig
-from apps.swarm.address import SwarmAddress
+from apps.swarm.config import Told
 from apps.swarm.flags import Export
-from apps.swarm.joining import entered, what_is_trained
-from apps.swarm.session import Session
-from apps.swarm.waiting import telling
+from apps.swarm.training import session_of
 from apps.swarm.weights import Weights, check_destination
 from pipelined.aio.clock import RealClock
 from pipelined.directory import CutOff, Directory, LeaseLost
 from pipelined.errors import UsageError
 from pipelined.membership.client import Node
 from pipelined.state.store import load_whole
+from pipelined.swarm.joining import connected, read_task
+from pipelined.swarm.logs import reported_wait
+from pipelined.swarm.session import Session
 from transports.rpc import Endpoint
 
 Say = Callable[[str], None]
@@ -92,13 +93,13 @@ async def export(flags: Export, say: Say) -> None:
 
 async def _fetch_running(flags: Export, text: Text, say: Say) -> Weights:
     """Fetch the model of a running swarm. Raises UsageError: its text or tokenizer differs."""
-    address = SwarmAddress(flags.coordinator, flags.directory, flags.listen)
-    async with entered(address) as (endpoint, directory):
-        trained = await what_is_trained(directory, address, say)
+    url = flags.directory or flags.coordinator
+    async with connected(url, flags.listen) as (endpoint, directory):
+        trained = Told.unpack(await read_task(directory, url, say))
         if trained.text != text.digest:
             fact = f"this swarm learns from another text (here: {text.digest[:16]}, there: {trained.text[:16]})"
             raise UsageError(f"{fact}; give the --data and --tokenizer that its trainers were given")
-        session = await asyncio.to_thread(Session.of, trained)
+        session = await asyncio.to_thread(session_of, trained)
         if flags.to is not None:
             check_destination("--to", flags.to, session.training.model)
         return await fetch("export", session, endpoint, directory, say)
@@ -115,7 +116,7 @@ async def fetch(name: str, session: Session, endpoint: Endpoint, directory: Dire
     """
     node = Node(f"{name}-{secrets.token_hex(4)}", endpoint, directory, RealClock())
     try:
-        async with telling(f"the state of every stage (stages: {session.rules.stages})", say):
+        async with reported_wait(f"the state of every stage (stages: {session.rules.stages})", say):
             snapshot = await session.snapshot(node)
     except (LeaseLost, CutOff) as error:
         raise UsageError(f"the directory does not reply ({error}); start it again, and repeat this command") from error

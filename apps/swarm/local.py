@@ -18,17 +18,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from apps.swarm.address import SwarmAddress
 from apps.swarm.config import ChildFailed
 from apps.swarm.families import cut_of
 from apps.swarm.flags import Local
-from apps.swarm.joining import endpoint_at, entered
 from apps.swarm.metrics import STEP
 from apps.swarm.status.command import statuses
 from apps.swarm.status.table import table
 from pipelined.aio.nursery import Nursery
 from pipelined.process.exit import USAGE
 from pipelined.process.stop_request import until_stop_request
+from pipelined.swarm.joining import connected, endpoint_at
 
 Child = asyncio.subprocess.Process
 Say = Callable[[str], None]
@@ -202,7 +201,7 @@ async def _watch(address: str, everyone: Sequence[Child], peers: int, say: Say) 
             tasks.create_task(_report_end(child, f"peer{at}", last, everyone[:peers], say))
         if live is not None:
             with live:
-                async with entered(SwarmAddress(coordinator=address)) as (endpoint, directory):
+                async with connected(address) as (endpoint, directory):
                     async for seen in statuses(endpoint, directory):
                         live.update(table(seen))
 

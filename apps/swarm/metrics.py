@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from apps.common.json_lines import append
-from pipelined.swarm.committed_steps import CommittedSteps, StepCommitted, StepEvaluated, StepEvent, StepsBegan
+from pipelined.swarm.committed_steps import StepCommitted, StepEvaluated, StepEvent, StepsBegan
 from pipelined.swarm.records import Commit
 from pipelined.training.optimizer import OptimizerConfig
 
@@ -14,7 +14,7 @@ STEP = "step "
 
 
 class StepLog:
-    """The log of the committed steps.
+    """The log of the committed steps; a context manager, which writes the last row at its end.
 
     Args:
         optimizer_config: the learning rate of each step.
@@ -23,26 +23,19 @@ class StepLog:
     """
 
     def __init__(
-        self,
-        steps: CommittedSteps,
-        optimizer_config: OptimizerConfig,
-        tokens: int,
-        metrics: Path | None,
-        say: Callable[[str], None],
+        self, optimizer_config: OptimizerConfig, tokens: int, metrics: Path | None, say: Callable[[str], None]
     ):
-        self._steps, self._optimizer_config, self._tokens = steps, optimizer_config, tokens
-        self._metrics, self._say = metrics, say
+        self._optimizer_config, self._tokens, self._metrics, self._say = optimizer_config, tokens, metrics, say
         self._row: Mapping[str, Any] | None = None  # of the last step, until its loss on validation data is known
 
-    async def follow(self) -> None:
-        """Log every step, until the last or until cancelled."""
-        try:
-            async for event in self._steps.follow():
-                self._log(event)
-        finally:
-            self._write()
+    def __enter__(self) -> "StepLog":
+        return self
 
-    def _log(self, event: StepEvent) -> None:
+    def __exit__(self, *error: object) -> None:
+        self._write()
+
+    def log(self, event: StepEvent) -> None:
+        """Log a commit, a rollback or an evaluation."""
         match event:
             case StepEvaluated(head, loss):
                 row = self._row or {"step": head.step}

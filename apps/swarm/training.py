@@ -1,4 +1,7 @@
-"""The model, its cut and the rules of a swarm, from the directory's record of what is trained. Imports torch."""
+"""The model, its cut and the rules of a swarm, from the directory's record of what is trained. Imports torch.
+
+`python -m apps.swarm` and the ranks of `--schedule swarm` begin here.
+"""
 
 import torch
 
@@ -9,6 +12,7 @@ from apps.swarm.config import Told
 from apps.swarm.families import cut_of, is_cut_loose
 from pipelined.errors import UsageError
 from pipelined.swarm.config import Rules
+from pipelined.swarm.session import Session
 from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.training import Training
 from pipelined.training.compression import NONE
@@ -16,6 +20,12 @@ from pipelined.training.optimizer import OptimizerConfig
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
 """Of parameters, sums and what stages send; bfloat16 is an autocast inside the forward."""
+
+
+def session_of(told: Told) -> Session:
+    """Build the model and the rules; blocks. Raises UsageError: see `training_of`."""
+    training = training_of(told)
+    return Session(training, rules_of(told, training))
 
 
 def model_of(told: Told) -> tuple[GPT2, tuple[range, ...]]:

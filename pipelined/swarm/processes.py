@@ -38,7 +38,12 @@ class PeerProcess:
     def __init__(self, node: Node, build: Build, rules: Rules, device: Executor, config: PeerConfig | None = None):
         self.view = SwarmView(node.directory, node.clock, stages=frozenset())
         self.peer = StagePeer(node, self.view, build, rules, device=device, config=config or PeerConfig())
-        self._endpoint = node.endpoint
+        self.name, self._endpoint = node.name, node.endpoint
+
+    @property
+    def address(self) -> str:
+        """The address of its endpoint."""
+        return self._endpoint.address
 
     async def run(self) -> None:
         """Serve until `peer.leave()` or cancelled.
@@ -70,7 +75,7 @@ class TrainerProcess:
         balance: Moves | None = None,
         resume: bool = False,
     ):
-        self.name, self._node, self._rules, self._steps = node.name, node, rules, steps
+        self.name, self.rules, self._node, self._steps = node.name, rules, node, steps
         self._endpoint = node.endpoint
         self.view = SwarmView(node.directory, node.clock)
         rollback = Rollback(self.view, rules, node.clock, resume)
@@ -96,7 +101,7 @@ class TrainerProcess:
 
     def committed_steps(self) -> CommittedSteps:
         """The steps of this training, as this process sees them."""
-        return CommittedSteps(self.view, self._rules, self._node.clock, self._steps)
+        return CommittedSteps(self.view, self.rules, self._node.clock, self._steps)
 
     def is_to_evaluate(self, head: Commit | None = None) -> bool:
         """Whether the parameters of a head must still be measured on validation data.
@@ -105,7 +110,7 @@ class TrainerProcess:
             head: None: the directory's head, if there is one.
         """
         head = head or self.view.head
-        return head is not None and due(head, self.view.evaluated, self._rules, self._steps)
+        return head is not None and due(head, self.view.evaluated, self.rules, self._steps)
 
     async def _status(self, request: Status, sender: Party) -> StatusReply:
         left, unscored = self.leader.left, self.leader.unscored
@@ -115,12 +120,12 @@ class TrainerProcess:
         return StatusReply({**told, **events_asked_for(request)})
 
     async def _over(self) -> None:
-        await self.view.wait_for_model(self._rules.digest)
+        await self.view.wait_for_model(self.rules.digest)
         await self.view.wait_for(lambda: self.is_over)
 
     async def _live(self) -> None:
-        key, seconds = TRAINERS + self.name, self._rules.lease_s
-        node, address, digest = self._node, self._endpoint.address, self._rules.digest
+        key, seconds = TRAINERS + self.name, self.rules.lease_s
+        node, address, digest = self._node, self._endpoint.address, self.rules.digest
         while True:
             try:
                 async with registered(node.directory, key, seconds, node.clock, address) as registration:

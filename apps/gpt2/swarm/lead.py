@@ -5,107 +5,88 @@ Training stops on all ranks before rank 0 fetches the model, so no step is taken
 
 import asyncio
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from apps.gpt2.config import Config
 from apps.gpt2.report import Report, reporting
 from apps.gpt2.swarm.job import SwarmJob
-from apps.gpt2.swarm.rank import Rank
+from apps.gpt2.swarm.rank import DONE, STOP, STOPPED, Rank, cancelled
 from apps.gpt2.swarm.report import ActiveTime, StepReporter
 from apps.gpt2.train import compare
 from apps.lm.data.ngram import score_ngrams
 from apps.lm.data.text import Text
 from apps.lm.models.gpt2 import GPT2
-from apps.swarm.address import SwarmAddress
 from apps.swarm.export import Say, Wish
-from apps.swarm.joining import entered
-from apps.swarm.waiting import WaitLog
 from apps.swarm.weights import Weights
-from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
-from pipelined.directory import Directory
 from pipelined.membership.client import Node
-from pipelined.process.stop_request import StopRequest
 from pipelined.state import store
+from pipelined.swarm.joining import connected
 from pipelined.swarm.observer import SwarmSnapshot
 from pipelined.swarm.processes import TrainerProcess
-from pipelined.swarm.view import SwarmView
-from transports.rpc import Endpoint
-
-HALT, HALTED, OVER = ("swarm", "halt"), ("swarm", "halted"), ("swarm", "over")
-"""Tags: rank 0 requests that training stops; a rank confirms; rank 0 says that it has fetched the model."""
-LOOK_S = 0.5
-"""Seconds between two checks for a stop request."""
+from pipelined.swarm.session import run_trainer
+from transports import Message
 
 
 @dataclass(frozen=True)
-class Lead:
-    """Rank 0's part.
+class RankZero:
+    """Rank 0 while the swarm trains, and its end.
 
     Args:
-        address: of the directory, and where the endpoint of this part listens.
+        url: of the directory.
+        stop: set when this process receives a stop request.
     """
 
     rank: Rank
     trainer: TrainerProcess
     active_time: ActiveTime
-    address: SwarmAddress
-    stop: StopRequest
+    url: str
+    stop: asyncio.Event
 
-    async def run(self, training: "asyncio.Task[None]") -> None:
-        """Report until the last step, or until a rank receives a stop request; then fetch, save and export the model.
-
-        Args:
-            training: the task of this rank's trainer.
-        """
-        job, transport = self.rank.job, self.rank.transport
+    async def run(self) -> None:
+        """Report until the last step, or a stop request on any rank; then fetch, save and export the model."""
+        job, transport, start = self.rank.job, self.rank.transport, self.rank.start
         others = range(1, transport.world_size)
-        begun = self.rank.begun
-        first, steps = begun.step if begun else 0, job.subject.steps
+        first, steps = start.step if start else 0, job.subject.steps
         with reporting(True, first=first, steps=steps, tokens=job.tokens, metrics=job.config.metrics) as report:
-            async with entered(self.address) as (endpoint, directory), Nursery() as tasks:
-                report.say(f"others join by: {joining(self.address.coordinator, self.rank.job.config)}")
-                if begun and begun.step:
-                    report.say(f"continues from step {begun.step}, which all stages had saved")
-                halted = [tasks.create_task(transport.receive(rank, HALTED)) for rank in others]
+            async with connected(self.url) as (endpoint, directory), Nursery() as tasks:
+                report.say(f"others join by: {joining(self.url, job.config)}")
+                if first:
+                    report.say(f"continues from step {first}, which all stages had saved")
+                stopped = [tasks.create_task(transport.receive(rank, STOPPED)) for rank in others]
                 receiving = [tasks.create_task(self.active_time.receive(rank)) for rank in others]
-                stopping = tasks.create_task(stop_requested(self.stop, self.trainer.view))
-                log = tasks.create_task(self._log(report).follow())
-                waits = tasks.create_task(self._waits(report).follow())
-                await asyncio.wait([log, stopping, *halted], return_when=asyncio.FIRST_COMPLETED)
-                loss, done = (log.result(), True) if log.done() else (None, False)
-                await cancelled(training, stopping, log, waits, *receiving)
+                done, loss = await self._train(tasks, stopped, report)
+                await cancelled(*receiving)
                 for rank in others:
-                    await transport.send(rank, HALT)
-                for each in halted:
+                    await transport.send(rank, STOP)
+                for each in stopped:
                     await each
-                await self._fetch_model(endpoint, directory, report, loss, done)
+                await self._finish(self.rank.node("visitor0", endpoint, directory), report, loss, done)
             for rank in others:
-                await transport.send(rank, OVER)
+                await transport.send(rank, DONE)
 
-    def _log(self, report: Report) -> StepReporter:
-        optimizer_config, steps = self.rank.session.training.optimizer_config, self.trainer.committed_steps()
-        return StepReporter(steps, optimizer_config, active_time=self.active_time, report=report)
+    async def _train(
+        self, tasks: Nursery, stopped: "Sequence[asyncio.Task[Message]]", report: Report
+    ) -> tuple[bool, float | None]:
+        """Train until the end or a stop on any rank. Returns whether it is the end, and the last step's evaluation."""
+        steps = StepReporter(self.rank.session.training.optimizer_config, active_time=self.active_time, report=report)
+        training = tasks.create_task(run_trainer(self.trainer, self.stop, steps.report, report.say))
+        await asyncio.wait([training, *stopped], return_when=asyncio.FIRST_COMPLETED)
+        self.stop.set()
+        return await training, steps.loss
 
-    def _waits(self, report: Report) -> WaitLog:
-        return WaitLog(self.trainer, self.rank.feed.held_out, report.say)
-
-    async def _fetch_model(
-        self, endpoint: Endpoint, directory: Directory, report: Report, loss: float | None, done: bool
-    ) -> None:
+    async def _finish(self, node: Node, report: Report, loss: float | None, done: bool) -> None:
+        """Fetch the model if it is needed, and save it; at the end of training also score, export and sample it."""
         config, head = self.rank.job.config, self.trainer.view.head
-        taken = head is not None and head.step > 0
+        step = head.step if head is not None else 0
         wanted = config.checkpoint or (done and (config.export or config.sample))
-        snapshot = (
-            await self.rank.session.snapshot(Node("visitor0", endpoint, directory, RealClock()))
-            if taken and wanted
-            else []
-        )
-        outcome = Outcome(self.rank.job, self.rank.text, snapshot)
-        await outcome.save()
+        snapshot = await self.rank.session.snapshot(node) if step and wanted else []
+        result = TrainingResult(self.rank.job, self.rank.text, snapshot)
+        await result.save()
         if done:
-            return await outcome.report(loss, report.say)
-        step = snapshot[0][0].step if snapshot else head.step if taken else 0
+            return await result.report(loss, report.say)
+        step = snapshot[0][0].step if snapshot else step
         nowhere = "give --checkpoint to keep the work" if config.checkpoint is None else "there was no step yet"
         report.say(
             f"stopped on request after step {step}; saved to {config.checkpoint if snapshot else f'nowhere: {nowhere}'}"
@@ -113,7 +94,7 @@ class Lead:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingResult:
     """The result of a training: saved first, then exported and sampled, which may fail.
 
     Args:
@@ -129,8 +110,15 @@ class Outcome:
         config, identity = self.job.config, self.job.model.identity()
         if config.checkpoint is not None:
             for saved, state in self.snapshot:
-                told = {"keep": config.keep, "text": self.text.digest}
-                await asyncio.to_thread(store.save, config.checkpoint, saved, state, identity, **told)
+                await asyncio.to_thread(
+                    store.save,
+                    config.checkpoint,
+                    saved,
+                    state,
+                    identity,
+                    keep=config.keep,
+                    text=self.text.digest,
+                )
 
     async def report(self, loss: float | None, say: Say) -> None:
         """Compare the loss with n-grams, export and sample, as the flags request.
@@ -156,16 +144,3 @@ def joining(coordinator: str, config: Config) -> str:
     if config.checkpoint is not None and config.save_every:
         words += ["--checkpoint", str(config.checkpoint.absolute()), "--save-every", str(config.save_every)]
     return shlex.join(words)
-
-
-async def stop_requested(stop: StopRequest, view: SwarmView) -> None:
-    """Wait until this process receives a stop request."""
-    while not stop.requested:
-        await view.next_change(LOOK_S)
-
-
-async def cancelled(*tasks: "asyncio.Task") -> None:
-    """Cancel these tasks, and wait until they have ended."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)

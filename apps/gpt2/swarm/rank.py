@@ -1,14 +1,13 @@
 """One rank of `--schedule swarm`: the training, the same on all ranks, and this rank's peer and trainer."""
 
+import asyncio
 from dataclasses import dataclass, replace
 
 from apps.gpt2.swarm.job import SwarmJob
 from apps.lm.data.text import Text
-from apps.swarm.address import SwarmAddress
-from apps.swarm.config import Told
+from apps.swarm.config import Told, publish
 from apps.swarm.data import MicrobatchFeed, feed_of
-from apps.swarm.joining import agree, entered
-from apps.swarm.session import Session
+from apps.swarm.training import session_of
 from apps.swarm.weights_store import WeightsStore
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
@@ -18,10 +17,15 @@ from pipelined.process.launch import Launch
 from pipelined.state.store import CheckpointStore, DiskStore
 from pipelined.state.versions import SavedStage, common_step
 from pipelined.swarm.config import PeerConfig
+from pipelined.swarm.joining import connected
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records import HEAD, Commit
+from pipelined.swarm.session import Session
 from transports import Transport
 from transports.rpc import Endpoint
+
+STOP, STOPPED, DONE = ("swarm", "halt"), ("swarm", "halted"), ("swarm", "over")
+"""Tags: rank 0 requests that training stops; a rank confirms; rank 0 has fetched the model."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Rank:
     Args:
         session: the same on all ranks.
         store: where its peer saves, and finds what was saved.
-        begun: the latest step that all stages have in the store, from which the swarm continues; None: it begins.
+        start: the latest step that all stages have in the store, from which the swarm continues; None: step 0.
         executor: runs the computations of its peer.
     """
 
@@ -39,27 +43,24 @@ class Rank:
     job: SwarmJob
     text: Text
     feed: MicrobatchFeed
+    told: Told
     session: Session
     store: CheckpointStore | None
-    begun: SavedStage | None
+    start: SavedStage | None
     executor: TorchExecutor
 
-    @property
-    def trains(self) -> bool:
-        return self.job.trains(self.transport.rank)
-
-    async def begin(self, address: str, swarm: str = "") -> None:
+    async def begin(self, url: str, swarm: str = "") -> None:
         """Write to the directory what is trained, and the step at which it begins.
 
         Args:
-            address: of the directory.
+            url: of the directory.
             swarm: the name under which this job claimed its directory of checkpoints. Default: a random name.
         """
         head = Commit(self.session.rules.stages, self.session.rules.digest)
-        if self.begun is not None:
-            head = replace(head, step=self.begun.step, lineage=self.begun.lineage)
-        async with entered(SwarmAddress(coordinator=address)) as (_, directory):
-            await agree(directory, self.session.told, swarm)
+        if self.start is not None:
+            head = replace(head, step=self.start.step, lineage=self.start.lineage)
+        async with connected(url) as (_, directory):
+            await publish(directory, self.told, swarm)
             await directory.transact({HEAD: 0}, {HEAD: head.pack()})
 
     def peer(self, endpoint: Endpoint, directory: Directory) -> PeerProcess:
@@ -67,11 +68,20 @@ class Rank:
         rank, config = self.transport.rank, self.job.config
         every = config.save_every if config.checkpoint else 0
         peer_config = PeerConfig(self.job.stage_of(rank), store=self.store, save_every=every)
-        return self.session.peer(Node(f"rank{rank}", endpoint, directory, RealClock()), self.executor, peer_config)
+        return self.session.peer(self.node(f"rank{rank}", endpoint, directory), self.executor, peer_config)
+
+    @property
+    def trains(self) -> bool:
+        return self.job.trains(self.transport.rank)
 
     def trainer(self, endpoint: Endpoint, directory: Directory) -> TrainerProcess:
         """This rank's trainer."""
-        return self.session.trainer(Node(f"trainer{self.transport.rank}", endpoint, directory, RealClock()), self.feed)
+        node, steps = self.node(f"trainer{self.transport.rank}", endpoint, directory), self.job.subject.steps
+        return TrainerProcess(node, self.feed, self.session.rules, steps=steps)
+
+    def node(self, name: str, endpoint: Endpoint, directory: Directory) -> Node:
+        """A process of the swarm on this rank."""
+        return Node(name, endpoint, directory, RealClock())
 
 
 def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> Rank:
@@ -83,14 +93,21 @@ def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> 
     subject = job.subject
     feed = feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
     told = Told(subject, job.model.vocab, text.digest, feed.held_out)
-    session, store = Session.of(told), _store(job, text)
+    session, store = session_of(told), _store(job, text)
     executor = TorchExecutor.of_rank(launch.local_rank, launch.local_size or transport.world_size, transport)
-    begun = None if store is None else common_step(store.saved_stages())
-    return Rank(transport, job, text, feed, session, store, begun, executor)
+    start = None if store is None else common_step(store.saved_stages())
+    return Rank(transport, job, text, feed, told, session, store, start, executor)
+
+
+async def cancelled(*tasks: "asyncio.Task[object]") -> None:
+    """Cancel these tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
 
 
 def _store(job: SwarmJob, text: Text) -> CheckpointStore | None:
     config = job.config
-    told = job.model.identity(), config.keep, text.digest
-    disk = DiskStore(config.checkpoint, *told) if config.checkpoint else None
+    disk = DiskStore(config.checkpoint, job.model.identity(), config.keep, text.digest) if config.checkpoint else None
     return disk if config.init is None else WeightsStore(config.init, job.subject.stages, disk)

@@ -2,7 +2,7 @@
 
 from apps.gpt2.report import Report
 from pipelined.actors.executor import Executor
-from pipelined.swarm.committed_steps import CommittedSteps, StepCommitted, StepEvaluated, StepEvent, StepsBegan
+from pipelined.swarm.committed_steps import StepCommitted, StepEvaluated, StepEvent, StepsBegan
 from pipelined.swarm.records import Commit
 from pipelined.swarm.view import SwarmView
 from pipelined.training.optimizer import OptimizerConfig
@@ -52,41 +52,35 @@ class StepReporter:
 
     Args:
         optimizer_config: the learning rate of each step.
+
+    Attributes:
+        loss: on validation data, of the last event's head; None: not measured.
     """
 
-    def __init__(
-        self, steps: CommittedSteps, optimizer_config: OptimizerConfig, *, active_time: ActiveTime, report: Report
-    ):
-        self._steps, self._optimizer_config = steps, optimizer_config
-        self._active_time, self._report = active_time, report
+    def __init__(self, optimizer_config: OptimizerConfig, *, active_time: ActiveTime, report: Report):
+        self._optimizer_config, self._active_time, self._report = optimizer_config, active_time, report
         self._step: StepReport | None = None  # the last step, until its loss on validation data is known
+        self.loss: float | None = None
 
-    async def follow(self) -> float | None:
-        """Report every step until the last; returns the validation loss of the last, if it was evaluated."""
-        last: float | None = None
-        async for event in self._steps.follow():
-            last = self._on_event(event)
-        return last
-
-    def _on_event(self, event: StepEvent) -> float | None:
-        """Report an event; returns the validation loss of the last head, if it is known."""
+    def report(self, event: StepEvent) -> None:
+        """Report a commit, a rollback or an evaluation."""
+        self.loss = None
         match event:
             case StepEvaluated(head, loss):
+                self.loss = loss
                 self._report_evaluation(head.step, loss)
-                return loss
-            case StepsBegan(head, rolled_back, loss):
+            case StepsBegan(head, rolled_back, measured):
+                self.loss = measured
                 self._report_step(None)
                 if rolled_back:
                     self._report.say(f"rolled back to step {head.step}, which all stages had saved")
-                if loss is not None:
-                    self._report.evaluated(head.step, loss)
-                return loss
+                if measured is not None:
+                    self._report.evaluated(head.step, measured)
             case StepCommitted(head, seconds, evaluates):
                 self._report_step(None)
                 self._step = self._report_of(head, seconds)
                 if not evaluates:
                     self._report_step(None)
-        return None
 
     def _report_evaluation(self, done: int, loss: float) -> None:
         if self._step is None:

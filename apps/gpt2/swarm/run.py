@@ -11,12 +11,10 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from functools import partial
 
 from apps.gpt2.swarm.job import SwarmJob
-from apps.gpt2.swarm.lead import HALT, HALTED, OVER, Lead, cancelled, stop_requested
-from apps.gpt2.swarm.rank import Rank, prepare
+from apps.gpt2.swarm.lead import RankZero
+from apps.gpt2.swarm.rank import DONE, STOP, STOPPED, Rank, cancelled, prepare
 from apps.gpt2.swarm.report import ActiveTime
 from apps.lm.data.text import Text
-from apps.swarm.address import LOOPBACK, SwarmAddress
-from apps.swarm.joining import endpoint_at, entered
 from pipelined.actors.agree import agree, broadcast, gather
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
@@ -26,9 +24,16 @@ from pipelined.errors import UsageError
 from pipelined.process.exit import tell
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
+from pipelined.swarm.joining import connected, endpoint_at
+from pipelined.swarm.processes import TrainerProcess
+from pipelined.swarm.session import run_peer, run_trainer
 from pipelined.swarm.view import SwarmView
 from transports import Transport
 from transports.rpc import Endpoint
+
+LOOPBACK = "tcp://127.0.0.1:0"
+POLL_S = 0.5
+"""Seconds between two checks for a stop request."""
 
 
 async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text: Text, stop: StopRequest) -> int:
@@ -44,42 +49,58 @@ async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text:
     try:
         with claimed or nullcontext():
             async with _directory_of_rank0(transport, job.config.listen, partial(rank.begin, swarm=swarm)) as address:
-                await _take_part(rank, SwarmAddress(coordinator=address), stop)
+                await _take_part(rank, address, stop)
                 await gather(transport, "gone", True)
     finally:
         rank.executor.close()
     return 0
 
 
-async def _take_part(rank: Rank, address: SwarmAddress, stop: StopRequest) -> None:
+async def _take_part(rank: Rank, url: str, request: StopRequest) -> None:
     """Run this rank's peer and, where it has one, its trainer, until rank 0 ends the training."""
     async with AsyncExitStack() as stack:
-        peer = rank.peer(*await stack.enter_async_context(entered(address)))
-        trainer = rank.trainer(*await stack.enter_async_context(entered(address))) if rank.trains else None
-        active_time = ActiveTime(rank.transport, rank.executor)
+        peer = rank.peer(*await stack.enter_async_context(connected(url)))
+        trainer = rank.trainer(*await stack.enter_async_context(connected(url))) if rank.trains else None
+        active_time, stop = ActiveTime(rank.transport, rank.executor), asyncio.Event()
         async with Nursery() as tasks:
-            serving = tasks.create_task(peer.run())
-            training = tasks.create_task(trainer.run() if trainer else asyncio.Event().wait())
-            if rank.transport.rank:
-                await _follow(rank, tasks, training, active_time, stop, view=peer.view)
+            serving = tasks.create_task(run_peer(peer, asyncio.Event()))
+            stopping = tasks.create_task(_set_on_request(stop, request, peer.view))
+            if rank.transport.rank == 0 and trainer is not None:
+                await RankZero(rank, trainer, active_time, url, stop).run()
             else:
-                await Lead(rank, trainer, active_time, address, stop).run(training)
-            serving.cancel()
+                await _follow(rank, trainer, tasks.create_task(active_time.send(peer.view)), stop)
+            await cancelled(stopping, serving)
 
 
 async def _follow(
-    rank: Rank, tasks: Nursery, training: asyncio.Task, active_time: ActiveTime, stop: StopRequest, *, view: SwarmView
+    rank: Rank, trainer: TrainerProcess | None, reporting: "asyncio.Task[None]", stop: asyncio.Event
 ) -> None:
     """On other ranks: train until rank 0 or a signal requests a stop; serve until rank 0 has fetched the model."""
     transport = rank.transport
-    sending = tasks.create_task(active_time.send(view))
-    halt = tasks.create_task(transport.receive(0, HALT))
-    stopping = tasks.create_task(stop_requested(stop, view))
-    await asyncio.wait([halt, stopping], return_when=asyncio.FIRST_COMPLETED)
-    await cancelled(training, stopping, sending)
-    await transport.send(0, HALTED)
-    await halt
-    await transport.receive(0, OVER)
+    async with Nursery() as tasks:
+        if trainer is not None:
+            training = tasks.create_task(run_trainer(trainer, stop, on_step=lambda event: None))
+        requested = tasks.create_task(_set_on_message(stop, transport))
+        await stop.wait()
+        await cancelled(reporting)
+        if trainer is not None:
+            await training
+        await transport.send(0, STOPPED)
+        await requested
+    await transport.receive(0, DONE)
+
+
+async def _set_on_request(stop: asyncio.Event, request: StopRequest, view: SwarmView) -> None:
+    """Set the event when this process receives a stop request."""
+    while not request.requested:
+        await view.next_change(POLL_S)
+    stop.set()
+
+
+async def _set_on_message(stop: asyncio.Event, transport: Transport) -> None:
+    """Set the event when rank 0 requests a stop."""
+    await transport.receive(0, STOP)
+    stop.set()
 
 
 @asynccontextmanager

@@ -8,10 +8,10 @@ from rich.live import Live
 
 from apps.swarm.config import read_goal
 from apps.swarm.flags import Status
-from apps.swarm.joining import entered
 from apps.swarm.status.table import table
 from apps.swarm.status.web import Web, as_json
 from pipelined.directory import Directory
+from pipelined.swarm.joining import connected
 from pipelined.swarm.status import Report, Selection, StatusReader
 from transports.rpc import Endpoint
 
@@ -21,7 +21,7 @@ EVERY_S = 1.0
 async def show(flags: Status) -> None:
     """Print the state of a swarm; with --watch or --web until it is interrupted."""
     selection = Selection(flags.members, flags.stage)
-    async with entered(flags.address) as (endpoint, directory):
+    async with connected(flags.address.url, flags.address.listen) as (endpoint, directory):
         with ExitStack() as stack:
             web = stack.enter_context(Web(flags.web)) if flags.web is not None else None
             if web is not None:

@@ -8,8 +8,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
 
-from apps.common.progress import MOMENT_S
 from pipelined.aio.events import line, printable, read
+from pipelined.aio.progress import MOMENT_S
 from pipelined.membership.records import Phase
 from pipelined.swarm.records import HEAD
 from pipelined.swarm.status import Report

@@ -25,7 +25,13 @@ async def log(path, *records):
     """The rows and lines of a log while its view reads these records, one after another."""
     view, said = SwarmView(None, VirtualClock()), []
     steps = CommittedSteps(view, RULES, VirtualClock(), 5)
-    following = asyncio.ensure_future(StepLog(steps, OptimizerConfig(0.1, 5), 7, path, said.append).follow())
+
+    async def follow():
+        with StepLog(OptimizerConfig(0.1, 5), 7, path, said.append) as log:
+            async for event in steps.follow():
+                log.log(event)
+
+    following = asyncio.ensure_future(follow())
     for revision, record in enumerate(records, start=1):
         entries = {EVALUATED: record.pack()} if isinstance(record, Evaluation) else record.entries({})
         await VirtualClock().sleep(1.0)

@@ -1,6 +1,5 @@
 """The report of rank 0 on a swarm's steps: each once, with its evaluation."""
 
-import asyncio
 import json
 from dataclasses import replace
 
@@ -21,17 +20,6 @@ def committed(step, evaluates=False):
     return StepCommitted(head(step), 0.5, evaluates)
 
 
-class Events:
-    """Steps with these events."""
-
-    def __init__(self, *events):
-        self._events = events
-
-    async def follow(self):
-        for event in self._events:
-            yield event
-
-
 class Device:
     busy = 0.0
 
@@ -42,16 +30,12 @@ class OneRank:
 
 def follow(path, *events, steps=3):
     """The result of the reporter, and its rows."""
-
-    async def run():
-        with reporting(True, first=0, steps=steps, tokens=64, metrics=path) as report:
-            active_time, optimizer_config = ActiveTime(OneRank(), Device()), OptimizerConfig(1e-2, steps)
-            return await StepReporter(
-                Events(*events), optimizer_config, active_time=active_time, report=report
-            ).follow()
-
-    loss = asyncio.run(run())
-    return loss, [json.loads(line) for line in path.read_text().splitlines()]
+    with reporting(True, first=0, steps=steps, tokens=64, metrics=path) as report:
+        active_time, optimizer_config = ActiveTime(OneRank(), Device()), OptimizerConfig(1e-2, steps)
+        reporter = StepReporter(optimizer_config, active_time=active_time, report=report)
+        for event in events:
+            reporter.report(event)
+    return reporter.loss, [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_every_step_is_reported_once_with_its_evaluation(tmp_path):

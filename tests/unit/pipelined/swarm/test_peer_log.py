@@ -2,10 +2,11 @@
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
-from apps.swarm.peer_log import PeerLog
 from pipelined.directory import Change, Entry
 from pipelined.membership.records import PEERS, Peer, Phase
+from pipelined.swarm.logs import PeerLog
 from pipelined.swarm.records import Commit
 from pipelined.swarm.view import SwarmView
 
@@ -24,9 +25,10 @@ class SettableView(SwarmView):
 
 async def told(*news, revision):
     """What the peer "p" says while it hears this, one thing after another; a text is a try that failed."""
-    view, said, trouble = SettableView(None, None), [], [""]
+    view, said, peer = SettableView(None, None), [], SimpleNamespace(trouble="")
+    process = SimpleNamespace(name="p", address="at p", view=view, peer=peer)
     view.revision = revision
-    following = asyncio.ensure_future(PeerLog("p", "at p", view, lambda: trouble[-1], said.append).follow())
+    following = asyncio.ensure_future(PeerLog(process, said.append).follow())
     await asyncio.sleep(0)
     for each in news:
         match each:
@@ -37,7 +39,7 @@ async def told(*news, revision):
             case "gone":
                 view._take([Change(PEERS + "p", None, 1)])
             case str():
-                trouble.append(each)
+                peer.trouble = each
             case _:
                 view.cut_off = each
         view.notify()

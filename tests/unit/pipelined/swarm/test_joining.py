@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from apps.swarm.address import SwarmAddress
 from pipelined.errors import UsageError
+from pipelined.swarm.joining import described, listen_url
 
 REMOTE, LOCAL = "tcp://10.99.0.1:4700", "tcp://10.99.0.2:0"
 
@@ -43,24 +43,28 @@ def routed(monkeypatch):
     ],
 )
 def test_a_process_listens_at_the_address_from_which_it_reaches_the_directory(url, mine):
-    assert SwarmAddress(directory=url).listen_url == mine
+    assert listen_url(url, None) == mine
 
 
 def test_by_default_a_member_listens_where_other_machines_can_connect(routed):
-    assert SwarmAddress(coordinator=REMOTE).listen_url == LOCAL
+    assert listen_url(REMOTE, None) == LOCAL
 
 
 def test_a_loopback_address_is_refused_if_the_swarm_is_on_another_machine(routed):
     with pytest.raises(UsageError, match=r"cannot connect to --listen tcp://127\.0\.0\.1:0 .*such as 10\.99\.0\.2"):
-        _ = SwarmAddress(coordinator=REMOTE, listen="tcp://127.0.0.1:0").listen_url
+        listen_url(REMOTE, "tcp://127.0.0.1:0")
 
 
 @pytest.mark.parametrize("coordinator", ["tcp://127.0.0.1:4700", "tcp://10.99.0.2:4700"])
 def test_a_loopback_address_is_accepted_beside_the_directory(routed, coordinator):
     listen = "tcp://127.0.0.1:0?delay=50ms"
-    assert SwarmAddress(coordinator=coordinator, listen=listen).listen_url == listen
+    assert listen_url(coordinator, listen) == listen
 
 
 def test_a_name_without_an_address_is_refused():
     with pytest.raises(UsageError, match=r"cannot reach nowhere\.invalid"):
-        _ = SwarmAddress(coordinator="tcp://nowhere.invalid:1").listen_url
+        listen_url("tcp://nowhere.invalid:1", None)
+
+
+def test_the_description_of_a_directory_has_no_password():
+    assert described("etcd://me:secret@a:1,b:2/x") == "the directory at etcd://a:1,b:2/x"

@@ -5,11 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from apps.swarm.address import SwarmAddress
-from apps.swarm.waiting import MOMENT_S, WaitLog, telling
 from pipelined.aio.clock import run_virtual
+from pipelined.aio.progress import MOMENT_S
 from pipelined.directory import Change, Entry
 from pipelined.membership.records import PEERS, LeaderRecord, Peer, Phase, TrainerRecord
+from pipelined.swarm.config import Rules
+from pipelined.swarm.logs import WaitLog, reported_wait
 from pipelined.swarm.records import Commit
 from pipelined.swarm.status import waits_for
 from pipelined.swarm.view import SwarmView
@@ -54,8 +55,9 @@ async def told(*news):
     view, said = SettableView(None, None), []
     view.unscored = None
     due = lambda: view.evaluated is not None  # noqa: E731
-    trainer = SimpleNamespace(name="t", view=view, is_to_evaluate=due, leader=view)
-    following = asyncio.ensure_future(WaitLog(trainer, 7, said.append).follow())
+    rules = Rules("m", stages=2, batch=1, samples=1, eval_batch=7)
+    trainer = SimpleNamespace(name="t", view=view, rules=rules, is_to_evaluate=due, leader=view)
+    following = asyncio.ensure_future(WaitLog(trainer, said.append).follow())
     for seconds, changes in news:
         for name, value in changes.items():
             if name.startswith(PEERS):
@@ -125,12 +127,8 @@ def test_a_directory_that_was_never_there_is_waited_for():
 def test_a_block_that_lasts_tells_what_it_waits_for():
     async def wait(seconds):
         said = []
-        async with telling("the others", said.append):
+        async with reported_wait("the others", said.append):
             await asyncio.sleep(seconds)
         return said
 
     assert run_virtual(wait(9)) == ["waits for the others"] and run_virtual(wait(0.9 * MOMENT_S)) == []
-
-
-def test_where_a_directory_is_has_no_password():
-    assert SwarmAddress(directory="etcd://me:secret@a:1,b:2/x").description == "the directory at etcd://a:1,b:2/x"

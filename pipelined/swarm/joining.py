@@ -1,0 +1,151 @@
+"""How a process joins its swarm: its endpoint, the directory, and the record of what is trained.
+
+A process waits for the directory, reads there what is trained (the first trainer writes it), and refuses to take part
+in a swarm that trains something else. No torch.
+"""
+
+import asyncio
+import re
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pipelined.aio.clock import RealClock
+from pipelined.aio.progress import MOMENT_S
+from pipelined.checkpoints.claim import Claim, claim
+from pipelined.directory import Conflict, Directory, open_directory
+from pipelined.errors import UsageError
+from pipelined.swarm.logs import reported_wait
+from pipelined.swarm.records import SUBJECT
+from transports import TransportError
+from transports.rpc import Endpoint, open_endpoint
+
+SWARM = "swarm"
+"""Key in the directory: the unique name of this swarm. Peers claim directories of checkpoints under it."""
+DISCARD_PORT = 9
+"""The port of a datagram socket that sends nothing (RFC 863)."""
+
+
+@asynccontextmanager
+async def connected(url: str, listen: str | None = None) -> AsyncIterator[tuple[Endpoint, Directory]]:
+    """An endpoint and the swarm's directory, which may start later: a request is repeated for 30 s, then raises CutOff.
+
+    Args:
+        url: of the directory.
+        listen: as in `listen_url`.
+    Raises:
+        UsageError: the endpoint cannot listen there, or no other machine could connect to it.
+    """
+    async with await endpoint_at(listen_url(url, listen)) as endpoint:
+        async with open_directory(url, endpoint, RealClock()) as directory:
+            yield endpoint, directory
+
+
+def member_directory(url: str, endpoint: Endpoint, lease_s: float) -> Directory:
+    """The directory for a member: a request without a reply for a lease's length raises CutOff."""
+    return open_directory(url, endpoint, RealClock(), max(MOMENT_S, lease_s))
+
+
+async def endpoint_at(url: str) -> Endpoint:
+    """Open an endpoint at this URL. Raises UsageError: it cannot listen there."""
+    try:
+        return await open_endpoint(url)
+    except (ValueError, TransportError) as error:
+        raise UsageError(f"--listen {url}: {error}") from error
+
+
+async def publish_task(directory: Directory, task: bytes, swarm: str = "") -> bytes:
+    """Write what is trained to the directory, unless the directory has it; returns what it has then.
+
+    Args:
+        swarm: the swarm's name, if it begins here. Default: a random name.
+    """
+    try:
+        await directory.transact({SUBJECT: 0}, {SUBJECT: task, SWARM: (swarm or secrets.token_hex(8)).encode()})
+    except Conflict as error:
+        entry = error.found[SUBJECT]
+        return entry.value if entry is not None else await publish_task(directory, task, swarm)
+    return task
+
+
+async def read_task(directory: Directory, url: str, say: Callable[[str], None]) -> bytes:
+    """Read what is trained from the directory; waits until the first trainer has written it."""
+    async with reported_wait(described(url), say):
+        view = await directory.read(SUBJECT)
+    if SUBJECT in view.entries:
+        return view.entries[SUBJECT].value
+    async with reported_wait("the first trainer, which writes what is trained", say):
+        async for changes in directory.watch(SUBJECT, view.revision):
+            for change in changes:
+                if change.entry is not None:
+                    return change.entry.value
+    raise AssertionError("a watch does not end")
+
+
+async def claim_for(directory: Directory, path: Path) -> Claim:
+    """Claim a directory of checkpoints for this swarm.
+
+    Raises:
+        UsageError: another swarm, or a pipeline, saves there.
+    """
+    entry = (await directory.read(SWARM)).entries.get(SWARM)
+    return await asyncio.to_thread(claim, path, entry.value.decode(errors="replace") if entry else "")
+
+
+def described(url: str) -> str:
+    """The directory, for messages, without a password."""
+    return "the directory at " + re.sub("//[^/]*@", "//", url)
+
+
+def listen_url(url: str, listen: str | None) -> str:
+    """The URL at which a process listens.
+
+    Args:
+        url: of the directory.
+        listen: None: the local address from which this machine reaches the directory.
+    Raises:
+        UsageError: other members could not connect: `listen` is a loopback address, and the directory is on another
+            machine.
+    """
+    if listen is not None and not _is_loopback(urlsplit(listen).hostname):
+        return listen
+    own, theirs = _route(url)
+    if listen is None:
+        return f"tcp://[{own}]:0" if ":" in own else f"tcp://{own}:0"
+    if own != theirs and not _is_loopback(own):
+        fact = f"members on other machines cannot connect to --listen {listen} ({described(url)})"
+        raise UsageError(f"{fact}; leave --listen out, or give an address of this machine such as {own}")
+    return listen
+
+
+def _route(url: str) -> tuple[str, str]:
+    """The local address from which this machine reaches the host of a directory's URL, and the host's address.
+
+    Of several hosts the first is taken; a URL without a host of a network is reached by loopback.
+
+    Raises:
+        UsageError: the host's name has no address, or this machine has no route to it.
+    Cost: one look-up of the name; no packet is sent.
+    """
+    parts = urlsplit(url)
+    first = urlsplit(f"//{parts.netloc.rpartition('@')[2].partition(',')[0]}").hostname
+    host = (first if parts.scheme in ("tcp", "etcd") else None) or "127.0.0.1"
+    try:
+        kind, _, _, _, address = socket.getaddrinfo(host, DISCARD_PORT, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(kind, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)
+            return probe.getsockname()[0], str(address[0])
+    except OSError as error:
+        raise UsageError(f"this machine cannot reach {host} ({error}); correct the address of the swarm") from error
+
+
+def _is_loopback(host: str | None) -> bool:
+    """Whether only processes of the same machine can reach this address."""
+    try:
+        return host == "localhost" or ip_address(host or "").is_loopback
+    except ValueError:
+        return False
