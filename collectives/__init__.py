@@ -11,7 +11,7 @@ from collectives.cost_model import Links, Prices
 from collectives.fifo_lock import BrokenGroup
 from collectives.group import Group
 from collectives.reduce_scatter import reduce_scatter
-from collectives.signature import Mismatch
+from collectives.signature import Mismatch, Signature
 from collectives.tuning import measure
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Links",
     "Mismatch",
     "Prices",
+    "Signature",
     "all_gather",
     "all_reduce",
     "all_to_all",

@@ -5,6 +5,7 @@ from typing import Any
 from collectives.arrays import Vector
 from collectives.group import Group
 from collectives.ring import RingPass
+from collectives.signature import Signature
 
 
 async def all_gather(group: Group, array: Any) -> None:
@@ -21,5 +22,5 @@ async def all_gather(group: Group, array: Any) -> None:
     Source: Patarasuk, Yuan (see `collectives.ring`), the second phase.
     """
     vector = Vector.of(array)
-    async with group.calling(f"all_gather of {len(vector)} {vector.dtype}"):
+    async with group.calling(Signature("all_gather", length=len(vector), dtype=vector.dtype)):
         await RingPass(group, vector).all_gather()

@@ -5,6 +5,7 @@ from typing import Any
 
 from collectives.arrays import Vector
 from collectives.group import Group
+from collectives.signature import Signature
 from transports.wire.arrays import Block
 
 
@@ -30,7 +31,7 @@ async def all_to_all(group: Group, outgoing: Sequence[Any], incoming: Sequence[A
     if sent[group.rank].nbytes != taken[group.rank].nbytes:
         sizes = f"outgoing: {sent[group.rank].nbytes}, incoming: {taken[group.rank].nbytes}"
         raise ValueError(f"a rank's array for itself does not fit (bytes: {sizes}); make both of one size")
-    async with group.calling("all_to_all"):
+    async with group.calling(Signature("all_to_all")):
         taken[group.rank][:] = sent[group.rank]
         for step in range(1, group.size):
             to, source = (group.rank + step) % group.size, (group.rank - step) % group.size

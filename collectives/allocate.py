@@ -6,6 +6,7 @@ import numpy as np
 
 from collectives.barrier import meet
 from collectives.group import Group
+from collectives.signature import Signature
 
 
 async def allocate(group: Group, length: int, dtype: Any = "float32") -> np.ndarray:
@@ -29,7 +30,7 @@ async def allocate(group: Group, length: int, dtype: Any = "float32") -> np.ndar
     if length < 0:
         raise ValueError(f"an array of a negative length (length: {length}); name how many elements it is to have")
     kind = np.dtype(dtype)
-    async with group.calling(f"allocate {length} {kind}"):
+    async with group.calling(Signature("allocate", length=length, dtype=str(kind))):
         nbytes = length * kind.itemsize
         if group.size > 1 and nbytes and await group.shared.open() is not None:
             await meet(group)  # compares lengths first, so that no rank writes beyond a shorter mapping

@@ -1,6 +1,7 @@
 """Barrier: no rank continues before every rank of the group has entered."""
 
 from collectives.group import Group
+from collectives.signature import Signature
 
 
 async def barrier(group: Group) -> None:
@@ -9,7 +10,7 @@ async def barrier(group: Group) -> None:
     Raises: BrokenGroup: see `Group`. TransportError: a rank or link failed.
     Cost: ceil(log2 n) steps without payload: ceil(log2 n) alpha.
     """
-    async with group.calling("barrier"):
+    async with group.calling(Signature("barrier")):
         await meet(group)
 
 

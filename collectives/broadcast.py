@@ -4,6 +4,7 @@ from typing import Any
 
 from collectives.arrays import Vector
 from collectives.group import Group
+from collectives.signature import Signature
 
 
 async def broadcast(group: Group, array: Any, root: int = 0) -> None:
@@ -26,7 +27,7 @@ async def broadcast(group: Group, array: Any, root: int = 0) -> None:
         raise ValueError(f"no such root (root: {root}, ranks in the group: {group.size}); name one of its ranks")
     vector = Vector.of(array)
     parent, children = branches((group.rank - root) % group.size, group.size)
-    async with group.calling(f"broadcast from {root} of {len(vector)} {vector.dtype}"):
+    async with group.calling(Signature(f"broadcast from {root}", length=len(vector), dtype=vector.dtype)):
         for low, high in group.workspace.pieces(vector, (0, len(vector))):
             piece = vector.bytes(low, high)
             if parent is not None:

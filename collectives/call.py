@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from collectives.fifo_lock import FifoLock
-from collectives.signature import GREETING_BYTES, Mismatch, greeting, signature_in
+from collectives.signature import GREETING_BYTES, Mismatch, Signature, text_in
 from transports.base import Key, Transport
 from transports.errors import TransportError
 from transports.event_loop import this_task
@@ -31,9 +31,10 @@ class Call:
 
     Args:
         calls: the calls of the group.
-        signature: the collective and its arguments in words; must be equal on all ranks.
+        signature: the collective and its arguments; must be equal on all ranks.
     Attributes:
         requested: the signature at the start of the call.
+        signature, greeting: the present signature, and its bytes.
         number: the number of this call in the group, from 1.
         task: the task in which the call runs.
     Raises:
@@ -44,9 +45,9 @@ class Call:
 
     __slots__ = ("_received_from", "_sent_to", "calls", "greeting", "number", "requested", "signature", "task")
 
-    def __init__(self, calls: "Calls", signature: str):
+    def __init__(self, calls: "Calls", signature: Signature):
         self.calls, self.requested = calls, signature
-        self.state(signature)
+        self.signature, self.greeting = signature, signature.greeting
         self._sent_to: set[int] = set()
         self._received_from: set[int] = set()
 
@@ -70,9 +71,15 @@ class Call:
             self.calls.current = None
             self.calls.lock.give(error)
 
-    def state(self, signature: str) -> None:
-        """Replace the signature by a more exact one; allowed only before anything was sent."""
-        self.signature, self.greeting = signature, greeting(signature)
+    def refine(self, signature: Signature) -> None:
+        """Replace the signature by a more exact one, as the algorithm that `auto` has chosen.
+
+        Raises:
+            RuntimeError: another rank has already compared the signature, or sent its own.
+        """
+        if self._sent_to or self._received_from:
+            raise RuntimeError(f"the signature of a call was sent already ({self.signature}); refine it before that")
+        self.signature, self.greeting = signature, signature.greeting
 
     def first_to(self, peer: int) -> bool:
         """Whether this is the first message of the call to this peer, a rank of the transport; later ones are not."""
@@ -89,7 +96,7 @@ class Call:
     def compare(self, peer: int, greeted: memoryview) -> None:
         """Raise Mismatch unless the greeting of this peer equals that of this rank."""
         if greeted[:GREETING_BYTES] != self.greeting:
-            raise Mismatch.between(self.calls.rank, self.signature, peer, signature_in(greeted))
+            raise Mismatch.between(self.calls.rank, self.signature, peer, text_in(greeted))
 
 
 class WaitCheck:
@@ -165,7 +172,7 @@ class WaitCheck:
                 pause *= 2
 
     def _note(self, call: Call) -> list[Any]:
-        return [call.number, call.requested, call.signature, self._transport.traffic.bytes_received]
+        return [call.number, str(call.requested), str(call.signature), self._transport.traffic.bytes_received]
 
     async def _compare(self, call: Call) -> None:
         with suppress(TransportError):
@@ -193,12 +200,13 @@ class WaitCheck:
 
         If one of two ranks has not yet chosen its algorithm, both may still choose the same: that is no difference.
         """
+        asked, mine = str(call.requested), str(call.signature)
         for rank, note in self._latest.items():
             match note:
                 case [call.number, str(requested), str(signature), _]:
-                    both_chose = signature != requested and call.signature != call.requested
-                    if requested != call.requested or (both_chose and signature != call.signature):
-                        return Mismatch.between(self._transport.rank, call.signature, rank, signature)
+                    both_chose = signature != requested and mine != asked
+                    if requested != asked or (both_chose and signature != mine):
+                        return Mismatch.between(self._transport.rank, mine, rank, signature)
         return None
 
     def _apart(self, call: Call) -> Mismatch | None:

@@ -12,7 +12,7 @@ from collectives.call import PATIENCE_S, Call, Calls
 from collectives.concurrency import together
 from collectives.cost_model import Links, Prices
 from collectives.shared_memory import SharedMemory
-from collectives.signature import GREETING_BYTES
+from collectives.signature import GREETING_BYTES, Signature
 from collectives.workspace import Workspace
 from transports.base import Native, Transport
 from transports.errors import SizeMismatch
@@ -129,7 +129,7 @@ class Group:
         call.compare(peer, packed)
         return packed[GREETING_BYTES:]
 
-    def calling(self, signature: str) -> Call:
+    def calling(self, signature: Signature) -> Call:
         """The context in which a collective runs; its signature must be equal on all ranks."""
         return Call(self.calls, signature)
 

@@ -6,6 +6,7 @@ from collectives.arrays import Vector, segment
 from collectives.group import Group
 from collectives.reduction import Reduction
 from collectives.ring import RingPass
+from collectives.signature import Signature
 
 
 async def reduce_scatter(group: Group, array: Any, op: str = "sum") -> Any:
@@ -27,7 +28,7 @@ async def reduce_scatter(group: Group, array: Any, op: str = "sum") -> Any:
     """
     vector = Vector.of(array)
     reduction = Reduction(op, vector)
-    async with group.calling(f"reduce_scatter: {op} of {len(vector)} {vector.dtype}"):
+    async with group.calling(Signature("reduce_scatter", op, len(vector), vector.dtype)):
         await RingPass(group, vector).reduce_scatter(reduction)
     low, high = segment(len(vector), group.size, group.rank)
     return array.reshape(-1)[low:high]

@@ -6,7 +6,8 @@ pair of ranks has compared. A rank that only sends, such as the root of a broadc
 """
 
 import zlib
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property
 
 GREETING_BYTES = 64
 TEXT_BYTES = GREETING_BYTES - 4
@@ -16,7 +17,7 @@ class Mismatch(ValueError):
     """The ranks of a group called one collective with different arguments, or different collectives."""
 
     @classmethod
-    def between(cls, mine: int, signature: str, other: int, others_signature: str) -> "Mismatch":
+    def between(cls, mine: int, signature: object, other: int, others_signature: object) -> "Mismatch":
         """The error that names both signatures."""
         fact = f"ranks call one collective differently (rank {mine}: {signature}; rank {other}: {others_signature})"
         return cls(f"{fact}; give all ranks of the group equal arguments")
@@ -28,13 +29,45 @@ class Mismatch(ValueError):
         return cls(f"{fact}; call the group's collectives equally often and in one order on all of its ranks")
 
 
-@lru_cache(maxsize=1024)
-def greeting(signature: str) -> bytes:
-    """The signature in `GREETING_BYTES`; a longer one is cut, but the checksum covers all of it."""
-    text = signature.encode()
-    return text[:TEXT_BYTES].ljust(TEXT_BYTES) + zlib.crc32(text).to_bytes(4, "big")
+@dataclass(frozen=True)
+class Signature:
+    """A collective and the arguments that all ranks must give equally; as text "all_reduce by ring: sum of 8 float32".
+
+    Args:
+        collective: its name; for a broadcast with the root.
+        op: of a reduction, with its accumulation if that is not the array's dtype.
+        length, dtype: of the array; None and "" if there is none.
+        algorithm: the one requested, of an all-reduce.
+        chosen: the algorithm that `auto` has chosen; "" before that.
+        place: where the array lies in memory that all ranks map; "" if it lies elsewhere.
+    """
+
+    collective: str
+    op: str = ""
+    length: int | None = None
+    dtype: str = ""
+    algorithm: str = ""
+    chosen: str = ""
+    place: str = ""
+
+    def __str__(self) -> str:
+        parts = [
+            self.collective,
+            f" in {self.place}" if self.place else "",
+            f" by {self.algorithm}" if self.algorithm else "",
+            f", {self.chosen}" if self.chosen else "",
+            f": {self.op}" if self.op else "",
+            "" if self.length is None else f" of {self.length} {self.dtype}",
+        ]
+        return "".join(parts)
+
+    @cached_property
+    def greeting(self) -> bytes:
+        """The text in `GREETING_BYTES`; a longer one is cut, but the checksum covers all of it."""
+        text = str(self).encode()
+        return text[:TEXT_BYTES].ljust(TEXT_BYTES) + zlib.crc32(text).to_bytes(4, "big")
 
 
-def signature_in(greeted: bytes | bytearray | memoryview) -> str:
-    """The signature in a greeting, cut to `TEXT_BYTES`."""
+def text_in(greeted: bytes | bytearray | memoryview) -> str:
+    """The text of the signature in a greeting, cut to `TEXT_BYTES`."""
     return bytes(greeted[:TEXT_BYTES]).decode(errors="replace").rstrip()

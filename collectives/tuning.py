@@ -17,6 +17,7 @@ from collectives.all_reduce import algorithms, all_reduce
 from collectives.barrier import barrier, meet
 from collectives.cost_model import Prices
 from collectives.group import Group
+from collectives.signature import Signature
 
 LENGTHS = (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 """Array sizes, in bytes, at which algorithms are timed."""
@@ -55,7 +56,7 @@ def rounds_at(nbytes: int, rounds: int = ROUNDS) -> int:
 
 async def runnable(group: Group) -> list[str]:
     """The algorithms that these ranks can run for every dtype; the same list on all ranks."""
-    async with group.calling("list of runnable algorithms"):
+    async with group.calling(Signature("list of runnable algorithms")):
         shared = await group.shared.open() is not None
         await meet(group)
     lacking = {"auto", "native"}  # a native one supports fewer dtypes

@@ -5,6 +5,7 @@ these are equal on all ranks, so all ranks make the same choice without exchangi
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from collectives.all_reduce.registry import algorithms, known
@@ -12,20 +13,22 @@ from collectives.arrays import Vector
 from collectives.cost_model import Links
 from collectives.group import Group
 from collectives.reduction import Reduction
+from collectives.signature import Signature
 
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
-    """Run the algorithm that `chosen_by` names."""
+    """Run the algorithm that `chosen_by` names; the signature names that of the first of several blocks."""
     allocated = group.prices is not None and group.shared.find(vector) is not None
     chosen = await chosen_by(group, vector.nbytes, allocated) if group.prices or not group.shared.memory else "shared"
-    group.calls.running.state(_stated(group.calls.running.signature, chosen))
+    call = group.calls.running
+    if not call.signature.chosen:
+        call.refine(_with_choice(call.signature, chosen))
     await known(chosen).all_reduce(group, vector, reduction)
 
 
 @lru_cache(maxsize=1024)
-def _stated(signature: str, chosen: str) -> str:
-    """The signature of the call, with the chosen algorithm; if there are several blocks, that of the first block."""
-    return signature.replace(" by auto:", f" by auto, {chosen}:", 1)
+def _with_choice(signature: Signature, chosen: str) -> Signature:
+    return replace(signature, chosen=chosen)
 
 
 async def chosen_by(group: Group, nbytes: int, allocated: bool = False) -> str:

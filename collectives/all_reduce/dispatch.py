@@ -10,6 +10,7 @@ from collectives.arrays import Vector
 from collectives.barrier import meet
 from collectives.group import Group
 from collectives.reduction import Reduction
+from collectives.signature import Signature
 
 Algorithm = Callable[[Group, Vector, Reduction], Awaitable[None]]
 
@@ -49,10 +50,10 @@ async def all_reduce(
             await run(group, vector, reduction)
 
 
-def _meant(vector: Vector, op: str, algorithm: str, accumulate: str | None) -> tuple[Algorithm, Reduction, str]:
+def _meant(vector: Vector, op: str, algorithm: str, accumulate: str | None) -> tuple[Algorithm, Reduction, Signature]:
     """The algorithm to run, its reduction, and the signature that must be equal on all ranks."""
     algorithm = algorithm_for(algorithm, vector.nbytes)
     run, reduction = known(algorithm).all_reduce, Reduction(op, vector)
     if _wide.check(accumulate, vector):
         run, op = partial(_wide.all_reduce, run), f"{op} in {accumulate}"
-    return run, reduction, f"all_reduce by {algorithm}: {op} of {len(vector)} {vector.dtype}"
+    return run, reduction, Signature("all_reduce", op, len(vector), vector.dtype, algorithm)

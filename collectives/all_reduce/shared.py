@@ -27,6 +27,7 @@ the same bits.
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from time import perf_counter
 
 from collectives.all_reduce.window_layout import WindowLayout
@@ -70,18 +71,19 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
     length, others = len(vector), group.size - 1
     if not others or not length:
         return reduction.finish(vector.elements, group.size)
+    call = group.calls.running
     places = group.workspace.cached(
         (WindowLayout, vector.dtype, type(vector.elements)), lambda: WindowLayout(group, memory, vector)
     )
     if vector.nbytes >= LONG and (found := group.shared.find(vector)):
-        group.calls.running.state(group.calls.running.signature.replace(" by ", f" in {found.place} by ", 1))
-        await _in_place(group.calls.running, places, found.arrays, reduction)
+        call.refine(replace(call.signature, place=found.place))
+        await _in_place(call, places, found.arrays, reduction)
     elif length <= places.whole and (others == 1 or vector.nbytes * others <= SHORT):
-        await _at_once(group.calls.running, places, vector, reduction)
+        await _at_once(call, places, vector, reduction)
     elif others == 1 and vector.itemsize > HALF:
-        await _for_itself(group.calls.running, places, vector, reduction)
+        await _for_itself(call, places, vector, reduction)
     else:
-        await _divided(group.calls.running, places, vector, reduction)
+        await _divided(call, places, vector, reduction)
 
 
 def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:

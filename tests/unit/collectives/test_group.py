@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from collectives import BrokenGroup, Group, all_reduce, barrier
+from collectives import BrokenGroup, Group, Signature, all_reduce, barrier
 from collectives.arrays import Vector
 from transports import Closed, TransportError
 from transports.local import world
@@ -26,7 +26,7 @@ def test_a_group_that_cannot_be_is_refused(ranks, says):
 
 
 async def exchanged(group, to, outgoing, source, incoming):
-    async with group.calling("exchange"):
+    async with group.calling(Signature("exchange")):
         await group.exchange(to, memoryview(outgoing), source, memoryview(incoming))
 
 
@@ -43,6 +43,17 @@ async def test_messages_outside_a_call_are_refused():
     group = Group(world(2)[0], (0, 1), 7)
     with pytest.raises(RuntimeError, match="calling"):
         await group.send(1, memoryview(b"abc"))
+
+
+async def test_a_signature_that_another_rank_has_seen_is_not_refined():
+    async def refined_late(group):
+        async with group.calling(Signature("first")) as call:
+            call.refine(Signature("first, exactly"))
+            await group.greet(1 - group.rank, 1 - group.rank)
+            with pytest.raises(RuntimeError, match=r"sent already \(first, exactly\)"):
+                call.refine(Signature("second"))
+
+    await asyncio.gather(*(refined_late(Group(end, (0, 1), 7)) for end in world(2)))
 
 
 async def test_an_exchange_ends_with_the_error_of_either_half():

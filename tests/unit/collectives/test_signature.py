@@ -4,14 +4,14 @@ As in a job, the owner of each rank's end aborts it when its call fails; the cal
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from collectives import BrokenGroup, Group, Mismatch, all_reduce, barrier, broadcast
+from collectives import BrokenGroup, Group, Mismatch, Signature, all_reduce, barrier, broadcast
 from tests.unit.collectives.owned import owned
 from transports import PeerAborted
 from transports.testing import local_world
@@ -171,6 +171,15 @@ async def test_a_statement_of_another_life_of_the_group_is_not_taken_for_this_on
     await asyncio.wait([slow, waiting])
 
 
+def test_the_text_of_a_signature_has_all_of_its_parts():
+    plain = Signature("all_reduce", "sum", 8, "float32", "auto")
+    assert str(plain) == "all_reduce by auto: sum of 8 float32"
+    assert str(replace(plain, chosen="ring", place="array 0 at 64")) == (
+        "all_reduce in array 0 at 64 by auto, ring: sum of 8 float32"
+    )
+    assert str(Signature("barrier")) == "barrier"
+
+
 async def waits(group):
-    async with group.calling("something else"):
+    async with group.calling(Signature("something else")):
         await asyncio.get_running_loop().create_future()
