@@ -67,6 +67,16 @@ class PlannedGPT2:
 
         return numerics(self.config)
 
+    def feed(self, rows: int) -> Any:
+        from pipelined.planner.trial import RandomTokens
+
+        return RandomTokens(self.model.vocab, (rows, self.sequence))
+
+    def between(self, layer: int, rows: int) -> Any:
+        from torch import randn
+
+        return randn((rows, self.sequence, self.model.d_model), dtype=self.numerics().dtype)
+
 
 def planned_model_of(config: Config, batch: int | None = None) -> PlannedGPT2:
     """What a configuration asks to be planned.

@@ -70,7 +70,7 @@ async def measure(
     measuring = executor.device != "cpu" or hosts[: transport.rank].count(hosts[transport.rank]) < cores
     try:
         async with Actor(transport) as actor:
-            timing = MeasuringRank(actor, model.build(), model.numerics(), executor, model.sequence, measuring, effort)
+            timing = MeasuringRank(actor, model.build(), model.numerics(), executor, model, measuring, effort)
             timed = await measure_stages(timing, model.layer_costs, sizes, tell)
             runtime = await measure_instruction(actor, executor) - await measure_call(actor, executor)
             coding = await measure_coding(actor, RealClock(), model.compress, tell, effort)

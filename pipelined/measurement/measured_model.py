@@ -33,3 +33,11 @@ class MeasuredModel(Protocol):
     def numerics(self) -> Any:
         """The precision settings of training, a `pipelined.training.trainer.Numerics`; this may import torch."""
         ...
+
+    def feed(self, rows: int) -> Any:
+        """Data of the right shapes, a `pipelined.training.worker.Feed` of microbatches of so many sequences."""
+        ...
+
+    def between(self, layer: int, rows: int) -> Any:
+        """Random values of the shape of this layer's input, for so many sequences; not asked for layer 0."""
+        ...

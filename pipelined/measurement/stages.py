@@ -21,9 +21,10 @@ from pipelined.actors.executor import Executor
 from pipelined.measurement.costs import FIRST_INPUT, Kind, Measured, counted, kinds_of
 from pipelined.measurement.effort import Effort
 from pipelined.measurement.fit import Fit, Sample, fit
+from pipelined.measurement.measured_model import MeasuredModel
 from pipelined.measurement.probes import probes
 from pipelined.training.keyed_random import KeyedRandom
-from pipelined.training.model import ShapedModel
+from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerConfig, update
 from pipelined.training.stage import Stage
 from pipelined.training.trainer import Numerics
@@ -39,22 +40,18 @@ class MeasuringRank:
     """The actor, model and executor of a measuring rank.
 
     Args:
-        sequence: tokens in a sequence.
+        source: gives data, and values between layers.
         measuring: whether this rank computes, or only waits for the ranks that do.
         effort: the sizes and the number of repetitions.
     """
 
     actor: Actor
-    model: ShapedModel
+    model: Model
     numerics: Numerics
     executor: Executor
-    sequence: int
+    source: MeasuredModel
     measuring: bool
     effort: Effort
-
-    @property
-    def vocabulary(self) -> int:
-        return self.model.shape_of(self.model.layers, 1, self.sequence)[-1]
 
 
 async def measure_stages(
@@ -69,7 +66,8 @@ async def measure_stages(
         fit's numbers from the second on; None on the others.
     """
     samples: dict[tuple[str, int], list[Sample]] = defaultdict(list)
-    kinds, ranges = kinds_of(layer_costs), probes(len(layer_costs), rank.effort)
+    kinds = kinds_of(layer_costs)
+    ranges = probes(kinds, rank.effort)
     order = list(dict.fromkeys(kinds))
     for number, layers in enumerate(ranges):
         probe = _Probe(rank, layers) if rank.measuring else None
@@ -146,13 +144,12 @@ class _Probe:
 
     def _arrivals(self, size: int) -> tuple[Any, Any, Any]:
         """The stage's input, the gradient of its output (None for the last stage), and the targets (only there)."""
-        model, rank, layers = self._rank.model, self._rank, self._layers
-        shape = model.shape_of(layers.start, size, rank.sequence)
-        first, last = self._stage.first, self._stage.last
-        x = torch.randint(rank.vocabulary, shape) if first else torch.randn(shape, dtype=rank.numerics.dtype)
-        if last:
-            return x, None, torch.randint(rank.vocabulary, (size, rank.sequence))
-        return x, torch.randn(model.shape_of(layers.stop, size, rank.sequence), dtype=rank.numerics.dtype), None
+        source, layers = self._rank.source, self._layers
+        feed = source.feed(size)
+        x = feed.inputs(0, 0) if self._stage.first else source.between(layers.start, size)
+        if self._stage.last:
+            return x, None, feed.targets(0, 0)
+        return x, source.between(layers.stop, size), None
 
     def _update(self) -> None:
         """The end of a step: the norm, a clipped update, and zeroing the gradients."""

@@ -93,7 +93,6 @@ async def _steps(
     """Seconds of each step except the first: on rank 0 those of the slowest rank, elsewhere this rank's own."""
     plan, built = candidate.plan, model.build()
     numerics = replace(model.numerics(), recompute=candidate.recompute)
-    feed = RandomTokens(built.shape_of(built.layers, 1, model.sequence)[-1], (plan.rows, model.sequence))
     trainer = Trainer(
         actor,
         built,
@@ -101,7 +100,7 @@ async def _steps(
         optimizer_config=OptimizerConfig(lr=1e-4, steps=1 << 20),
         numerics=numerics,
         executor=executor,
-        feed=feed,
+        feed=model.feed(plan.rows),
         tracer=NullTracer(),
         sequence=model.sequence,
         seed=0,

@@ -1,6 +1,7 @@
 """Whether measuring may save time: the work of a measurement against the work of the run. No torch."""
 
 from pipelined.errors import UsageError
+from pipelined.measurement.costs import kinds_of
 from pipelined.measurement.effort import Effort
 from pipelined.measurement.probes import probes
 from pipelined.planner.limits import share_of_memory, sizes_that_fit
@@ -42,7 +43,7 @@ def worth_timing(sizes: list[int], ruled: Plan) -> list[int]:
 def measuring_work(model: PlannedModel, sizes: list[int], effort: Effort) -> float:
     """Floating-point operations that one rank spends on timing these microbatch sizes."""
     costs = model.layer_costs
-    layers = sum(costs[layer] for part in probes(len(costs), effort) for layer in part)
+    layers = sum(costs[layer] for part in probes(kinds_of(costs), effort) for layer in part)
     return effort.rounds * PASSES * layers * sum(sizes) * model.sequence
 
 

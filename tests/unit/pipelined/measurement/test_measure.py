@@ -9,6 +9,7 @@ from apps.gpt2.planned_model import planned_model_of
 from pipelined.actors.actor import Actor
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
+from pipelined.measurement.costs import kinds_of
 from pipelined.measurement.effort import BRIEF, THOROUGH
 from pipelined.measurement.links import measure_hops, measure_sums
 from pipelined.measurement.measure import measure
@@ -19,16 +20,33 @@ from pipelined.simulation.machine import Machine
 from transports.local import world
 
 
+def alike(layers):
+    return kinds_of([1.0] * layers)
+
+
 def test_stages_are_timed_alone_with_a_neighbour_in_several_lengths_and_whole():
-    assert probes(6, THOROUGH) == [
+    assert probes(alike(6), THOROUGH) == [
         *(range(*ends) for ends in [(0, 1), (5, 6), (0, 2), (4, 6), (1, 2), (1, 3), (1, 5), (0, 6)])
     ]
-    assert probes(3, THOROUGH) == [range(0, 1), range(2, 3), range(0, 2), range(1, 3), range(1, 2), range(0, 3)]
-    assert range(0, 66) not in probes(66, THOROUGH)
+    assert probes(alike(3), THOROUGH) == [range(0, 1), range(2, 3), range(0, 2), range(1, 3), range(1, 2), range(0, 3)]
+    assert range(0, 66) not in probes(alike(66), THOROUGH)
 
 
 def test_little_effort_still_tells_first_inner_and_last_layers_and_an_instruction_apart():
-    assert probes(6, BRIEF) == [range(0, 1), range(5, 6), range(1, 2), range(1, 3)]
+    assert probes(alike(6), BRIEF) == [range(0, 1), range(5, 6), range(1, 2), range(1, 3)]
+
+
+def test_of_every_kind_of_layer_one_is_timed():
+    kinds = kinds_of([1.0, 2.0, 3.0, 2.0, 5.0, 3.0, 5.0, 7.0, 8.0, 1.0])
+    assert probes(kinds, BRIEF) == [
+        range(0, 1),
+        range(9, 10),
+        range(1, 2),
+        range(1, 3),
+        range(4, 5),
+        range(7, 8),
+        range(8, 9),
+    ]
 
 
 async def test_messages_and_sums_are_timed_between_ranks():
