@@ -25,6 +25,7 @@ from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.parameters import Bucket
 from pipelined.training.replay import follow_order
+from pipelined.training.stream import Parcel
 from pipelined.training.worker import RankContext, TrainWorker
 
 FIRST_CHANNEL = 1
@@ -53,13 +54,13 @@ class Hollow:
     activation: np.ndarray
     last: bool
 
-    def forward(self, which: tuple[int, int], x: Any, random: KeyedRandom, targets: Any = None) -> Any:
-        return 0.0 if self.last else self.activation
+    def forward(self, which: tuple[int, int], x: Any, random: KeyedRandom, targets: Any = None) -> Parcel:
+        return Parcel((0.0 if self.last else self.activation,))
 
     def backward(
         self, which: tuple[int, int], gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
-    ) -> Any:
-        return self.activation
+    ) -> Parcel:
+        return Parcel((self.activation,))
 
     backward_input = backward
 

@@ -16,6 +16,7 @@ from torch.autograd.graph import Node
 
 from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.stage import Alive, Stage
+from pipelined.training.stream import Parcel
 from pipelined.training.trainer import Trainer
 
 Storages = dict[int, int]
@@ -77,7 +78,7 @@ class CountedStage:
     stage: Stage
     kept: Kept
 
-    def forward(self, which: Alive, x: Any, random: KeyedRandom, targets: Any = None) -> torch.Tensor:
+    def forward(self, which: Alive, x: Any, random: KeyedRandom, targets: Any = None) -> Parcel:
         key = self.stage.index, which
         self.kept.begin(key)
         output = self.stage.forward(which, x, random, targets)

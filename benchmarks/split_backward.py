@@ -77,7 +77,7 @@ class Bench:
         whole = time.perf_counter() - start
         x, output = self._forward()
         start = time.perf_counter()
-        _, half = backward_input(output, self.gradient, x)
+        _, half = backward_input([output], [self.gradient], [x])
         middle = time.perf_counter()
         half.run()
         return Round(whole, middle - start, time.perf_counter() - middle)

@@ -48,13 +48,14 @@ def describe(key: tuple[int | str, ...] | None) -> str:
     if key is None:
         return "nothing"
     if key[0] not in KINDS:
-        return "/".join(map(str, key))
+        prefix, inner = "/".join(map(str, key[:2])), key[2:]
+        return f"{prefix} of {describe(inner)}" if inner and inner[0] in KINDS else "/".join(map(str, key))
     kind, step, pipe, stage, microbatch = key
     return f"{kind} of microbatch {microbatch} (step {step}, pipe {pipe}, stage {stage})"
 
 
 def place_of(key: tuple[int | str, ...]) -> dict[str, int]:
     """Step, pipe, stage and microbatch of an address, by name; empty for an address that is not between stages."""
-    if key[0] not in KINDS:
-        return {}
-    return dict(zip(Address._fields, map(int, key[1:]), strict=True))
+    if key[0] in KINDS:
+        return dict(zip(Address._fields, map(int, key[1:]), strict=True))
+    return place_of(key[2:]) if len(key) > 2 else {}

@@ -1,6 +1,7 @@
 """A model as a row of layers: any torch layers, built by their own code, cut between any two of them.
 
-A layer takes what the layer before it gives, as in `torch.nn.Sequential`, and the tensors have the names that the same
+A layer takes what the layer before it gives, as in `torch.nn.Sequential`: a tensor, or tuples, lists and dicts of
+tensors. The tensors have the names that the same
 `torch.nn.Sequential` gives them (`0.weight`, ...). Every rank builds all layers in order under one seed and keeps its
 own, so the initial values are those of one process, whatever the arrangement.
 """
@@ -14,10 +15,12 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from pipelined.errors import UsageError
 from pipelined.training.check_model import ModelError
 from pipelined.training.keyed_random import KeyedRandom, place_of_layer
 from pipelined.training.parameters import replace_tensor
 from pipelined.training.stage import with_copied_buffers
+from pipelined.training.stream import Tree, describe_tree, tensors_of
 from pipelined.training.torch_random import TorchRandom
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -168,7 +171,7 @@ class LayerRow(nn.Module):
             if alias.partition(".")[0] in layers:
                 replace_tensor(self, self.get_parameter(alias), self.get_parameter(name))
 
-    def forward(self, x: torch.Tensor, random: KeyedRandom | None) -> torch.Tensor:
+    def forward(self, x: Tree, random: KeyedRandom | None) -> Tree:
         for name, layer in self._row:
             x = layer(x) if random is None else self._random[name].run(partial(layer, x), random, place_of_layer(name))
         return x
@@ -217,7 +220,7 @@ def _built(number: int, builder: LayerBuilder) -> nn.Module:
     return layer
 
 
-def _operations(row: Sequence[nn.Module], names: Sequence[str], x: torch.Tensor) -> list[float]:
+def _operations(row: Sequence[nn.Module], names: Sequence[str], x: Tree) -> list[float]:
     """The floating-point operations of each layer's forward, from the inputs x on.
 
     Raises:
@@ -231,16 +234,18 @@ def _operations(row: Sequence[nn.Module], names: Sequence[str], x: torch.Tensor)
     return counts
 
 
-def _counted(name: str, layer: nn.Module, x: torch.Tensor, before: str) -> tuple[torch.Tensor, float]:
+def _counted(name: str, layer: nn.Module, x: Tree, before: str) -> tuple[Tree, float]:
     """The output of one layer, and the operations of its forward. Its buffers stay as they are."""
     try:
         with FlopCounterMode(display=False) as counter, with_copied_buffers(layer):
             output = layer(x)
     except Exception as error:
         source = f"what layer {before} gives" if before else "the inputs"
-        fact = f"layer {name} ({layer}) cannot take {source} (shape {tuple(x.shape)}, {x.dtype})"
+        given = ", ".join(f"shape {tuple(one.shape)}, {one.dtype}" for one in tensors_of(x))
+        fact = f"layer {name} ({layer}) cannot take {source} ({given})"
         raise ModelError(f"{fact}: {error}") from error
-    if not isinstance(output, torch.Tensor):
-        fact = f"layer {name} ({layer}) gives a {type(output).__name__}, not one tensor"
-        raise ModelError(f"{fact}; let it return one tensor")
+    try:
+        describe_tree(output)
+    except UsageError as error:
+        raise ModelError(f"layer {name} ({layer}) gives {error}") from error
     return output, float(counter.get_total_flops())

@@ -14,6 +14,7 @@ from pipelined.actors.executor import Executor
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare
 from pipelined.traces.file import NullTracer
+from pipelined.training.stream import Parcel
 from pipelined.training.worker import RankContext, TrainWorker
 
 MICROBATCHES, ROUNDS = 16, 7
@@ -22,8 +23,8 @@ MICROBATCHES, ROUNDS = 16, 7
 class _Nothing:
     """A stage that computes nothing, and its empty data."""
 
-    def forward(self, *args: Any) -> float:
-        return 0.0
+    def forward(self, *args: Any) -> Parcel:
+        return Parcel((0.0,))
 
     def backward(self, *args: Any) -> None:
         return None

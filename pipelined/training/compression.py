@@ -9,6 +9,11 @@ A large tensor is sent in chunks, so that one is coded while another is sent and
     key                         the first chunk; its note: ["chunks", dtype, shape, the codec's header]
     ("chunk", i, *key)          the i-th of the others, packed like any message
 
+Of several tensors those in floating point are coded and sent each by itself, as above:
+
+    key                         the other tensors; its note: ["several", the places of the coded ones, the note]
+    ("tensor", i, *key)         the tensor at place i
+
 Both ends compute the same cut from dtype and shape; the receiver checks both before it allocates memory. A chunk is a
 multiple of every codec's block where that is a power of two, so cutting changes no value.
 """
@@ -30,7 +35,7 @@ NONE = "none"
 """The name for no codec."""
 CHUNK_BYTES = 1 << 20
 """Bytes of the uncoded tensor per chunk: coding takes longer than a message costs, and a chunk fits a core's cache."""
-CHUNKS = "chunks"
+CHUNKS, SEVERAL, TENSOR = "chunks", "several", "tensor"
 T = TypeVar("T")
 
 
@@ -63,22 +68,27 @@ class Compression:
         self.codec, self.links = codec, dict[int, LinkBytes]()
         self._actor, self._tracer = actor, tracer or NullTracer()
 
-    async def send(self, peer: int, key: Key, tensor: Any) -> None:
-        """Send one tensor; return when its memory may be reused.
+    async def send(self, peer: int, key: Key, *tensors: Any, note: Any = None) -> None:
+        """Send tensors; return when their memory may be reused.
 
+        Args:
+            note: describes several tensors; None for one. With a codec each floating-point one is coded by itself.
         Raises:
             WireError: values that the codec cannot code; the address is named. Else as `Transport.send`.
         """
+        blocks = [Block.of(tensor) for tensor in tensors]
         if self.codec == NONE:
-            await self._actor.transport.send(peer, key, tensor)
-            return
-        whole = Block.of(tensor)
-        async with Nursery() as sending:
-            for place, chunk in enumerate(cut(whole)):
-                packed = await self._coding("send", key, partial(pack, self.codec, [chunk], _name(key, place)))
-                self._count(peer, packed)
-                note = note_of(whole, place, packed.note)
-                sending.create_task(self._actor.transport.send(peer, key_of(key, place), *packed.blocks, note=note))
+            await self._actor.transport.send(peer, key, *blocks, note=note)
+        elif note is None:
+            await self._send_coded(peer, key, blocks[0])
+        else:
+            coded = [place for place, block in enumerate(blocks) if is_coded(block)]
+            plain = [block for block in blocks if not is_coded(block)]
+            async with Nursery() as sending:
+                note = [SEVERAL, coded, note]
+                sending.create_task(self._actor.transport.send(peer, key, *plain, note=note))
+                for place in coded:
+                    sending.create_task(self._send_coded(peer, tensor_key(key, place), blocks[place]))
 
     async def receive(self, peer: int, key: Key) -> Message:
         """Take the message with this address, waiting for it if necessary, and decode it.
@@ -90,9 +100,38 @@ class Compression:
         if self.codec == NONE:
             return message
         try:
+            match message.note:
+                case [str(kind), list(coded), note] if kind == SEVERAL:
+                    blocks = await self._several(peer, key, message.blocks, coded)
+                    return Message(message.source, message.key, blocks, note)
             return Message(message.source, message.key, await self._decoded(peer, key, message))
         except WireError as error:
             raise WireError(f"{describe(key)} from rank {peer}: {error}") from error
+
+    async def _send_coded(self, peer: int, key: Key, whole: Block) -> None:
+        async with Nursery() as sending:
+            for place, chunk in enumerate(cut(whole)):
+                packed = await self._coding("send", key, partial(pack, self.codec, [chunk], _name(key, place)))
+                self._count(peer, packed)
+                note = note_of(whole, place, packed.note)
+                sending.create_task(self._actor.transport.send(peer, key_of(key, place), *packed.blocks, note=note))
+
+    async def _several(self, peer: int, key: Key, plain: Sequence[Block], coded: Sequence[int]) -> tuple[Block, ...]:
+        """All tensors of a message, in order, with those that were coded by themselves."""
+
+        async def one(place: int) -> tuple[Block, ...]:
+            part = tensor_key(key, place)
+            return await self._decoded(peer, part, await self._actor.receive(peer, part))
+
+        async with Nursery() as coming:
+            tasks = {place: coming.create_task(one(place)) for place in coded}
+        blocks, count = iter(plain), len(plain) + len(tasks)
+        found = [tasks[place].result()[0] if place in tasks else next(blocks, None) for place in range(count)]
+        if None in found or len(tasks) != len(coded):
+            raise WireError(
+                f"places of other tensors (places: {coded}, tensors: {count}); install one release everywhere"
+            )
+        return tuple(block for block in found if block is not None)
 
     async def _decoded(self, peer: int, key: Key, first: Message) -> tuple[Block, ...]:
         whole, header = opened(first.note)
@@ -130,6 +169,16 @@ class Compression:
 
 def _decode(message: Message, chunk: Block) -> None:
     fill(chunk, unpack(message.blocks, message.note))
+
+
+def is_coded(block: Block) -> bool:
+    """Whether a codec takes a tensor among several: those in floating point."""
+    return "float" in block.dtype
+
+
+def tensor_key(key: Key, place: int) -> Key:
+    """The address of one of several tensors."""
+    return (TENSOR, place, *key)
 
 
 def _name(key: Key, place: int) -> str:

@@ -13,6 +13,7 @@ import torch
 from collectives import Group, all_reduce
 from pipelined.aio.nursery import Nursery
 from pipelined.training.model import Model
+from pipelined.training.stream import Parcel, pack_tree
 from pipelined.training.worker import RankContext
 
 Window = tuple[torch.Tensor, torch.Tensor]
@@ -76,9 +77,9 @@ async def _stage(
         inputs, targets = windows[number]
         x = inputs if stage == 0 else await _take(context, pipe, stage - 1, ("evaluate", tag, stage, number))
         if stage < last:
-            y = await _compute(context, lambda: context.stages[stage].evaluate(x).cpu())  # noqa: B023 (awaited at once)
+            y = await _forward(context, stage, x)
             peer = context.plan.holder(context.group, pipe, stage + 1)
-            await context.actor.transport.send(peer, ("evaluate", tag, stage + 1, number), y)
+            await context.actor.transport.send(peer, ("evaluate", tag, stage + 1, number), *y.tensors, note=y.note)
         else:
             loss = await _compute(context, lambda: _loss(context, model, x, targets))  # noqa: B023
             nats[number] = loss * targets.numel()
@@ -88,6 +89,10 @@ async def _stage(
 def _loss(context: RankContext, model: Model, x: Any, targets: torch.Tensor) -> float:
     logits = context.stages[context.plan.depth - 1].evaluate(x)
     return float(model.loss(logits, targets.to(logits.device)))
+
+
+async def _forward(context: RankContext, stage: int, x: Any) -> Parcel:
+    return await _compute(context, lambda: pack_tree(context.stages[stage].evaluate(x)))
 
 
 async def _take(context: RankContext, pipe: int, stage: int, key: tuple[int | str, ...]) -> Any:
@@ -127,9 +132,9 @@ async def _sample_stage(
 ) -> None:
     last = stage == context.plan.depth - 1
     x = torch.tensor([tokens]) if stage == 0 else await _take(context, 0, stage - 1, ("sample", number, stage))
-    y = await _compute(context, lambda: context.stages[stage].evaluate(x).cpu())
+    y = await _forward(context, stage, x)
     peer = context.plan.holder(0, 0, 0 if last else stage + 1)
     if last:
-        context.actor.tell(peer, ("sample", number, 0), note=pick(y[0, -1], number))
+        context.actor.tell(peer, ("sample", number, 0), note=pick(y.tensors[0][0, -1], number))
     else:
-        context.actor.tell(peer, ("sample", number, stage + 1), y)
+        context.actor.tell(peer, ("sample", number, stage + 1), *y.tensors, note=y.note)

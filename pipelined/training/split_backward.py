@@ -22,19 +22,32 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 Gradients = tuple[torch.Tensor | None, ...]
 """The gradients that arrive at a node: one for each of its outputs, or None."""
+Seed = tuple[GradientEdge, torch.Tensor]
+"""An output of the module, and its gradient."""
 
 
 @dataclass
 class _Group:
-    """Junctions that share leaves; the gradients of these leaves must be accumulated in one backward."""
+    """Junctions that share leaves; the gradients of these leaves must be accumulated in one backward.
+
+    Args:
+        seeds: outputs beside the path that lead to the same leaves.
+    """
 
     junctions: list[Node]
     leaves: dict[Node, None]
+    seeds: list[Seed] = field(default_factory=list)
 
     @property
     def alone(self) -> bool:
-        """Whether only one way leads to the leaves, so that no other node of the path is needed again."""
-        return len(self.junctions) == 1
+        """Whether at most one way leads from the path to the leaves, so that no node of the path is needed again."""
+        return len(self.junctions) < 2
+
+    def join(self, other: "_Group") -> None:
+        """Take in another group, with which this one shares a leaf."""
+        self.junctions += other.junctions
+        self.leaves |= other.leaves
+        self.seeds += other.seeds
 
     def run(self, arrived: dict[Node, Gradients], again: bool) -> None:
         """Accumulate the leaves' gradients from the gradients that arrived at the junctions.
@@ -51,6 +64,7 @@ class _Group:
             for place, gradient in enumerate(arrived[node])
             if gradient is not None
         ]
+        seeds += self.seeds
         several = [] if self.alone else self.junctions
         held = [node.register_prehook(partial(_instead, arrived[node])) for node in several]
         try:
@@ -72,13 +86,14 @@ class WeightHalf:
 
     _groups: list[_Group] = field(default_factory=list)
     _arrived: dict[Node, Gradients] = field(default_factory=dict)
-    _whole: tuple[GradientEdge, torch.Tensor] | None = None
+    _whole: list[Seed] = field(default_factory=list)
 
     @property
     def gradients(self) -> list[torch.Tensor]:
         """The gradients at the junctions, kept for this half."""
-        whole = self._whole[1:] if self._whole else ()
-        return [*whole, *(g for arrived in self._arrived.values() for g in arrived if g is not None)]
+        seeds = [seed for one in (self._whole, *(group.seeds for group in self._groups)) for seed in one]
+        beside = [gradient for _, gradient in seeds]
+        return [*beside, *(g for arrived in self._arrived.values() for g in arrived if g is not None)]
 
     def run(self) -> None:
         """Accumulate the parameters' gradients, as `torch.autograd.backward` does, and free all that was kept.
@@ -86,53 +101,57 @@ class WeightHalf:
         Cost: if a parameter is used twice on the path, the nodes between the uses are computed again.
         """
         groups, arrived, whole = self._groups, self._arrived, self._whole
-        self._groups, self._arrived, self._whole = [], {}, None
-        if whole is not None:
-            torch.autograd.backward(*whole)
+        self._groups, self._arrived, self._whole = [], {}, []
+        if whole:
+            outputs, gradients = zip(*whole, strict=True)
+            torch.autograd.backward(outputs, gradients)
         again = not all(group.alone for group in groups)
         for group in groups:
             group.run(arrived, again)
 
 
 def backward_input(
-    output: torch.Tensor, gradient: torch.Tensor, x: torch.Tensor | None
-) -> tuple[torch.Tensor | None, WeightHalf]:
+    outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+) -> tuple[list[torch.Tensor | None], WeightHalf]:
     """The input half.
 
     Args:
-        output: the output of a module; the two halves together free its graph.
-        gradient: the gradient of the output, with its shape.
-        x: the module's input, a leaf; None if its gradient is not needed.
-    Returns: x's gradient, and the weight half. Without x, or if the output does not depend on x, the gradient is None
-        and the weight half is the whole backward.
+        outputs: outputs of a module that require a gradient; the two halves together free their graph.
+        gradients: of the outputs, with their shapes.
+        inputs: the module's inputs of which gradients are needed, all leaves.
+    Returns: the gradient of each input, None where no output depends on it; and the weight half. If no output depends
+        on an input, the weight half is the whole backward.
     Cost: activations that only the input half needs are freed, unless a parameter is used twice; the gradients at the
         junctions are kept until the weight half.
     """
-    root = get_gradient_edge(output)
-    path = set() if x is None else _path(root.node, get_gradient_edge(x).node)
-    if x is None or not path:
-        return None, WeightHalf(_whole=(root, gradient))
-    groups = _group({node: leaves for node in path if (leaves := _leaves(node, path))})
+    seeds = [(get_gradient_edge(output), gradient) for output, gradient in zip(outputs, gradients, strict=True)]
+    path = _path([edge.node for edge, _ in seeds], [get_gradient_edge(x).node for x in inputs])
+    if not path:
+        return [None] * len(inputs), WeightHalf(_whole=seeds)
+    groups = [_Group([node], leaves) for node in path if (leaves := _leaves(_beside(node, path)))]
+    groups += [_Group([], _leaves([seed[0].node]), [seed]) for seed in seeds if seed[0].node not in path]
+    groups = _join(groups)
     arrived: dict[Node, Gradients] = {}
     junctions = [node for group in groups for node in group.junctions]
     hooks = [node.register_prehook(partial(arrived.__setitem__, node)) for node in junctions]
+    starts, arriving = zip(*(seed for seed in seeds if seed[0].node in path), strict=True)
     try:
-        (back,) = torch.autograd.grad(output, [x], gradient, retain_graph=True)
+        back = torch.autograd.grad(starts, inputs, arriving, retain_graph=True, allow_unused=True)
     finally:
         _remove(hooks)
     if all(group.alone for group in groups):
         _release(path.difference(junctions))
-    return back, WeightHalf(groups, arrived)
+    return list(back), WeightHalf(groups, arrived)
 
 
-def _path(root: Node, target: Node) -> set[Node]:
-    """The nodes from which the target can be reached, the target included; empty if the root is not among them."""
+def _path(roots: Sequence[Node], targets: Sequence[Node]) -> set[Node]:
+    """The nodes under the roots from which a target can be reached, the target included."""
     users: dict[Node, list[Node]] = defaultdict(list)
-    for node in _below([root]):
+    for node in _below(roots):
         for used, _ in node.next_functions:
             if used is not None:
                 users[used].append(node)
-    path, climbing = set(), [target] if target is root or target in users else []
+    path, climbing = set(), [target for target in targets if target in roots or target in users]
     while climbing:
         node = climbing.pop()
         if node not in path:
@@ -141,10 +160,14 @@ def _path(root: Node, target: Node) -> set[Node]:
     return path
 
 
-def _leaves(node: Node, path: set[Node]) -> dict[Node, None]:
-    """The leaves that this node reaches without a further node of the path."""
-    off = [used for used, _ in node.next_functions if used is not None and used not in path]
-    return dict.fromkeys(found for found in _below(off) if hasattr(found, "variable"))
+def _beside(node: Node, path: set[Node]) -> list[Node]:
+    """The nodes that a node of the path uses beside the path."""
+    return [used for used, _ in node.next_functions if used is not None and used not in path]
+
+
+def _leaves(nodes: Sequence[Node]) -> dict[Node, None]:
+    """The leaves that these nodes lead to."""
+    return dict.fromkeys(found for found in _below(nodes) if hasattr(found, "variable"))
 
 
 def _below(roots: Sequence[Node]) -> Iterable[Node]:
@@ -158,13 +181,12 @@ def _below(roots: Sequence[Node]) -> Iterable[Node]:
     return seen
 
 
-def _group(leaves_of: dict[Node, dict[Node, None]]) -> list[_Group]:
+def _join(groups: Iterable[_Group]) -> list[_Group]:
+    """Join the groups that share leaves."""
     group_of: dict[Node, _Group] = {}
-    for junction, leaves in leaves_of.items():
-        group = _Group([junction], dict(leaves))
-        for other in {id(group_of[leaf]): group_of[leaf] for leaf in leaves if leaf in group_of}.values():
-            group.junctions += other.junctions
-            group.leaves |= other.leaves
+    for group in groups:
+        for other in {id(group_of[leaf]): group_of[leaf] for leaf in group.leaves if leaf in group_of}.values():
+            group.join(other)
         group_of.update(dict.fromkeys(group.leaves, group))
     return list({id(group): group for group in group_of.values()}.values())
 

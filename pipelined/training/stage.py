@@ -17,13 +17,20 @@ from pipelined.errors import UsageError
 from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.model import Model
 from pipelined.training.split_backward import WeightHalf, backward_input
+from pipelined.training.stream import (
+    Arrived,
+    Parcel,
+    Tree,
+    open_gradients,
+    open_tree,
+    pack_gradients,
+    pack_tree,
+    tensors_of,
+)
 from pipelined.training.torch_random import TorchRandom
-from transports import Message
 
 Alive = tuple[int, int]
 """(pipe, microbatch): the name of a live microbatch inside one stage of one worker."""
-Arrived = torch.Tensor | Message
-"""An input: a message from another stage, or a tensor of this rank."""
 
 
 @dataclass
@@ -47,7 +54,7 @@ class Stage:
     device: torch.device
     autocast: bool = False
     recompute: bool = False
-    alive: dict[Alive, tuple[torch.Tensor, ...]] = field(default_factory=dict)
+    alive: dict[Alive, tuple[Tree, Tree]] = field(default_factory=dict)
     pending: dict[Alive, WeightHalf] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -61,21 +68,19 @@ class Stage:
     def last(self) -> bool:
         return self.index == self.depth - 1
 
-    def forward(
-        self, which: Alive, x: Arrived, random: KeyedRandom, targets: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def forward(self, which: Alive, x: Arrived, random: KeyedRandom, targets: torch.Tensor | None = None) -> Parcel:
         """Forward one microbatch and keep the tensors that its backward needs.
 
         Shapes: x (B, T) token ids on the first stage, else (B, T, C); targets (B, T), on the last stage alone.
-        Returns: the activation for the next stage, or on the last stage the mean loss: detached, on the host.
+        Returns: what is sent to the next stage, or on the last stage the mean loss: detached, on the host.
+        Raises:
+            UsageError: the stage gives something else than tensors, alone or in tuples, lists and dicts.
         """
-        x = self._here(x)
-        if not self.first:
-            x.requires_grad_()
+        x = open_tree(x, self.device, gradients=not self.first)
         with torch.set_grad_enabled(not self.recompute):
             output = self._apply(x, random, targets)
         self.alive[which] = (x, output)
-        return output.detach().cpu()
+        return self._sent(output, recompute=self.recompute)
 
     def backward(
         self,
@@ -84,18 +89,19 @@ class Stage:
         scale: float,
         random: KeyedRandom,
         targets: torch.Tensor | None = None,
-    ) -> torch.Tensor | None:
-        """Backward one microbatch: accumulate the gradients of parameters, return the gradient of the input.
+    ) -> Parcel | None:
+        """Backward one microbatch: accumulate the gradients of parameters, return those of the input.
 
         Args:
-            gradient: the gradient of this stage's output; None on the last stage.
+            gradient: the gradients of this stage's output; None on the last stage.
             scale: factor of the loss (one over the step's microbatches), used on the last stage.
-        Returns: the input's gradient, on the host, or None on the first stage.
+        Returns: the input's gradients as they are sent to the stage before, or None on the first stage.
         """
         x, output = self._revived(which, random, targets)
-        if output.requires_grad:
-            torch.autograd.backward(output, self._seed(output, gradient, scale))
-        return None if self.first else _or_zeros(x.grad, x)
+        if seeds := self._seeds(output, gradient, scale):
+            outputs, gradients = zip(*seeds, strict=True)
+            torch.autograd.backward(outputs, gradients)
+        return None if self.first else pack_gradients(x, [leaf.grad for leaf in _leaves(x)])
 
     def backward_input(
         self,
@@ -104,34 +110,33 @@ class Stage:
         scale: float,
         random: KeyedRandom,
         targets: torch.Tensor | None = None,
-    ) -> torch.Tensor | None:
-        """The half of `backward` that returns the input's gradient; the weight half stays pending.
+    ) -> Parcel | None:
+        """The half of `backward` that returns the input's gradients; the weight half stays pending.
 
         Cost: nothing on the first stage: no rank waits for a gradient there, so the weight half does all the work.
         """
         x, output = self._revived(which, random, targets)
-        back, self.pending[which] = None, WeightHalf()
-        if output.requires_grad:
-            seed = self._seed(output, gradient, scale)
-            back, self.pending[which] = backward_input(output, seed, None if self.first else x)
-        return None if self.first else _or_zeros(back, x)
+        inputs, self.pending[which] = _leaves(x), WeightHalf()
+        back: list[torch.Tensor | None] = [None] * len(inputs)
+        if seeds := self._seeds(output, gradient, scale):
+            outputs, gradients = zip(*seeds, strict=True)
+            back, self.pending[which] = backward_input(outputs, gradients, inputs)
+        return None if self.first else pack_gradients(x, back)
 
     def backward_weight(self, which: Alive) -> None:
         """The half of `backward` that accumulates the gradients of parameters."""
         self.pending.pop(which).run()
 
     @torch.no_grad()
-    def evaluate(self, x: Arrived) -> torch.Tensor:
+    def evaluate(self, x: Arrived) -> Tree:
         """Forward without random numbers or graph: (B, T) or (B, T, C) in, (B, T, C) or logits (B, T, V) out.
 
         Nothing is kept for a backward. During the call its modules are in evaluation mode (`nn.Module.eval`).
         """
         with evaluating(self.module), self._precision():
-            return self.module(self._here(x), None)
+            return self.module(open_tree(x, self.device), None)
 
-    def _revived(
-        self, which: Alive, random: KeyedRandom, targets: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _revived(self, which: Alive, random: KeyedRandom, targets: torch.Tensor | None) -> tuple[Tree, Tree]:
         """The kept input of a microbatch, and its output with a graph (recomputed if necessary), for one backward."""
         x, output = self.alive.pop(which)
         if self.recompute:
@@ -139,27 +144,28 @@ class Stage:
                 output = self._apply(x, random, targets)
         return x, output
 
-    def _seed(self, output: torch.Tensor, gradient: Arrived | None, scale: float) -> torch.Tensor:
-        return torch.full_like(output, scale) if gradient is None else self._here(gradient)
+    def _seeds(self, output: Tree, gradient: Arrived | None, scale: float) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The tensors at which a backward begins, each with its gradient."""
+        if gradient is not None:
+            return open_gradients(gradient, tensors_of(output), self.device)
+        return [(output, torch.full_like(output, scale))] if output.requires_grad else []
 
-    def _apply(self, x: torch.Tensor, random: KeyedRandom, targets: torch.Tensor | None) -> torch.Tensor:
+    def _apply(self, x: Tree, random: KeyedRandom, targets: torch.Tensor | None) -> Tree:
         with self._precision():
             if getattr(self.module, "seeds_layers", False):
                 output = self.module(x, random)
             else:
                 output = self._random.run(partial(self.module, x, random), random, f"stage {self.index}")
-        if not isinstance(output, torch.Tensor):
-            fact = f"stage {self.index} of {self.depth} gives a {type(output).__name__}, not one tensor"
-            raise UsageError(f"{fact}; stack what it gives into one tensor, or cut the model elsewhere")
         if not self.last:
             return output
         assert targets is not None  # the worker gives them to the last stage
-        return self.model.loss(output, self._here(targets))
+        return self.model.loss(output, open_tree(targets, self.device))
 
-    def _here(self, arrived: Arrived) -> torch.Tensor:
-        """The input as a tensor on this stage's device."""
-        tensor = arrived.blocks[0].torch() if isinstance(arrived, Message) else arrived
-        return tensor.to(self.device)
+    def _sent(self, output: Tree, recompute: bool) -> Parcel:
+        try:
+            return pack_tree(output, recompute)
+        except UsageError as error:
+            raise UsageError(f"stage {self.index} of {self.depth} gives {error}") from error
 
     def _precision(self) -> AbstractContextManager[object]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
@@ -190,6 +196,6 @@ def with_copied_buffers(module: nn.Module) -> Iterator[None]:
             setattr(one, leaf, buffer)
 
 
-def _or_zeros(gradient: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
-    """The gradient of x, on the host; zeros if the output does not depend on x."""
-    return torch.zeros_like(x, device="cpu") if gradient is None else gradient.cpu()
+def _leaves(x: Tree) -> list[torch.Tensor]:
+    """The tensors of an input that need a gradient."""
+    return [tensor for tensor in tensors_of(x) if tensor.requires_grad]

@@ -26,6 +26,7 @@ from pipelined.traces.file import Tracer
 from pipelined.training.compression import Compression
 from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.prefetch import MessageSource, Origin, Prefetcher
+from pipelined.training.stream import Parcel
 from transports import Message, TransportError
 
 
@@ -36,18 +37,19 @@ class StageFailed(Exception):
 class Computation(Protocol):
     """The interface of a stage for a worker: `pipelined.training.stage.Stage`, or a substitute with the right sizes.
 
-    Inputs are messages or tensors of the feed; a transport must be able to send the results.
+    Inputs are messages or tensors of the feed; a transport must be able to send the results. The result of a forward
+    through the last stage is the loss; that of a backward through the first stage is not sent.
     """
 
-    def forward(self, which: tuple[int, int], x: Any, random: KeyedRandom, targets: Any = None) -> Any: ...
+    def forward(self, which: tuple[int, int], x: Any, random: KeyedRandom, targets: Any = None) -> Parcel: ...
 
     def backward(
         self, which: tuple[int, int], gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
-    ) -> Any: ...
+    ) -> Parcel | None: ...
 
     def backward_input(
         self, which: tuple[int, int], gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
-    ) -> Any: ...
+    ) -> Parcel | None: ...
 
     def backward_weight(self, which: tuple[int, int]) -> None: ...
 
@@ -161,7 +163,7 @@ class TrainWorker(Worker):
         x = await self._arrival(at) if at.stage else self.context.feed.inputs(self.step, self._number(at))
         output = await self._compute(at, lambda: held.forward(_alive(at), x, random, targets))
         if at.stage == self.layout.depth - 1:
-            self.losses[self._number(at)] = float(output)
+            self.losses[self._number(at)] = float(output.tensors[0])
         else:
             self._send(at, Activation(self.step, at.pipe, at.stage + 1, at.microbatch), output)
 
@@ -172,7 +174,7 @@ class TrainWorker(Worker):
         scale = 1.0 / self.context.plan.microbatches_an_update
         half = held.backward if at.op == "B" else held.backward_input
         back = await self._compute(at, lambda: half(_alive(at), gradient, scale, random, targets))
-        if at.stage > 0:
+        if at.stage > 0 and back is not None:
             self._send(at, Gradient(self.step, at.pipe, at.stage - 1, at.microbatch), back)
 
     async def _arrival(self, at: Instruction) -> Message:
@@ -189,10 +191,10 @@ class TrainWorker(Worker):
         self.context.tracer.record(name.partition("_")[0], name, start, end, place)
         return result
 
-    def _send(self, at: Instruction, address: Address, tensor: Any) -> None:
+    def _send(self, at: Instruction, address: Address, parcel: Parcel) -> None:
         async def send() -> None:
             with self.context.tracer.span("send", address.kind, **self._place(at)):
-                await self.context.messages.send(peer, address.key, tensor)
+                await self.context.messages.send(peer, address.key, *parcel.tensors, note=parcel.note)
 
         peer = self.context.plan.holder(self.context.group, address.pipe, address.stage)
         self.context.actor.start(send())

@@ -57,6 +57,51 @@ def row():
     ]
 
 
+class Begin(nn.Module):
+    """One tensor in; a dict of tensors out, some without a gradient, and a plain value."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = linear()
+
+    def forward(self, x):
+        return {"h": self.inner(x), "skips": [], "sign": x > 0, "scale": x.abs().mean(1, keepdim=True), "power": 2}
+
+
+class Down(nn.Module):
+    """Keeps what it takes for a layer of a later stage."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = linear()
+
+    def forward(self, x):
+        return {**x, "h": torch.tanh(self.inner(x["h"])), "skips": [*x["skips"], x["h"]]}
+
+
+class Up(nn.Module):
+    """Adds what a layer of an earlier stage gave, which the stages between only handed on."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.skip, self.dropout = linear(), linear(), nn.Dropout(0.2)
+
+    def forward(self, x):
+        *skips, skip = x["skips"]
+        h = self.dropout(self.inner(x["h"])) + self.skip(skip) ** x["power"] * x["scale"]
+        return {**x, "h": torch.where(x["sign"], h, -h), "skips": skips}
+
+
+class End(nn.Module):
+    def forward(self, x):
+        return x["h"]
+
+
+def u_net():
+    """A row in which later layers read outputs of earlier ones; every layer but the last gives a dict."""
+    return [Begin, Down, Down, Down, Up, Up, Up, End]
+
+
 def batches():
     generator = torch.Generator().manual_seed(7)
     shape = (ROWS, WIDTH)
@@ -69,9 +114,9 @@ def adam(parameters):
 
 
 @functools.cache
-def plain(microbatches, clip=0.0):
+def plain(microbatches, clip=0.0, layers=row):
     """Losses and state of a loop over microbatches on one process."""
-    builders = row()
+    builders = layers()
     torch.manual_seed(SEED)
     model = nn.Sequential(*[build() for build in builders]).double()
     optimizer = adam([parameter for parameter in model.parameters() if parameter.requires_grad])
@@ -92,9 +137,9 @@ def plain(microbatches, clip=0.0):
     return losses, model.state_dict()
 
 
-def trained(**arguments):
+def trained(layers=row, **arguments):
     defaults = {"loss": nn.functional.mse_loss, "optimizer": adam, "dtype": torch.float64, "seed": SEED}
-    return pp.train(pp.Sequential(row()), batches(), **{**defaults, **arguments})
+    return pp.train(pp.Sequential(layers()), batches(), **{**defaults, **arguments})
 
 
 def require_equal(done, expected):
@@ -114,6 +159,15 @@ def test_any_schedule_trains_as_a_plain_loop_does(schedule, depth, width):
 @pytest.mark.parametrize("schedule", ["one_f_one_b", "zb_h1"])
 def test_recomputed_activations_have_the_same_dropout(schedule):
     require_equal(trained(schedule=schedule, depth=2, microbatches=4, recompute=True), plain(4))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "more"),
+    [("gpipe", {}), ("chimera", {"recompute": True}), ("zb_h1", {}), ("zb_h1", {"recompute": True}), ("chimera_w", {})],
+)
+def test_dicts_of_tensors_between_stages_train_as_a_plain_loop_does(schedule, more):
+    done = trained(u_net, schedule=schedule, depth=4, microbatches=4, **more)
+    require_equal(done, plain(4, layers=u_net))
 
 
 def test_gradients_are_clipped_by_the_norm_over_all_stages():

@@ -18,6 +18,7 @@ from pipelined.training.optimizer import OptimizerSettings
 from pipelined.training.parameters import Bucket
 from pipelined.training.segments.versions import Leaves, Versions
 from pipelined.training.stage import Alive, Stage
+from pipelined.training.stream import Parcel
 
 VERSION_PREFIX = "version"
 """Prefix of a field with an older version: `version-1` holds a parameter's value one update before."""
@@ -144,15 +145,15 @@ class StepStage:
     held: VersionedStage
     first: int
 
-    def forward(self, which: Alive, *arguments: Any) -> torch.Tensor:
+    def forward(self, which: Alive, *arguments: Any) -> Parcel:
         with self._using(which) as alive:
             return self.held.stage.forward(alive, *arguments)
 
-    def backward(self, which: Alive, *arguments: Any) -> torch.Tensor | None:
+    def backward(self, which: Alive, *arguments: Any) -> Parcel | None:
         with self._using(which) as alive:
             return self.held.stage.backward(alive, *arguments)
 
-    def backward_input(self, which: Alive, *arguments: Any) -> torch.Tensor | None:
+    def backward_input(self, which: Alive, *arguments: Any) -> Parcel | None:
         with self._using(which) as alive:
             return self.held.stage.backward_input(alive, *arguments)
 

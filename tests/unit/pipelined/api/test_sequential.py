@@ -71,9 +71,13 @@ def test_a_part_on_the_meta_device_has_the_same_tensors():
     assert all(value.is_meta for value in meta.values())
 
 
-class Pair(nn.Module):
+class Strange(nn.Module):
+    def __init__(self, output):
+        super().__init__()
+        self.output = output
+
     def forward(self, x):
-        return x, x
+        return self.output
 
 
 @pytest.mark.parametrize(
@@ -86,7 +90,9 @@ class Pair(nn.Module):
         ([nn.Linear], "layer 0 cannot be built"),
         ([linear(), lambda: nn.Linear(5, 4)], r"layer 1 .* cannot take what layer 0 gives \(shape \(2, 4\)"),
         ([lambda: nn.Embedding(4, 4)], r"layer 0 .* cannot take the inputs \(shape \(2, 4\), torch.float32\)"),
-        ([Pair, linear()], "layer 0 .* gives a tuple, not one tensor"),
+        ([lambda: Strange(0.5)], "layer 0 .* gives a float without a tensor"),
+        ([lambda: Strange((torch.zeros(2, 4), {1}))], "layer 0 .* gives a set, which cannot be sent to another stage"),
+        ([lambda: Strange((torch.zeros(2, 4), 1)), linear()], r"layer 1 .* cannot take what layer 0 gives \(shape"),
     ],
 )
 def test_layers_that_cannot_train_are_refused_with_their_number(layers, message):

@@ -58,6 +58,25 @@ async def test_what_travelled_over_all_links_is_told_at_rank_0():
     assert others == [None, None]
 
 
+@pytest.mark.parametrize("codec", ["none", "bf16"])
+def test_of_several_tensors_each_float_one_is_coded_by_itself(codec):
+    ids = np.arange(5)
+    big = np.ones((600, 1000), np.float32)  # more than one chunk
+
+    async def main():
+        one, two = world(2)
+        async with Actor(one) as teller, Actor(two) as listener:
+            teller.start(Compression(teller, codec).send(1, KEY, VALUES, ids, big, note=["tuple", True, False, True]))
+            return await Compression(listener, codec).receive(0, KEY), one.traffic
+
+    message, traffic = asyncio.run(main())
+    values, same_ids, same_big = (block.numpy() for block in message.blocks)
+    assert message.note == ["tuple", True, False, True] and message.key == KEY
+    assert (same_ids == ids).all() and (same_big == 1).all() and abs(values - VALUES).max() < 0.004
+    floats = (VALUES.nbytes + big.nbytes) // (1 if codec == "none" else 2)
+    assert traffic.bytes_to == {1: floats + ids.nbytes}
+
+
 def test_coding_is_in_the_trace_with_its_place():
     tracer = Tracer(iter(range(100)).__next__)
     carried("blockwise8", tracer=tracer)

@@ -144,11 +144,13 @@ def halves(module, pairs):
     """The same by input halves first and all weight halves afterwards."""
     module.zero_grad()
     leaves = [x.clone().requires_grad_() for x, _ in pairs]
-    done = [backward_input(module(leaf), gradient, leaf) for leaf, (_, gradient) in zip(leaves, pairs, strict=True)]
+    done = [
+        backward_input([module(leaf)], [gradient], [leaf]) for leaf, (_, gradient) in zip(leaves, pairs, strict=True)
+    ]
     assert not gradients(module) and all(leaf.grad is None for leaf in leaves)
     for _, half in done:
         half.run()
-    return [back for back, _ in done], gradients(module)
+    return [back for (back,), _ in done], gradients(module)
 
 
 def assert_equal(expected, got):
@@ -202,6 +204,44 @@ def test_any_tower_of_modules_splits(data, names):
     assert_equal(whole(module, pairs), halves(module, pairs))
 
 
+class Several(nn.Module):
+    """Inputs handed on, one input unused, outputs beside the path that share parameters with it, one output twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.map, self.weight, self.alone = nn.Linear(C, C), nn.Parameter(torch.rand(C)), nn.Parameter(torch.rand(C))
+
+    def forward(self, x, y, z):
+        w = self.weight.exp()
+        h = self.map(x) * w
+        far = torch.tanh(self.map(h))
+        return h, far, far, y, w * 2, self.weight, self.alone.sin(), x + h
+
+
+def test_several_inputs_and_outputs_split():
+    module, results = Several(), []
+    given = [torch.randn(B, T, C) for _ in range(3)]
+    for split in (False, True):
+        module.zero_grad()
+        x = [one.clone().requires_grad_() for one in given]
+        outputs = module(*x)
+        seeds = [torch.full_like(output, 0.5).cumsum(-1) for output in outputs]
+        if split:
+            back, half = backward_input(outputs, seeds, x)
+            assert not gradients(module)
+            half.run()
+        else:
+            torch.autograd.backward(outputs, seeds)
+            back = [one.grad for one in x]
+        results.append((back, gradients(module)))
+    (whole_back, whole_own), (back, own) = results
+    assert back[2] is None and whole_back[2] is None
+    assert all(torch.equal(one, other) for one, other in zip(whole_back[:2], back[:2], strict=True))
+    assert own.keys() == whole_own.keys()
+    for name, gradient in own.items():
+        torch.testing.assert_close(gradient, whole_own[name], rtol=1e-15, atol=0)
+
+
 def test_gradients_are_added_where_they_lie():
     """A bucket's view stays the parameter's gradient."""
     module = nn.Linear(C, 3)
@@ -211,7 +251,7 @@ def test_gradients_are_added_where_they_lie():
     module.weight.grad, module.bias.grad = bucket.view(3, C), None
     for x, gradient in pairs:
         leaf = x.clone().requires_grad_()
-        backward_input(module(leaf), gradient, leaf)[1].run()
+        backward_input([module(leaf)], [gradient], [leaf])[1].run()
     assert torch.equal(bucket.view(3, C), expected["weight"])
 
 
@@ -224,8 +264,8 @@ def test_without_a_wanted_input_all_is_left_to_the_weight_half():
         output = torch.softmax(nn.functional.linear(module(ids), module.weight), -1)
         gradient = torch.ones_like(output).cumsum(2)
         if split:
-            back, half = backward_input(output, gradient, None)
-            assert back is None and module.weight.grad is None
+            back, half = backward_input([output], [gradient], [])
+            assert not back and module.weight.grad is None
             half.run()
         else:
             torch.autograd.backward(output, gradient)
@@ -259,7 +299,7 @@ def test_what_only_the_input_half_needs_is_let_go_of_by_it_and_the_rest_by_the_w
     output = module(x)
     gradient = torch.ones_like(output)
     assert module.kept() == {"into the curve", "into the second map"}
-    back, half = backward_input(output, gradient, x)
+    (back,), half = backward_input([output], [gradient], [x])
     del output
     assert module.kept() == {"into the second map"}
     arrived = memory_of(gradient)

@@ -17,6 +17,7 @@ from pipelined.programs.record import record
 from pipelined.schedules import find
 from pipelined.traces.file import Tracer
 from pipelined.training.replay import follow_order
+from pipelined.training.stream import Parcel
 from pipelined.training.worker import RankContext, StageFailed, TrainWorker
 from transports.local import world
 
@@ -33,10 +34,10 @@ class Hollow:
         self.last, self.index, self.fails = index == depth - 1, index, fails
 
     def forward(self, which, x, random, targets=None):
-        return 0.0 if self.last else np.zeros(1)
+        return Parcel((0.0 if self.last else np.zeros(1),))
 
     def backward(self, which, gradient, scale, random, targets=None):
-        return np.zeros(1)
+        return Parcel((np.zeros(1),))
 
     backward_input = backward
 

@@ -1,0 +1,165 @@
+"""What flows between two stages: one tensor, or several in tuples, lists and dicts, all in one message.
+
+One tensor is a message of one block without a note. Several are the blocks of one message; its note describes how they
+nest, each part by one of these:
+
+    True, False             the next tensor; True: its gradient is sent back
+    ["tuple", part, ...]    also ["list", part, ...]
+    ["dict", [key, part], ...]
+    ["value", value]        None, a bool, a number or a string, which travels as it is
+
+The gradients of one tensor are a message of one block. Those of several are a message whose note has the place of each
+block's tensor, from 0; tensors without a place have no gradient.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from pipelined.errors import UsageError
+from transports import Block, Message, WireError
+
+Tree = Any
+"""A tensor, or tuples, lists and dicts of tensors and plain values."""
+PLAIN = (bool, int, float, str, type(None))
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Tensors on their way to another stage.
+
+    Args:
+        tensors: on the host; the blocks of the message.
+        note: describes them; None for one tensor.
+    """
+
+    tensors: tuple[Any, ...]
+    note: Any = None
+
+
+Arrived = Tree | Message
+"""An input: a message from another stage, or tensors of this rank."""
+
+
+def tensors_of(tree: Tree) -> list[torch.Tensor]:
+    """The tensors of a tree, in order."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def pack_tree(tree: Tree, recompute: bool = False) -> Parcel:
+    """The tensors of a tree as they are sent to the next stage: detached, on the host.
+
+    Args:
+        recompute: whether the tensors have no graph yet, so that each floating-point one may need a gradient.
+    Raises:
+        UsageError: the tree holds something else than tensors and plain values, or no tensor.
+    """
+    note = None if isinstance(tree, torch.Tensor) else describe_tree(tree, recompute)
+    return Parcel(tuple(tensor.detach().cpu() for tensor in tensors_of(tree)), note)
+
+
+def open_tree(arrived: Arrived, device: torch.device, gradients: bool = False) -> Tree:
+    """The input of a stage, on its device.
+
+    Args:
+        gradients: whether the gradients of the input are needed; then its tensors that have one are leaves.
+    Raises:
+        WireError: the note and the blocks do not match.
+    """
+    if not isinstance(arrived, Message):
+        return tree_map_only(torch.Tensor, lambda x: _leaf(x.to(device), gradients), arrived)
+    blocks = iter(arrived.blocks)
+    note = True if arrived.note is None else arrived.note
+    tree = _restored(note, blocks, device, gradients)
+    if next(blocks, None) is not None:
+        raise WireError(f"more tensors than the note describes (tensors: {len(arrived.blocks)}, note: {note})")
+    return tree
+
+
+def pack_gradients(tree: Tree, gradients: Sequence[torch.Tensor | None]) -> Parcel:
+    """The gradients of the input of a stage as they are sent to the stage before it.
+
+    Args:
+        tree: the input.
+        gradients: of those of its tensors that require one; None: nothing depends on the tensor. Zeros are sent for
+            one tensor, and nothing for one of several.
+    """
+    inputs = tensors_of(tree)
+    if isinstance(tree, torch.Tensor) and tree.requires_grad:
+        (gradient,) = gradients
+        return Parcel((torch.zeros_like(tree, device="cpu") if gradient is None else gradient.cpu(),))
+    places = [place for place, tensor in enumerate(inputs) if tensor.requires_grad]
+    known = [(place, g.cpu()) for place, g in zip(places, gradients, strict=True) if g is not None]
+    return Parcel(tuple(gradient for _, gradient in known), [place for place, _ in known])
+
+
+def open_gradients(
+    arrived: Arrived, outputs: Sequence[torch.Tensor], device: torch.device
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Each output that requires a gradient and has one, and the gradient.
+
+    Raises:
+        WireError: the gradients are not those of these outputs.
+    """
+    if isinstance(arrived, Message):
+        places, given = arrived.note, [block.torch() for block in arrived.blocks]
+        places = [0] if places is None else places
+    else:
+        given = tensors_of(arrived)
+        places = list(range(len(given)))
+    fits = isinstance(places, list) and len(places) == len(given)
+    if not fits or not all(isinstance(place, int) and 0 <= place < len(outputs) for place in places):
+        fact = f"gradients of other tensors (outputs: {len(outputs)}, gradients: {len(given)}, places: {places})"
+        raise WireError(fact)
+    pairs = [(outputs[place], gradient.to(device)) for place, gradient in zip(places, given, strict=True)]
+    return [(output, gradient) for output, gradient in pairs if output.requires_grad]
+
+
+def describe_tree(tree: Tree, recompute: bool = False) -> Any:
+    """The note of a tree, as for `pack_tree`."""
+    if not tensors_of(tree):
+        raise UsageError(f"a {type(tree).__name__} without a tensor; let it give at least one tensor")
+    return _described(tree, recompute)
+
+
+def differentiable(tensor: torch.Tensor) -> bool:
+    """Whether tensors of this dtype can have a gradient."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _described(tree: Tree, recompute: bool) -> Any:
+    if isinstance(tree, torch.Tensor):
+        return differentiable(tree) if recompute else tree.requires_grad
+    if type(tree) in PLAIN:
+        return ["value", tree]
+    if type(tree) in (tuple, list):
+        return [type(tree).__name__, *(_described(part, recompute) for part in tree)]
+    if type(tree) is dict and all(type(key) in PLAIN for key in tree):
+        return ["dict", *([key, _described(part, recompute)] for key, part in tree.items())]
+    fact = f"a {type(tree).__name__}, which cannot be sent to another stage"
+    raise UsageError(f"{fact}; let it give tensors, alone or in tuples, lists and dicts")
+
+
+def _restored(note: Any, blocks: Iterator[Block], device: torch.device, gradients: bool) -> Tree:
+    match note:
+        case bool():
+            block = next(blocks, None)
+            if block is None:
+                raise WireError("fewer tensors than the note describes; install one release on every rank")
+            return _leaf(block.torch().to(device), gradients and note)
+        case ["value", value]:
+            return value
+        case ["tuple", *parts]:
+            return tuple([_restored(part, blocks, device, gradients) for part in parts])
+        case ["list", *parts]:
+            return [_restored(part, blocks, device, gradients) for part in parts]
+        case ["dict", *pairs]:
+            return {key: _restored(part, blocks, device, gradients) for key, part in pairs}
+    raise WireError(f"a note that describes no tensors ({note!r:.80}); install one release on every rank")
+
+
+def _leaf(tensor: torch.Tensor, gradients: bool) -> torch.Tensor:
+    return tensor.requires_grad_() if gradients and differentiable(tensor) else tensor
