@@ -19,14 +19,11 @@ from pipelined.measurement.codec import CodecCosts
 from pipelined.measurement.costs import PLAIN
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.costs import FIELDS
-from pipelined.planner.trial import RandomTokens
+from pipelined.planner.trial import trial_trainer
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
-from pipelined.traces.file import NullTracer
 from pipelined.training.compression import NONE
-from pipelined.training.optimizer import OptimizerConfig
-from pipelined.training.trainer import Numerics, Trainer
 
 WORLD = 0
 """The channel of what all ranks agree on."""
@@ -106,24 +103,7 @@ async def train(
     actor: Actor, planned: PlannedGPT2, candidate: Candidate, executor: Executor, first: int, steps: int
 ) -> tuple[list[float], int]:
     """Seconds of each step of a plan that trains, and the bytes that this rank then holds."""
-    plan, numerics = candidate.plan, Numerics(recompute=candidate.recompute)
-    optimizer_config, feed = (
-        OptimizerConfig(lr=1e-4, steps=1 << 20),
-        RandomTokens(planned.model.vocab, (plan.rows, planned.sequence)),
-    )
-    trainer = Trainer(
-        actor,
-        planned.build(),
-        plan,
-        optimizer_config=optimizer_config,
-        numerics=numerics,
-        executor=executor,
-        feed=feed,
-        tracer=NullTracer(),
-        sequence=planned.sequence,
-        seed=0,
-    )
-    taken = []
+    trainer, taken = trial_trainer(actor, planned, candidate, executor), list[float]()
     for step in range(first, first + steps + 2):
         await barrier(trainer.world)
         taken.append(await _slowest(trainer.world, (await trainer.step(step)).step_s))

@@ -10,14 +10,15 @@ __all__ = ["Nursery", "beside"]
 T = TypeVar("T")
 
 
-async def beside(watch: Coroutine[Any, Any, Any], work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`; run `watch` at the same time, and cancel it when `work` ends.
+async def beside(work: Coroutine[Any, Any, T], *others: Coroutine[Any, Any, Any]) -> T:
+    """Return the result of `work`; run the others at the same time, and cancel them when `work` ends.
 
     Raises:
-        The first error of either.
+        The first error of any of them.
     """
     async with Nursery() as tasks:
-        watching = tasks.create_task(watch)
+        running = [tasks.create_task(other) for other in others]
         result = await work
-        watching.cancel()
+        for task in running:
+            task.cancel()
     return result

@@ -68,7 +68,7 @@ class Probe:
         Raises:
             NoLongerValid: the member is unreachable.
         """
-        return await beside(self._watch_reachability(peer), work)
+        return await beside(work, self._watch_reachability(peer))
 
     async def _watch_reachability(self, peer: Peer) -> None:
         while await self.reaches(peer):

@@ -13,8 +13,8 @@ import torch
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import Executor, TorchExecutor
+from pipelined.measurement.measured_model import MeasuredModel
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.planned_model import PlannedModel
 from pipelined.planner.search import Answer
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
@@ -43,7 +43,7 @@ class RandomTokens:
 
 async def try_best(
     transport: Transport,
-    model: PlannedModel,
+    model: MeasuredModel,
     launch: Launch,
     answer: Answer | None,
     *,
@@ -65,7 +65,7 @@ async def try_best(
 
 async def try_plans(
     transport: Transport,
-    model: PlannedModel,
+    model: MeasuredModel,
     plans: Sequence[Candidate],
     executor: Executor,
     tell: Callable[[str], None],
@@ -87,25 +87,27 @@ async def try_plans(
     return [] if transport.rank else [statistics.median(seconds) for seconds in taken]
 
 
-async def _steps(
-    actor: Actor, model: PlannedModel, candidate: Candidate, *, executor: Executor, first: int
-) -> list[float]:
-    """Seconds of each step except the first: on rank 0 those of the slowest rank, elsewhere this rank's own."""
-    plan, built = candidate.plan, model.build()
-    numerics = replace(model.numerics(), recompute=candidate.recompute)
-    trainer = Trainer(
+def trial_trainer(actor: Actor, model: MeasuredModel, candidate: Candidate, executor: Executor) -> Trainer:
+    """The trainer of a plan on the data that the model is measured with."""
+    return Trainer(
         actor,
-        built,
-        plan,
+        model.build(),
+        candidate.plan,
         optimizer_config=OptimizerConfig(lr=1e-4, steps=1 << 20),
-        numerics=numerics,
+        numerics=replace(model.numerics(), recompute=candidate.recompute),
         executor=executor,
-        feed=model.feed(plan.rows),
+        feed=model.feed(candidate.plan.rows),
         tracer=NullTracer(),
         sequence=model.sequence,
         seed=0,
     )
-    mine = []
+
+
+async def _steps(
+    actor: Actor, model: MeasuredModel, candidate: Candidate, *, executor: Executor, first: int
+) -> list[float]:
+    """Seconds of each step except the first: on rank 0 those of the slowest rank, elsewhere this rank's own."""
+    trainer, mine = trial_trainer(actor, model, candidate, executor), []
     for step in range(first, first + STEPS):
         await broadcast(actor.transport, f"try {step}", True)
         mine.append((await trainer.step(step)).step_s)

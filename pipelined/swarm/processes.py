@@ -1,11 +1,9 @@
 """The two kinds of processes of a swarm: what each of them starts, and how it ends."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
 
 from pipelined.actors.executor import Executor
-from pipelined.aio.nursery import Nursery
+from pipelined.aio.nursery import Nursery, beside
 from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.registration import registered
 from pipelined.membership.client import Node
@@ -50,7 +48,7 @@ class PeerProcess:
 
         Raises: the first error of any of its parts.
         """
-        await _beside(self.peer.run(), self.view.follow(), _failure(self._endpoint))
+        await beside(self.peer.run(), self.view.follow(), _failure(self._endpoint))
 
 
 class TrainerProcess:
@@ -91,7 +89,7 @@ class TrainerProcess:
         serve(self._endpoint, GetWork, self.leader.work)
         serve(self._endpoint, GetStage, self.leader.assign)
         serve(self._endpoint, Status, self._status)
-        await _beside(self._over(), self.view.follow(), self._live(), _failure(self._endpoint))
+        await beside(self._over(), self.view.follow(), self._live(), _failure(self._endpoint))
 
     @property
     def is_over(self) -> bool:
@@ -139,15 +137,3 @@ class TrainerProcess:
 
 async def _failure(endpoint: Endpoint) -> None:
     await asyncio.shield(endpoint.failed)
-
-
-async def _beside(main: Coroutine[Any, Any, None], *others: Coroutine[Any, Any, None]) -> None:
-    """Run `main`, and the others beside it until it ends; then cancel them.
-
-    Raises: the first error of any.
-    """
-    async with Nursery() as tasks:
-        beside = [tasks.create_task(other) for other in others]
-        await main
-        for task in beside:
-            task.cancel()

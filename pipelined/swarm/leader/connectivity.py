@@ -62,7 +62,7 @@ class ConnectivityCheck:
                 reach every stage.
             spread: seconds over which members spread their parts of a sum.
         """
-        return await beside(self._keep_checking(name, members, spread), work)
+        return await beside(work, self._keep_checking(name, members, spread))
 
     async def evict(self, term: int, attempts: Sequence[Sequence[Failure]]) -> bool:
         """Evict the fewest members that cover the failures, after `MOST_FAILED` failed attempts. Returns whether so

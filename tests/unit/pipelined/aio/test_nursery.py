@@ -141,7 +141,7 @@ async def comes(after, to):
 
 
 async def test_what_goes_on_beside_a_piece_of_work_ends_with_it():
-    assert (await beside(waits(), comes(1.0, "done")), asyncio.all_tasks() - {asyncio.current_task()}) == (
+    assert (await beside(comes(1.0, "done"), waits(), waits()), asyncio.all_tasks() - {asyncio.current_task()}) == (
         "done",
         set(),
     )
@@ -149,4 +149,4 @@ async def test_what_goes_on_beside_a_piece_of_work_ends_with_it():
 
 def test_what_fails_beside_a_piece_of_work_ends_it():
     with pytest.raises(Broken):
-        run_virtual(beside(breaks(1.0), waits()))
+        run_virtual(beside(waits(), waits(), breaks(1.0)))
