@@ -26,6 +26,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
+from pipelined.planner.trial import RandomTokens
 from pipelined.process.launch import LOCAL, MPI, SLURM, TORCHRUN, detect
 from pipelined.process.run import run
 from pipelined.programs.plan import Plan
@@ -96,19 +97,6 @@ class Holding:
         return self.parameters + self.gradients + self.optimizer + self.activations
 
 
-@dataclass(frozen=True)
-class RandomTokens:
-    """Data of the right shapes, by (step, global microbatch)."""
-
-    options: Options
-
-    def inputs(self, step: int, microbatch: int) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(step << 20 | microbatch)
-        return torch.randint(self.options.vocab, (self.options.microbatch, self.options.seq), generator=generator)
-
-    targets = inputs
-
-
 async def bench(transport: Transport, options: Options) -> int:
     """One rank: train, count, and bring what was counted to rank 0."""
     before = resident("VmRSS")
@@ -125,9 +113,10 @@ async def _held(transport: Transport, options: Options, before: int) -> Holding:
     executor = TorchExecutor("cpu", RealClock(), transport.computing)
     try:
         async with Actor(transport) as actor:
+            tokens = RandomTokens(options.vocab, (options.microbatch, options.seq))
             trainer = Trainer(
                 actor, GPT2(options.model), plan, optimizer_config=OPTIMIZER, numerics=Numerics(), executor=executor,
-                feed=RandomTokens(options), tracer=NullTracer(), sequence=options.seq, seed=0,
+                feed=tokens, tracer=NullTracer(), sequence=options.seq, seed=0,
             )  # fmt: skip
             kept = count_activations(trainer)
             for step in range(options.steps):
