@@ -16,12 +16,9 @@ from typing import Any
 
 from mpi4py import MPI
 
-from transports.base import EndState
 from transports.errors import PeerAborted, PeerLost, TransportError, WireError
-from transports.mailbox import Mailbox
-from transports.mpi.bodies import Bodies, ReceivedFrame
-from transports.mpi.node import NodePeers
-from transports.mpi.progress import ProgressEngine
+from transports.mpi.bodies import ReceivedFrame
+from transports.mpi.end import MpiEnd
 from transports.mpi.requests import TAKEN_S, outcome_now, translated
 from transports.mpi.shutdown import Shutdown
 from transports.wire.arrays import Block, copied
@@ -30,7 +27,6 @@ from transports.wire.frames import (
     PREAMBLE_BYTES,
     SHARED,
     Kind,
-    WireLimits,
     parse_header,
     parse_preamble,
     split_body,
@@ -45,30 +41,21 @@ class Frames:
     """This rank's frames on one communicator.
 
     Args:
+        end: its mailbox gets the messages; its doorbells ring after MPI has accepted a frame.
         shutdown: ends this rank with an error, or a peer that has closed.
-        node_peers: rings a peer's doorbell after MPI has accepted a frame for it; finds bodies in shared memory.
-        bodies: discards a body that no receive will request.
-        longest_body: bytes of the longest body in a frame.
     """
 
-    def __init__(
-        self,
-        comm: MPI.Comm,
-        progress: ProgressEngine,
-        shutdown: Shutdown,
-        *,
-        end_state: EndState,
-        mailbox: Mailbox[ReceivedFrame],
-        node_peers: NodePeers,
-        bodies: Bodies,
-        limits: WireLimits,
-        longest_body: int,
-    ):
-        self._comm, self._progress, self._shutdown, self._end_state = comm, progress, shutdown, end_state
-        self._mailbox, self._node_peers, self._bodies, self._limits = mailbox, node_peers, bodies, limits
-        self._longest = PREAMBLE_BYTES + limits.header + longest_body
+    def __init__(self, end: MpiEnd, shutdown: Shutdown):
+        self._comm, self._progress, self._shutdown, self._end_state = end.frames, end.progress, shutdown, end.state
+        self._mailbox, self._node_peers, self._bodies, self._limits = (
+            end.mailbox,
+            end.node_peers,
+            end.bodies,
+            end.limits,
+        )
+        self._longest = PREAMBLE_BYTES + end.limits.header + end.inline
         self._status, self._fetching = MPI.Status(), False
-        progress.listen(self._listen)
+        self._progress.listen(self._listen)
 
     async def send(self, peer: int, frame: bytes) -> None:
         """Send a frame; returns when MPI has accepted it, which needs no posted receive."""

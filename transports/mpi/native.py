@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from mpi4py import MPI
 
 from transports.base import Transport
+from transports.mpi.all_gather import all_gather
 from transports.mpi.frames import TAG
 from transports.mpi.progress import ProgressEngine
 from transports.wire.arrays import Block
@@ -57,20 +58,9 @@ class MpiNative:
     async def _communicator(self) -> MPI.Intracomm:
         async with self._making:
             if self.comm is None:
-                await self._meet()
+                name = ",".join(map(str, self._ranks))
+                await all_gather(self._transport, self._ranks, ("native", self._channel, name))
                 group = self._frames.Get_group().Incl(self._ranks)
                 self.comm = self._frames.Create_group(group, tag=TAG + 1 + self._channel)
                 group.Free()
             return self.comm
-
-    async def _meet(self) -> None:
-        """Return when every rank of the group has come: each sends "here" to the first rank, which replies "go"."""
-        first, *others = self._ranks
-        here = ("native", self._channel, ",".join(map(str, self._ranks)), "here")
-        go = (*here[:-1], "go")
-        if self._transport.rank == first:
-            await asyncio.gather(*(self._transport.receive(rank, here) for rank in others))
-            await asyncio.gather(*(self._transport.send(rank, go) for rank in others))
-        else:
-            await self._transport.send(first, here)
-            await self._transport.receive(first, go)

@@ -4,40 +4,35 @@ Both are optional: a rank without a doorbell polls, and a body without shared me
 not check which ranks are on its node.
 """
 
-import os
 from array import array
 from collections.abc import Callable, Sequence
-from functools import reduce
-from operator import or_
 
 from mpi4py import MPI
 
+from transports.cores import MASK_BYTES, count_cores, own_mask
 from transports.errors import TransportError
-from transports.mpi.progress import Doze
+from transports.mpi.progress import Doze, ProgressEngine
 from transports.shm.arena import Arena, PeerArena
 from transports.shm.doorbell import NAME_BYTES, Doorbell
 from transports.shm.memfd import ADDRESS_BYTES
 from transports.wire.arrays import Block
 
-CORE_BYTES = 1024  # 8,192 cores, the most that Linux supports
-
 
 class NodePeers:
-    """This rank's doorbell and arena, and those of the other ranks of its node.
+    """This rank's doorbell and arena, and those of the other ranks of its node, which all construct this at once.
 
     Args:
-        woken: called on the loop when a peer has rung.
-        nbytes: size of each rank's arena for bodies; the same on all ranks.
+        node: the communicator of the node's ranks.
+        rank: this rank's number in the world.
+        arena: the memory for the bodies that this rank sends; as large as those of its peers.
+        progress: polls when a peer has rung.
+    Attributes:
+        rings_all: whether this rank can ring every other rank of the node.
     """
 
-    def __init__(self, woken: Callable[[], None], nbytes: int):
-        self._doorbell, self._arena, self._nbytes = Doorbell(woken), Arena(nbytes), nbytes
-        self._addresses: dict[int, bytes] = {}
+    def __init__(self, node: MPI.Comm, rank: int, arena: Arena, progress: ProgressEngine):
+        self._doorbell, self._arena = Doorbell(progress.rung), arena
         self._windows: dict[int, PeerArena | None] = {}
-        self._seen_by: frozenset[int] = frozenset()
-
-    def meet(self, node: MPI.Comm, rank: int) -> bool:
-        """Exchange doorbells and arenas with the ranks of the node, which all call this. True if all can be rung."""
         ranks = array("q", _of_all(node, array("q", [rank]).tobytes()))
         addresses = _split(_of_all(node, self._arena.address), ADDRESS_BYTES)
         self._addresses = {peer: it for peer, it in zip(ranks, addresses, strict=True) if peer != rank}
@@ -45,7 +40,7 @@ class NodePeers:
         rows = _split(_of_all(node, bytes(looks)), node.size)
         self._seen_by = frozenset(peer for peer, row in zip(ranks, rows, strict=True) if row[node.rank])
         names = _split(_of_all(node, self._doorbell.name), NAME_BYTES)
-        return self._doorbell.meet(dict(zip(ranks, names, strict=True)))
+        self.rings_all = self._doorbell.meet(dict(zip(ranks, names, strict=True)))
 
     def ring(self, peer: int) -> None:
         """Wake this peer if it is on this node and asleep, because a message for it has been sent."""
@@ -58,10 +53,6 @@ class NodePeers:
         window = self._windows.get(peer) or self._window(peer)
         if window is not None and window.dozing == Doze.IDLE:
             self.ring(peer)
-
-    def doze(self, dozing: Doze) -> None:
-        """Announce how this rank sleeps, so that peers know whether to ring."""
-        self._arena.doze(dozing)
 
     def put(self, peer: int, blocks: Sequence[Block], head: Callable[[int], bytes]) -> bytes | None:
         """Copy the blocks into memory that the peer can map. Returns the frame that `head(page)` makes.
@@ -98,7 +89,7 @@ class NodePeers:
     def _opens(self, peer: int) -> bool:
         """Whether this rank can map that peer's arena; the mapping is closed again."""
         try:
-            return peer in self._addresses and PeerArena(self._addresses[peer], self._nbytes) is not None
+            return peer in self._addresses and PeerArena(self._addresses[peer], self._arena.nbytes) is not None
         except OSError:
             return False
 
@@ -106,7 +97,7 @@ class NodePeers:
         """The peer's arena, mapped at first use: each mapping is a descriptor, and select(2) is limited to 1,024."""
         if peer not in self._windows and peer in self._addresses:
             try:
-                self._windows[peer] = PeerArena(self._addresses[peer], self._nbytes)
+                self._windows[peer] = PeerArena(self._addresses[peer], self._arena.nbytes)
             except OSError:
                 self._windows[peer] = None
         return self._windows.get(peer)
@@ -120,12 +111,8 @@ def nodes_of(world: MPI.Comm, node: MPI.Comm) -> tuple[int, ...]:
 
 
 def cores_of(node: MPI.Comm) -> int:
-    """The number of distinct cores that the node's ranks may run on: a launcher may bind each rank to its own core."""
-    mine = 0
-    for core in os.sched_getaffinity(0):
-        mine |= 1 << core
-    masks = _split(_of_all(node, mine.to_bytes(CORE_BYTES, "little")), CORE_BYTES)
-    return reduce(or_, (int.from_bytes(mask, "little") for mask in masks)).bit_count()
+    """The number of distinct cores that the node's ranks may run on. Collective: all of them must call this."""
+    return count_cores(_split(_of_all(node, own_mask()), MASK_BYTES))
 
 
 def _of_all(comm: MPI.Comm, mine: bytes) -> bytes:

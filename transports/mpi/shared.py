@@ -10,10 +10,10 @@ import os
 from collections.abc import Sequence
 from time import perf_counter
 
-from transports.base import EndState, Transport
+from transports.base import Transport
 from transports.event_loop import step_aside
-from transports.mpi.node import NodePeers
-from transports.mpi.progress import ProgressEngine
+from transports.mpi.all_gather import all_gather
+from transports.mpi.end import MpiEnd
 from transports.shm.barrier import HEAD, Sleep, Windows
 from transports.shm.memfd import ADDRESS_BYTES, MemoryFile
 
@@ -30,32 +30,19 @@ class MpiShared:
 
     Args:
         transport: carries the messages of `ready`.
-        progress: the transport's progress engine; wakes this rank when its doorbell rings.
-        end_state: the transport's end state, with the lost peers.
-        node_peers: wakes a sleeping peer.
+        end: the transport's end: its state with the lost peers, and its progress engine, which a doorbell wakes.
         ranks: the ranks of the group, all on this node.
         channel: distinguishes this group's messages from those of other groups.
         nbytes: size of each rank's window.
-        crowded: whether the node has fewer cores than ranks, so that another rank may need this rank's core.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        *,
-        progress: ProgressEngine,
-        end_state: EndState,
-        node_peers: NodePeers,
-        ranks: Sequence[int],
-        channel: int,
-        nbytes: int,
-        crowded: bool,
-    ):
-        self._transport, self._progress, self._end_state, self._node_peers = transport, progress, end_state, node_peers
-        self._ranks, self._nbytes, self._crowded = tuple(ranks), nbytes, crowded
+    def __init__(self, transport: Transport, end: MpiEnd, ranks: Sequence[int], channel: int, nbytes: int):
+        self._transport, self._progress = transport, end.progress
+        self._end_state, self._node_peers = end.state, end.node_peers
+        self._ranks, self._nbytes, self._crowded = tuple(ranks), nbytes, end.crowded
         self._others = [rank for rank in ranks if rank != transport.rank]
         self._key = ("shared", channel, ",".join(map(str, ranks)))
-        self._look = CROWDED_LOOK_S if crowded else LOOK_S
+        self._look = CROWDED_LOOK_S if end.crowded else LOOK_S
         self._due = 0.0
         self.windows: Sequence[memoryview] = ()
 
@@ -63,16 +50,16 @@ class MpiShared:
         lent = self._lent()
         try:
             address = bytes(ADDRESS_BYTES) if lent is None else lent.address
-            addresses = await self._told("at", address)
+            addresses = await self._all_gather("at", address)
             found = self._found(lent, addresses)
-            everybody = await self._told("found", b"\0" if found is None else b"\1")
+            answers = await self._all_gather("found", b"\0" if found is None else b"\1")
         except BaseException:
             found = None  # the error's traceback keeps this frame alive
             raise
         finally:  # all ranks have mapped it, or this rank was cancelled or lost a peer
             if lent is not None:
                 lent.close()
-        if found is None or b"\0" in everybody:
+        if found is None or b"\0" in answers:
             return False
         self._windows, self.windows = found, found.windows
         return True
@@ -146,14 +133,5 @@ class MpiShared:
         except OSError:
             return None
 
-    async def _told(self, what: str, mine: bytes) -> list[bytes]:
-        """All-gather a value of every rank, in the group's order, through the first rank."""
-        first, *others = self._ranks
-        up, down = (*self._key, what, "up"), (*self._key, what, "down")
-        if self._transport.rank != first:
-            await self._transport.send(first, up, note=mine)
-            return list((await self._transport.receive(first, down)).note)
-        came = await asyncio.gather(*(self._transport.receive(rank, up) for rank in others))
-        everything = [mine, *(frame.note for frame in came)]
-        await asyncio.gather(*(self._transport.send(rank, down, note=everything) for rank in others))
-        return everything
+    async def _all_gather(self, what: str, mine: bytes) -> list[bytes]:
+        return await all_gather(self._transport, self._ranks, (*self._key, what), mine)

@@ -11,36 +11,25 @@ from typing import Any
 
 from mpi4py import MPI
 
-from transports.base import EndState
 from transports.errors import PeerLost, TransportError
-from transports.mailbox import Arrival, Mailbox
-from transports.mpi.bodies import Bodies, ReceivedFrame
-from transports.mpi.channels import MpiChannels
-from transports.mpi.progress import ProgressEngine
+from transports.mailbox import Arrival
+from transports.mpi.bodies import ReceivedFrame
+from transports.mpi.end import MpiEnd
 from transports.mpi.requests import keep_alive
 from transports.wire.arrays import landing
-from transports.wire.frames import Kind, WireLimits, encode_head
+from transports.wire.frames import Kind, encode_head
 
 
 class Shutdown:
     """One rank's end: in order, with goodbyes sent and received; or with an error.
 
     Args:
-        comm: any communicator of this rank; it keeps the memory of unfinished requests after an error.
+        end: its communicator of frames keeps the memory of unfinished requests after an error.
     """
 
-    def __init__(
-        self,
-        comm: MPI.Intracomm,
-        *,
-        end_state: EndState,
-        mailbox: Mailbox[ReceivedFrame],
-        bodies: Bodies,
-        channels: MpiChannels,
-        progress: ProgressEngine,
-    ):
-        self._comm, self._end_state, self._mailbox = comm, end_state, mailbox
-        self._bodies, self._channels, self._progress = bodies, channels, progress
+    def __init__(self, end: MpiEnd):
+        self._comm, self._end_state, self._mailbox = end.frames, end.state, end.mailbox
+        self._bodies, self._channels, self._progress, self._limits = end.bodies, end.channels, end.progress, end.limits
 
     @property
     def over(self) -> bool:
@@ -49,14 +38,14 @@ class Shutdown:
             return True
         return len(self._end_state.lost) == self._comm.size and self._channels.swallow() and not self._progress.requests
 
-    def begin(self, post: Callable[[int, bytes], None], limits: WireLimits) -> None:
+    def begin(self, post: Callable[[int, bytes], None]) -> None:
         """Discard the messages that peers hold for this rank, and `post` each a frame GOODBYE."""
         self._progress.is_woken(False)  # no doorbell rings for bare buffers without a posted receive
         for peer in range(self._comm.size):
             for arrival in self._mailbox.drop(peer):
                 if arrival.item.blocks is None:
                     self._bodies.discard(peer, arrival.item.tag, arrival.item.header.layouts)
-            goodbye = encode_head(Kind.GOODBYE, note=self._channels.sent[peer], limits=limits)
+            goodbye = encode_head(Kind.GOODBYE, note=self._channels.sent[peer], limits=self._limits)
             post(peer, goodbye)
 
     def refuse(self, error: TransportError) -> TransportError:

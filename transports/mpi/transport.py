@@ -33,6 +33,7 @@ from transports.mailbox import Arrival, Mailbox
 from transports.mpi.backoff import PollBackoff
 from transports.mpi.bodies import Bodies, ReceivedFrame
 from transports.mpi.channels import MpiChannels
+from transports.mpi.end import MpiEnd
 from transports.mpi.frames import Frames
 from transports.mpi.native import MpiNative
 from transports.mpi.node import NodePeers, cores_of, nodes_of
@@ -40,6 +41,7 @@ from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import outcomes_now
 from transports.mpi.shared import MpiShared
 from transports.mpi.shutdown import Shutdown
+from transports.shm.arena import Arena
 from transports.shm.barrier import KEEPS_ORDER
 from transports.wire.arrays import Block, copied, destinations, flat_bytes
 from transports.wire.frames import DEFAULT_LIMITS, MESSAGE, Key, Kind, WireLimits, encode, encode_head
@@ -53,56 +55,18 @@ class MpiTransport(Transport):
     A cancelled `send` is still delivered. `close` returns when every rank has closed.
 
     Args:
-        world: the communicator of all ranks; it is only duplicated and, by `kill_world`, aborted.
-        comms: three duplicates of `world`, which the transport owns.
-        inline: bodies up to this many bytes are sent with their header and need no posted receive.
-        piece: the largest count given to MPI, in bytes, below 2 GiB.
-        shared: size of the shared memory for larger bodies between ranks of a node, in bytes.
+        end: owned by the transport from now on.
     """
 
-    def __init__(
-        self,
-        world: MPI.Intracomm,
-        comms: Sequence[MPI.Intracomm],
-        *,
-        patience: PollBackoff,
-        limits: WireLimits,
-        inline: int,
-        piece: int,
-        shared: int,
-    ):
-        self.rank, self.world_size, self.traffic = world.rank, world.size, Traffic()
-        self._world, self._comms, self._limits, self._inline = world, comms, limits, inline
-        self._mailbox: Mailbox[ReceivedFrame] = Mailbox(self.world_size)
+    def __init__(self, end: MpiEnd):
+        self.rank, self.world_size, self.traffic = end.world.rank, end.world.size, Traffic()
+        self._end, self._end_state, self._limits, self._inline = end, end.state, end.limits, end.inline
+        self._mailbox, self._progress, self._node_peers = end.mailbox, end.progress, end.node_peers
+        self._bodies, self._channels = end.bodies, end.channels
         self._natives: dict[tuple[tuple[int, ...], int], MpiNative] = {}
-        self._end_state = EndState(world.size)
         self._closing, self._closed = asyncio.Lock(), False
-        self._nodes: tuple[int, ...] = ()
-        self._crowded = False
-        self._node_peers = NodePeers(lambda: self._progress.rung(), shared)
-        self._progress = ProgressEngine(outcomes_now, patience, self._node_peers.doze)
-        frames, bodies, channels = comms
-        self._bodies = Bodies(bodies, self._progress, piece, self._node_peers)
-        self._channels = MpiChannels(channels, self._progress, piece)
-        self._shutdown = Shutdown(
-            frames,
-            end_state=self._end_state,
-            mailbox=self._mailbox,
-            bodies=self._bodies,
-            channels=self._channels,
-            progress=self._progress,
-        )
-        self._frames = Frames(
-            frames,
-            self._progress,
-            self._shutdown,
-            end_state=self._end_state,
-            mailbox=self._mailbox,
-            node_peers=self._node_peers,
-            bodies=self._bodies,
-            limits=limits,
-            longest_body=inline,
-        )
+        self._shutdown = Shutdown(end)
+        self._frames = Frames(end, self._shutdown)
         self._task = asyncio.get_running_loop().create_task(self._poll())
 
     @classmethod
@@ -114,36 +78,43 @@ class MpiTransport(Transport):
         piece: int = 1 << 30,
         shared: int = 256 << 20,
     ) -> "MpiTransport":
-        """Open this rank's end; returns when every rank of `world` has called this."""
-        duplicates = [world.Idup() for _ in range(3)]
-        requests = [request for _, request in duplicates]
-        while not MPI.Request.Testall(requests):  # noqa: ASYNC110 (MPI has no event to wait for)
-            await asyncio.sleep(1e-3)
+        """Open this rank's end; returns when every rank of `world` has called this.
+
+        Args:
+            world: the communicator of all ranks; it is only duplicated and, by `kill_world`, aborted.
+            inline: bodies up to this many bytes are sent with their header and need no posted receive.
+            piece: the largest count given to MPI, in bytes, below 2 GiB.
+            shared: size of the shared memory for larger bodies between ranks of a node, in bytes.
+        """
+        frames, bodies, buffers = await _duplicates(world)
         node = world.Split_type(MPI.COMM_TYPE_SHARED)
-        cores = cores_of(node)
-        patience = PollBackoff.on_node(node.size, cores)
-        transport = cls(
-            world,
-            [comm for comm, _ in duplicates],
-            patience=patience,
+        cores, arena = cores_of(node), Arena(shared)
+        progress = ProgressEngine(outcomes_now, PollBackoff.on_node(node.size, cores), arena.doze)
+        node_peers = NodePeers(node, world.rank, arena, progress)
+        progress.is_woken(node_peers.rings_all and node.size == world.size)
+        end = MpiEnd(
+            world=world,
+            comms=(frames, bodies, buffers),
+            state=EndState(world.size),
+            mailbox=Mailbox(world.size),
+            progress=progress,
+            node_peers=node_peers,
+            bodies=Bodies(bodies, progress, piece, node_peers),
+            channels=MpiChannels(buffers, progress, piece),
             limits=limits,
+            nodes=nodes_of(frames, node),
+            crowded=node.size > cores,
             inline=inline,
-            piece=piece,
-            shared=shared,
         )
-        transport._crowded = node.size > cores
-        met = transport._node_peers.meet(node, world.rank)
-        transport._progress.is_woken(met and node.size == world.size)
-        transport._nodes = nodes_of(transport._comms[0], node)
         node.Free()
-        return transport
+        return cls(end)
 
     def __repr__(self) -> str:
         return f"<MpiTransport rank {self.rank} of {self.world_size}>"
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        return self._nodes
+        return self._end.nodes
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
         self._end_state.check_sendable(peer)
@@ -204,26 +175,17 @@ class MpiTransport(Transport):
     def native(self, ranks: Sequence[int], channel: int) -> MpiNative:
         group = (tuple(ranks), channel)
         if group not in self._natives:
-            self._natives[group] = MpiNative(self, self._progress, self._comms[0], *group)
+            self._natives[group] = MpiNative(self, self._progress, self._end.frames, *group)
         return self._natives[group]
 
     def shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> MpiShared | None:
         if not KEEPS_ORDER or len({self.nodes[rank] for rank in ranks}) > 1:
             return None
-        return MpiShared(
-            self,
-            progress=self._progress,
-            end_state=self._end_state,
-            node_peers=self._node_peers,
-            ranks=ranks,
-            channel=channel,
-            nbytes=nbytes,
-            crowded=self._crowded,
-        )
+        return MpiShared(self, self._end, ranks, channel, nbytes)
 
     def kill_world(self, code: int) -> None:
         """End every rank of the job now, with this exit code: one rank of an MPI job cannot end alone."""
-        self._world.Abort(code)
+        self._end.world.Abort(code)
 
     async def abort(self, reason: str) -> None:
         if self._progress.failure is not None:
@@ -243,7 +205,7 @@ class MpiTransport(Transport):
                 return
             if self._end_state.end is None:
                 self._shutdown.refuse(Closed(f"rank {self.rank} is closed"))
-                self._shutdown.begin(self._frames.start, self._limits)
+                self._shutdown.begin(self._frames.start)
             while not self._shutdown.over:
                 await self._progress.turn()
             in_order = self._progress.failure is None
@@ -272,5 +234,14 @@ class MpiTransport(Transport):
             self._shutdown.fail(error)
 
     def _free(self) -> None:
-        for comm in [*self._comms, *(native.comm for native in self._natives.values() if native.comm is not None)]:
+        for comm in [*self._end.comms, *(native.comm for native in self._natives.values() if native.comm is not None)]:
             comm.Free()
+
+
+async def _duplicates(world: MPI.Intracomm) -> list[MPI.Intracomm]:
+    """Three duplicates of a communicator. Returns when every rank has called this; the loop runs meanwhile."""
+    duplicates = [world.Idup() for _ in range(3)]
+    requests = [request for _, request in duplicates]
+    while not MPI.Request.Testall(requests):  # noqa: ASYNC110 (MPI has no event to wait for)
+        await asyncio.sleep(1e-3)
+    return [comm for comm, _ in duplicates]

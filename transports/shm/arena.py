@@ -41,11 +41,12 @@ class Arena:
     Args:
         nbytes: size for bodies, at most 256 MiB. Unused pages take no memory; the lowest free pages are used first.
     Attributes:
+        nbytes: this size.
         address: what a peer needs to map the arena, `ADDRESS_BYTES` long; all zeros if there is no arena.
     """
 
     def __init__(self, nbytes: int):
-        self._pages, self._first = min(nbytes // PAGE, MOST_PAGES), _first(nbytes)
+        self.nbytes, self._pages, self._first = nbytes, min(nbytes // PAGE, MOST_PAGES), _first(nbytes)
         self._file: MemoryFile | None = None
         self._memory: mmap.mmap | None = None
         self.address = bytes(ADDRESS_BYTES)

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from transports.cores import MASK_BYTES, count_cores, own_mask
 from transports.errors import RendezvousError, TransportError, WireError
 from transports.nursery import Nursery
 from transports.stream.sockets import accept, read_exactly, watched
@@ -38,8 +39,6 @@ piece before another runs (4 ranks on 2 cores, 16 MiB by `multi_ring`: 28.4 ms, 
 CALLERS = 16
 """The listener's backlog; one connection is expected."""
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
-MOST_CORES = 1 << 13
-"""The most cores that Linux supports."""
 
 
 async def shortcuts(rank: int, met: Mapping[int, socket.socket]) -> dict[int, socket.socket]:
@@ -171,20 +170,20 @@ async def cores_together(others: Iterable[socket.socket]) -> int:
     Args:
         others: the sockets to the other ranks of this machine.
     Raises:
-        WireError, OSError: a rank sent a malformed list of cores, or left; the first such error.
+        WireError, OSError: a rank sent a malformed mask of cores, or left; the first such error.
     """
-    own = sorted(os.sched_getaffinity(0))
+    own = own_mask()
     async with Nursery() as group:
-        told = [group.create_task(_exchange(sock, own)) for sock in others]
-    return len(set(own).union(*(task.result() for task in told)))
+        exchanges = [group.create_task(_exchange(sock, own)) for sock in others]
+    return count_cores([own, *(task.result() for task in exchanges)])
 
 
-async def _exchange(sock: socket.socket, own: list[int]) -> list[int]:
+async def _exchange(sock: socket.socket, own: bytes) -> bytes:
     await send_control(sock, "cores", own)
-    told = await read_control(sock, "cores", limit=8 * MOST_CORES)
-    if not isinstance(told, list) or not all(type(core) is int and 0 <= core < MOST_CORES for core in told):
-        raise WireError("invalid list of cores; install one release on every rank")
-    return told
+    mask = await read_control(sock, "cores")
+    if not isinstance(mask, bytes) or len(mask) != MASK_BYTES:
+        raise WireError("invalid mask of cores; install one release on every rank")
+    return mask
 
 
 async def settle_in(config: TcpConfig, peers: PeerSockets) -> int:

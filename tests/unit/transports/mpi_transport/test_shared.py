@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,9 +35,8 @@ async def loses_its_peer(ready, peer):
 @pytest.mark.parametrize("end", [gives_up, loses_its_peer])
 async def test_a_rank_keeps_no_descriptor_if_its_peer_never_shares(end):
     here, peer = world(2)
-    memory = MpiShared(
-        here, progress=None, end_state=None, node_peers=None, ranks=(0, 1), channel=3, nbytes=2 << 20, crowded=False
-    )
+    parts = SimpleNamespace(progress=None, state=None, node_peers=None, crowded=False)
+    memory = MpiShared(here, parts, (0, 1), channel=3, nbytes=2 << 20)
     ready = asyncio.ensure_future(memory.ready())
     await asyncio.sleep(0)
     assert shared_files()

@@ -8,12 +8,13 @@ import pytest
 
 from collectives import Group, all_reduce
 from transports import PeerLost, RendezvousError, WireError
+from transports.cores import MASK_BYTES
 from transports.stream.sockets import readable, watched
 from transports.tcp import same_host as _shortcut
 from transports.tcp.config import TcpConfig
 from transports.tcp.join.control import read_control, send_control
 from transports.tcp.join.rendezvous import PeerSockets
-from transports.tcp.same_host import MOST_CORES, NONCE_BYTES, call, cores_together, open_listener, settle_in, shortcuts
+from transports.tcp.same_host import NONCE_BYTES, call, cores_together, open_listener, settle_in, shortcuts
 from transports.testing import kill, tcp_world
 
 UNIX, INET = socket.AF_UNIX, socket.AF_INET
@@ -154,12 +155,16 @@ def together(monkeypatch, own, *said):
     return asyncio.run(main())
 
 
+def mask(*cores):
+    return sum(1 << core for core in cores).to_bytes(MASK_BYTES, "little")
+
+
 def test_a_core_that_several_ranks_may_run_on_counts_once(monkeypatch):
-    assert together(monkeypatch, {3}, ("cores", [4]), ("cores", [3, 5])) == (3, [[3], [3]])
+    assert together(monkeypatch, {3}, ("cores", mask(4)), ("cores", mask(3, 5))) == (3, [mask(3), mask(3)])
 
 
 def test_ranks_bound_to_one_core_share_it(monkeypatch):
-    assert together(monkeypatch, {0}, ("cores", [0]), ("cores", [0]))[0] == 1
+    assert together(monkeypatch, {0}, ("cores", mask(0)), ("cores", mask(0)))[0] == 1
 
 
 def test_alone_on_its_machine_a_rank_has_its_own(monkeypatch):
@@ -169,16 +174,15 @@ def test_alone_on_its_machine_a_rank_has_its_own(monkeypatch):
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        (("cores", [-1]), "invalid list of cores"),
-        (("cores", [True]), "invalid list of cores"),
-        (("cores", [MOST_CORES]), "invalid list of cores"),
-        (("cores", "all"), "invalid list of cores"),
+        (("cores", [0]), "invalid mask of cores"),
+        (("cores", bytes(MASK_BYTES - 1)), "invalid mask of cores"),
+        (("cores", "0" * MASK_BYTES), "invalid mask of cores"),
         (("go", None), "an unexpected control message"),
-        (("cores", list(range(MOST_CORES)) * 9), "a control message beyond the limit"),
+        (("cores", bytes(4 * MASK_BYTES)), "a control message beyond the limit"),
         (None, "hung up"),
     ],
 )
-def test_a_neighbour_that_leaves_or_talks_nonsense_is_refused(monkeypatch, said, why):
+def test_a_neighbour_that_leaves_or_sends_an_invalid_mask_is_refused(monkeypatch, said, why):
     with pytest.raises((WireError, OSError)) as failed:
         together(monkeypatch, {0}, said)
     assert why in str(failed.value)
