@@ -27,7 +27,6 @@ from pipelined.training.stage import Stage
 from pipelined.training.trainer import Numerics, Trainer
 from tests.numerics.plain import OPTIMIZER, SEQUENCE, Case, Feed
 from transports import Closed, Transport
-from transports.testing import kill
 
 CASE = Case("chimera", depth=4, width=1, microbatches=4)
 
@@ -80,7 +79,7 @@ def striker(fault: Fault, transport: Transport) -> Callable[[], None]:
 
 
 async def _die(transport: Any) -> None:
-    kill(transport)
+    transport.kill()
 
 
 async def job(transport: Transport, fault: Fault, rank: int, step: int) -> int:
