@@ -42,7 +42,7 @@ class Part(nn.Module):
         super().__init__()
         self.row = nn.ModuleDict({str(i): KINDS[kinds[i]]() for i in layers})
 
-    def forward(self, x, random):
+    def forward(self, x):
         for layer in self.row.values():
             x = layer(x)
         return x
@@ -130,8 +130,7 @@ def plain(model, microbatches, count):
     for step in range(count):
         optimizer.zero_grad()
         several = [
-            model.loss(module(feed.inputs(step, m), None), feed.targets(step, m)) / microbatches
-            for m in range(microbatches)
+            model.loss(module(feed.inputs(step, m)), feed.targets(step, m)) / microbatches for m in range(microbatches)
         ]
         sum(several).backward()
         for group in optimizer.param_groups:
