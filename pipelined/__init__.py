@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from pipelined.api.laboratory.simulation import Simulation, draw, simulate
     from pipelined.api.sequential import Sequential
     from pipelined.api.train import train
+    from pipelined.api.trainer import Trainer
     from pipelined.api.whole_run import Trained
     from pipelined.errors import UsageError
     from pipelined.programs.plan import Plan
@@ -26,6 +27,7 @@ __all__ = [
     "Simulation",
     "StageMap",
     "Trained",
+    "Trainer",
     "UsageError",
     "Worker",
     "__version__",

@@ -50,6 +50,10 @@ class RankTrainer:
         trainer: holds this rank's stages.
         optimizer: the user's optimizer, which the trainer applies.
         stack: ends with the rank.
+
+    Attributes:
+        done: the steps done, those before a loaded checkpoint included.
+        is_resumed: whether a checkpoint was loaded.
     """
 
     def __init__(self, job: TrainingJob, trainer: Trainer, optimizer: UserOptimizer, stack: AsyncExitStack):
@@ -57,6 +61,7 @@ class RankTrainer:
         self._job, self._optimizer, self._stack = job, optimizer, stack
         self._claims: dict[Path, bool] = {}
         self._evaluations = 0
+        self.done, self.is_resumed = 0, False
 
     @classmethod
     @asynccontextmanager
@@ -84,6 +89,7 @@ class RankTrainer:
         """Train a segment of steps; see `Trainer.train`. `tell` is called with the report of each, the last too."""
         report = await self.trainer.train(steps, stopping, tell)
         self._optimizer.step()
+        self.done = report.step + 1
         tell(report)
         return report
 
@@ -95,9 +101,9 @@ class RankTrainer:
 
     async def load(self, path: Path) -> int:
         """Load a checkpoint; returns the number of steps done."""
-        done = await load(self.trainer, path)
-        self._optimizer.resume(done)
-        return done
+        self.done, self.is_resumed = await load(self.trainer, path), True
+        self._optimizer.resume(self.done)
+        return self.done
 
     async def claim(self, directory: Path, resumed: bool) -> None:
         """Hold a directory for the checkpoints of this job, until the rank ends.

@@ -69,6 +69,14 @@ class Sequential:
             return [_built(number, _checked(number, builder)) for number, builder in enumerate(self._given)]
 
 
+Layers = Sequential | nn.Sequential | Sequence[LayerBuilder]
+"""A model as a user gives it."""
+
+
+def as_sequential(model: Layers) -> Sequential:
+    return model if isinstance(model, Sequential) else Sequential(model)
+
+
 class LayeredModel:
     """A `Sequential` with its loss, in the form that the trainer takes (`pipelined.training.model.Model`).
 

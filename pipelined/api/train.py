@@ -6,7 +6,7 @@ mpirun -n 4 python mine.py        (or torchrun, srun; plain python runs every ra
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from pipelined.api.feed import Batch, BatchFeed
 from pipelined.api.rank import RankTrainer, TrainingJob
-from pipelined.api.sequential import LayeredModel, Loss, Sequential
-from pipelined.api.user_optimizer import UserOptimizer
+from pipelined.api.sequential import LayeredModel, Layers, Loss, as_sequential
+from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.api.whole_run import Trained, WholeRun
 from pipelined.errors import UsageError
 from pipelined.process.launch import AGENT, ALONE, Launch, detect
@@ -35,8 +34,6 @@ from pipelined.training.trainer import Numerics, StepReport
 from transports import Transport
 
 T = TypeVar("T")
-OptimizerBuilder = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
-Layers = Sequential | nn.Sequential | Sequence[Callable[[], nn.Module]]
 
 
 def train(
@@ -107,9 +104,8 @@ def train(
         feed = BatchFeed(batches)
         plan = _plan(launch, feed, schedule=schedule, depth=depth, width=width, microbatches=microbatches, knobs=knobs)
         feed.cut(plan.rows, dtype, kept=2 + steps_to_fill(plan.shape))
-        row = model if isinstance(model, Sequential) else Sequential(model)
         job = TrainingJob(
-            model=LayeredModel(row, loss, seed, feed.inputs(0, 0)),
+            model=LayeredModel(as_sequential(model), loss, seed, feed.inputs(0, 0)),
             feed=feed,
             plan=plan,
             optimizer=partial(UserOptimizer, optimizer, clip, lr_scheduler),

@@ -16,7 +16,7 @@ from pipelined.actors.agree import agree, broadcast, gather
 from pipelined.checkpoints import checkpoint
 from pipelined.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta
 from pipelined.errors import UsageError
-from pipelined.training.optimizer import updates_made
+from pipelined.training.optimizer import has_shape_of_parameter, updates_made
 from pipelined.training.trainer import Trainer
 
 MOST_UPDATES = 1 << 53
@@ -116,7 +116,7 @@ def _require_shapes(path: Path, tensors: Mapping[str, Tensor], state: Mapping[st
             fact = f"{path} is damaged (it has no value of {name}, but: {', '.join(state[name]) or 'nothing'})"
             raise CheckpointError(f"{fact}; resume from another checkpoint")
         for field, saved in state[name].items():
-            if saved.shape != tensor.shape:
+            if has_shape_of_parameter(field) and saved.shape != tensor.shape:
                 fact = f"{path} has {name} ({field}) in another shape (saved: {tuple(saved.shape)}, "
                 remedy = "resume with the model that was saved, or start anew in another directory"
                 raise CheckpointError(f"{fact}model: {tuple(tensor.shape)}); {remedy}")

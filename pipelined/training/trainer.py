@@ -192,6 +192,8 @@ class Trainer:
             settling = tasks.create_task(self._settle(segment, steps, begun, stopping=stopping, tell=tell))
             await segment.run()
         report = settling.result()
+        if not report.is_finite:
+            self.local.clear_gradients()  # else a later step of this trainer would add to them
         check_finite(report.step, report.loss, report.grad_norm)
         return report
 

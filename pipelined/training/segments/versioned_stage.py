@@ -14,14 +14,11 @@ from torch.func import functional_call
 
 from pipelined.programs.bucket_names import Stages
 from pipelined.schedules import Updates
-from pipelined.training.optimizer import OptimizerSettings
+from pipelined.training.optimizer import VERSION_PREFIX, OptimizerSettings
 from pipelined.training.parameters import Bucket
 from pipelined.training.segments.versions import Leaves, Versions
 from pipelined.training.stage import Alive, Stage
 from pipelined.training.stream import Parcel, Tree
-
-VERSION_PREFIX = "version"
-"""Prefix of a field with an older version: `version-1` holds a parameter's value one update before."""
 
 
 class FunctionalModule(nn.Module):
