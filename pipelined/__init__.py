@@ -48,6 +48,7 @@ _HOMES = {
     "Simulation": "pipelined.api.laboratory.simulation",
     "StageMap": "pipelined.schedules",
     "Trained": "pipelined.api.whole_run",
+    "Trainer": "pipelined.api.trainer",
     "UsageError": "pipelined.errors",
     "Worker": "pipelined.schedules",
     "draw": "pipelined.api.laboratory.simulation",
