@@ -22,7 +22,8 @@ from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.evaluate import Window, evaluate
-from pipelined.training.trainer import Numerics, StepReport, Trainer
+from pipelined.training.step_report import StepReport
+from pipelined.training.trainer import Numerics, Trainer
 from pipelined.training.worker import Feed
 from transports import Transport
 

@@ -30,7 +30,8 @@ from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules.knobs import Value
 from pipelined.schedules.own import SomeSchedule, name_of
 from pipelined.training.compression import NONE
-from pipelined.training.trainer import Numerics, StepReport
+from pipelined.training.step_report import StepReport
+from pipelined.training.trainer import Numerics
 from transports import Transport
 
 T = TypeVar("T")

@@ -27,7 +27,8 @@ from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.process.launch import detect
 from pipelined.programs.plan import Plan
 from pipelined.training.compression import NONE
-from pipelined.training.trainer import Numerics, StepReport
+from pipelined.training.step_report import StepReport
+from pipelined.training.trainer import Numerics
 
 
 class Trainer:

@@ -10,7 +10,7 @@ import torch
 from pipelined.api.feed import BatchFeed
 from pipelined.api.rank import RankTrainer, TrainingJob
 from pipelined.errors import UsageError
-from pipelined.training.trainer import StepReport
+from pipelined.training.step_report import StepReport
 
 
 @dataclass

@@ -12,7 +12,8 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.traces.file import Events, Tracer
-from pipelined.training.trainer import Numerics, StepReport, Trainer
+from pipelined.training.step_report import StepReport
+from pipelined.training.trainer import Numerics, Trainer
 from tests.numerics.delayed import OPTIMIZER
 from tests.numerics.plain import SEQUENCE, Feed
 
