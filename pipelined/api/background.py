@@ -13,13 +13,13 @@ from concurrent.futures import Future
 from typing import Any
 
 from pipelined.actors.agree import AgreedError
-from pipelined.api.rank import RankTrainer, TrainingJob
+from pipelined.api.rank import RankSession, TrainingJob
 from pipelined.errors import UsageError
 from pipelined.process.launch import Launch
 from pipelined.process.run import run
 from transports import Transport
 
-Work = Callable[[RankTrainer], Awaitable[Any]]
+Work = Callable[[RankSession], Awaitable[Any]]
 
 
 class JobFailed(Exception):
@@ -34,7 +34,7 @@ class _Call:
         self.future: Future[Any] = Future()
         self._result: Any = None
 
-    async def execute(self, rank: RankTrainer, is_first: bool) -> None:
+    async def execute(self, rank: RankSession, is_first: bool) -> None:
         """Execute the call on one rank. The future has the result of the process's first rank, once all are done."""
         try:
             result = await self.work(rank)
@@ -123,7 +123,7 @@ class BackgroundRanks:
     async def _rank(self, transport: Transport) -> int:
         """One rank: open it, and execute calls until the job is closed."""
         try:
-            async with RankTrainer.opened(transport, self._launch, self._job) as rank:
+            async with RankSession.opened(transport, self._launch, self._job) as rank:
                 inbox = self._enter(transport.rank)
                 while (item := await inbox.get()) is not None:
                     await self._execute(item, rank, transport.rank)
@@ -132,7 +132,7 @@ class BackgroundRanks:
             raise
         return 0
 
-    async def _execute(self, item: "_Call | BaseException", rank: RankTrainer, number: int) -> None:
+    async def _execute(self, item: "_Call | BaseException", rank: RankSession, number: int) -> None:
         if isinstance(item, BaseException):
             raise JobFailed(f"rank {number} left its training loop: {item!r}") from item
         try:

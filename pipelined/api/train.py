@@ -17,7 +17,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from pipelined.api.feed import Batch, BatchFeed
-from pipelined.api.rank import RankTrainer, TrainingJob
+from pipelined.api.rank import RankSession, TrainingJob
 from pipelined.api.sequential import LayeredModel, Layers, Loss, as_sequential
 from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.api.whole_run import Trained, WholeRun
@@ -166,7 +166,7 @@ def _run(launch: Launch, work: WholeRun) -> Trained:
     stop, results = StopRequest(os.getppid() if AGENT in os.environ else None), dict[int, Trained]()
 
     async def rank(transport: Transport) -> int:
-        async with RankTrainer.opened(transport, launch, work.job) as opened:
+        async with RankSession.opened(transport, launch, work.job) as opened:
             results[transport.rank] = await work.train(opened, lambda: stop.requested)
         return 0
 

@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from pipelined.actors.agree import agree
 from pipelined.api.background import BackgroundRanks, check_world
 from pipelined.api.feed import Batch, StepFeed
-from pipelined.api.rank import RankTrainer, TrainingJob
+from pipelined.api.rank import RankSession, TrainingJob
 from pipelined.api.sequential import LayeredModel, Layers, Loss, as_sequential
 from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.process.launch import detect
@@ -101,7 +101,7 @@ class Trainer:
         """
         self._feed.check(batch)
 
-        async def work(rank: RankTrainer) -> StepReport:
+        async def work(rank: RankSession) -> StepReport:
             self._feed.give(rank.done, batch)
             report = await rank.train(range(rank.done, rank.done + 1), lambda: False, lambda report: None)
             self._done = rank.done
@@ -132,7 +132,7 @@ class Trainer:
             UsageError: another run saves there, or it holds checkpoints of a run that was not loaded here.
         """
 
-        async def work(rank: RankTrainer) -> Path:
+        async def work(rank: RankSession) -> Path:
             await rank.claim(Path(directory), rank.is_resumed)
             return await rank.save(Path(directory), rank.done, keep)
 
@@ -144,7 +144,7 @@ class Trainer:
         Returns: the number of steps done, so that the loop can continue its data there.
         """
 
-        async def work(rank: RankTrainer) -> int:
+        async def work(rank: RankSession) -> int:
             self._done = await rank.load(Path(path))
             return self._done
 
@@ -153,7 +153,7 @@ class Trainer:
     def export(self, path: str | os.PathLike[str]) -> Any:
         """Write the state of `state_dict` to a file, which `torch.load` reads on a machine without this package."""
 
-        async def work(rank: RankTrainer) -> None:
+        async def work(rank: RankSession) -> None:
             state = await rank.state_dict()
 
             async def write() -> None:

@@ -1,7 +1,7 @@
 """Trials: a few real training steps of each of the best plans, because predictions have errors.
 
-The trials use the `Trainer` of real training on random tokens; its results are discarded. Each plan is tried twice, the
-second time in reverse order, so that a period of noise does not affect the same plan twice.
+The trials use the `RankTrainer` of real training on random tokens; its results are discarded. Each plan is tried twice,
+the second time in reverse order, so that a period of noise does not affect the same plan twice.
 """
 
 import statistics
@@ -20,7 +20,7 @@ from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
 from pipelined.training.optimizer import OptimizerConfig
-from pipelined.training.trainer import Trainer
+from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
 STEPS = 4
@@ -87,9 +87,9 @@ async def try_plans(
     return [] if transport.rank else [statistics.median(seconds) for seconds in taken]
 
 
-def trial_trainer(actor: Actor, model: MeasuredModel, candidate: Candidate, executor: Executor) -> Trainer:
+def trial_trainer(actor: Actor, model: MeasuredModel, candidate: Candidate, executor: Executor) -> RankTrainer:
     """The trainer of a plan on the data that the model is measured with."""
-    return Trainer(
+    return RankTrainer(
         actor,
         model.build(),
         candidate.plan,

@@ -62,7 +62,7 @@ class Numerics:
     compress: str = NONE
 
 
-class Trainer:
+class RankTrainer:
     """One rank of a training job.
 
     Args:

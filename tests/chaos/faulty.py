@@ -24,7 +24,7 @@ from pipelined.process.run import run
 from pipelined.traces.file import NullTracer
 from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.stage import Stage
-from pipelined.training.trainer import Numerics, Trainer
+from pipelined.training.trainer import Numerics, RankTrainer
 from tests.numerics.plain import OPTIMIZER, SEQUENCE, Case, Feed
 from transports import Closed, Transport
 
@@ -97,7 +97,7 @@ async def train(transport: Transport, fault: Fault, rank: int, step: int) -> int
     executor = TorchExecutor("cpu", RealClock(), transport.computing)
     try:
         async with Actor(transport) as actor:
-            trainer = Trainer(
+            trainer = RankTrainer(
                 actor, CASE.model, CASE.plan, optimizer_config=OPTIMIZER, numerics=Numerics(torch.float64),
                 executor=executor, feed=Feed(), tracer=NullTracer(), sequence=SEQUENCE, seed=3,
             )  # fmt: skip

@@ -13,7 +13,7 @@ from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
 from pipelined.training.keyed_random import keyed_generator
 from pipelined.training.optimizer import OptimizerConfig
-from pipelined.training.trainer import Numerics, Trainer
+from pipelined.training.trainer import Numerics, RankTrainer
 from tests.numerics.plain import AdamW
 from transports import new_event_loop
 from transports.local import world
@@ -94,7 +94,7 @@ def on_ranks(model, plan, work, recompute=False):
         executor = TorchExecutor("cpu", RealClock(), transport.computing)
         try:
             async with Actor(transport) as actor:
-                trainer = Trainer(
+                trainer = RankTrainer(
                     actor, model, plan, numerics=Numerics(torch.float64, recompute=recompute),
                     optimizer_config=OPTIMIZER, executor=executor, feed=Feed(), tracer=NullTracer(), sequence=1, seed=5,
                 )  # fmt: skip

@@ -20,7 +20,7 @@ from pipelined.traces.file import NullTracer, Tracer
 from pipelined.training.keyed_random import KeyedRandom, drawing_from
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.replay import Order
-from pipelined.training.trainer import Numerics, Trainer
+from pipelined.training.trainer import Numerics, RankTrainer
 from transports import Transport
 
 SEQUENCE = 6
@@ -136,7 +136,7 @@ async def pipelined(
     numerics = Numerics(torch.float64, recompute=case.recompute)
     try:
         async with Actor(transport) as actor:
-            trainer = Trainer(
+            trainer = RankTrainer(
                 actor, case.model, case.plan, optimizer_config=OPTIMIZER, numerics=numerics, executor=executor,
                 feed=Feed(), tracer=tracer or NullTracer(), sequence=SEQUENCE, seed=3, orders=orders,
             )  # fmt: skip
