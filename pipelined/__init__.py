@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from pipelined.api.laboratory.proof import Proof, prove
     from pipelined.api.laboratory.simulation import Simulation, draw, simulate
     from pipelined.api.sequential import Sequential
+    from pipelined.api.trace import trace
     from pipelined.api.train import train
-    from pipelined.api.trainer import Trainer
     from pipelined.api.whole_run import Trained
     from pipelined.errors import UsageError
     from pipelined.programs.plan import Plan
@@ -27,7 +27,6 @@ __all__ = [
     "Simulation",
     "StageMap",
     "Trained",
-    "Trainer",
     "UsageError",
     "Worker",
     "__version__",
@@ -35,6 +34,7 @@ __all__ = [
     "layer_seed",
     "prove",
     "simulate",
+    "trace",
     "train",
 ]
 
@@ -48,13 +48,13 @@ _HOMES = {
     "Simulation": "pipelined.api.laboratory.simulation",
     "StageMap": "pipelined.schedules",
     "Trained": "pipelined.api.whole_run",
-    "Trainer": "pipelined.api.trainer",
     "UsageError": "pipelined.errors",
     "Worker": "pipelined.schedules",
     "draw": "pipelined.api.laboratory.simulation",
     "layer_seed": "pipelined.training.keyed_random",
     "prove": "pipelined.api.laboratory.proof",
     "simulate": "pipelined.api.laboratory.simulation",
+    "trace": "pipelined.api.trace",
     "train": "pipelined.api.train",
 }
 

@@ -11,7 +11,7 @@ import torch
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree
 from pipelined.actors.executor import TorchExecutor
-from pipelined.api.sequential import LayeredModel
+from pipelined.api.user_model import UserModel
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.checkpoints import checkpoint
 from pipelined.checkpoints.claim import claimed
@@ -22,8 +22,7 @@ from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.evaluate import Window, evaluate
-from pipelined.training.step_report import StepReport
-from pipelined.training.trainer import Numerics, RankTrainer
+from pipelined.training.trainer import Numerics, StepReport, Trainer
 from pipelined.training.worker import Feed
 from transports import Transport
 
@@ -36,7 +35,7 @@ class TrainingJob:
         optimizer: makes the settings of one rank's optimizer.
     """
 
-    model: LayeredModel
+    model: UserModel
     feed: Feed
     plan: Plan
     optimizer: Callable[[], UserOptimizer]
@@ -44,29 +43,24 @@ class TrainingJob:
     seed: int
 
 
-class RankSession:
+class RankTrainer:
     """One rank of a job, between two steps. All ranks make the same calls in the same order.
 
     Args:
         trainer: holds this rank's stages.
         optimizer: the user's optimizer, which the trainer applies.
         stack: ends with the rank.
-
-    Attributes:
-        done: the steps done, those before a loaded checkpoint included.
-        is_resumed: whether a checkpoint was loaded.
     """
 
-    def __init__(self, job: TrainingJob, trainer: RankTrainer, optimizer: UserOptimizer, stack: AsyncExitStack):
+    def __init__(self, job: TrainingJob, trainer: Trainer, optimizer: UserOptimizer, stack: AsyncExitStack):
         self.trainer = trainer
         self._job, self._optimizer, self._stack = job, optimizer, stack
         self._claims: dict[Path, bool] = {}
         self._evaluations = 0
-        self.done, self.is_resumed = 0, False
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, transport: Transport, launch: Launch, job: TrainingJob) -> "AsyncIterator[RankSession]":
+    async def opened(cls, transport: Transport, launch: Launch, job: TrainingJob) -> "AsyncIterator[RankTrainer]":
         """Build this rank's stages; inside the `async with` block it can train.
 
         Raises:
@@ -78,7 +72,7 @@ class RankSession:
             stack.callback(executor.close)
             actor = await stack.enter_async_context(Actor(transport))
 
-            async def build() -> RankSession:
+            async def build() -> RankTrainer:
                 optimizer = job.optimizer()
                 return cls(job, _trainer(actor, job, optimizer, executor), optimizer, stack)
 
@@ -87,10 +81,9 @@ class RankSession:
             yield made
 
     async def train(self, steps: range, stopping: Callable[[], bool], tell: Callable[[StepReport], None]) -> StepReport:
-        """Train a segment of steps; see `RankTrainer.train`. `tell` is called with the report of each, the last too."""
+        """Train a segment of steps; see `Trainer.train`. `tell` is called with the report of each, the last too."""
         report = await self.trainer.train(steps, stopping, tell)
         self._optimizer.step()
-        self.done = report.step + 1
         tell(report)
         return report
 
@@ -102,9 +95,9 @@ class RankSession:
 
     async def load(self, path: Path) -> int:
         """Load a checkpoint; returns the number of steps done."""
-        self.done, self.is_resumed = await load(self.trainer, path), True
-        self._optimizer.resume(self.done)
-        return self.done
+        done = await load(self.trainer, path)
+        self._optimizer.resume(done)
+        return done
 
     async def claim(self, directory: Path, resumed: bool) -> None:
         """Hold a directory for the checkpoints of this job, until the rank ends.
@@ -132,16 +125,16 @@ class RankSession:
         return await save(self.trainer, directory, done, config, keep, claimed=self._claims[directory])
 
     async def state_dict(self) -> dict[str, torch.Tensor] | None:
-        """The state of the whole model, as the same `nn.Sequential` names it, on rank 0; None elsewhere."""
+        """The state of the whole model, as the user's module names it, on rank 0; None elsewhere."""
         tensors = await gather_state(self.trainer)
         return None if tensors is None else self._job.model.state_dict(tensors)
 
 
-def _trainer(actor: Actor, job: TrainingJob, optimizer: UserOptimizer, executor: TorchExecutor) -> RankTrainer:
+def _trainer(actor: Actor, job: TrainingJob, optimizer: UserOptimizer, executor: TorchExecutor) -> Trainer:
     if optimizer.schedule is not None and not job.plan.flushes:
         fact = f"{job.plan.schedule} updates a stage several times a step, so a scheduler has no step to follow"
         raise UsageError(f"{fact}; leave lr_scheduler out, or choose a schedule with a flush")
-    return RankTrainer(
+    return Trainer(
         actor,
         job.model,
         job.plan,

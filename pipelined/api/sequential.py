@@ -17,11 +17,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pipelined.errors import UsageError
 from pipelined.training.check_model import ModelError
-from pipelined.training.keyed_random import place_of_layer
-from pipelined.training.parameters import replace_tensor
+from pipelined.training.keyed_random import KeyedRandom, place_of_layer
+from pipelined.training.parameters import register_tensor, replace_tensor
 from pipelined.training.stage import with_copied_buffers
 from pipelined.training.stream import Tree, describe_tree, tensors_of
-from pipelined.training.torch_random import run_layer
+from pipelined.training.torch_random import TorchRandom
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """The mean loss of one microbatch: (output, targets) to a scalar."""
@@ -67,14 +67,6 @@ class Sequential:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return [_built(number, _checked(number, builder)) for number, builder in enumerate(self._given)]
-
-
-Layers = Sequential | nn.Sequential | Sequence[LayerBuilder]
-"""A model as a user gives it."""
-
-
-def as_sequential(model: Layers) -> Sequential:
-    return model if isinstance(model, Sequential) else Sequential(model)
 
 
 class LayeredModel:
@@ -163,22 +155,27 @@ class LayerRow(nn.Module):
         aliases: the names of shared parameters; see `shared_names`.
     """
 
+    seeds_layers = True
+
     def __init__(self, names: Sequence[str], row: Sequence[nn.Module], aliases: Mapping[str, str]):
         super().__init__()
         self._row = list(zip(names, row, strict=True))
+        self._random = {name: TorchRandom(torch.device("cpu")) for name in names}
         layers = nn.ModuleDict(dict(self._row))
         for alias, name in aliases.items():
             if alias.partition(".")[0] in layers and name.partition(".")[0] not in layers:
-                _register(self, name, layers.get_parameter(alias))  # before the layer, which has it under its alias
+                register_tensor(
+                    self, name, layers.get_parameter(alias)
+                )  # before the layer, which has it under its alias
         for name, layer in self._row:
             self.add_module(name, layer)
         for alias, name in aliases.items():
             if alias.partition(".")[0] in layers:
                 replace_tensor(self, self.get_parameter(alias), self.get_parameter(name))
 
-    def forward(self, x: Tree) -> Tree:
+    def forward(self, x: Tree, random: KeyedRandom | None) -> Tree:
         for name, layer in self._row:
-            x = run_layer(partial(layer, x), place_of_layer(name))
+            x = layer(x) if random is None else self._random[name].run(partial(layer, x), random, place_of_layer(name))
         return x
 
 
@@ -192,16 +189,6 @@ def shared_names(names: Sequence[str], row: Sequence[nn.Module]) -> dict[str, st
             if own.partition(".")[0] != name:
                 aliases[f"{name}.{path}"] = own
     return aliases
-
-
-def _register(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    """Register a parameter under a dotted name, in modules that hold nothing else."""
-    *path, leaf = name.split(".")
-    for step in path:
-        if step not in module._modules:
-            module.add_module(step, nn.Module())
-        module = module.get_submodule(step)
-    module.register_parameter(leaf, parameter)
 
 
 def _checked(number: int, builder: object) -> LayerBuilder:

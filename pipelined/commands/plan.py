@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _run(arguments: argparse.Namespace, launch: Any) -> int:
     from pipelined.commands.planning import limit_of, stated_costs, stated_machine, tries_of
-    from pipelined.planner import SearchRequest, search
+    from pipelined.planner import Question, search
 
     model = _planned_model(arguments)
     ranks = launch.world_size or 1 if arguments.ranks is None else arguments.ranks
@@ -82,7 +82,7 @@ def _run(arguments: argparse.Namespace, launch: Any) -> int:
     costs = stated_costs(arguments, model)
     if launch.rank == 0:
         with _progress() as tell:
-            answer = search(SearchRequest(model, costs, machine, ranks, limit, arguments.stale), tell)
+            answer = search(Question(model, costs, machine, ranks, limit, arguments.stale), tell)
         _tell(arguments, answer, costs.plain())
     return 0
 
@@ -94,7 +94,7 @@ def _measured(arguments: argparse.Namespace, launch: Any, model: Any, *, ranks: 
     from pipelined.actors.agree import agree
     from pipelined.commands.planning import limit_of
     from pipelined.measurement.measure import gpu_bytes, measure
-    from pipelined.planner import SearchRequest, search
+    from pipelined.planner import Question, search
     from pipelined.planner.limits import sizes_that_fit
     from pipelined.planner.trial import try_best
     from pipelined.process.run import run as run_ranks
@@ -104,16 +104,16 @@ def _measured(arguments: argparse.Namespace, launch: Any, model: Any, *, ranks: 
 
     async def program(transport: Any) -> int:
         with _progress(transport.rank == 0) as tell:
-            found = await measure(transport, model, launch, sizes=sizes, stated=machine, ranks=ranks, progress=tell)
+            found = await measure(transport, model, launch, sizes=sizes, stated=machine, ranks=ranks, tell=tell)
 
             def answer() -> Any:
                 if found is None:
                     return None
-                return search(SearchRequest(model, found.costs, found.machine, ranks, limit, arguments.stale), tell)
+                return search(Question(model, found.costs, found.machine, ranks, limit, arguments.stale), tell)
 
             best = await agree(transport, "plan", asyncio.to_thread(answer))
             if tries:
-                best = await try_best(transport, model, launch, best, most=tries, progress=tell)
+                best = await try_best(transport, model, launch, best, most=tries, tell=tell)
         if found is not None:
             _tell(arguments, best, found.plain)
         return 0

@@ -92,16 +92,16 @@ def read_plan(path: Path, schedule: str | None = None) -> PlanFile:
             is not this project's.
         PlanError, ScheduleError: its plan cannot be laid out.
     """
-    document = _read(path)
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
+    told = _read(path)
+    if not isinstance(told, dict) or told.get("format") != FORMAT:
         raise UsageError(
             f"{path} is no plan (JSON without format {FORMAT!r}); make one with `python -m pipelined plan`"
         )
-    if document.get("version") != VERSION:
-        fact = f"{path} is a plan of another version (its: {document.get('version')!r}, known: {VERSION})"
+    if told.get("version") != VERSION:
+        fact = f"{path} is a plan of another version (its: {told.get('version')!r}, known: {VERSION})"
         raise UsageError(f"{fact}; plan again with `python -m pipelined plan`")
     try:
-        return _planned(document, schedule)
+        return _planned(told, schedule)
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, UsageError):
             raise UsageError(f"{path}: {error}") from error
@@ -123,22 +123,22 @@ def _read(path: Path) -> Any:
         raise UsageError(f"{fact}; make one with `python -m pipelined plan`") from error
 
 
-def _planned(document: Mapping[str, Any], schedule: str | None) -> PlanFile:
-    predicted = document["predicted"]
-    require_known(_value(document["plan"], "schedule", str), schedule)
+def _planned(told: Mapping[str, Any], schedule: str | None) -> PlanFile:
+    predicted = told["predicted"]
+    require_known(_value(told["plan"], "schedule", str), schedule)
     return PlanFile(
-        Plan.of(document["plan"]),
-        _value(document, "recompute", bool),
-        dict(_value(document, "model", dict)),
+        Plan.of(told["plan"]),
+        _value(told, "recompute", bool),
+        dict(_value(told, "model", dict)),
         _seconds(predicted["step_s"]),
         tuple(float(nbytes) for nbytes in _value(predicted, "memory", list)),
-        _value(document, "why", str),
-        _value(document, "found", dict),
+        _value(told, "why", str),
+        _value(told, "found", dict),
     )
 
 
-def _value(document: Mapping[str, Any], name: str, kind: type) -> Any:
-    value = document[name]
+def _value(told: Mapping[str, Any], name: str, kind: type) -> Any:
+    value = told[name]
     if type(value) is not kind:
         raise TypeError(f"{name} is {value!r} and should be of type {kind.__name__}")
     return value

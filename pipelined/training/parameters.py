@@ -192,5 +192,22 @@ def replace_tensor(module: nn.Module, old: torch.Tensor, new: torch.Tensor) -> N
             setattr(inner, name, new)
 
 
+def register_tensor(module: nn.Module, name: str, tensor: torch.Tensor, persistent: bool = True) -> None:
+    """Register a parameter or a buffer under a dotted name, in modules that are made where none are.
+
+    Args:
+        persistent: whether a state dict has it; for a buffer.
+    """
+    *path, leaf = name.split(".")
+    for step in path:
+        if step not in module._modules:
+            module.add_module(step, nn.Module())
+        module = module.get_submodule(step)
+    if isinstance(tensor, nn.Parameter):
+        module.register_parameter(leaf, tensor)
+    else:
+        module.register_buffer(leaf, tensor, persistent)
+
+
 def _parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     return dict(module.named_parameters())

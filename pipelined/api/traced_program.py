@@ -1,0 +1,254 @@
+"""One graph of a module, as `torch.export` traces it: in one dtype, for training or for evaluation."""
+
+import logging
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stderr
+from functools import cached_property
+from io import StringIO
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.utils import _pytree as pytree
+from torch.utils.flop_counter import FlopCounterMode
+
+from pipelined.api.cut_graph import Boundary, CutGraph
+from pipelined.training.check_model import ModelError
+
+LARGEST = 1 / 8
+"""A piece that makes up a larger share of the work is cut further where more tensors cross."""
+REMEDY = "let that line compute with tensor operations alone, or train a row of layers with pp.Sequential"
+
+
+class TracedProgram:
+    """The graph of a module, with the tensors that it uses.
+
+    Args:
+        example: a tensor, a tuple of arguments, or a dict of keyword arguments.
+    Attributes:
+        constants: the names of tensors that the module's code made, such as `torch.tensor(2.0)`.
+    Raises:
+        ModelError: `torch.export` cannot trace the module.
+    """
+
+    def __init__(self, module: nn.Module, example: Any):
+        self._module, self._example, self._training = module, example, module.training
+        self._exported = _exported(module, example)
+        names, states, kept = first_names(module), dict[str, str](), []
+        self.constants = set[str]()
+        for spec in self._exported.graph_signature.input_specs:
+            if spec.kind == InputKind.USER_INPUT or spec.target is None:
+                continue
+            states[spec.arg.name] = names.get(spec.target, spec.target)
+            if spec.kind != InputKind.PARAMETER:
+                kept.append(spec.arg.name)
+            if spec.kind == InputKind.CONSTANT_TENSOR:
+                self.constants.add(spec.target)
+        self.graph = CutGraph(self._exported.graph, states, frozenset(kept))
+
+    @property
+    def outputs(self) -> pytree.TreeSpec:
+        """The structure of what the module returns."""
+        return self._exported.call_spec.out_spec
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """A parameter, a buffer or a constant, by its name."""
+        if name in self.constants:
+            return self._exported.constants[name]
+        *path, leaf = name.split(".")
+        tensor = getattr(self._module.get_submodule(".".join(path)), leaf)
+        assert isinstance(tensor, torch.Tensor)
+        return tensor
+
+    def boundary(self, name: str) -> Boundary:
+        """The boundary before a module.
+
+        Raises:
+            ModelError: the graph has no such boundary.
+        """
+        found = next((one for one in self.graph.boundaries if one.name == name), None)
+        if found is None:
+            mode = "training" if self._training else "evaluation"
+            fact = f"{type(self._module).__name__} in {mode} cannot be cut before {name}, where it was cut when traced"
+            raise ModelError(f"{fact}; let its forward call the same modules in training and in evaluation")
+        return found
+
+    def leaves(self, x: Any) -> list[Any]:
+        """The inputs as the graph takes them.
+
+        Raises:
+            ModelError: they have another structure or other sizes than the example.
+        """
+        spec, wanted = (pytree.tree_structure(_arguments(one)) for one in (x, self._example))
+        if spec != wanted:
+            fact = f"the inputs have another structure than the example (inputs: {_shown(x)}, example: "
+            raise ModelError(f"{fact}{_shown(self._example)}); trace an example that is like the inputs")
+        leaves = pytree.tree_leaves(_arguments(x))
+        for node, value in zip(self.graph.inputs, leaves, strict=True):
+            if isinstance(node.meta["val"], torch.Tensor):
+                self._require_sizes(node.meta["val"], value)
+        return leaves
+
+    def evenly_cut(self) -> list[Boundary]:
+        """The boundaries to use: where the fewest tensors cross, and others in pieces with too much work."""
+        every, chosen = self.graph.boundaries, list[Boundary]()
+        for crossing in sorted({len(boundary.live) for boundary in every}):
+            ends = [0, *sorted(boundary.at for boundary in chosen), len(self.graph.work)]
+            pieces = [(a, b) for a, b in pairwise(ends) if self._work(a, b) > LARGEST * self._sums[-1]]
+            for start, stop in pieces:
+                chosen += [one for one in every if len(one.live) == crossing and start < one.at < stop]
+        return sorted(chosen, key=lambda boundary: boundary.at)
+
+    def costs(self, cuts: Sequence[str]) -> list[float]:
+        """The operations of the example's forward, plus the parameters, of each piece between these cuts."""
+        at = [0, *(self.boundary(name).at for name in cuts), len(self.graph.work)]
+        return [1.0 + self._work(start, stop) for start, stop in pairwise(at)]
+
+    def _work(self, start: int, stop: int) -> float:
+        return self._sums[stop] - self._sums[start]
+
+    @cached_property
+    def _sums(self) -> list[float]:
+        """The operations before each place in the graph, each with the parameters that it uses first."""
+        operations, seen, counts = self._operations(), set[str](), []
+        for node in self.graph.work:
+            names = {self.graph.states[used.name] for used in node.all_input_nodes if used.name in self.graph.states}
+            counts.append(operations[node] + sum(self.tensor(name).numel() for name in names - seen))
+            seen |= names
+        return [0.0, *accumulate(counts)]
+
+    def _operations(self) -> Mapping[fx.Node, float]:
+        """The floating-point operations of each node for the example, counted without values."""
+        examples = iter(pytree.tree_leaves(_arguments(self._example)))
+        specs = self._exported.graph_signature.input_specs
+        values = [next(examples) if one.kind == InputKind.USER_INPUT else self.tensor(str(one.target)) for one in specs]
+        with (
+            FakeTensorMode(allow_non_fake_inputs=True) as fake,
+            torch.no_grad(),
+            FlopCounterMode(display=False) as flops,
+        ):
+            here = [fake.from_tensor(one) if isinstance(one, torch.Tensor) else one for one in values]
+            counter = _Counter(self._exported.graph_module, flops)
+            counter.run(*here)
+        return counter.counts
+
+    def _require_sizes(self, traced: torch.Tensor, value: torch.Tensor) -> None:
+        limits = self._exported.range_constraints
+        sizes = [size if isinstance(size, int) else None for size in traced.shape]
+        least = [size if isinstance(size, int) else int(limits[size.node.expr].lower) for size in traced.shape]
+        fits = len(sizes) == value.dim() and all(
+            length == size or (size is None and length >= lower)
+            for size, lower, length in zip(sizes, least, value.shape, strict=True)
+        )
+        if not fits:
+            wanted = ", ".join(
+                str(lower) if size else f"{lower} or more" for size, lower in zip(sizes, least, strict=True)
+            )
+            fact = f"inputs of shape {tuple(value.shape)} for a model that was traced for ({wanted})"
+            if None not in sizes:
+                fact += ", as its code works for one number of rows alone"
+            raise ModelError(f"{fact}; give pp.trace an example with the sizes of one microbatch")
+
+
+class _Counter(fx.Interpreter):
+    """Runs a graph and counts the floating-point operations of each node."""
+
+    def __init__(self, module: fx.GraphModule, flops: FlopCounterMode):
+        super().__init__(module)
+        self._flops, self.counts = flops, dict[fx.Node, float]()
+
+    def run_node(self, n: fx.Node) -> Any:
+        before = self._flops.get_total_flops()
+        result = super().run_node(n)
+        self.counts[n] = float(self._flops.get_total_flops() - before)
+        return result
+
+
+def first_names(module: nn.Module) -> dict[str, str]:
+    """The name of every parameter and buffer, tied ones too, and the first name of the same tensor."""
+    first: dict[int, str] = {}
+    both = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    return {name: first.setdefault(id(tensor), name) for name, tensor in both}
+
+
+def _exported(module: nn.Module, example: Any) -> ExportedProgram:
+    """The exported program, with an open number of rows if the module's code allows that."""
+    try:
+        return _export(module, example, open_rows=True)
+    except Exception:
+        try:
+            return _export(module, example, open_rows=False)
+        except Exception as error:
+            fact = f"{type(module).__name__} cannot be traced: {_reason(error)}"
+            raise ModelError(f"{fact}; {REMEDY}") from error
+
+
+def _export(module: nn.Module, example: Any, open_rows: bool) -> ExportedProgram:
+    """As `torch.export.export`, without what it prints of code that it cannot trace."""
+    own = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, example)  # it leaves marks on its examples
+    args, kwargs = _arguments(own)
+    shapes = _open_rows(args, kwargs) if open_rows else None
+    disabled = logging.root.manager.disable
+    with warnings.catch_warnings(), redirect_stderr(StringIO()):
+        warnings.simplefilter("ignore")
+        logging.disable(logging.ERROR)
+        try:
+            return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
+        finally:
+            logging.disable(disabled)
+
+
+def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments and keyword arguments of the module's forward."""
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    return tuple(example) if isinstance(example, tuple | list) else (example,), {}
+
+
+def _open_rows(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Which sizes are open: the first one of each tensor that has as many rows as the first tensor."""
+    tensors = [one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor) and one.dim()]
+
+    def of(leaf: Any) -> Any:
+        is_batch = isinstance(leaf, torch.Tensor) and leaf.dim() and len(leaf) == len(tensors[0])
+        return {0: Dim.DYNAMIC} if is_batch else None
+
+    return (*pytree.tree_map(of, args), *pytree.tree_map(of, kwargs).values())
+
+
+def _reason(error: BaseException) -> str:
+    """What torch says of a module's code, and the line of that code."""
+    message = str(error).partition("For more information")[0]
+    text = next((line.strip(" .") for line in message.splitlines() if line.strip()), type(error).__name__)
+    place = next((place for one in _chain(error) if (place := _line(one))), "")
+    return f"{place}{text}"
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _line(error: BaseException) -> str:
+    """The innermost line of a traceback that is neither Python's, nor torch's, nor this package's; "" if none is."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        is_pythons = path.is_relative_to(Path(traceback.__file__).parent) and "site-packages" not in path.parts
+        others = Path(torch.__file__).parent, Path(__file__).parent
+        if path.exists() and not is_pythons and not any(map(path.is_relative_to, others)):
+            return f"{path.name}, line {frame.lineno} ({frame.line}): "
+    return ""
+
+
+def _shown(x: Any) -> str:
+    if isinstance(x, Mapping):
+        return f"a dict of {', '.join(map(str, x))}"
+    return f"a {type(x).__name__}" + (f" of {len(x)}" if isinstance(x, tuple | list) else "")
