@@ -18,7 +18,8 @@ from benchmarks._results import Reported, tell
 from benchmarks._shaped_pair import WARM_UP
 from pipelined.errors import UsageError
 from transports.emulation.link import SlowLink, timeout
-from transports.emulation.options import EXAMPLE, OPTIONS, LinkShape, split_shape
+from transports.emulation.options import EXAMPLE, OPTIONS, LinkShape
+from transports.urls import split_shape
 
 PROMISE = 0.05
 """How far from what was asked a latency or a rate may be."""

@@ -6,11 +6,11 @@ that make links slow (`transports.emulation.options`) work with every transport 
 """
 
 from pkgutil import resolve_name
-from urllib.parse import SplitResult, urlencode, urlsplit
+from urllib.parse import SplitResult
 
 from transports.base import Transport
-from transports.emulation.options import LinkShape, split_shape
-from transports.urls import check_nothing_else
+from transports.emulation.options import LinkShape
+from transports.urls import check_nothing_else, split_url
 
 TRANSPORTS = {
     "local": "transports.local:open_url",
@@ -31,12 +31,7 @@ def read_url(url: str) -> tuple[SplitResult, LinkShape | None]:
     Raises:
         ValueError: no such scheme (the error lists the known ones), or invalid options of slow links.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in TRANSPORTS:
-        known = ", ".join(f"{scheme}://" for scheme in schemes())
-        raise ValueError(f"unknown transport {url!r}; known: {known}")
-    shape, others = split_shape(parts.query)
-    return (parts if shape is None else parts._replace(query=urlencode(others))), shape
+    return split_url("transport", url, TRANSPORTS)
 
 
 async def open_transport(url: str) -> Transport:

@@ -1,16 +1,50 @@
-"""The options in the query of a transport's URL: reading one, and refusing unknown ones.
+"""The URLs of transports and endpoints: the scheme, the options in the query, the port; unknown ones are refused.
 
-The options of slow links, which every transport takes, are removed before; `transports.emulation.options` reads them.
+The options of slow links, which every scheme takes, are removed before a transport sees its URL.
 """
 
-from urllib.parse import SplitResult, parse_qs
+from collections import Counter
+from collections.abc import Iterable
+from urllib.parse import SplitResult, parse_qs, parse_qsl, urlencode, urlsplit
 
-from transports.emulation.options import OPTIONS
+from transports.emulation.options import OPTIONS, LinkShape, read_shape
 
 
-def option(query: str, name: str, default: str) -> str:
-    """The text of an option; of several, the last."""
-    return parse_qs(query, keep_blank_values=True).get(name, [default])[-1]
+def split_url(what: str, url: str, schemes: Iterable[str]) -> tuple[SplitResult, LinkShape | None]:
+    """Split a URL into the parts that its scheme reads, and the shape of its slow links (None: not slowed).
+
+    Args:
+        what: what the URL names, for the error.
+    Raises:
+        ValueError: no such scheme (the error lists the known ones), or invalid options of slow links.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in schemes:
+        known = ", ".join(f"{scheme}://" for scheme in sorted(schemes))
+        raise ValueError(f"unknown {what} {url!r}; known: {known}")
+    shape, others = split_shape(parts.query)
+    return (parts if shape is None else parts._replace(query=urlencode(others))), shape
+
+
+def split_shape(query: str) -> tuple[LinkShape | None, list[tuple[str, str]]]:
+    """Parse the shape in a URL's query. Returns the shape (None if no option gives one) and the other options.
+
+    Raises:
+        ValueError: a value is wrong (the error says what is allowed), or an option is given twice.
+    """
+    options = parse_qsl(query, keep_blank_values=True)
+    for name, count in Counter(name for name, _ in options).items():
+        if count > 1:
+            values = ", ".join(text for other, text in options if other == name)
+            raise ValueError(f"?{name}= is given {count} times in one URL (values: {values}); give it once")
+    given = {name: text for name, text in options if name in OPTIONS}
+    return (read_shape(given) if given else None), [(name, text) for name, text in options if name not in OPTIONS]
+
+
+def option(query: str, name: str) -> str | None:
+    """The text of an option, None if it is not given; of several, the last."""
+    found = parse_qs(query, keep_blank_values=True).get(name)
+    return None if found is None else found[-1]
 
 
 def read_wait(example: str, query: str, default: float) -> float:
@@ -19,9 +53,9 @@ def read_wait(example: str, query: str, default: float) -> float:
     Raises:
         ValueError: it is no number of seconds; the error names `example`, a URL without options.
     """
-    text = option(query, "wait", str(default))
+    text = option(query, "wait")
     try:
-        seconds = float(text)
+        seconds = default if text is None else float(text)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 1e6:
@@ -35,10 +69,10 @@ def read_switch(example: str, query: str, name: str) -> bool:
     Raises:
         ValueError: it is neither yes nor no.
     """
-    text = option(query, name, "yes")
-    if text not in ("yes", "no"):
+    text = option(query, name)
+    if text not in (None, "yes", "no"):
         raise ValueError(f"?{name}= takes yes or no (got: {text!r}); write {example}?{name}=no")
-    return text == "yes"
+    return text != "no"
 
 
 def refuse_unknown(scheme: str, query: str, *options: str) -> None:

@@ -8,9 +8,9 @@ import pytest
 from tests.conformance.clauses import EVERYWHERE, WHERE_RANKS_DIE, hold
 from tests.conformance.neighbours import public
 from transports import Transport
-from transports.emulation.options import split_shape
 from transports.emulation.transport import SlowTransport
 from transports.local import world
+from transports.urls import split_shape
 
 CLAUSES = {**EVERYWHERE, **WHERE_RANKS_DIE}
 QUERIES = ["delay=5ms", "delay=50ms&jitter=50ms&rate=500mbit&loss=0.1&seed=3"]

@@ -1,16 +1,14 @@
 """The options of slow links in a URL: `?delay=50ms&jitter=10ms&rate=500mbit&loss=0.01&seed=7`.
 
-A wrong value is refused before a transport is opened; the error lists the allowed values. `transports.emulation.link`
-computes the effect on a message.
+A wrong value is refused before a transport is opened; the error lists the allowed values. `transports.urls` finds the
+options in a URL; `transports.emulation.link` computes the effect on a message.
 """
 
 import math
 import re
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
-from urllib.parse import parse_qsl
 
 SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 BYTES_A_SECOND = {"kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8}
@@ -50,19 +48,13 @@ class LinkShape:
 OPTIONS = tuple(field.name for field in fields(LinkShape))
 
 
-def split_shape(query: str) -> tuple[LinkShape | None, list[tuple[str, str]]]:
-    """Parse the shape in a URL's query. Returns the shape (None if no option gives one) and the other options.
+def read_shape(given: Mapping[str, str]) -> LinkShape:
+    """The shape that these options give, by name.
 
     Raises:
-        ValueError: a value is wrong (the error says what is allowed), or an option is given twice.
+        ValueError: a value is wrong; the error says what is allowed.
     """
-    options = parse_qsl(query, keep_blank_values=True)
-    for name, count in Counter(name for name, _ in options).items():
-        if count > 1:
-            values = ", ".join(text for other, text in options if other == name)
-            raise ValueError(f"?{name}= is given {count} times in one URL (values: {values}); give it once")
-    given = {name: _READERS[name](name, text) for name, text in options if name in OPTIONS}
-    return (LinkShape(**given) if given else None), [(name, text) for name, text in options if name not in OPTIONS]
+    return LinkShape(**{name: _READERS[name](name, text) for name, text in given.items()})
 
 
 def _with_unit(units: dict[str, float]) -> Callable[[str, str], float]:

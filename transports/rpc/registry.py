@@ -6,10 +6,9 @@ options that make links slow are parsed here.
 """
 
 from pkgutil import resolve_name
-from urllib.parse import urlencode, urlsplit
 
-from transports.emulation.options import split_shape
 from transports.rpc.base import Endpoint
+from transports.urls import split_url
 
 ENDPOINTS = {
     "tcp": "transports.rpc.tcp:open_url",
@@ -31,9 +30,5 @@ async def open_endpoint(url: str) -> Endpoint:
         AuthenticationError: the address can be reached from other machines, and no key is set.
         RendezvousError: this machine has no such address, or it is in use.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ENDPOINTS:
-        known = ", ".join(f"{scheme}://" for scheme in endpoint_schemes())
-        raise ValueError(f"unknown endpoint {url!r}; known: {known}")
-    shape, others = split_shape(parts.query)
-    return await resolve_name(ENDPOINTS[parts.scheme])(parts._replace(query=urlencode(others)), shape)
+    parts, shape = split_url("endpoint", url, ENDPOINTS)
+    return await resolve_name(ENDPOINTS[parts.scheme])(parts, shape)

@@ -10,9 +10,9 @@ import ipaddress
 import os
 import secrets
 import socket
-from urllib.parse import SplitResult, parse_qsl
+from urllib.parse import SplitResult
 
-from transports.emulation.options import OPTIONS, LinkShape
+from transports.emulation.options import LinkShape
 from transports.errors import AuthenticationError, RendezvousError
 from transports.rpc.base import Party, Unreachable
 from transports.rpc.connections import CommonEndpoint
@@ -31,7 +31,7 @@ from transports.stream.acceptor import Acceptor, AcceptorOwner
 from transports.stream.handshake import Verdict
 from transports.stream.key import SAME_KEY, read_key
 from transports.stream.sockets import Address, address_to_bind, is_loopback, listen, resolve, system_text
-from transports.urls import parse_port
+from transports.urls import option, parse_port, refuse_unknown
 
 USAGE = "write tcp://HOST:PORT, port 0 for any, and ?listen=HOST:PORT where others reach it by another address"
 
@@ -42,11 +42,8 @@ async def open_url(parts: SplitResult, shape: LinkShape | None) -> "TcpEndpoint"
     Raises:
         ValueError: the URL is malformed. Else as `open_at`.
     """
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    listening = options.pop("listen", None)
-    if options:
-        known = ", ".join(("listen", *OPTIONS))
-        raise ValueError(f"unknown option {min(options)!r}; known: {known}")
+    refuse_unknown("tcp", parts.query, "listen")
+    listening = option(parts.query, "listen")
     if not parts.hostname or parts.path:
         raise ValueError(f"no place to listen at in {parts.geturl()!r}; {USAGE}")
     place = parts.hostname, parse_port(parts) or 0

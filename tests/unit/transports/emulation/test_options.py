@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from transports.emulation.options import split_shape
+from transports.urls import split_shape
 
 
 def test_every_option_is_read_in_its_units_and_what_is_not_of_links_is_left():
