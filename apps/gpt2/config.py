@@ -31,22 +31,25 @@ class Config:
     """Train a GPT-2 across ranks, in a bidirectional pipeline, hybrid with data parallelism."""
 
     schedule: str | None = None
-    """Pipeline schedule: a name, a dotted module, or a path to a .py file; or swarm. Open: chimera at even depths."""
+    """Order of a pipeline's work: the name of a schedule, a dotted module, a .py file, or a .csv table; or swarm. Open:
+    chimera at even depths, else one_f_one_b."""
     depth: Annotated[int | None, tyro.conf.arg(aliases=("--stages",))] = None
-    """Stages a pipeline is cut into (D)."""
+    """Stages of a pipeline (D); also called --stages. Open: the even divisor of the ranks that is nearest to 4; with
+    --schedule swarm 3, or fewer, so that each stage has two ranks."""
     width: int | None = None
-    """Pipeline groups side by side (W), each on its own microbatches; of a swarm, peers a stage."""
+    """Pipeline groups side by side (W), each on its own microbatches. Open: the ranks divided by those of a group. With
+    --schedule swarm the peers of a stage, 2 by default; a launcher's ranks determine their number."""
     knobs: tyro.conf.Suppress[tyro.conf.Fixed[Mapping[str, int | str]]] = field(default_factory=dict)
     """Further settings of the schedule, those that are not the default; each of them is a flag."""
     plan: Path | None = None
-    """Run the plan that `python -m pipelined plan --out` wrote, and tell how it keeps its predictions. auto: measure
-    first, and choose among all schedules."""
+    """Run the plan that `python -m pipelined plan --out` wrote, and compare its predictions with the run; other flags
+    may repeat what the plan contains. auto: measure first, and choose among all schedules."""
     microbatch: int | None = None
     """Sequences in a microbatch (B)."""
     microbatches: int | None = None
-    """Microbatches a pipeline group takes a step (N)."""
+    """Microbatches of a group per step (N). Open: the fewest, D or more, that divide the batch."""
     batch: int | None = None
-    """Sequences a step over all groups (B·N·W). Open: 32, or what the other two make it."""
+    """Sequences per step over all groups (B·N·W). Open: 32, or the product of the sizes that are given."""
     steps: int = 600
     """Steps to train; 0 only evaluates, exports and samples."""
     preset: str = "tiny"
@@ -58,71 +61,74 @@ class Config:
     heads: int | None = None
     """Attention heads, instead of the preset's."""
     vocab: int | None = None
-    """Vocabulary of the model, instead of the preset's (tiny: the tokenizer's)."""
+    """Vocabulary of the model, at least that of the tokenizer, instead of the preset's (tiny: the tokenizer's)."""
     seq: int | None = None
-    """Tokens a sequence. Open: 64, or the model's positions if fewer."""
+    """Tokens of a sequence. Open: 64, or the model's positions if they are fewer."""
     dropout: float | None = None
     """Dropout probability in training, instead of the preset's."""
     data: tuple[Path, ...] = ()
     """Text files or directories. Open: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
     tokenizer: str | None = None
     """bytes (256 symbols), gpt2, bpe:N (trained on the training text), a tokenizer.json, or a directory with one.
-    Open: what lies in --init, else bytes."""
+    Open: the tokenizer in --init, if there is one, else bytes."""
     lr: float = 4e-3
     """Highest learning rate."""
     warmup: int = 30
     """Steps in which the learning rate rises."""
     weight_decay: float = 0.1
-    """Decay of matrices (AdamW)."""
+    """Decay of matrices (AdamW); vectors do not decay."""
     clip: float | None = None
     """Largest global gradient norm; 0 does not clip. Open: 1, or 0 where the schedule is asynchronous."""
     seed: int = 0
-    """Of initial values, dropout, the order of the data, and sampling."""
+    """Seed of initial values, dropout, the order of the data, and sampling."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """float32, float64, or bfloat16 (autocast in the forward, float32 parameters)."""
     recompute: bool = False
-    """Keep inputs alone and run each forward again before its backward."""
+    """Keep only the input and output of a stage, and run its forward again before its backward."""
     all_reduce: str = "auto"
-    """Gradient sum: auto, ring, rabenseifner, multi_ring, recursive_doubling, hierarchical, native or shared; one for
-    each size, such as recursive_doubling:16384,ring; or measured, to try all of them first."""
+    """Algorithm of gradient sums: auto, ring, rabenseifner, multi_ring, recursive_doubling, hierarchical, native or
+    shared. recursive_doubling:16384,ring: the first up to 16,384 bytes, the second beyond. measured: time all of them
+    first."""
     compress: str = "none"
-    """Codec for what stages send one another: none, bf16, blockwise8, fp16 or zstd; `blockwise8:256`, `zstd:9`."""
+    """Codec of activations and gradients between stages: none, bf16, blockwise8, fp16 or zstd. `blockwise8:256` and
+    `zstd:9` set block and level."""
     transport: str = "auto"
-    """auto (by launcher), mpi, tcp, local, or a transport's URL."""
+    """auto (by launcher), mpi, tcp, local, or a URL such as `tcp://10.0.0.1:29500?wait=60` or `local://?delay=5ms`."""
     listen: str | None = None
-    """With --schedule swarm: tcp://HOST:PORT at which rank 0 accepts requests. Open: this machine alone."""
+    """With --schedule swarm: tcp://HOST:PORT at which rank 0 accepts requests. Open: only this machine can join."""
     init: Path | None = None
-    """Start from a Hugging Face GPT-2 directory."""
+    """Start from a Hugging Face GPT-2 directory, which determines the sizes."""
     export: Path | None = None
     """Write a Hugging Face GPT-2 directory at the end."""
     checkpoint: Path | None = None
-    """Directory for checkpoints; written at the end, when asked to stop, and every --save-every steps."""
+    """Directory for checkpoints; one is written at the end, on a stop request, and every --save-every steps."""
     save_every: int = 0
-    """Steps between checkpoints; 0 saves only at the end and when asked to stop."""
+    """Steps between checkpoints; 0 saves only at the end and on a stop request."""
     keep: int = 3
     """Checkpoints to keep."""
     resume: str | None = None
-    """auto (the latest under --checkpoint, if any) or a checkpoint's directory."""
+    """auto (the latest under --checkpoint, if any) or a checkpoint's directory. Flags that are not given
+    are taken from it."""
     new_data: bool = False
-    """With --resume: go on with another text or tokenizer than the checkpoint's."""
+    """With --resume: continue with another text or tokenizer than the checkpoint's."""
     eval_every: int = 0
     """Steps between evaluations; 0 evaluates only at the end."""
     metrics: Path | None = None
-    """Append one JSON object a step to this file."""
+    """Append one JSON object per step to this file."""
     trace: Path | None = None
-    """Write a Chrome/Perfetto timeline of what every rank did."""
+    """Write a Chrome/Perfetto timeline of all ranks to this file."""
     replay: Path | None = None
     """Run the instructions of every step in the order of a timeline that --trace wrote."""
     sample: int = 200
     """Tokens to sample at the end."""
     prompt: str = "ROMEO"
-    """What the sample begins with."""
+    """Text at the beginning of the sample."""
     print_config: bool = False
-    """Print the resolved configuration as JSON and stop."""
+    """Print the resolved configuration as JSON, and stop."""
     dry_run: bool = False
-    """Print plan, shapes and memory a rank and stop."""
+    """Print the plan, the shapes and the memory of each rank, and stop."""
     log: Level = "warning"
-    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
+    """Print events from this level up to stderr, one per line: debug, info, warning or error."""
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():

@@ -21,7 +21,12 @@ PASSES_ON = True
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     parser.allow_abbrev = False
-    parser.add_argument("name", nargs="?", metavar="NAME", help="what is run, with its own flags; none: list them all")
+    parser.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="the benchmark to run, with its own flags; without a name all are listed",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -27,7 +27,10 @@ LISTEN = "tcp://127.0.0.1:0"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     parser.add_argument(
-        "--listen", default=LISTEN, metavar="URL", help="address that accepts requests; the port is printed"
+        "--listen",
+        default=LISTEN,
+        metavar="URL",
+        help="address that accepts requests; the port is printed. Other machines need PIPELINED_KEY",
     )
     parser.add_argument(
         "--journal",
@@ -36,7 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="file from which a restarted directory continues; without it a restart begins another directory",
     )
     parser.add_argument(
-        "--log", choices=get_args(Level), default="warning", help="events from this level up go to stderr, a line each"
+        "--log",
+        choices=get_args(Level),
+        default="warning",
+        help="print events from this level up to stderr, one per line: debug, info, warning or error",
     )
 
 

@@ -12,8 +12,8 @@ from pipelined.schedules import knobs_of, known
 def add_shape(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of a schedule and its shape, without its knobs."""
     parser.add_argument("name", metavar="NAME", help=f"{', '.join(known())}, a module, a .py file or a .csv table")
-    parser.add_argument("--depth", type=int, metavar="D", help="number of stages (a table knows its own)")
-    parser.add_argument("--microbatches", type=int, metavar="N", help="microbatches a step (a table knows its own)")
+    parser.add_argument("--depth", type=int, metavar="D", help="number of stages; a table has its own")
+    parser.add_argument("--microbatches", type=int, metavar="N", help="microbatches per step; a table has its own")
 
 
 def add_knobs(parser: argparse.ArgumentParser, name: str) -> None:
@@ -42,11 +42,13 @@ def add_machine(parser: argparse.ArgumentParser, near: str) -> None:
     Args:
         near: the links that `--links` describes.
     """
-    costs = "alpha (seconds a message), beta (seconds a byte), gamma (seconds to add up a byte)"
-    parser.add_argument("--links", default="", help=f"{near}: {costs}; 0 where not given")
-    parser.add_argument("--far", default="", help="links between nodes, if they differ: the same names")
-    parser.add_argument("--node", type=int, default=0, metavar="R", help="ranks a node; 0: all on one")
-    parser.add_argument("--cores", type=int, default=0, metavar="K", help="cores the ranks share; 0: one each")
+    costs = "alpha (seconds per message), beta (seconds per byte), gamma (seconds to add a byte)"
+    parser.add_argument("--links", default="", help=f"{near}: {costs}; a missing one is 0")
+    parser.add_argument("--far", default="", help="links between nodes, if they differ, with the same names")
+    parser.add_argument("--node", type=int, default=0, metavar="R", help="ranks per node; 0: all ranks on one node")
+    parser.add_argument(
+        "--cores", type=int, default=0, metavar="K", help="cores that the ranks share; 0: one core per rank"
+    )
 
 
 def machine(arguments: argparse.Namespace) -> dict[str, Any]:

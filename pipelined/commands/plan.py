@@ -26,24 +26,37 @@ COMMAND = "python -m pipelined plan"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     parser.allow_abbrev = False
-    parser.add_argument("--program", default="apps.gpt2", metavar="MODULE", help="what is planned: it has `subject`")
-    parser.add_argument("--global-batch", type=int, metavar="S", help="sequences a step (the program's own)")
-    parser.add_argument("--ranks", type=int, metavar="R", help="ranks to plan for (open: those that were started)")
-    parser.add_argument("--memory-limit", metavar="BYTES", help="of a rank, with K, M or G (its share of the memory)")
+    parser.add_argument(
+        "--program", default="apps.gpt2", metavar="MODULE", help="the program to plan for: a module with `subject`"
+    )
+    parser.add_argument(
+        "--global-batch", type=int, metavar="S", help="sequences per step (B·N·W). Open: the program's own"
+    )
+    parser.add_argument(
+        "--ranks", type=int, metavar="R", help="number of ranks to plan for. Open: the ranks that were started"
+    )
+    parser.add_argument(
+        "--memory-limit",
+        metavar="BYTES",
+        help="bytes that a rank may hold, with K, M or G. Open: its share of the node's memory",
+    )
     parser.add_argument(
         "--costs",
-        help="do not measure: flops=1e10 (floating-point operations a rank makes a second), overhead=0 (seconds an "
-        "instruction), coding=0 (seconds a byte of a message spends in the codec)",
+        help="do not measure: flops=1e10 (floating-point operations of a rank per second), overhead=0 (additional "
+        "seconds per instruction), coding=0 (seconds per byte of a message in the codec, both sides together)",
     )
-    add_machine(parser, "links between ranks where they are not measured")
-    parser.add_argument("--stale", action="store_true", help="look at schedules without a flush, too: not exact")
+    add_machine(parser, "links between ranks where they are not measured (without this flag as in one machine)")
+    parser.add_argument("--stale", action="store_true", help="include schedules without a flush, which are not exact")
     parser.add_argument(
         "--tries",
         type=int,
         metavar="K",
-        help="plans to try with real steps (open: 3 if it measures on as many ranks as it plans for, else 0)",
+        help="number of plans to try with real steps, besides data parallelism. Open: 3 if the ranks that were "
+        "started are the ranks planned for, and are measured, else 0",
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the plan, for --plan of the program")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="write the plan to this file, for --plan of the program"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -20,19 +20,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     add_shape(parser)
     parser.add_argument(
-        "--steps", type=int, default=1, metavar="T", help="steps of a segment, where there is no flush between them"
+        "--steps",
+        type=int,
+        default=1,
+        metavar="T",
+        help="steps of a segment; more than one only without a flush between them",
     )
     parser.add_argument(
         "--costs",
         default="",
-        help="seconds a stage: forward=1,backward=2,p2p=0, of split backwards backward-input=1,backward-weight=1 (in a "
-        "model that trains the first stage's input half is nothing, and its weight half all of its backward)",
+        help="seconds of a stage and of a message: forward=1,backward=2,p2p=0, and of split backwards "
+        "backward-input=1,backward-weight=1 (in training the input half of the first stage takes no time, and its "
+        "weight half that of the whole backward)",
     )
     parser.add_argument(
         "--mailbox",
         type=int,
         metavar="C",
-        help="prove it for sends that block while more than C messages are not requested",
+        help="prove it for sends that block while more than C messages of the worker are not requested. Open: no "
+        "send blocks",
     )
     parser.add_argument(
         "--blocking-sums", action="store_true", help="prove it for gradient sums that block their worker"
@@ -43,8 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of the grid")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw it to this file")
     parser.add_argument("--png", type=Path, metavar="FILE", help="draw it to this file")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="write it for Perfetto (gzipped if it ends in .gz)")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write it as a table, a row a worker, as in 2F0")
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="write a Perfetto trace, gzipped if the name ends in .gz"
+    )
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", help="write it as a table with a row for each worker and cells such as 2F0"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

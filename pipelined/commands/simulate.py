@@ -21,27 +21,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--costs",
         default="",
-        help="seconds a stage: forward=1,backward=2 by default, backward-input, backward-weight, update; one for every "
-        "stage with a / between them: forward=1/1/2/1 (in training the first stage's input half takes next to nothing, "
-        "and its weight half the whole backward)",
+        help="seconds of a stage: forward (1), backward (2), backward-input, backward-weight, update (0); one number "
+        "for all stages, or one for each: forward=1/1/2/1 (in training the input half of the first stage takes no "
+        "time, and its weight half that of the whole backward)",
     )
     parser.add_argument(
         "--memory",
         default="",
-        help="bytes a stage, with K, M or G: message (sent on for a microbatch), activation (kept of it), pending "
-        "(kept between the halves of its backward), boundary (kept with --recompute), parameters; 0 by default",
+        help="bytes of a stage, with K, M or G: message (sent to the next stage, per microbatch), activation (kept per "
+        "microbatch), pending (kept between the halves of its backward), boundary (kept with --recompute), parameters; "
+        "0 if not given",
     )
     add_machine(parser, "links between ranks")
     parser.add_argument(
-        "--interference", type=float, default=0.0, metavar="X", help="share of computing lost while a sum is under way"
+        "--interference",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="share of a rank's computing that is lost while it takes part in a sum",
     )
-    parser.add_argument("--recompute", action="store_true", help="run each forward again before its backward")
     parser.add_argument(
-        "--sync", default="gap", choices=SYNCS, help="begin a gradient sum at once, only before a gap, or at the end"
+        "--recompute",
+        action="store_true",
+        help="keep only the input and output of a stage, and run its forward again before its backward",
     )
-    parser.add_argument("--all-reduce", default="rabenseifner", metavar="NAME", help="algorithm of the sums")
+    parser.add_argument(
+        "--sync",
+        default="gap",
+        choices=SYNCS,
+        help="start of a stage's gradient sum: after its last backward (eager), there only if an idle gap follows "
+        "(gap), or after the worker's last instruction (after)",
+    )
+    parser.add_argument("--all-reduce", default="rabenseifner", metavar="NAME", help="algorithm of the gradient sums")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="write it for Perfetto (gzipped if it ends in .gz)")
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="write a Perfetto trace, gzipped if the name ends in .gz"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

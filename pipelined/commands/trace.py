@@ -20,17 +20,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="a trace, gzipped if its name ends in .gz")
     parser.add_argument("--png", type=Path, metavar="OUT", help="draw it to this file")
     parser.add_argument("--svg", type=Path, metavar="OUT", help="draw it to this file")
-    parser.add_argument("--step", type=int, metavar="K", help="which step (open: the middle one)")
+    parser.add_argument("--step", type=int, metavar="K", help="number of the step. Open: the middle one")
     parser.add_argument(
         "--against",
         type=Path,
         metavar="FILE",
-        help="what was expected: a trace by schedule or simulate, or another run's",
+        help="trace of the expected step, by schedule, simulate or another run: draw both over one axis, and their "
+        "differences",
     )
     parser.add_argument(
         "--fit",
         action="store_true",
-        help="stretch what was expected to the work that was measured, as its unit is free",
+        help="scale the expected step to the measured work, for example if its unit is the time of a forward",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 

@@ -6,40 +6,25 @@ from dataclasses import fields
 import pytest
 
 from apps.swarm.__main__ import parse
-from apps.swarm.address import SwarmAddress
-from apps.swarm.config import Subject
-from apps.swarm.flags import Coordinator, Export, Local, Serve, Status, Train
 from apps.swarm.status.prometheus import metrics
 from apps.swarm.status.table import COLUMNS
 from pipelined.swarm.status import SwarmStatus
-from tests.docs.test_command_line_document import part, rows, shown
+from tests.docs.command_line import SHARED, SWARM, flags_of_class
+from tests.docs.test_command_line_document import names, part, rows
 from tests.docs.test_documents import commands_with
 from tests.launching import ROOT
 from tests.unit.apps.swarm.status.test_prometheus import WHOLE
 
-INNER = ("address", "subject")
+
+@pytest.mark.parametrize("heading", SHARED)
+def test_every_flag_that_commands_share_is_there(heading):
+    assert names(part(heading)) == sorted(flags_of_class(SHARED[heading]))
 
 
-def flags_of(kind):
-    found = {"--" + f.name.replace("_", "-"): f.default for f in fields(kind) if f.name not in INNER}
-    return {name: shown(default or None if default != 0 else default) for name, default in found.items()}
-
-
-@pytest.mark.parametrize(
-    "heading, kind", [("### What is trained", Subject), ("### Where a process finds its swarm", SwarmAddress)]
-)
-def test_every_flag_that_commands_share_is_there(heading, kind):
-    assert dict(rows(part(heading))[0:]) == flags_of(kind)
-
-
-@pytest.mark.parametrize("kind", [Coordinator, Serve, Train, Local, Status, Export])
-def test_every_flag_of_a_command_is_there(kind):
-    told = (
-        part("### Of one command alone")
-        .split(f"`python -m apps.swarm {kind.__name__.lower()}`:")[1]
-        .split("`python -m")[0]
-    )
-    assert dict(row for row in rows(told) if row[0].startswith("--")) == flags_of(kind)
+@pytest.mark.parametrize("command", SWARM)
+def test_every_flag_of_a_command_is_there(command):
+    text = part("### Of one command alone").split(f"`python -m apps.swarm {command}`:")[1].split("`python -m")[0]
+    assert names(text) == sorted(flags_of_class(SWARM[command]))
 
 
 def test_all_that_status_tells_is_there():

@@ -1,0 +1,135 @@
+"""Write the tables of flags in docs/command-line.md from the flags' own help: `python -m tests.docs.command_line`.
+
+The page has the groups of flags and their order; each row has the default and the help of its flag, and a link if `SEE`
+has one.
+"""
+
+import argparse
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from itertools import pairwise
+from typing import Any
+
+from apps.gpt2.config import Config
+from apps.swarm.address import SwarmAddress
+from apps.swarm.config import Subject
+from apps.swarm.flags import Coordinator, Export, Local, Serve, Status, Train
+from pipelined.__main__ import COMMANDS
+from pipelined.commands.flags import add_knobs
+from pipelined.schedules import knobs_of
+from tests.launching import ROOT
+
+FILE = ROOT / "docs" / "command-line.md"
+Row = tuple[str, str]
+"""The default and the help of a flag."""
+SHARED = {"### What is trained": Subject, "### Where a process finds its swarm": SwarmAddress}
+"""The flags that commands of a swarm share, by the heading above their table."""
+SWARM = {kind.__name__.lower(): kind for kind in (Coordinator, Serve, Train, Local, Status, Export)}
+INNER = ("address", "subject", "knobs")
+"""Fields that are no flags themselves."""
+SEE = {
+    ("gpt2", "--schedule"): "[Schedules](schedules.md), [A swarm](swarm.md#gpt-2)",
+    ("gpt2", "--plan"): "[The planner](planner.md#where-nothing-is-given)",
+    ("gpt2", "--all-reduce"): "[Collectives](collectives.md#what-is-measured)",
+    ("gpt2", "--compress"): "[Codecs](codecs.md)",
+    ("gpt2", "--transport"): "[Transports](transports.md)",
+    ("gpt2", "--listen"): "[A swarm](swarm.md#gpt-2)",
+    ("gpt2", "--clip"): "[Without a flush](asynchronous.md#what-is-refused)",
+    ("gpt2", "--resume"): "[Checkpoints](checkpoints.md#going-on)",
+    ("Subject", "--delayed-updates"): "[Updates one step late](swarm.md#updates-one-step-late)",
+    ("schedule", "--csv"): "[Tables](schedules.md#tables)",
+    ("schedule", "--steps"): "[Without a flush](asynchronous.md)",
+    ("plan", "--stale"): "[Without a flush](asynchronous.md)",
+}
+"""The pages behind a flag, by the name of its table and the flag."""
+
+
+class Flags(argparse.ArgumentParser):
+    """A parser that keeps the default and the help of each of its flags."""
+
+    def __init__(self) -> None:
+        super().__init__(add_help=False)
+        self.found: dict[str, Row] = {}
+
+    def add_argument(self, *names: str, **settings: Any) -> argparse.Action:
+        action = super().add_argument(*names, **settings)
+        if action.option_strings:
+            self.found[names[0]] = shown(action.default), action.help or ""
+        return action
+
+
+def shown(default: object) -> str:
+    """A default as the page shows it."""
+    if default is None or default in ("", ()):
+        return "open"
+    return "off" if default is False else str(default)
+
+
+def flags_of_class(kind: type) -> dict[str, Row]:
+    """The flags that a dataclass makes; the docstring below a field is its help."""
+    (body,) = (node.body for node in ast.parse(inspect.getsource(kind)).body if isinstance(node, ast.ClassDef))
+    helps = {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
+    return {
+        "--" + f.name.replace("_", "-"): (shown(f.default), helps[f.name]) for f in fields(kind) if f.name not in INNER
+    }
+
+
+def flags_of_command(name: str) -> dict[str, Row]:
+    """The flags of a command of `python -m pipelined`."""
+    module, flags = importlib.import_module(COMMANDS[name]), Flags()
+    module.add_arguments(flags)
+    if hasattr(module, "TAKES_KNOBS"):
+        add_knobs(flags, "")
+    return flags.found
+
+
+def flags_of_training() -> dict[str, Row]:
+    """The flags of `python -m apps.gpt2`."""
+    return flags_of_class(Config) | {knob.flag: (shown(knob.default), knob.help) for knob in knobs_of()}
+
+
+def written(text: str) -> str:
+    """The page with every row of a flag as its help has it."""
+    table, flags, lines = "", dict[str, Row](), []
+    for line in text.splitlines():
+        table, flags = _behind(line) or (table, flags)
+        if found := re.match(r"\| `(--[\w-]+)` \|", line):
+            default, what = flags[found[1]]
+            see = SEE.get((table, found[1]))
+            cells = f"`{found[1]}`", default, _marked(what) + (f"; see {see}" if see else "")
+            line = f"| {' | '.join(cells)} |"
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def _behind(line: str) -> tuple[str, dict[str, Row]] | None:
+    """The name and the flags of the tables that follow a line, if it begins some."""
+    makers: dict[str, Callable[[], dict[str, Row]]] = {"## python -m apps.gpt2": flags_of_training}
+    if line in SHARED:
+        return SHARED[line].__name__, flags_of_class(SHARED[line])
+    if found := re.match(r"`python -m apps\.swarm (\w+)`", line):
+        return found[1], flags_of_class(SWARM[found[1]])
+    if found := re.match(r"`python -m pipelined (\w+)", line):
+        return found[1], flags_of_command(found[1])
+    return ("gpt2", makers[line]()) if line in makers else None
+
+
+def _marked(what: str) -> str:
+    """A help text without its last stop; flags and URLs are marked as code, and a page of docs/ is a link."""
+    parts = what.strip().removesuffix(".").split("`")
+    for number in range(0, len(parts), 2):  # what is between backticks is marked already
+        parts[number] = re.sub(r"(?<![\w-])(--[a-z][\w-]*|\w+://\S+?(?=[,;]?(?:\s|$)))", r"`\1`", parts[number])
+        parts[number] = re.sub(r"docs/([\w-]+\.md)", r"[\1](\1)", parts[number])
+    return "`".join(parts)
+
+
+if __name__ == "__main__":
+    FILE.write_text(written(FILE.read_text()))
