@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipelined.api.laboratory.picture import Picture
+    from pipelined.api.laboratory.plan import plan
+    from pipelined.api.laboratory.planning import Planned
     from pipelined.api.laboratory.proof import Proof, prove
     from pipelined.api.laboratory.simulation import Simulation, draw, simulate
     from pipelined.api.sequential import Sequential
@@ -21,6 +23,7 @@ __all__ = [
     "Knob",
     "Picture",
     "Plan",
+    "Planned",
     "Proof",
     "Sequential",
     "Shape",
@@ -32,6 +35,7 @@ __all__ = [
     "__version__",
     "draw",
     "layer_seed",
+    "plan",
     "prove",
     "simulate",
     "trace",
@@ -42,6 +46,7 @@ _HOMES = {
     "Knob": "pipelined.schedules",
     "Picture": "pipelined.api.laboratory.picture",
     "Plan": "pipelined.programs.plan",
+    "Planned": "pipelined.api.laboratory.planning",
     "Proof": "pipelined.api.laboratory.proof",
     "Sequential": "pipelined.api.sequential",
     "Shape": "pipelined.schedules",
@@ -52,6 +57,7 @@ _HOMES = {
     "Worker": "pipelined.schedules",
     "draw": "pipelined.api.laboratory.simulation",
     "layer_seed": "pipelined.training.keyed_random",
+    "plan": "pipelined.api.laboratory.plan",
     "prove": "pipelined.api.laboratory.proof",
     "simulate": "pipelined.api.laboratory.simulation",
     "trace": "pipelined.api.trace",

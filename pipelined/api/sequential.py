@@ -96,7 +96,7 @@ class LayeredModel:
         return frozenset(self._aliases.values())
 
     def costs(self, sequence: int) -> list[float]:
-        """The weight of each layer when stages are cut: its operations for the example, plus its parameters."""
+        """The weight of each layer when stages are cut: its operations for one row, plus its parameters."""
         return self._costs
 
     def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:
@@ -134,7 +134,7 @@ class LayeredModel:
             operations = _operations(self._meta, names, example.to("meta"))
         except ModelError:
             operations = _operations(row, names, example)
-        return [size + count for size, count in zip(sizes, operations, strict=True)]
+        return [size + count / len(example) for size, count in zip(sizes, operations, strict=True)]
 
     def loss(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return self._loss(output, targets)

@@ -15,7 +15,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from pipelined.commands.flags import add_machine
+from pipelined.commands.flags import add_machine, machine
+from pipelined.commands.pairs import UNITS, pairs, single
 from pipelined.errors import UsageError
 
 PASSES_ON = True
@@ -81,67 +82,49 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _run(arguments: argparse.Namespace, launch: Any) -> int:
-    from pipelined.commands.planning import limit_of, stated_costs, stated_machine, tries_of
-    from pipelined.planner import Question, search
+    from collectives import Links
+    from pipelined.api.laboratory.described import machine_of
+    from pipelined.api.laboratory.planning import SPEED, PlanRequest, find_plan, stated_costs
 
-    model = _planned_model(arguments)
-    ranks = launch.world_size or 1 if arguments.ranks is None else arguments.ranks
-    if ranks < 1:
-        raise UsageError(f"--ranks must be at least 1 (it is {ranks})")
-    machine, tries = stated_machine(arguments), tries_of(arguments, launch, ranks)
-    if arguments.costs is None:
-        return _measured(arguments, launch, model, ranks=ranks, machine=machine, tries=tries)
-    limit = limit_of(arguments, launch, ranks)
-    costs = stated_costs(arguments, model)
+    model, costs = _planned_model(arguments), None
+    if arguments.costs is not None:
+        given = single("--costs", pairs("--costs", arguments.costs, SPEED))
+        costs = stated_costs(given, model.layer_costs, model.sequence, model.compress)
+    request = PlanRequest(
+        launch.world_size or 1 if arguments.ranks is None else arguments.ranks,
+        costs,
+        machine_of(**machine(arguments), unstated=Links()),
+        memory_limit(arguments.memory_limit),
+        arguments.stale,
+        arguments.tries,
+    )
+    if costs is not None and launch.rank:
+        return 0
+    with _progress(launch.rank == 0) as tell:
+        found = find_plan(model, launch, request, tell, COMMAND)
     if launch.rank == 0:
-        with _progress() as tell:
-            answer = search(Question(model, costs, machine, ranks, limit, arguments.stale), tell)
-        _tell(arguments, answer, costs.plain())
+        if arguments.out:
+            found.save(arguments.out)
+        print(json.dumps(found.to_dict()) if arguments.json else found, flush=True)
     return 0
 
 
-def _measured(arguments: argparse.Namespace, launch: Any, model: Any, *, ranks: int, machine: Any, tries: int) -> int:
-    """Measure on all ranks; rank 0 searches and tells."""
-    import asyncio
+def memory_limit(text: str | None) -> float | None:
+    """Bytes from a text such as 512M.
 
-    from pipelined.actors.agree import agree
-    from pipelined.commands.planning import limit_of
-    from pipelined.measurement.measure import gpu_bytes, measure
-    from pipelined.planner import Question, search
-    from pipelined.planner.limits import sizes_that_fit
-    from pipelined.planner.trial import try_best
-    from pipelined.process.run import run as run_ranks
-
-    limit = limit_of(arguments, launch, ranks, gpu_bytes())
-    sizes = sizes_that_fit(model, ranks, limit, arguments.stale)
-
-    async def program(transport: Any) -> int:
-        with _progress(transport.rank == 0) as tell:
-            found = await measure(transport, model, launch, sizes=sizes, stated=machine, ranks=ranks, tell=tell)
-
-            def answer() -> Any:
-                if found is None:
-                    return None
-                return search(Question(model, found.costs, found.machine, ranks, limit, arguments.stale), tell)
-
-            best = await agree(transport, "plan", asyncio.to_thread(answer))
-            if tries:
-                best = await try_best(transport, model, launch, best, most=tries, tell=tell)
-        if found is not None:
-            _tell(arguments, best, found.plain)
-        return 0
-
-    return run_ranks(launch, launch.world_size or 1, program, command=COMMAND)
-
-
-def _tell(arguments: argparse.Namespace, answer: Any, found: dict[str, Any]) -> None:
-    from pipelined.planner.explain import as_json, as_text, planned
-    from pipelined.planner.plan_file import write_plan
-
-    if arguments.out:
-        write_plan(arguments.out, planned(answer, found))
-    text = json.dumps(as_json(answer, found)) if arguments.json else as_text(answer, found)
-    print(text, flush=True)
+    Raises:
+        UsageError: it is no size, or leaves nothing.
+    """
+    if text is None:
+        return None
+    unit = text[-1:] if text[-1:] in UNITS else ""
+    try:
+        limit = float(text.removesuffix(unit)) * UNITS[unit]
+    except ValueError as error:
+        raise UsageError(f"--memory-limit {text} is no size; write it as 512M or 4G") from error
+    if not limit > 0:
+        raise UsageError(f"--memory-limit {text} leaves nothing; give more than 0")
+    return limit
 
 
 def _planned_model(arguments: argparse.Namespace) -> Any:

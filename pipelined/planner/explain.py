@@ -79,7 +79,9 @@ def as_text(answer: Answer, found: dict[str, Any]) -> str:
     rows = [_row(str(place), outcome, answer) for place, outcome in enumerate(answer.best, 1)]
     if answer.baseline is not None:
         rows.append(_row("dp", answer.baseline, answer))
-    title = f"{question.ranks} ranks, {question.model.batch} sequences of {question.model.sequence} tokens a step"
+    tokens = question.model.sequence
+    size = f"{question.model.batch} {'rows' if tokens == 1 else f'sequences of {tokens} tokens'}"
+    title = f"{question.ranks} ranks, {size} a step"
     return "\n".join(
         [title, *confidence, head, "", _head(), *rows, "", f"chosen: {_arrangement(answer.chosen)}; {reason(answer)}"]
     )

@@ -40,6 +40,28 @@ class PlanFile:
     why: str
     found: Mapping[str, Any]
 
+    @classmethod
+    def of(cls, plain: Mapping[str, Any], schedule: str | None = None) -> "PlanFile":
+        """The content from the JSON of `plain`.
+
+        Args:
+            schedule: a schedule of the user's own that the plan may name.
+        Raises:
+            KeyError, TypeError, ValueError: a field is missing, or of another type.
+            PlanError, ScheduleError: its plan cannot be laid out.
+        """
+        predicted = plain["predicted"]
+        require_known(_value(plain["plan"], "schedule", str), schedule)
+        return cls(
+            Plan.of(plain["plan"]),
+            _value(plain, "recompute", bool),
+            dict(_value(plain, "model", dict)),
+            _seconds(predicted["step_s"]),
+            tuple(float(nbytes) for nbytes in _value(predicted, "memory", list)),
+            _value(plain, "why", str),
+            _value(plain, "found", dict),
+        )
+
     def require(self, path: Path, model: Mapping[str, Any], ranks: int | None) -> None:
         """Refuse another model or number of ranks.
 
@@ -101,7 +123,7 @@ def read_plan(path: Path, schedule: str | None = None) -> PlanFile:
         fact = f"{path} is a plan of another version (its: {told.get('version')!r}, known: {VERSION})"
         raise UsageError(f"{fact}; plan again with `python -m pipelined plan`")
     try:
-        return _planned(told, schedule)
+        return PlanFile.of(told, schedule)
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, UsageError):
             raise UsageError(f"{path}: {error}") from error
@@ -121,20 +143,6 @@ def _read(path: Path) -> Any:
             raise
         fact = f"{path} is no plan (not JSON: {error})"
         raise UsageError(f"{fact}; make one with `python -m pipelined plan`") from error
-
-
-def _planned(told: Mapping[str, Any], schedule: str | None) -> PlanFile:
-    predicted = told["predicted"]
-    require_known(_value(told["plan"], "schedule", str), schedule)
-    return PlanFile(
-        Plan.of(told["plan"]),
-        _value(told, "recompute", bool),
-        dict(_value(told, "model", dict)),
-        _seconds(predicted["step_s"]),
-        tuple(float(nbytes) for nbytes in _value(predicted, "memory", list)),
-        _value(told, "why", str),
-        _value(told, "found", dict),
-    )
 
 
 def _value(told: Mapping[str, Any], name: str, kind: type) -> Any:

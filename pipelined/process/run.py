@@ -7,6 +7,7 @@ which is printed; 2: an error that the user can correct; 130: interrupted.
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -57,6 +58,16 @@ def run(
         return INTERRUPTED
     except UsageError as error:
         return refuse(error, launch, command)
+
+
+def outside_of_a_loop(work: Callable[[], T]) -> T:
+    """Do work that runs an event loop: in a thread of its own where a loop is running already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work()
+    with ThreadPoolExecutor(1, thread_name_prefix="pipelined") as thread:
+        return thread.submit(work).result()
 
 
 def refuse(error: Exception, launch: Launch, command: str = "") -> int:

@@ -12,10 +12,6 @@ from pipelined.programs.staleness import most_alive, versions_held
 from pipelined.schedules import StageMap
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
 
-MOMENTS = 2
-"""Numbers that AdamW keeps per number of a parameter; it also keeps one count of updates per parameter."""
-COUNT_BYTES = 4
-
 
 @dataclass(frozen=True)
 class RankMemory:
@@ -54,7 +50,8 @@ def rank_memory(
     peak = peak_bytes(workload.stages, instructions, recompute) / layout.parts
     once, versions = weight_bytes(mine), versions_held(updates, most_alive(instructions))
     gradients = once if updates.flushes else 2 * once
-    return RankMemory(versions * once, gradients, optimizer_bytes(mine), peak)
+    frozen = sum(workload.stages[stage].frozen_bytes for stage in stages)
+    return RankMemory(versions * once + frozen, gradients, optimizer_bytes(mine), peak)
 
 
 def weight_bytes(parameters: Iterable[Parameters]) -> int:
@@ -63,8 +60,8 @@ def weight_bytes(parameters: Iterable[Parameters]) -> int:
 
 
 def optimizer_bytes(parameters: Iterable[Parameters]) -> int:
-    """Bytes that AdamW keeps for these parameters after its first update."""
-    return sum(MOMENTS * group.nbytes + COUNT_BYTES * group.tensors for group in parameters)
+    """Bytes that the optimizer keeps for these parameters after its first update."""
+    return sum(group.kept_bytes for group in parameters)
 
 
 def peak_bytes(stages: Sequence[StageCosts], instructions: Iterable[Instruction], recompute: bool = False) -> int:

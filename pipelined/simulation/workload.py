@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 from pipelined.errors import UsageError
 from pipelined.programs.bucket_names import Stages
 
+MOMENTS = 2
+"""Numbers that AdamW keeps per number of a parameter; it also keeps one count of updates per parameter."""
+COUNT_BYTES = 4
+
 
 @dataclass(frozen=True, kw_only=True)
 class StageCosts:
@@ -27,6 +31,7 @@ class StageCosts:
         activation_bytes: bytes kept from the forward to the backward, input and output included.
         pending_bytes: bytes kept between the halves of a split backward; None: as `activation_bytes`.
         boundary_bytes: bytes kept instead with recomputation: input and output.
+        frozen_bytes: bytes of the stage's buffers and of parameters without a gradient, held during the whole step.
     Raises:
         UsageError: a duration is negative or not finite, an instruction takes 0 seconds, or a size is negative.
     """
@@ -42,6 +47,7 @@ class StageCosts:
     activation_bytes: int = 0
     pending_bytes: int | None = None
     boundary_bytes: int = 0
+    frozen_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name in ("forward", "backward", "backward_input", "backward_weight", "again", "update", "coding"):
@@ -53,7 +59,7 @@ class StageCosts:
         if self.backward_weight is None and (self.backward_input or 0) >= self.backward:
             fact = f"the input half takes all of the backward (half: {self.backward_input}, whole: {self.backward})"
             raise UsageError(f"{fact}; give the weight half's seconds too, or a longer backward")
-        for name in ("message_bytes", "activation_bytes", "pending_bytes", "boundary_bytes"):
+        for name in ("message_bytes", "activation_bytes", "pending_bytes", "boundary_bytes", "frozen_bytes"):
             if (getattr(self, name) or 0) < 0:
                 raise UsageError(f"{name.replace('_', '-')}={getattr(self, name)} is no size; give bytes from 0 up")
 
@@ -84,6 +90,7 @@ class Parameters:
         elements: the numbers in all of them.
         tensors: the number of parameters.
         itemsize: bytes of a number.
+        optimizer_bytes: bytes that the optimizer keeps for all of them; None: as many as AdamW.
     Raises:
         UsageError: `elements` is negative.
     """
@@ -92,6 +99,7 @@ class Parameters:
     elements: int
     tensors: int = 1
     itemsize: int = 4
+    optimizer_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.elements < 0:
@@ -100,6 +108,13 @@ class Parameters:
     @property
     def nbytes(self) -> int:
         return self.elements * self.itemsize
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that the optimizer keeps after its first update."""
+        if self.optimizer_bytes is not None:
+            return self.optimizer_bytes
+        return MOMENTS * self.nbytes + COUNT_BYTES * self.tensors
 
 
 @dataclass(frozen=True)

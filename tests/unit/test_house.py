@@ -59,7 +59,7 @@ def test_a_plug_in_has_the_name_of_its_file(table):
 
 NOT_YET = {
     "lines": (53_000, 4),
-    "longest function, lines": (90, 1),  # `train`: a user's page, with a line of explanation for every argument
+    "longest function, lines": (90, 2),  # `train` and `plan`: users' pages, with a line for every argument
     "avoided words in messages": (1, 1),
     "test names with avoided words": (32, 32),
 }

@@ -125,6 +125,11 @@ def simulate(
     )
     plan = with_costs(plan, workload, machine, recompute)
     done = simulate_plan(plan, workload, machine, sync=sync, recompute=recompute, all_reduce=all_reduce)
+    return simulation_of(done)
+
+
+def simulation_of(done: Simulated) -> Simulation:
+    """A simulated step with its report and its picture."""
     return Simulation(*(getattr(done, field.name) for field in fields(done)))
 
 

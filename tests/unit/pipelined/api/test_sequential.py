@@ -53,9 +53,9 @@ def test_a_layer_that_is_used_twice_is_one_parameter_under_its_first_name():
 
 def test_costs_count_operations_and_parameters():
     assert model([linear(), nn.Tanh, linear(8)], torch.zeros(2, 4)).costs(1) == [
-        1 + 20 + 2 * 2 * 4 * 4,
+        1 + 20 + 2 * 4 * 4,
         1,
-        1 + 40 + 2 * 2 * 4 * 8,
+        1 + 40 + 2 * 4 * 8,
     ]
 
 

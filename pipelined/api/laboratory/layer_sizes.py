@@ -1,0 +1,116 @@
+"""What a forward through a row of layers computes, keeps and sends, by layer: measured, mostly on the meta device.
+
+On the meta device tensors have shapes and no values, so this takes no memory and almost no time. Layers that need
+values are run on the host instead.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map_only
+from torch.utils.flop_counter import FlopCounterMode
+
+from pipelined.training.stage import with_copied_buffers
+from pipelined.training.stream import Tree, differentiable, tensors_of
+
+Storages = Mapping[int, int]
+"""The bytes of each storage, by its number; two tensors may share one."""
+
+
+@dataclass(frozen=True)
+class LayerSizes:
+    """One layer's forward of one microbatch.
+
+    Args:
+        operations: floating-point operations.
+        takes: the input; tensors without values, on the meta device.
+        given: the storages of the output.
+        kept: the storages that the backward needs, without parameters and buffers.
+    """
+
+    operations: float
+    takes: Tree
+    taken: Storages
+    given: Storages
+    kept: Storages
+
+
+def measured_sizes(parts: Sequence[nn.Module], inputs: torch.Tensor, loss: Callable[[Tree], Any]) -> list[LayerSizes]:
+    """Run one microbatch through layers.
+
+    Args:
+        parts: the layers, each built alone, on the device of the inputs.
+        loss: the loss of the last layer's output; what it keeps counts as the last layer's.
+    Raises:
+        Exception: as a layer raises it.
+    """
+    storages, found, x = _StorageNumbers(), list[LayerSizes](), inputs
+    for number, part in enumerate(parts):
+        kept: dict[int, int] = {}
+        own = storages.of([*part.parameters(), *part.buffers()])
+        takes = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().to("meta"), x)
+        taken = storages.of(tensors_of(x))
+        with FlopCounterMode(display=False) as counter, storages.noting(kept), with_copied_buffers(part):
+            x = part(x, None)
+            if number == len(parts) - 1:
+                loss(x)
+        kept = {name: nbytes for name, nbytes in kept.items() if name not in own}
+        found.append(LayerSizes(float(counter.get_total_flops()), takes, taken, storages.of(tensors_of(x)), kept))
+    return found
+
+
+def some_values(tree: Tree, dtype: torch.dtype) -> Tree:
+    """Random values of the shapes of these tensors: of this dtype where they have a gradient, zeros of others."""
+
+    def values(tensor: torch.Tensor) -> torch.Tensor:
+        if differentiable(tensor):
+            return torch.randn(tensor.shape, dtype=dtype)
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+
+    return tree_map_only(torch.Tensor, values, tree)
+
+
+def optimizer_bytes(part: nn.Module, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]) -> dict[str, int]:
+    """Bytes that an optimizer keeps for each trained parameter after its first update, by name.
+
+    Args:
+        part: on the host; its parameters are changed.
+    """
+    trained = {name: parameter for name, parameter in part.named_parameters() if parameter.requires_grad}
+    if not trained:
+        return {}
+    optimizer = make(list(trained.values()))
+    for parameter in trained.values():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    return {
+        name: sum(one.nbytes for one in optimizer.state.get(parameter, {}).values() if isinstance(one, torch.Tensor))
+        for name, parameter in trained.items()
+    }
+
+
+class _StorageNumbers:
+    """Numbers of storages. Every tensor that was asked for is kept, so that no other gets its storage."""
+
+    def __init__(self) -> None:
+        self._held: list[torch.Tensor] = []
+
+    def of(self, tensors: Sequence[torch.Tensor]) -> dict[int, int]:
+        self._held += tensors
+        storages = [tensor.untyped_storage() for tensor in tensors]
+        return {storage._cdata: storage.nbytes() for storage in storages}
+
+    @contextmanager
+    def noting(self, kept: dict[int, int]) -> Iterator[None]:
+        """Inside the `with` block note the storage of each tensor that is kept for a backward."""
+
+        def note(tensor: torch.Tensor) -> torch.Tensor:
+            kept.update(self.of([tensor]))
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            yield

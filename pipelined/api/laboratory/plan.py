@@ -1,0 +1,104 @@
+"""`pipelined.plan`: the fastest arrangement of a user's own layers, measured or at a stated speed."""
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from collectives import Links
+from pipelined.api.feed import Batch
+from pipelined.api.laboratory.described import machine_of
+from pipelined.api.laboratory.planned_layers import PlannedLayers
+from pipelined.api.laboratory.planning import Planned, PlanRequest, Tell, find_plan, stated_costs
+from pipelined.api.sequential import LayeredModel, Loss, Sequential
+from pipelined.api.train import Layers, OptimizerBuilder
+from pipelined.process.launch import detect
+from pipelined.process.run import outside_of_a_loop
+from pipelined.schedules.knobs import Value
+from pipelined.schedules.own import SomeSchedule, name_of
+from pipelined.training.compression import NONE
+from pipelined.training.stream import tensors_of
+from pipelined.training.trainer import Numerics
+
+
+def plan(
+    model: Layers,
+    batch: Batch,
+    *,
+    ranks: int | None = None,
+    loss: Loss | None = None,
+    optimizer: OptimizerBuilder = torch.optim.AdamW,
+    schedule: SomeSchedule | None = None,
+    depth: int | None = None,
+    width: int | None = None,
+    microbatches: int | None = None,
+    recompute: bool | None = None,
+    dtype: torch.dtype = torch.float32,
+    autocast: bool = False,
+    seed: int = 0,
+    all_reduce: str = "auto",
+    compress: str = NONE,
+    transport: str = "auto",
+    costs: Mapping[str, float] | None = None,
+    links: Mapping[str, float] | None = None,
+    far: Mapping[str, float] | None = None,
+    node: int = 0,
+    cores: int = 0,
+    memory_limit: float | None = None,
+    stale: bool = False,
+    tries: int | None = None,
+    tell: Tell = lambda line: None,
+    **knobs: Value,
+) -> Planned:
+    """Find the fastest arrangement of a model: measure this machine, search by simulation, and try the best.
+
+    Under a launcher every rank calls this with equal arguments and gets the same plan. Operations and sizes come from
+    one forward on the meta device and one update of each layer; seconds come from timed stages, or from `costs`.
+
+    Args:
+        model: a `Sequential`, or what it is made of.
+        batch: (inputs, targets) of a whole step.
+        ranks: the ranks to plan for; default: those that were started.
+        loss: the mean loss of one microbatch; default: the mean of the outputs.
+        optimizer: builds an optimizer of torch from a list of parameters; its state is measured.
+        schedule, depth, width, microbatches, recompute: what the plan must have; default: open.
+        dtype, autocast, seed, all_reduce, compress, transport: as in `train`.
+        costs: do not measure: flops (floating-point operations a rank makes a second), overhead (seconds an
+            instruction; 0) and coding (seconds a byte of a message spends in the codec; 0).
+        links, far, node, cores: the machine, as in `simulate`; links between ranks where they are not measured.
+        memory_limit: bytes of a rank; default: its share of this machine's memory.
+        stale: look at schedules without a flush, too; those are not exact.
+        tries: plans to try with real steps; default: 3 if it measures on as many ranks as it plans for, else 0.
+        tell: called on rank 0 with a line as the work goes on.
+        knobs: settings of the schedule that the plan must have, such as `pipes=4`.
+    Raises:
+        UsageError: the layers do not chain, no plan fits the memory, or none has what it must have.
+    Cost: some seconds for a small model where it is measured.
+    """
+    launch = detect(os.environ, transport)
+    name = None if schedule is None else name_of(schedule)
+    chosen = {"schedule": name, "depth": depth, "width": width, "microbatches": microbatches, "recompute": recompute}
+    row = model if isinstance(model, Sequential) else Sequential(model)
+    planned = PlannedLayers(
+        LayeredModel(row, loss or _mean, seed, batch[0]),
+        batch,
+        optimizer,
+        Numerics(dtype, autocast, False, all_reduce, compress),
+        {name: value for name, value in {**chosen, **knobs}.items() if value is not None},
+    )
+    request = PlanRequest(
+        launch.world_size or 1 if ranks is None else ranks,
+        None if costs is None else stated_costs(costs, planned.operations, planned.sequence, compress),
+        machine_of(links, far, node=node, cores=cores, unstated=Links()),
+        memory_limit,
+        stale,
+        tries,
+    )
+    return outside_of_a_loop(partial(find_plan, planned, launch, request, tell, "pipelined.plan"))
+
+
+def _mean(output: Any, targets: torch.Tensor) -> torch.Tensor:
+    """A loss for timing: the mean of every tensor of the output."""
+    return torch.stack([tensor.float().mean() for tensor in tensors_of(output) if tensor.is_floating_point()]).sum()

@@ -1,0 +1,171 @@
+"""A user's row of layers, as the planner takes a model: every size is measured, no closed form is needed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipelined.api.feed import Batch, BatchFeed
+from pipelined.api.laboratory.layer_sizes import LayerSizes, Storages, measured_sizes, optimizer_bytes, some_values
+from pipelined.api.sequential import LayeredModel
+from pipelined.programs.bucket_names import name_buckets
+from pipelined.programs.partition import partition
+from pipelined.programs.plan import Plan
+from pipelined.simulation.workload import Parameters, StageCosts, Workload
+from pipelined.training.trainer import Numerics
+
+
+@dataclass(frozen=True)
+class PlannedLayers:
+    """A model and a batch of one step; see `pipelined.planner.planned_model.PlannedModel`.
+
+    Args:
+        model: the layers, with the loss.
+        step: inputs and targets of a step.
+        optimizer: builds the optimizer, whose state is measured.
+        precision: the dtype, and how activations and gradients travel.
+        fixed: what the user has chosen: fields and knobs of `Plan`, and `recompute`.
+    """
+
+    model: LayeredModel
+    step: Batch
+    optimizer: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
+    precision: Numerics
+    fixed: Mapping[str, Any]
+    _sizes: dict[int, list[LayerSizes]] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        return self.model.identity()
+
+    @property
+    def batch(self) -> int:
+        return len(self.step[0])
+
+    @property
+    def sequence(self) -> int:
+        """1: every cost is that of a whole row of the batch."""
+        return 1
+
+    @property
+    def all_reduce(self) -> str:
+        return self.precision.all_reduce
+
+    @property
+    def compress(self) -> str:
+        return self.precision.compress
+
+    @property
+    def layer_costs(self) -> list[float]:
+        """The weights by which training cuts the layers, too."""
+        return self.model.costs(1)
+
+    @property
+    def operations(self) -> list[float]:
+        """Floating-point operations of each layer's forward for one row of the batch."""
+        return [size.operations / self.batch for size in self.sizes(self.batch)]
+
+    def build(self) -> Any:
+        return self.model
+
+    def numerics(self) -> Any:
+        return self.precision
+
+    def feed(self, rows: int) -> Any:
+        feed = BatchFeed([self.step])
+        feed.cut(rows, self.precision.dtype, kept=2)
+        return feed
+
+    def between(self, layer: int, rows: int) -> Any:
+        return some_values(self.sizes(rows)[layer].takes, self.precision.dtype)
+
+    def sizes(self, rows: int) -> list[LayerSizes]:
+        """What each layer computes, keeps and gives for so many rows; measured once."""
+        if rows not in self._sizes:
+            try:
+                self._sizes[rows] = self._measured(rows, "meta")
+            except Exception:  # whatever a layer raises that needs values
+                self._sizes[rows] = self._measured(rows, "cpu")
+        return self._sizes[rows]
+
+    def workload(self, plan: Plan) -> Workload:
+        cut = partition(self.layer_costs, plan.depth)
+        return Workload([self._stage(layers, plan.microbatch) for layers in cut], self._parameters(cut))
+
+    def _measured(self, rows: int, device: str) -> list[LayerSizes]:
+        feed, dtype = self.feed(rows), self.precision.dtype
+        inputs, targets = feed.inputs(0, 0).to(device), feed.targets(0, 0).to(device)
+        parts = [self.model.build(range(n, n + 1), dtype, device, seed=0) for n in range(self.model.layers)]
+        with torch.random.fork_rng(devices=[]):
+            return measured_sizes(parts, inputs, lambda output: self.model.loss(output, targets))
+
+    def _stage(self, layers: range, rows: int) -> StageCosts:
+        sizes = self.sizes(rows)[layers.start : layers.stop]
+        boundary = {**sizes[0].taken, **sizes[-1].given}
+        kept = dict(boundary)
+        for size in sizes:
+            kept |= size.kept
+        forward = max(1.0, sum(size.operations for size in sizes))
+        return StageCosts(
+            forward=forward,
+            backward=2 * forward,
+            message_bytes=_total(sizes[-1].given),
+            activation_bytes=_total(kept),
+            boundary_bytes=_total(boundary),
+            frozen_bytes=sum(self._tensors[layer].frozen_bytes for layer in layers),
+        )
+
+    def _parameters(self, cut: list[range]) -> list[Parameters]:
+        """The parameters of each bucket, as the trainer groups them."""
+        names_of = {
+            stage: list(dict.fromkeys(name for layer in layers for name in self._tensors[layer].trained))
+            for stage, layers in enumerate(cut)
+        }
+        every = {name: numbers for layer in self._tensors for name, numbers in layer.trained.items()}
+        return [
+            Parameters(
+                stages,
+                sum(every[name].elements for name in names),
+                len(names),
+                every[names[0]].itemsize,
+                sum(every[name].optimizer_bytes for name in names),
+            )
+            for stages, names in name_buckets(names_of).items()
+        ]
+
+    @cached_property
+    def _tensors(self) -> list["_Tensors"]:
+        """The parameters and buffers of each layer; the optimizer's state is measured by one update of each."""
+        return [self._tensors_of(number) for number in range(self.model.layers)]
+
+    def _tensors_of(self, layer: int) -> "_Tensors":
+        part = self.model.build(range(layer, layer + 1), self.precision.dtype, "cpu", seed=0)
+        kept = optimizer_bytes(part, self.optimizer)
+        named = dict(part.named_parameters())
+        trained = {name: _Trained(named[name].numel(), named[name].itemsize, kept[name]) for name in kept}
+        frozen = [parameter for name, parameter in named.items() if name not in kept]
+        return _Tensors(trained, sum(tensor.nbytes for tensor in [*frozen, *part.buffers()]))
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """A trained parameter: how many numbers it has, the bytes of each, and what the optimizer keeps for all."""
+
+    elements: int
+    itemsize: int
+    optimizer_bytes: int
+
+
+@dataclass(frozen=True)
+class _Tensors:
+    """The tensors of one layer."""
+
+    trained: Mapping[str, _Trained]
+    frozen_bytes: int
+
+
+def _total(storages: Storages) -> int:
+    return sum(storages.values())

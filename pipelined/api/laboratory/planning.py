@@ -1,0 +1,241 @@
+"""The fastest arrangement of a model: measure, search, try. Behind `pipelined.plan` and `python -m pipelined plan`."""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelined.actors.agree import AgreedError, agree, broadcast
+from pipelined.api.laboratory.names import require_names
+from pipelined.api.laboratory.picture import Picture
+from pipelined.api.laboratory.simulation import simulation_of
+from pipelined.errors import UsageError
+from pipelined.measurement.codec import CodecCosts, ratio_of
+from pipelined.planner import Answer, PlanFile, PlannedModel, Question, Stated, search, write_plan
+from pipelined.planner.decide import TRIES
+from pipelined.planner.explain import as_json, as_text, planned
+from pipelined.planner.limits import share_of_memory, sizes_that_fit
+from pipelined.process.exit import USAGE
+from pipelined.process.launch import Launch
+from pipelined.process.run import run
+from pipelined.programs.plan import Plan
+from pipelined.simulation.machine import Machine
+from transports import Transport
+
+SPEED = ("flops", "overhead", "coding")
+"""Floating-point operations a second, seconds an instruction, and seconds a byte of a message in the codec."""
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """What is planned for.
+
+    Args:
+        ranks: the ranks of the job.
+        costs: costs of stages; None: they are measured.
+        machine: nodes and cores, and links that are not measured.
+        memory_limit: bytes that a rank may hold; None: its share of this machine's memory.
+        stale: look at schedules without a flush, too.
+        tries: plans to try with real steps; None: `TRIES` if that is possible.
+    Raises:
+        UsageError: a number is out of range.
+    """
+
+    ranks: int
+    costs: Stated | None
+    machine: Machine
+    memory_limit: float | None = None
+    stale: bool = False
+    tries: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.ranks < 1:
+            raise UsageError(f"--ranks must be at least 1 (it is {self.ranks})")
+        if self.tries is not None and self.tries < 0:
+            raise UsageError(f"--tries must be at least 0 (it is {self.tries}); 0 tries none")
+
+    def tries_on(self, launch: Launch) -> int:
+        """The number of plans to try.
+
+        Raises:
+            UsageError: plans cannot be tried here, and `tries` asks for it.
+        """
+        started = launch.world_size or 1
+        if self.costs is not None:
+            hindrance = "--costs says what they cost"
+        elif self.ranks != started:
+            hindrance = f"other ranks are planned for than were started (planned: {self.ranks}, started: {started})"
+        else:
+            return TRIES if self.tries is None else self.tries
+        if self.tries:
+            raise UsageError(f"--tries {self.tries} cannot run plans where {hindrance}; leave it out")
+        return 0
+
+    def limit_on(self, launch: Launch, gpus: Sequence[int] = ()) -> float:
+        """Bytes a rank may hold.
+
+        Args:
+            gpus: bytes of each of this machine's GPUs.
+        """
+        if self.memory_limit is not None:
+            return self.memory_limit
+        here = self.machine.node or launch.ranks_here(self.ranks)
+        return share_of_memory(min(here, self.ranks), gpus)
+
+
+@dataclass(frozen=True, repr=False)
+class Planned:
+    """The fastest arrangement that was found. `print` shows the table of the best with the reason.
+
+    Args:
+        content: the chosen plan, as a plan file has it; equal on all ranks.
+        answer: all that was found; None on the ranks that did not search.
+    """
+
+    content: PlanFile
+    answer: Answer | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """The arrangement."""
+        return self.content.plan
+
+    @property
+    def recompute(self) -> bool:
+        """Whether each forward runs again before its backward."""
+        return self.content.recompute
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step: measured where the plan was tried, else predicted."""
+        return self.content.step_s
+
+    @property
+    def memory(self) -> tuple[float, ...]:
+        """Predicted peak bytes of each rank."""
+        return self.content.memory
+
+    @property
+    def why(self) -> str:
+        """The reason, in one line."""
+        return self.content.why
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON; the same as `python -m pipelined plan --json` prints, and without the search the plan file."""
+        return self.content.plain() if self.answer is None else as_json(self.answer, dict(self.content.found))
+
+    def save(self, path: "str | os.PathLike[str]") -> None:
+        """Write the plan file, for `--plan` of a program. Raises UsageError: it cannot be written."""
+        write_plan(Path(path), self.content)
+
+    def picture(self) -> Picture:
+        """The simulated step of the chosen plan."""
+        if self.answer is None:
+            raise UsageError("this rank did not search for the plan, so it has no picture; draw it on rank 0")
+        return simulation_of(self.answer.chosen.simulated).picture()
+
+    def __repr__(self) -> str:
+        if self.answer is None:
+            return f"{self.plan}; {self.why}"
+        return as_text(self.answer, dict(self.content.found))
+
+
+def stated_costs(given: Mapping[str, float], operations: list[float], sequence: int, compress: str) -> Stated:
+    """Costs by the names of `SPEED`.
+
+    Args:
+        operations: floating-point operations of each layer's forward per token.
+        sequence: tokens in a sequence.
+        compress: the codec of messages.
+    """
+    require_names("costs", given, SPEED)
+    if not 0 < given.get("flops", 0.0) < float("inf"):
+        raise UsageError(f"--costs needs a speed (flops={given.get('flops', 0):g}); write it as flops=1e10")
+    for name in SPEED[1:]:
+        if not 0 <= given.get(name, 0.0) < float("inf"):
+            raise UsageError(f"--costs {name}={given[name]:g} is no duration; give seconds from 0 up")
+    coding = CodecCosts(ratio_of(compress), per_byte=given.get("coding", 0.0))
+    return Stated(operations, sequence, given["flops"], given.get("overhead", 0.0), coding)
+
+
+def find_plan(model: PlannedModel, launch: Launch, request: PlanRequest, tell: Tell, command: str) -> Planned:
+    """The fastest plan; under a launcher all ranks call this together, and all get the same.
+
+    Args:
+        tell: called on rank 0 with a line as the work goes on.
+        command: prefix of the message when a rank fails.
+    Raises:
+        UsageError: no plan fits. SystemExit: a rank failed; it has printed why.
+    """
+    tries = request.tries_on(launch)
+    if request.costs is not None:
+        question = Question(
+            model, request.costs, request.machine, request.ranks, request.limit_on(launch), request.stale
+        )
+        answer = search(question, tell)
+        return Planned(planned(answer, request.costs.plain()), answer)
+    return _Measuring(model, launch, request, tries, tell).run(command)
+
+
+class _Measuring:
+    """A measurement on all ranks, the search on rank 0, and the trials on all."""
+
+    def __init__(self, model: PlannedModel, launch: Launch, request: PlanRequest, tries: int, tell: Tell):
+        from pipelined.measurement.measure import gpu_bytes
+
+        self._model, self._launch, self._request, self._tries, self._tell = model, launch, request, tries, tell
+        self._limit = request.limit_on(launch, gpu_bytes())
+        self._sizes = sizes_that_fit(model, request.ranks, self._limit, request.stale)
+        self._found: Planned | None = None
+        self._refused: UsageError | None = None
+
+    def run(self, command: str) -> Planned:
+        code = run(self._launch, self._launch.world_size or 1, self._rank, command=command)
+        if self._refused is not None:
+            raise self._refused
+        if self._found is None:
+            raise SystemExit(code)
+        return self._found
+
+    async def _rank(self, transport: Transport) -> int:
+        try:
+            self._found = await self._plan(transport)
+        except AgreedError as error:  # on all ranks, so that each can end in order
+            self._refused = UsageError(str(error))
+            return USAGE
+        return 0
+
+    async def _plan(self, transport: Transport) -> Planned:
+        from pipelined.measurement.measure import measure
+        from pipelined.planner.trial import try_best
+
+        request, model = self._request, self._model
+        tell = self._tell if transport.rank == 0 else _quietly
+        found = await measure(
+            transport,
+            model,
+            self._launch,
+            sizes=self._sizes,
+            stated=request.machine,
+            ranks=request.ranks,
+            tell=tell,
+        )
+
+        def answer() -> Answer | None:
+            if found is None:
+                return None
+            return search(Question(model, found.costs, found.machine, request.ranks, self._limit, request.stale), tell)
+
+        best = await agree(transport, "plan", asyncio.to_thread(answer))
+        if self._tries:
+            best = await try_best(transport, model, self._launch, best, most=self._tries, tell=tell)
+        content = None if best is None or found is None else planned(best, found.plain)
+        plain = await broadcast(transport, "planned", content and content.plain())
+        return Planned(content or PlanFile.of(plain, model.fixed.get("schedule")), best)
+
+
+def _quietly(line: str) -> None:
+    """Report no progress."""

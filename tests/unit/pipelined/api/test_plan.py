@@ -1,0 +1,121 @@
+"""`pipelined.plan`: sizes against closed forms, and the answers for a user's own layers."""
+
+import asyncio
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import pipelined as pp
+from pipelined.api.laboratory.planned_layers import PlannedLayers
+from pipelined.api.sequential import LayeredModel
+from pipelined.planner import read_plan
+from pipelined.training.trainer import Numerics
+
+ROWS, IN, WIDE, OUT, F = 12, 16, 32, 8, 4
+LAYERS = [lambda: nn.Linear(IN, WIDE), nn.ReLU, lambda: nn.Linear(WIDE, OUT)]
+STEP = torch.ones(ROWS, IN), torch.zeros(ROWS, dtype=torch.int64)
+
+
+def planned_layers(layers=LAYERS, optimizer=torch.optim.AdamW, step=STEP, dtype=torch.float32):
+    model = LayeredModel(pp.Sequential(layers), nn.functional.cross_entropy, 0, step[0])
+    return PlannedLayers(model, step, optimizer, Numerics(dtype), {})
+
+
+def mlp(**settings):
+    return pp.plan(LAYERS, STEP, loss=nn.functional.cross_entropy, costs={"flops": 1e9}, **settings)
+
+
+def test_operations_are_those_of_the_products():
+    assert planned_layers().operations == [2 * IN * WIDE, 0, 2 * WIDE * OUT]
+
+
+def test_a_stage_keeps_its_input_its_output_and_what_its_backward_needs():
+    first, last = planned_layers().workload(pp.Plan("gpipe", 2, 1, 3, 4)).stages  # cut before the ReLU
+    assert first.boundary_bytes == first.activation_bytes == 3 * (IN + WIDE) * F
+    assert first.message_bytes == 3 * WIDE * F and last.boundary_bytes == 3 * (WIDE + OUT) * F
+    entropy = 3 * OUT * F + 3 * 8 + F  # its probabilities, the targets, and their weight
+    assert last.activation_bytes == last.boundary_bytes + 3 * WIDE * F + entropy
+
+
+@pytest.mark.parametrize(
+    "optimizer, numbers, scalars",
+    [
+        (torch.optim.AdamW, 2, 1),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), 1, 0),
+        (lambda p: torch.optim.SGD(p, lr=0.1), 0, 0),
+    ],
+)
+def test_the_optimizers_state_is_measured(optimizer, numbers, scalars):
+    weights = IN * WIDE + WIDE + WIDE * OUT + OUT
+    (only,) = planned_layers(optimizer=optimizer).workload(pp.Plan("gpipe", 1, 1, 3, 4)).parameters
+    assert (only.elements, only.tensors) == (weights, 4)
+    assert only.optimizer_bytes == numbers * F * weights + scalars * F * 4
+
+
+def test_frozen_parameters_and_buffers_are_held_and_not_summed():
+    frozen = nn.Linear(IN, OUT).requires_grad_(False)
+    row = nn.Sequential(frozen, nn.BatchNorm1d(OUT))
+    (stage,) = (workload := planned_layers(row).workload(pp.Plan("gpipe", 1, 1, 3, 4))).stages
+    assert stage.frozen_bytes == (IN * OUT + OUT) * F + 2 * OUT * F + 8
+    assert workload.parameters[0].elements == 2 * OUT
+
+
+def test_a_tied_parameter_is_one_with_several_holders():
+    once = nn.Linear(IN, IN)
+    workload = planned_layers(nn.Sequential(once, nn.ReLU(), once)).workload(pp.Plan("gpipe", 3, 1, 3, 4))
+    assert [(group.stages, group.elements) for group in workload.parameters] == [((0, 2), IN * IN + IN)]
+
+
+def test_a_layer_that_needs_values_is_measured_with_values():
+    class Shifted(nn.Module):
+        def forward(self, x):
+            return x + float(x.sum())
+
+    assert planned_layers([Shifted, *LAYERS]).operations == [0, 2 * IN * WIDE, 0, 2 * WIDE * OUT]
+
+
+def test_a_stated_speed_gives_the_table_and_the_plan_file(tmp_path):
+    found = mlp(ranks=2)
+    told = json.loads(json.dumps(found.to_dict()))
+    assert told["plan"] == found.plan.plain() and told["best"][0]["step_s"] == found.step_s
+    assert repr(found).startswith("2 ranks, 12 rows a step\n") and f"; {found.why}" in repr(found)
+    found.save(tmp_path / "plan.json")
+    assert read_plan(tmp_path / "plan.json").plan == found.plan
+    assert found.picture().title.startswith(f"{found.plan.schedule}, D = {found.plan.depth}")
+
+
+def test_what_is_chosen_is_kept_and_less_memory_makes_another_plan():
+    assert mlp(ranks=2, schedule="chimera", depth=2, recompute=True).plan.schedule == "chimera"
+    assert mlp(ranks=2).plan.depth == 1
+    assert mlp(ranks=2, memory_limit=12_000).plan.depth == 2
+
+
+def test_stages_are_timed_where_no_speed_is_stated():
+    fixed = {"schedule": "gpipe", "depth": 2, "microbatches": 2}
+    found = pp.plan(LAYERS, STEP, loss=nn.functional.cross_entropy, ranks=2, **fixed)
+    assert found.plan == pp.Plan("gpipe", 2, 1, 6, 2) and found.to_dict()["found"]["costs"]
+
+
+def test_it_plans_inside_a_running_loop_too():
+    async def cell():
+        return mlp(ranks=2)
+
+    assert asyncio.run(cell()).plan.world_size == 2
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"ranks": 0}, "--ranks must be at least 1"),
+        ({"ranks": 2, "memory_limit": 10.0}, "no plan fits the memory"),
+        ({"ranks": 2, "costs": {"speed": 1}}, "--costs knows no 'speed'; known: flops, overhead, coding"),
+        ({"ranks": 2, "tries": 2}, "--tries 2 cannot run plans where --costs says what they cost"),
+        ({"ranks": 5}, "no schedule with a flush uses all ranks"),
+        ({"ranks": 2, "memory_limit": 10.0, "costs": None}, "no plan fits the memory"),
+    ],
+)
+def test_a_mistake_is_one_exception_with_a_remedy(settings, message):
+    with pytest.raises(pp.UsageError, match=message):
+        pp.plan(LAYERS, STEP, **{"costs": {"flops": 1e9}, **settings})
