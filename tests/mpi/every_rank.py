@@ -1,13 +1,22 @@
-"""How a test of the ranks' own begins: one transport, opened by all of them, and a limit on the whole."""
+"""How a test of the ranks' own begins: one transport, opened by all of them, and a limit on the whole.
+
+And what runs at which number of ranks: everything at one number for each MPI, a part of it at the others.
+"""
 
 import asyncio
 
+import pytest
 from mpi4py import MPI
 
 from transports import new_event_loop, open_transport
 
 SECONDS = 60
 WORLD = MPI.COMM_WORLD
+OPEN_MPI = MPI.get_vendor()[0] == "Open MPI"
+THOROUGH = WORLD.size == (4 if OPEN_MPI else 2)
+"""Whether this MPI runs every case at this number of ranks: Open MPI is started at no other, MPICH is fastest here."""
+LONG = "256_mib", "at_any_moment"
+"""Of clauses that take longest, what their names hold: they move most bytes, or cancel at every moment in turn."""
 
 
 def on_every_rank(work):
@@ -19,6 +28,22 @@ def on_every_rank(work):
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(main())
+
+
+def full_elsewhere(value, always):
+    """A parameter of every run where `always` holds for this MPI and number of ranks, else of --full and slices."""
+    return pytest.param(value, marks=() if always else pytest.mark.full)
+
+
+def sampled(clauses, way=0):
+    """Clauses as parameters: all of them at one number of ranks, at others one in three of the short ones.
+
+    Args:
+        way: another number for each way in which the clauses are kept, so that each way takes others.
+    """
+    short = [name for name in clauses if not any(word in name for word in LONG)]
+    taken = short[(WORLD.size + way) % 3 :: 3]  # 3, 4 and 8 ranks take all of them between them
+    return [full_elsewhere(name, THOROUGH or name in taken) for name in clauses]
 
 
 async def from_rank_0(transport, compute):

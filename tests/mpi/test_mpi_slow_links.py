@@ -9,11 +9,12 @@ from mpi4py import MPI
 from tests.conformance import cancelling, endings
 from tests.conformance.clauses import clauses_of, hold
 from tests.conformance.neighbours import left_of, meet, right_of, sending
+from tests.mpi.every_rank import LONG, full_elsewhere
 from transports import new_event_loop, open_transport
 from transports.emulation.delay_line import LATEST_S
 
 CLAUSES = {**clauses_of(cancelling), **clauses_of(endings)}
-SAMPLED = [pytest.param(name, marks=pytest.mark.full) if "at_any_moment" in name else name for name in CLAUSES]
+SAMPLED = [full_elsewhere(name, not any(word in name for word in LONG)) for name in CLAUSES]
 
 
 def run(clause, url):

@@ -21,13 +21,8 @@ async def rank(case):
         await transport.close()
 
 
-RANKS = MPI.COMM_WORLD.size
-EVERY = 17 if RANKS < 8 else 41
-"""Eight ranks take turns on a machine of two cores, so each case takes longest there; all of them run with --full."""
-
-
 @pytest.mark.mpi
-@pytest.mark.parametrize("case", sampled(every=EVERY, ranks=[RANKS]))
+@pytest.mark.parametrize("case", sampled(every=29, ranks=[MPI.COMM_WORLD.size]))
 def test_an_arrangement_gives_the_numbers_of_one_process_over_mpi(case):
     torch.set_num_threads(1)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:

@@ -11,6 +11,7 @@ from mpi4py import MPI
 from tests.conformance import addressed, cancelling
 from tests.conformance.clauses import EVERYWHERE, clauses_of, hold
 from tests.conformance.neighbours import LARGE, filled, same, sending
+from tests.mpi.every_rank import OPEN_MPI, full_elsewhere, sampled
 from transports import Block, SizeMismatch, TransportError, WireError, new_event_loop, open_transport
 from transports.mpi.node import cores_of
 from transports.mpi.transport import MpiTransport
@@ -18,25 +19,6 @@ from transports.mpi.transport import MpiTransport
 WORLD = MPI.COMM_WORLD
 EVERY_RANK = range(WORLD.size)
 WITHOUT_SHARED_MEMORY = [*clauses_of(addressed), *clauses_of(cancelling)]
-ALL_AT = 2, 4
-"""Ranks that keep every clause in every run, messages of 256 MiB too: two, and as many as both MPIs are tested at."""
-LONG = "256_mib", "at_any_moment"
-"""Of clauses that take longest, what their names hold: they move most bytes, or cancel at every moment in turn."""
-ALTERNATE_FROM = 8
-"""Ranks that take so long to open an end each, in turns on few cores, that a clause is kept there in one way of two."""
-
-
-def sampled(clauses, turn):
-    """Clauses as parameters; all of them run at every size with --full.
-
-    Args:
-        turn: 0 or 1, another one for each of the two ways in which a clause is kept.
-    """
-    left_out = [name for name in clauses if WORLD.size not in ALL_AT and any(word in name for word in LONG)]
-    if WORLD.size >= ALTERNATE_FROM:
-        shared = sorted(set(clauses) & set(WITHOUT_SHARED_MEMORY))
-        left_out += [name for at, name in enumerate(shared) if at % 2 != turn]
-    return [pytest.param(name, marks=pytest.mark.full) if name in left_out else name for name in clauses]
 
 
 def run(clause, opening=None):
@@ -50,9 +32,9 @@ def run(clause, opening=None):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("clause", sampled(EVERYWHERE, 0))
+@pytest.mark.parametrize("clause", sampled(EVERYWHERE))
 def test_clause(clause):
-    if clause == "a_much_larger_buffer_is_refused_with_both_numbers" and MPI.get_vendor()[0] == "Open MPI":
+    if clause == "a_much_larger_buffer_is_refused_with_both_numbers" and OPEN_MPI:
         pytest.skip("Open MPI 5.0.11 itself writes past the end of a buffer that a large message does not fit")
     run(EVERYWHERE[clause])
 
@@ -208,11 +190,12 @@ def test_what_mpi_cannot_reduce_is_named(block, op):
 
 
 @pytest.mark.mpi
-def test_ends_may_be_opened_and_closed_for_ever():
-    """MPI has some 2,000 communicators; an end that kept its own would use them up."""
+@pytest.mark.parametrize("times", [full_elsewhere(1000, OPEN_MPI or WORLD.size == 1)])
+def test_ends_may_be_opened_and_closed_for_ever(times):
+    """MPI has some 2,000 communicators; an end that kept its own would use them up. Each rank opens its ends alone."""
 
     async def main():
-        for _ in range(1000):
+        for _ in range(times):
             async with await MpiTransport.open(MPI.COMM_SELF) as end:
                 await end.native([0], 1).all_reduce(Block.of(np.ones(1)), "sum")
 

@@ -39,10 +39,15 @@ def _varied(number: int, case: Case) -> Case:
 
 
 def sampled(every: int, ranks: Container[int] = range(1, 17)) -> list:
-    """The cases of so many ranks as parameters: one in `every` runs always, the others with --full."""
+    """The cases of these numbers of ranks as parameters: one in `every` of the small always, the others with --full."""
     cases = [case for case in grid() if case.plan.world_size in ranks]
-    marks = [() if number % every == 0 else (pytest.mark.full,) for number in range(len(cases))]
+    marks = [() if at % every == 0 and is_small(case) else (pytest.mark.full,) for at, case in enumerate(cases)]
     return [pytest.param(case, id=name(case), marks=mark) for case, mark in zip(cases, marks, strict=True)]
+
+
+def is_small(case: Case) -> bool:
+    """Whether a step runs few forwards: eight stages and 34 microbatches take 30 times as long as two and four."""
+    return case.depth * case.plan.total_microbatches <= 64
 
 
 def name(case: Case) -> str:

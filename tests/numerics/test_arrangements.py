@@ -32,7 +32,7 @@ def together(case, world=local.world):
         return runner.run(main())
 
 
-SAMPLE = sampled(every=21)
+SAMPLE = sampled(every=14)
 
 
 @pytest.mark.parametrize("case", SAMPLE)
