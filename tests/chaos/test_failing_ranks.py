@@ -73,7 +73,7 @@ def test_survivors_name_the_dead_rank_its_stages_and_the_last_microbatch_heard_f
         pytest.param("openmpi", Fault.KILL, marks=pytest.mark.full),
     ],
 )
-def test_under_mpirun_somebody_names_the_rank_that_was_killed(launcher, fault):
+def test_under_mpirun_the_rank_that_was_killed_is_named_and_no_other(launcher, fault):
     done = suffer(launcher, fault)
     assert re.search(rf"\brank {RANK}\b", done.stderr), done.stderr
     assert not re.search(rf"\brank [^{RANK}]\b", done.stderr), done.stderr

@@ -53,7 +53,7 @@ def test_ctrl_c_reaches_every_rank_and_leaves_none(launcher, code, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGUSR1, marks=pytest.mark.full)])
-def test_ranks_whose_torchrun_is_gone_save_and_end(number, tmp_path):
+def test_ranks_save_and_end_once_their_torchrun_is_gone(number, tmp_path):
     ended, said = end("torchrun", tmp_path, lambda process: process.send_signal(number))
     assert ended == -number
     assert left(str(tmp_path), 20) == []

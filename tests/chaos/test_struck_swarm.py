@@ -75,7 +75,7 @@ def test_a_swarm_struck_at_random_moments_of_its_sums_changes_no_bit(seed):
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("name", STRIKES)
 @pytest.mark.parametrize("times", [7, 20, 45])
-def test_a_swarm_whose_trainer_is_struck_amid_backwards_changes_no_bit(times, name):
+def test_a_trainer_struck_amid_its_backwards_changes_no_bit(times, name):
     struck({"t0": f"returning:{times}:{name}"})
 
 

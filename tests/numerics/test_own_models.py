@@ -51,7 +51,7 @@ def test_a_stage_with_nothing_to_train_has_no_delay_without_a_flush(schedule, tm
             assert torch.equal(value, begun[name]) != value.requires_grad
 
 
-def test_the_state_of_a_model_whose_first_rank_trains_nothing_goes_on_where_it_was(tmp_path):
+def test_a_model_resumes_though_its_first_rank_trains_nothing(tmp_path):
     """The count of updates was read off rank 0's optimizer, which has made none."""
 
     async def at_once(trainer):
@@ -151,7 +151,7 @@ def test_a_tensor_of_another_shape_in_a_checkpoint_is_refused_by_name(tmp_path, 
 
 
 @pytest.mark.parametrize("updates", ["3", None, 1.5, True, -1, 10**400], ids=str)
-def test_a_count_of_updates_that_is_none_is_refused(tmp_path, updates):
+def test_an_impossible_count_of_updates_is_refused(tmp_path, updates):
     on_ranks(Rows("linear"), plan("gpipe", 1), lambda trainer: saved_in(tmp_path, trainer))
     (manifest,) = tmp_path.glob("*/manifest.json")
     told = json.loads(manifest.read_text())

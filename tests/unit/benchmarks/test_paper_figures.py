@@ -35,7 +35,7 @@ def test_a_small_gpt_2_is_the_closed_forms_too():
     assert (found["DAPPLE"].depth, found["DAPPLE"].microbatches) == (8, 8)
 
 
-def test_slower_links_cost_who_sums_more():
+def test_slower_links_cost_more_where_more_is_summed():
     slow, free = (list(lines(FIGURE_14, moved)) for moved in (0.25, math.inf))
     assert all(s.operations >= f.operations for s, f in zip(slow, free, strict=True))
     assert slow[0].operations > free[0].operations

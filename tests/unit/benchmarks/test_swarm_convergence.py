@@ -21,7 +21,7 @@ def lesson(**changed):
     return Lesson.of(Subject(**sizes | {"lease": 1.0, "rebalance": 0.0} | changed), text)
 
 
-def test_a_swarm_whose_peers_die_and_come_learns_what_one_process_learns():
+def test_a_swarm_learns_what_one_process_learns_while_peers_die_and_join():
     plain, heard = lesson(), []
     trained = together(plain, lambda *said: heard.append(said), replicas=2, every_s=0.8)
     one = alone(plain, lambda *_: None)

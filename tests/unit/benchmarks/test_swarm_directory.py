@@ -19,7 +19,7 @@ async def test_it_is_a_directory(clause):
     await EVERYWHERE[clause](party, party)
 
 
-async def test_who_lives_stays_and_who_died_goes_with_its_lease():
+async def test_a_live_member_stays_and_a_dead_one_is_removed_with_its_lease():
     both = ["dies", "lives"]
     clock = VirtualClock()
     directory, leases = DirectDirectory(clock), {}

@@ -29,7 +29,7 @@ def test_a_stall_is_the_longest_step_from_the_strike_on_less_an_ordinary_one():
     assert run.detected_s == pytest.approx(0.3), "the first to know tells"
 
 
-def test_a_wrong_bit_and_a_step_that_nobody_took_are_counted():
+def test_a_wrong_bit_and_a_step_that_no_peer_took_are_counted():
     wrong = lines([1.0, 1.5, 2.0, 2.5, 3.0, 3.5], struck=1.2)
     wrong[0] = (1.0, [*wrong[0][1][:3], "00" * 32])
     assert judged(FAULT, wrong).differing == 1

@@ -36,7 +36,7 @@ def test_no_step_after_the_death_is_an_endless_stall_and_no_death_is_no_result()
     assert not alive.struck and "0 of 1" in line("hivemind", [alive])
 
 
-def test_a_row_counts_runs_whose_survivors_came_apart_and_tells_the_struck_step_from_later_ones():
+def test_a_row_counts_runs_with_diverged_survivors_and_tells_the_struck_step_from_later_ones():
     runs = [Run("x", True, (150, 200), 0, 0.5), Run("x", True, (110,), 1, 30.0), Run("x", False, (), 0, 0.0)]
     told = line("x", runs)
     assert "130 (110 to 150)" in told and "200 (200 to 200)" in told

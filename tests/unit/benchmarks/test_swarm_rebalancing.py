@@ -50,7 +50,7 @@ def test_an_account_splits_what_was_done_by_the_hour():
 
 
 @pytest.mark.parametrize("policy", [arm.policy for arm in ARMS], ids=[arm.name for arm in ARMS])
-def test_where_nobody_comes_or_goes_all_is_done_that_can_be(policy):
+def test_without_joins_and_leaves_all_possible_work_is_done(policy):
     account = play(Trace(peers=12, last=12, hours=3.0, events=1e-9), 4, policy, seed=0)
     assert account.percent() == pytest.approx(100) and account.moves == 0
 

@@ -28,7 +28,7 @@ def test_directories_are_wanted_where_there_are_no_files(tmp_path: Path):
 
 
 @pytest.mark.parametrize("function", [check_file, check_directory])
-def test_who_may_not_write_is_told_so(function, tmp_path: Path, monkeypatch):
+def test_a_folder_without_permission_to_write_is_refused_with_the_reason(function, tmp_path: Path, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, wanted: False)
     with pytest.raises(UsageError, match="no right to"):
         function("--flag", tmp_path / "new")

@@ -117,7 +117,7 @@ def test_a_schedule_of_one_s_own_is_run_when_the_command_line_names_it_and_never
     assert recorded({**plain, "schedule": pairs}, pairs) == Candidate(Plan(pairs, 2, 1, 16, 2))
 
 
-def test_nobody_is_said_to_hold_a_stage_before_that_is_decided():
+def test_no_rank_is_said_to_hold_a_stage_before_that_is_decided():
     job = resolve(Config(), 4)
     seats = Seats(job)
     assert seats.stages_of(3) == []

@@ -63,6 +63,6 @@ def test_the_flag_takes_names_sizes_and_measured(words):
     check_sums(words)
 
 
-def test_what_is_none_is_refused_with_what_is():
+def test_an_unknown_name_is_refused_with_the_known_ones():
     with pytest.raises(UsageError, match=r"--all-reduce: unknown all-reduce algorithm 'fast'; known: auto.*measured"):
         check_sums("fast")

@@ -103,5 +103,5 @@ sys.exit(swarm.main(["coordinator"]))
     assert done.returncode == 0 and not {"torch", "mpi4py"} & {*done.stdout.split()}, done.stderr
 
 
-def test_a_coordinator_whose_terminal_is_closed_ends_in_order():
+def test_a_coordinator_ends_in_order_when_its_terminal_is_closed():
     assert closed_over(sys.executable, "-m", "apps.swarm", "coordinator") == 0

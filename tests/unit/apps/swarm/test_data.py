@@ -38,7 +38,7 @@ def test_a_step_trains_on_what_every_other_program_here_trains_on(path: Path):
 
 
 @pytest.mark.parametrize("which", [Microbatch(0, 4 + 11), Microbatch(0, -1), Microbatch(-1, 0), Microbatch(-1, 4)])
-def test_a_microbatch_that_is_none_is_refused(path: Path, which: Microbatch):
+def test_an_impossible_microbatch_is_refused(path: Path, which: Microbatch):
     with pytest.raises(ValueError, match=rf"step: {which.step}, index: {which.index}, microbatches: 4"):
         feed_of(read_text([path], "bytes"), 2, 8, 4, seed=3)(which)
 

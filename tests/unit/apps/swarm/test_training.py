@@ -8,7 +8,7 @@ from pipelined.errors import UsageError
 
 
 @pytest.mark.parametrize("delayed", [False, True])
-def test_updates_are_late_where_that_was_said_and_who_has_it_otherwise_is_refused(delayed):
+def test_updates_are_late_where_that_is_configured_and_another_setting_is_refused(delayed):
     told = Told(Subject(delayed_updates=delayed), vocabulary=256, text="")
     rules, others = (rules_of(each, training_of(each)) for each in (told, Told(Subject(), vocabulary=256, text="")))
     assert rules.delayed == delayed

@@ -66,7 +66,7 @@ def test_the_first_of_its_kind_is_late_at_last_and_never_stuck():
     assert late == pytest.approx(UNKNOWN_LEASES * LEASE_S, abs=2 * LOOK_S) and ended is None
 
 
-def test_who_was_stopped_itself_calls_nothing_late_for_that():
+def test_a_process_that_was_stopped_calls_nothing_late_for_that_time():
     late, ended = run_virtual(seen([0.01], stopped=100.0))
     assert late == pytest.approx(100.0 + LEASE_S, abs=3 * LOOK_S)
     assert ended == pytest.approx(100.0 + UNKNOWN_LEASES * LEASE_S, abs=3 * LOOK_S)

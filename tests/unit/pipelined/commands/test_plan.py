@@ -93,7 +93,7 @@ def test_what_cannot_be_is_refused_in_one_line(flags, message, capsys):
     assert out == "" and message in err.splitlines()[-1]
 
 
-def test_a_flag_that_nobody_knows_is_refused(capsys):
+def test_an_unknown_flag_is_refused(capsys):
     with pytest.raises(SystemExit) as caught:
         main([*STATED, "--no-such-flag"])
     assert caught.value.code == 2

@@ -20,7 +20,7 @@ def output(capsys, *arguments):
     return captured.out
 
 
-def test_who_interrupts_it_gets_a_code_and_no_traceback(capsys, monkeypatch):
+def test_an_interrupt_ends_it_with_a_code_and_no_traceback(capsys, monkeypatch):
     def interrupted(*of, **settings):
         raise KeyboardInterrupt
 

@@ -20,7 +20,7 @@ from transports.local import world
         ([(8, {"ring": 2.0, "shared": 1.0}), (8, {"ring": 3.0})], "ring"),
     ],
 )
-def test_each_size_gets_what_is_fastest_on_all_who_sum_it(trials, words):
+def test_each_size_gets_what_is_fastest_on_all_ranks_that_sum_it(trials, words):
     assert decided(trials) == words
 
 

@@ -58,7 +58,7 @@ def test_a_failure_is_told_once_with_where_it_happened_and_why(capsys):
     assert said.endswith("sum goes uncoded: stage=1\n") and "last events:" in said
 
 
-def test_a_lost_rank_is_named_with_its_stages_and_its_last_message_by_who_waits_for_it(capsys):
+def test_a_rank_that_waits_for_a_lost_one_names_it_its_stages_and_its_last_message(capsys):
     async def die(transport):
         await transport.send(0, ("gradient", 4, 0, 1, 2))
         kill(transport)

@@ -56,7 +56,7 @@ def test_a_terminal_that_is_closed_has_asked_and_is_written_to_no_more():
     assert closed_over(sys.executable, "-c", IN_A_TERMINAL) == 0
 
 
-def test_who_was_started_not_to_hear_of_its_terminal_is_not_asked():
+def test_a_process_started_to_ignore_hangups_is_not_asked_to_stop():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert signal.SIGHUP not in asking()

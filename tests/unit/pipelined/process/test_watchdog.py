@@ -52,7 +52,7 @@ def test_the_first_to_die_is_named_with_its_stages_and_no_other(victims):
     assert told(*victims) == f"rank {first} (stages {first}) died without a word; the launcher ends the job\n"
 
 
-def test_who_says_goodbye_is_not_spoken_of():
+def test_a_rank_that_says_goodbye_is_not_reported():
     assert told() == ""
 
 

@@ -9,7 +9,7 @@ from pipelined.programs.step_totals import StepTotals
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=12), st.integers(1, 5))
-def test_norm_and_loss_do_not_depend_on_who_wrote_which_entry(values, ranks):
+def test_norm_and_loss_do_not_depend_on_which_rank_wrote_an_entry(values, ranks):
     names = [f"p{i}" for i in range(len(values))]
     totals = StepTotals(names, len(values))
     squares, losses = dict(zip(names, values, strict=True)), dict(enumerate(values))

@@ -134,7 +134,7 @@ def test_a_longer_segment_walks_the_table_again_and_a_shorter_one_leaves_out_the
         ("updates every 1 delay 0\n0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", "version 1 is not made yet, the newest is 0"),
     ],
 )
-def test_a_table_without_a_flush_that_is_none_is_refused(table, text, fact):
+def test_a_faulty_table_without_a_flush_is_refused(table, text, fact):
     with pytest.raises(ScheduleError, match=fact):
         check(read_back(table(text)))
 
@@ -226,7 +226,7 @@ def test_a_table_that_cannot_be_read_names_the_place(table, text, fact):
     assert path in str(caught.value)
 
 
-def test_a_file_that_is_none_is_refused(tmp_path):
+def test_a_file_that_is_no_table_is_refused(tmp_path):
     (tmp_path / "noise.csv").write_bytes(bytes(range(256)))
     for name in ("gone.csv", "noise.csv", ""):
         with pytest.raises(ScheduleError, match="cannot read the table"):

@@ -31,7 +31,7 @@ def test_two_on_one_core_take_turns():
     assert ends(1, [(0, 2), (1, 1)]) == [3, 3]
 
 
-def test_who_is_left_goes_on_at_full_speed():
+def test_the_work_that_is_left_goes_on_at_full_speed():
     assert ends(1, [(0, 1), (0, 3)]) == [2, 4]
 
 
@@ -40,7 +40,7 @@ def test_three_on_two_cores_go_at_two_thirds():
 
 
 @pytest.mark.parametrize("number", [0, 3])
-def test_nobody_waits_where_there_are_cores_enough(number):
+def test_no_work_waits_where_there_are_cores_enough(number):
     assert ends(number, [(0, 2), (1, 5), (1, 1)]) == [2, 6, 2]
 
 

@@ -89,7 +89,7 @@ def test_the_last_step_is_evaluated_and_then_nothing_is_waited_for():
     assert seen(at(5, evaluated=5))["waits_for"] == ""
 
 
-def test_a_stage_whose_last_peer_drains_is_served():
+def test_a_stage_is_served_while_its_last_peer_drains():
     peers = {
         PEERS + "a": Peer("a", "nowhere", 1, 0, Phase.SERVING, "m"),
         PEERS + "b": Peer("b", "nowhere", 2, 1, Phase.DRAINING, "m"),

@@ -34,7 +34,7 @@ def test_a_segment_ends_so_many_steps_behind_the_one_that_was_asked_to_stop(step
 
 
 @pytest.mark.parametrize("stop, enters", [(False, True), (True, False)])
-async def test_who_asks_too_early_is_answered_when_it_is_known(stop, enters):
+async def test_a_question_asked_too_early_is_answered_when_the_answer_is_known(stop, enters):
     admission = StepAdmission(10, ahead=2)
     asking = [asyncio.create_task(admission.enters(2)) for _ in range(2)]
     await asyncio.sleep(0)
