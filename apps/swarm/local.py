@@ -18,16 +18,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from apps.swarm.config import ChildFailed
+from apps.swarm.config import ChildFailed, read_goal
 from apps.swarm.families import cut_of
 from apps.swarm.flags import Local
 from apps.swarm.metrics import STEP
-from apps.swarm.status.command import statuses
+from apps.swarm.status.command import EVERY_S
 from apps.swarm.status.table import table
 from pipelined.aio.nursery import Nursery
 from pipelined.process.exit import USAGE
 from pipelined.process.stop_request import until_stop_request
 from pipelined.swarm.joining import connected, endpoint_at
+from pipelined.swarm.status_reader import StatusReader
 
 Child = asyncio.subprocess.Process
 Say = Callable[[str], None]
@@ -202,7 +203,7 @@ async def _watch(address: str, everyone: Sequence[Child], peers: int, say: Say) 
         if live is not None:
             with live:
                 async with connected(address) as (endpoint, directory):
-                    async for seen in statuses(endpoint, directory):
+                    async for seen in StatusReader(endpoint, directory, read_goal).repeat(EVERY_S):
                         live.update(table(seen))
 
 

@@ -56,7 +56,7 @@ class Event:
         facts = " ".join(f"{name}={_rendered(value)}" for name, value in self.facts.items())
         return f"{self.kind}: {facts}" if facts else self.kind
 
-    def told(self) -> dict[str, Fact | Mapping[str, Fact]]:
+    def plain(self) -> dict[str, Fact | Mapping[str, Fact]]:
         """The event as plain objects for JSON and msgpack."""
         level = logging.getLevelName(self.level).lower()
         return {"at": self.at, "level": level, "kind": self.kind, "facts": dict(self.facts)}
@@ -117,18 +117,18 @@ def _record(level: int, kind: str, facts: Mapping[str, object]) -> None:
     _logger.log(level, "%s", event)
 
 
-def read(told: object) -> Event | None:
-    """Parse and sanitise an event that another process sent (`Event.told`); None if it is not an event."""
-    if type(told) is not dict:
+def read(plain: object) -> Event | None:
+    """Parse and sanitise an event that another process sent (`Event.plain`); None if it is not an event."""
+    if type(plain) is not dict:
         return None
-    at, kind, facts = told.get("at"), told.get("kind"), told.get("facts")
+    at, kind, facts = plain.get("at"), plain.get("kind"), plain.get("facts")
     if type(kind) is not str or type(facts) is not dict:
         return None
     if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < LATEST:
         return None
-    level = logging.WARNING if told.get("level") == "warning" else logging.INFO
-    plain = {shown(name): _plain(value) for name, value in list(facts.items())[:MOST_FACTS]}
-    return Event(float(at), level, shown(kind), plain)
+    level = logging.WARNING if plain.get("level") == "warning" else logging.INFO
+    facts_shown = {shown(name): _plain(value) for name, value in list(facts.items())[:MOST_FACTS]}
+    return Event(float(at), level, shown(kind), facts_shown)
 
 
 def line(event: Event, by: str) -> str:

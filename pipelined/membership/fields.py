@@ -100,10 +100,6 @@ def raw(size: int) -> Plain:
 
 FLAG = Plain("true or false", lambda told: type(told) is bool)
 ANY = Plain("any value, checked by its reader", lambda told: True)
-FACTS = Plain(
-    "values by name, checked by their reader",
-    lambda told: type(told) is dict and all(type(name) is str for name in told),
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Requests between members, and their replies: one frozen dataclass each, packed and parsed here alone.
 
-    class Ping(MemberRequest[Pong]):               the reply's class stands in the brackets
-        topic, sender, receiver = "ping", MemberRole.TRAINER, MemberRole.PEER
+    class Echo(MemberRequest[EchoReply]):          the reply's class stands in the brackets
+        topic, sender, receiver = "echo", MemberRole.TRAINER, MemberRole.PEER
         number: Annotated[int, whole()]            see `pipelined.membership.fields`
 
 On the wire a request is the list [VERSION, incarnation of the receiver, *fields], and a reply is the list of its
@@ -10,19 +10,19 @@ another version is rejected with both numbers.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar, get_args
 
-from pipelined.membership.fields import FACTS, FieldList, Malformed, form_of, whole
+from pipelined.membership.fields import FieldList, Malformed, form_of, whole
 from pipelined.membership.reasons import Reason
 from transports import Block
 from transports.rpc import Endpoint, Party, Rejected, Request, Response
 
-VERSION = 2
-"""Of the requests and replies of all members. Version 1 sent fields by name."""
+VERSION = 3
+"""Of the requests and replies of all members. Version 1 sent fields by name; version 2 probed by `status`."""
 
 
 class MemberRole(Enum):
@@ -189,24 +189,7 @@ class Done(MemberReply):
 
 
 @dataclass(frozen=True, slots=True)
-class StatusReply(MemberReply):
-    """The state of a process.
+class Ping(MemberRequest[Done]):
+    """Reply at once, beside all other work: the reply shows that this process runs and can be reached."""
 
-    Args:
-        facts: by name; `status --json` shows them.
-    """
-
-    facts: Annotated[Mapping[str, Any], FACTS]
-
-
-@dataclass(frozen=True, slots=True)
-class Status(MemberRequest[StatusReply]):
-    """Report the state of this process. It is answered at once, so it is also the probe of a member.
-
-    Args:
-        events: whether the reply includes the last events.
-    """
-
-    topic, sender, receiver = "status", MemberRole.ANY, MemberRole.ANY
-
-    events: bool = False
+    topic, sender, receiver = "ping", MemberRole.ANY, MemberRole.PEER

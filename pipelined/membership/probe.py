@@ -13,7 +13,7 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import Nursery, beside
 from pipelined.aio.timeouts import with_timeout
 from pipelined.membership.client import PeerClient
-from pipelined.membership.messages import Status
+from pipelined.membership.messages import Ping
 from pipelined.membership.records import Peer
 from pipelined.membership.view import NoLongerValid
 from transports.rpc import Rejected
@@ -51,7 +51,7 @@ class Probe:
         """Whether a member replies in time; also True if the process has left the swarm."""
         with suppress(Rejected):  # a rejection is a reply, too
             try:
-                await with_timeout(self.clock, self.patience_s, self.client.request_until_reply(peer, Status()))
+                await with_timeout(self.clock, self.patience_s, self.client.request_until_reply(peer, Ping()))
             except TimeoutError:
                 return False
         return True

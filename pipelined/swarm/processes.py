@@ -7,7 +7,7 @@ from pipelined.aio.nursery import Nursery, beside
 from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.registration import registered
 from pipelined.membership.client import Node
-from pipelined.membership.messages import Status, StatusReply, serve
+from pipelined.membership.messages import serve
 from pipelined.membership.records import TRAINERS, TrainerRecord
 from pipelined.membership.view import RETRY_S
 from pipelined.swarm.committed_steps import CommittedSteps
@@ -17,7 +17,7 @@ from pipelined.swarm.leader.leader import Leader
 from pipelined.swarm.leader.rebalance import Moves, moves
 from pipelined.swarm.leader.recovery import Rollback
 from pipelined.swarm.peer.peer import Build, StagePeer
-from pipelined.swarm.peer.service import events_asked_for
+from pipelined.swarm.protocol.status import Status, StatusReply, traffic_of
 from pipelined.swarm.protocol.work import GetStage, GetWork
 from pipelined.swarm.records import Commit
 from pipelined.swarm.trainer.trainer import Data, SwarmTrainer
@@ -111,11 +111,8 @@ class TrainerProcess:
         return head is not None and due(head, self.view.evaluated, self.rules, self._steps)
 
     async def _status(self, request: Status, sender: Party) -> StatusReply:
-        left, unscored = self.leader.left, self.leader.unscored
-        leading = {"leads": left is not None, "left": left, "unscored": unscored, **self.leader.progress}
-        unheard = {"rejected": dict(self._endpoint.invalid_input), "refused": dict(self._endpoint.rejected_requests)}
-        told = {**self.trainer.status(), **leading, **unheard, "cut_off": self.view.cut_off}
-        return StatusReply({**told, **events_asked_for(request)})
+        report, traffic = self.trainer.report(self.leader.report), traffic_of(self._endpoint)
+        return StatusReply(self.view.cut_off, traffic, trainer=report, events=request.recent_events)
 
     async def _over(self) -> None:
         await self.view.wait_for_model(self.rules.digest)

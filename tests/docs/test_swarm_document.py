@@ -1,18 +1,17 @@
 """docs/command-line.md has every flag of the swarm with its default; the commands of docs/swarm.md are understood."""
 
 import re
-from dataclasses import fields
 
 import pytest
 
 from apps.swarm.__main__ import parse
 from apps.swarm.status.prometheus import metrics
 from apps.swarm.status.table import COLUMNS
-from pipelined.swarm.status import SwarmStatus
 from tests.docs.command_line import SHARED, SWARM, flags_of_class
 from tests.docs.test_command_line_document import names, part, rows
 from tests.docs.test_documents import commands_with
 from tests.launching import ROOT
+from tests.unit.apps.swarm.status.samples import status
 from tests.unit.apps.swarm.status.test_prometheus import WHOLE
 
 
@@ -30,7 +29,7 @@ def test_every_flag_of_a_command_is_there(command):
 def test_all_that_status_tells_is_there():
     text = part("### What status tells")
     told = {name for row, _ in rows(text) for name in row.split("`, `")}
-    assert told == {*(field.name for field in fields(SwarmStatus)), "past_s"}
+    assert told == {*status().plain()}
 
 
 def test_every_metric_is_there_with_its_type():

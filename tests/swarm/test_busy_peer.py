@@ -34,7 +34,7 @@ async def test_a_busy_peer_is_not_banned(peers):
     left = refuse(swarm.endpoints["p0"], 5)
     swarm.trainer("t0", steps=3)
     await swarm.finish(within=20.0)
-    told = swarm.trainers["t0"].trainer.status()
+    report = swarm.trainers["t0"].trainer.report(None)
     await swarm.close()
-    assert left == [0] and not told["banned"]
-    assert set(told["answers"]) == {f"p{at}" for at in range(peers)}
+    assert left == [0] and not report.banned
+    assert set(report.answers) == {f"p{at}" for at in range(peers)}

@@ -20,12 +20,13 @@ from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.registration import registered
 from pipelined.membership.client import Node
-from pipelined.membership.messages import VERSION, Status, send
+from pipelined.membership.messages import VERSION, send
 from pipelined.membership.reasons import Reason
 from pipelined.membership.records import TRAINERS, TrainerRecord
 from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.protocol.requests import REQUESTS
+from pipelined.swarm.protocol.status import Status
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.over_tcp import end_in_order
 from tests.swarm.virtual_swarm import VirtualSwarm
@@ -192,7 +193,7 @@ async def troubled(seed, codec):
     }
     assert expected <= hostile.refused
     statuses = [await send(swarm.watcher, f"virtual://{name}", Status()) for name in swarm.peers]
-    told = [status.facts["refused"] for status in statuses]
+    told = [status.traffic.refused for status in statuses]
     assert all(each["malformed"] and each["stranger"] and sum(each.values()) > 50 for each in told), told
     assert not any(each.failed.done() for each in swarm.endpoints.values()), "a handler failed"
     await swarm.close()

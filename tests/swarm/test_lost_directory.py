@@ -5,9 +5,10 @@ import asyncio
 import pytest
 
 from apps.swarm.config import read_goal
-from pipelined.membership.messages import Status, send
+from pipelined.membership.messages import send
+from pipelined.swarm.protocol.status import Status
 from pipelined.swarm.records import members_of
-from pipelined.swarm.status import StatusReader
+from pipelined.swarm.status_reader import StatusReader
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 pytestmark = pytest.mark.virtual
@@ -16,8 +17,8 @@ HOUR_S = 3600.0
 
 
 async def status(swarm, name):
-    """What a party says of itself, asked by the watcher."""
-    return (await send(swarm.watcher, f"virtual://{name}", Status())).facts
+    """The status of a process, as the watcher receives it."""
+    return await send(swarm.watcher, f"virtual://{name}", Status())
 
 
 def passes(swarm):
@@ -36,12 +37,12 @@ async def test_while_the_directory_is_dead_peers_compute_and_no_step_is_taken():
     await asyncio.sleep(3.0)
     assert passes(swarm) == before + 40 * 3, "the step under way was not computed to its end"
     assert {each.peer.replica.step for each in swarm.peers.values()} == {1}, "a step was taken without the directory"
-    assert all([(await status(swarm, name))["cut_off"] for name in ("p0", "p3", "t0")])
+    assert all([(await status(swarm, name)).cut_off for name in ("p0", "p3", "t0")])
     swarm.start_directory()
     await swarm.finish(within=20)
     assert [head.step for head in swarm.heads] == [0, 1, 2, 3]
     assert len(swarm.summed[swarm.heads[2].round][0]) == 2, "who was counted before did not take part"
-    assert not any([(await status(swarm, f"p{at}"))["cut_off"] for at in range(4)])
+    assert not any([(await status(swarm, f"p{at}")).cut_off for at in range(4)])
     await swarm.close()
 
 
@@ -54,7 +55,7 @@ async def test_a_peer_cut_off_from_the_directory_says_so_and_takes_no_step_while
     swarm.network.cut("p0", "directory")
     await swarm.until(lambda: swarm.heads[-1].step >= 8)
     alone = swarm.peers["p0"].peer.replica.step
-    assert (await status(swarm, "p0"))["cut_off"] and not (await status(swarm, "p1"))["cut_off"]
+    assert (await status(swarm, "p0")).cut_off and not (await status(swarm, "p1")).cut_off
     assert alone < swarm.heads[-1].step and swarm.heads[-1].members == [members_of(["p1"])]
     swarm.network.heal("p0", "directory")
     await swarm.finish(within=20)

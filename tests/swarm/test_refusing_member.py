@@ -11,7 +11,7 @@ from pipelined.swarm.leader.connectivity import MOST_FAILED
 from pipelined.swarm.peer.all_reduce import AllReduce
 from pipelined.swarm.peer.rounds import RoundService
 from pipelined.swarm.records import members_of
-from pipelined.swarm.status import StatusReader
+from pipelined.swarm.status_reader import StatusReader
 from tests.swarm.virtual_swarm import VirtualSwarm
 from transports.rpc import Rejected
 

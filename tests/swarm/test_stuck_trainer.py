@@ -15,7 +15,7 @@ async def story():
     for stage in range(2):
         swarm.peer(f"p{stage}", stage)
     swarm.trainer("t0", STEPS, slots=2)
-    await swarm.until(lambda: swarm.trainers["t0"].leader.left is not None)
+    await swarm.until(lambda: swarm.trainers["t0"].leader.report is not None)
     swarm.network.cut("t1", "p1")
     swarm.trainer("t1", STEPS, slots=2)
     for step in range(1, STEPS + 1):

@@ -164,7 +164,7 @@ class VirtualSwarm(VirtualParties):
             name: p.peer.replica and (p.peer.replica.index, p.peer.replica.step, p.peer.replica.counted)
             for name, p in self.peers.items()
         }
-        left = {name: t.leader.left for name, t in self.trainers.items()}
+        left = {name: t.leader.report and t.leader.report.left for name, t in self.trainers.items()}
         heads = {name: t.view.head and t.view.head.step for name, t in self.trainers.items()}
         return f"peers (stage, step, counted): {held}; steps: {heads}; left: {left}"
 

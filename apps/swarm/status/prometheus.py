@@ -11,7 +11,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from pipelined.membership.view import WORKING
-from pipelined.swarm.status import Report
+
+Values = Mapping[tuple[str, ...], Any]
+"""By the values of the labels."""
 
 
 class Number(NamedTuple):
@@ -61,7 +63,7 @@ STAGE_PEERS = Number("", "stage_peers", "Peers that serve the stage.")
 WEB_REJECTED = Number("web_rejected", "web_rejected", "Requests that the status page turned away.", True)
 
 
-def metrics(look: Report) -> str:
+def metrics(look: Mapping[str, Any]) -> str:
     """The look in Prometheus's text format, a help text and a type for each metric."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Look(look))
@@ -69,7 +71,7 @@ def metrics(look: Report) -> str:
 
 
 class _Look:
-    def __init__(self, look: Report):
+    def __init__(self, look: Mapping[str, Any]):
         self._look = look
 
     def collect(self) -> Iterator[Metric]:
@@ -77,30 +79,34 @@ class _Look:
         for each in OF_SWARM:
             if look.get(each.key) is not None:
                 yield _family("swarm", each, {(): look})
-        serving = {(str(stage["stage"]),): {"": sum(stage[phase] for phase in WORKING)} for stage in look["summary"]}
+        serving: Values = {
+            (str(stage["stage"]),): {"": sum(stage[phase] for phase in WORKING)} for stage in look["summary"]
+        }
         yield _family("swarm", STAGE_PEERS, serving, "stage")
-        of_peers = {(peer["name"], str(peer["stage"])): peer for peer in peers}
+        of_peers: Values = {(peer["name"], str(peer["stage"])): peer for peer in peers}
         yield from (_family("swarm_peer", each, of_peers, "peer", "stage") for each in OF_PEER)
-        of_trainers = {(each["name"],): {**each, "banned": _count(each.get("banned"))} for each in look["trainers"]}
+        of_trainers: Values = {
+            (each["name"],): {**each, "banned": _count(each.get("banned"))} for each in look["trainers"]
+        }
         yield from (_family("swarm_trainer", each, of_trainers, "trainer") for each in OF_TRAINER)
         for each in BY_REASON:
-            told = {(peer["name"],): peer.get(each.key) for peer in peers}
-            yield _family("swarm_peer", each, _by_reason(each.key, told), "peer", "reason")
+            counts: Values = {(peer["name"],): peer.get(each.key) for peer in peers}
+            yield _family("swarm_peer", each, _by_reason(each.key, counts), "peer", "reason")
         rejected = _by_reason(WEB_REJECTED.key, {(): look.get(WEB_REJECTED.key)})
         yield _family("swarm", WEB_REJECTED, rejected, "reason")
 
 
-def _family(prefix: str, number: Number, told: Mapping[tuple[str, ...], Mapping[str, Any]], *labels: str) -> Metric:
+def _family(prefix: str, number: Number, values: Values, *labels: str) -> Metric:
     """One metric with its values.
 
     Args:
-        told: by the values of its labels, where the number is found.
+        values: where the number is found.
     """
     kind = CounterMetricFamily if number.counts else GaugeMetricFamily
     family = kind(f"{prefix}_{number.name}", number.text, labels=labels)
-    for values, each in told.items():
+    for of_labels, each in values.items():
         if isinstance(value := each.get(number.key), int | float):
-            family.add_metric(values, value)
+            family.add_metric(of_labels, value)
     return family
 
 
@@ -108,7 +114,7 @@ def _count(entries: Any) -> int | None:
     return len(entries) if isinstance(entries, dict) else None
 
 
-def _by_reason(key: str, told: Mapping[tuple[str, ...], Any]) -> dict[tuple[str, ...], Mapping[str, Any]]:
+def _by_reason(key: str, values: Values) -> Values:
     """Counts by reason, each under the labels of the process that counts and the reason."""
-    counts = [(labels, each) for labels, each in told.items() if isinstance(each, dict)]
+    counts = [(labels, each) for labels, each in values.items() if isinstance(each, dict)]
     return {(*labels, str(reason)): {key: count} for labels, each in counts for reason, count in each.items()}

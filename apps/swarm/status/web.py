@@ -7,22 +7,23 @@ requests at once, and counts those that it rejects.
 import html
 import json
 import math
-import socket
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
 from ipaddress import ip_address
 from threading import BoundedSemaphore, Thread
 from types import TracebackType
+from typing import Any
 from urllib.parse import urlsplit
 
 from rich.console import Console
 
 from apps.swarm.status.prometheus import metrics
 from apps.swarm.status.table import table
-from pipelined.swarm.status import Report
+from pipelined.swarm.status import SwarmStatus
 
 PAGE = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>swarm</title>
 <style>body{{font:14px/1.4 monospace;margin:2em}}</style><pre>{}</pre>"""
@@ -31,6 +32,8 @@ MOST_CALLERS = 16
 """The most connections at once. Each has a thread, even while it is silent."""
 
 
+KINDS = {"/": "text/html", "/status.json": "application/json", "/metrics": "text/plain"}
+"""The pages, with the type of each."""
 REMEDIES = {
     HTTPStatus.MISDIRECTED_REQUEST: "the Host header names another machine; open http://127.0.0.1:PORT/, "
     "from elsewhere by way of: ssh -L PORT:127.0.0.1:PORT MACHINE"
@@ -51,7 +54,7 @@ class Web:
     """
 
     def __init__(self, port: int):
-        self.last: Report | None = None
+        self.last: SwarmStatus | None = None
         self.rejected = Counter[str]()
         self._server = _Server(port, _answering(lambda: self.last, self.rejected), self.rejected)
         self.address = f"http://127.0.0.1:{self._server.server_port}/"
@@ -76,20 +79,20 @@ class _Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), answering)
         self._room, self._rejected = BoundedSemaphore(MOST_CALLERS), rejected
 
-    def process_request(self, request: socket.socket, caller: tuple[str, int]) -> None:
+    def process_request(self, request: Any, caller: Any) -> None:
         if self._room.acquire(blocking=False):
             super().process_request(request, caller)
         else:
             self._rejected["too many callers"] += 1
             self.shutdown_request(request)
 
-    def process_request_thread(self, request: socket.socket, caller: tuple[str, int]) -> None:
+    def process_request_thread(self, request: Any, caller: Any) -> None:
         try:
             super().process_request_thread(request, caller)
         finally:
             self._room.release()
 
-    def handle_error(self, request: socket.socket, caller: tuple[str, int]) -> None:
+    def handle_error(self, request: Any, caller: Any) -> None:
         """Count a connection that the browser closed early; report anything else as an error of this program."""
         if isinstance(sys.exception(), OSError):
             self._rejected["hung up"] += 1
@@ -97,23 +100,19 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, caller)
 
 
-def _answering(last: Callable[[], Report | None], rejected: Counter[str]) -> type[BaseHTTPRequestHandler]:
+def _answering(last: Callable[[], SwarmStatus | None], rejected: Counter[str]) -> type[BaseHTTPRequestHandler]:
     class Answering(BaseHTTPRequestHandler):
         timeout = 5  # seconds after which a silent connection is closed
 
         def do_GET(self) -> None:
             if not all(map(is_this_machine, self.headers.get_all("Host", []))):
                 return self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
-            known = {
-                "/": ("text/html", page),
-                "/status.json": ("application/json", as_json),
-                "/metrics": ("text/plain", metrics),
-            }
-            look = last()
-            if self.path not in known or look is None:
-                return self.send_error(404 if self.path not in known else 503)
-            kind, render = known[self.path]
-            body = render(look | {"web_rejected": dict(rejected)}).encode()
+            kind, status = KINDS.get(self.path), last()
+            if kind is None or status is None:
+                return self.send_error(404 if kind is None else 503)
+            plain = status.plain() | {"web_rejected": dict(rejected)}
+            render = metrics if self.path == "/metrics" else as_json
+            body = (page(status) if self.path == "/" else render(plain)).encode()
             self.send_response(200)
             self.send_header("Content-Type", f"{kind}; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
@@ -123,7 +122,7 @@ def _answering(last: Callable[[], Report | None], rejected: Counter[str]) -> typ
         def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
             """Count the error under the name of its status; nothing of the request becomes a name."""
             rejected[HTTPStatus(code).phrase] += 1
-            super().send_error(code, explain=REMEDIES.get(code))
+            super().send_error(code, explain=REMEDIES.get(HTTPStatus(code)))
 
         def log_error(self, *args: object) -> None:
             """Count a connection without a request in time; `send_error` has counted other errors."""
@@ -149,29 +148,21 @@ def is_this_machine(host: str) -> bool:
         return False
 
 
-def page(look: Report) -> str:
-    """The look as a page that reloads itself."""
-    console = Console(width=140, record=True, file=_Nowhere())
-    console.print(table(look))
+def page(status: SwarmStatus) -> str:
+    """The status as a page that reloads itself."""
+    console = Console(width=140, record=True, file=StringIO())
+    console.print(table(status))
     return PAGE.format(html.escape(console.export_text()))
 
 
-def as_json(look: Report) -> str:
-    """The look as one JSON object; NaN and infinities are null."""
-    return json.dumps(_plain(look))
+def as_json(plain: Mapping[str, Any]) -> str:
+    """A status as one JSON object; NaN and infinities are null."""
+    return json.dumps(_plain(plain))
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_plain(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-class _Nowhere:
-    def write(self, text: str) -> int:
-        return len(text)
-
-    def flush(self) -> None:
-        """Nothing to do."""

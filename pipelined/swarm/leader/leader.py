@@ -11,7 +11,6 @@ import asyncio
 import math
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from pipelined.aio.events import emit, warn
 from pipelined.aio.notifier import Notifier
@@ -34,6 +33,7 @@ from pipelined.swarm.leader.recovery import EmergencyReassignment, Rollback
 from pipelined.swarm.leader.term import LeadershipLost, Term
 from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.placement import StageAssigner
+from pipelined.swarm.protocol.status import LeaderReport, cut
 from pipelined.swarm.protocol.work import AssignedStage, GetStage, GetWork, WorkItem
 from pipelined.swarm.records import HEAD, LOST, Commit, LostStages
 from pipelined.swarm.view import SwarmView
@@ -81,21 +81,17 @@ class Leader:
         )
 
     @property
-    def left(self) -> int | None:
-        """Microbatches that the current step still lacks; None while another trainer leads."""
-        return self._assignments.left
-
-    @property
-    def progress(self) -> dict[str, Any]:
-        """Progress of the current step, for status; empty while another trainer leads."""
-        commits = self._commits
-        progress = {"step_phase": commits.phase, "attempt": commits.attempts, "last_failure": commits.last_failure}
-        return progress if self._assignments.open else {}
-
-    @property
     def unscored(self) -> int | None:
         """Microbatches of validation data without a score; None while another trainer leads."""
         return self._assignments.unscored
+
+    @property
+    def report(self) -> LeaderReport | None:
+        """What this leader does, for status; None while another trainer leads."""
+        commits, left, unscored = self._commits, self._assignments.left, self._assignments.unscored
+        if left is None or unscored is None:
+            return None
+        return LeaderReport(left, unscored, commits.phase, commits.attempts, cut(commits.last_failure))
 
     async def run(self, registration: Registration) -> None:
         """Lead whenever no other trainer leads, until cancelled.

@@ -15,7 +15,6 @@ from pipelined.aio.nursery import Nursery
 from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.registration import Registration, registered
 from pipelined.membership.client import Node, PeerClient
-from pipelined.membership.messages import Status
 from pipelined.membership.probe import Probe
 from pipelined.membership.records import PEERS, Phase
 from pipelined.membership.view import RETRY_S, NoLongerValid
@@ -28,6 +27,7 @@ from pipelined.swarm.peer.replica import Replica, catch_up, split_by_last_step
 from pipelined.swarm.peer.service import PeerService
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.placement import StageRequest
+from pipelined.swarm.protocol.status import Status
 from pipelined.swarm.records import Commit
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.delayed import with_delayed_updates
@@ -214,7 +214,8 @@ class StagePeer:
         for other in (peer for peer in others if peer.name not in {self.name, *head.moves}):
             with suppress(NoLongerValid, Rejected):
                 status = await self._client.request(other, Status(), limit=self._rules.lease_s)
-                if head.had_member(other.name, index) or status.facts.get("step") == head.step:
+                stage = status.peer.stage if status.peer else None
+                if head.had_member(other.name, index) or (stage is not None and stage.step == head.step):
                     return True
         return False
 

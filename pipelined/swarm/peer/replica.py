@@ -20,6 +20,7 @@ from pipelined.swarm.peer.handover import Handover
 from pipelined.swarm.peer.passes import Passes
 from pipelined.swarm.peer.rounds import RoundService
 from pipelined.swarm.peer.stage_state import StageState
+from pipelined.swarm.protocol.status import StageReport
 from pipelined.swarm.records import Commit
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.view import SwarmView
@@ -60,6 +61,11 @@ class Replica:
     def counted(self) -> Set[int]:
         """The microbatches of the current step in this peer's sum."""
         return self._state.ledger.losses.keys()
+
+    def report(self) -> StageReport:
+        """What this replica does, for status."""
+        done = self.passes.done
+        return StageReport(self.step, len(self.counted), self.load.waiting, done["forwards"], done["backwards"])
 
     async def manifest(self, sender: Party) -> StateManifest:
         """The manifest of the state that a joining peer can fetch here."""

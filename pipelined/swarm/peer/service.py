@@ -9,9 +9,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from pipelined.actors.device_watchdog import DeviceLate, DeviceWatchdog
-from pipelined.aio.events import recent
 from pipelined.membership.access import SenderCheck
-from pipelined.membership.messages import Done, MemberReply, MemberRequest, Status, StatusReply, serve
+from pipelined.membership.messages import Done, MemberReply, MemberRequest, Ping, serve
 from pipelined.membership.probe import Probe
 from pipelined.membership.reasons import Reason
 from pipelined.state.fetch import StateFetch
@@ -22,14 +21,13 @@ from pipelined.swarm.peer.lifecycle import Presence
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.protocol.passes import Announce, Backward, Evaluate, Forward
 from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reach, Reduce, ReportReach, Resume, SendPart
+from pipelined.swarm.protocol.status import PeerReport, Status, StatusReply, cut, traffic_of
 from pipelined.swarm.view import SwarmView
 from transports.rpc import Endpoint, Handler, Party, Rejected, Request, Response
 
 T = TypeVar("T")
 MOST_PASSES, MOST_ROUNDS = 256, 16
 """Requests of one sender that may wait here at once: their arrays take memory meanwhile."""
-MOST_EVENTS = 16
-"""Number of the last events that a process reports in its status."""
 
 
 class Served(NamedTuple):
@@ -86,6 +84,7 @@ class PeerService:
         for kind, served in self._table(batch).items():
             self._endpoint.handle(kind.topic, self._respond(kind, served), served.most_bytes, served.most_waiting)
         serve(self._endpoint, Announce, self._announce, MOST_ROUNDS)
+        serve(self._endpoint, Ping, self._ping, MOST_ROUNDS)
         serve(self._endpoint, Status, self._status, MOST_ROUNDS)
 
     def _table(self, batch: int) -> Mapping[type[MemberRequest[Any]], Served]:
@@ -144,24 +143,11 @@ class PeerService:
         awaited = self.replica.rounds.awaited(request.round) if self.replica else Reach()
         return replace(awaited, silent=tuple(unreachable))
 
+    async def _ping(self, request: Ping, sender: Party) -> Done:
+        return Done()
+
     async def _status(self, request: Status, sender: Party) -> StatusReply:
-        """What this peer does, for status."""
-        replica, endpoint = self.replica, self._endpoint
-        donor = self.joining.donor if self.joining else ""
-        holds, done = {}, {"forwards": 0, "backwards": 0}
-        if replica is not None:
-            holds = {"step": replica.step, "counted": len(replica.counted), **replica.load.status()}
-            done = replica.passes.done
-        traffic = {
-            "sent": endpoint.bytes_sent,
-            "received": endpoint.bytes_received,
-            "rejected": dict(endpoint.invalid_input),
-            "refused": dict(endpoint.rejected_requests),
-        }
-        health = {"cut_off": self._view.cut_off, "unsaved": self._saver.failed, "donor": donor}
-        return StatusReply({**holds, **done, **traffic, **health, **events_asked_for(request)})
-
-
-def events_asked_for(request: Status) -> dict[str, Any]:
-    """The last events of this process, if they are requested: most requests only check that it replies."""
-    return {"events": [event.told() for event in recent(MOST_EVENTS)]} if request.events else {}
+        replica, donor = self.replica, self.joining.donor if self.joining else ""
+        peer = PeerReport(replica.report() if replica else None, cut(self._saver.failed), donor)
+        traffic = traffic_of(self._endpoint)
+        return StatusReply(self._view.cut_off, traffic, peer=peer, events=request.recent_events)

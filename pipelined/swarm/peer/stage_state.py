@@ -68,10 +68,6 @@ class Load:
         self._since, self._busy_s, self._least = self._seen, 0.0, self.waiting
         return load
 
-    def status(self) -> dict[str, float]:
-        """The present state, for status."""
-        return {"waiting": self.waiting}
-
     def _change(self, by: int) -> None:
         now = self._clock.now()
         self._busy_s += (now - self._seen) if self.waiting else 0.0

@@ -27,6 +27,7 @@ from pipelined.membership.records import Peer
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.swarm.config import Rules, stop_if_refused
 from pipelined.swarm.protocol.passes import Announce, Backward, Evaluate, Forward, Outputs, PassRequest
+from pipelined.swarm.protocol.status import LeaderReport, TrainerReport, largest
 from pipelined.swarm.protocol.work import GetWork, Score, WorkItem, WorkReport
 from pipelined.swarm.stages.codec import Coded
 from pipelined.swarm.stages.stage import Microbatch
@@ -82,16 +83,13 @@ class SwarmTrainer:
             for slot in range(self._slots):
                 self._tasks.create_task(self._work(incarnation, slot))
 
-    def status(self) -> dict[str, Any]:
-        """For status: microbatches done, and how many per second now; replies by peer; seconds of bans by address."""
+    def report(self, leads: LeaderReport | None) -> TrainerReport:
+        """What this trainer does, for status; `leads`: what it does as the leader."""
         now = self._clock.now()
         passed = now - self._ends[0] if self._ends else 0.0
-        return {
-            "done": self.done,
-            "rate": round((len(self._ends) - 1) / passed, 3) if passed else 0.0,
-            "answers": dict(self.answers),
-            "banned": {name: round(left, 3) for name, left in self._router.banned(now).items()},
-        }
+        rate = round((len(self._ends) - 1) / passed, 3) if passed else 0.0
+        banned = {address: round(left, 3) for address, left in largest(self._router.banned(now)).items()}
+        return TrainerReport(self.done, rate, largest(self.answers), banned, leads)
 
     async def _follow(self) -> None:
         """Keep the router up to date with the peers that serve."""

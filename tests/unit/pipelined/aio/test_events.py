@@ -21,7 +21,7 @@ def test_an_event_is_kept_with_its_kind_and_facts():
     events.emit("peer moved", peer="a", stage=2, share=0.5)
     last = events.recent()[-1]
     assert str(last) == "peer moved: peer=a stage=2 share=0.5"
-    assert last.told()["facts"] == {"peer": "a", "stage": 2, "share": 0.5}
+    assert last.plain()["facts"] == {"peer": "a", "stage": 2, "share": 0.5}
 
 
 def test_only_the_last_events_are_kept():
@@ -80,7 +80,7 @@ def test_long_facts_are_cut_and_strange_ones_become_text():
     facts = events.recent()[-1].facts
     assert len(facts["text"]) == events.LONGEST and facts["error"] == "no" and facts["none"] is None
     assert facts["huge"] == str(1 << 80)
-    msgpack.packb(events.recent()[-1].told())
+    msgpack.packb(events.recent()[-1].plain())
 
 
 def test_a_crash_report_ends_with_the_last_events():
@@ -94,7 +94,7 @@ def test_a_crash_report_ends_with_the_last_events():
 
 def test_an_event_survives_the_wire():
     events.warn("peer struck", peer="a", stage=2, share=0.5, none=None)
-    told = msgpack.unpackb(msgpack.packb(events.recent()[-1].told()))
+    told = msgpack.unpackb(msgpack.packb(events.recent()[-1].plain()))
     assert events.read(told) == events.recent()[-1]
 
 

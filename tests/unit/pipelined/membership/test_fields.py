@@ -10,7 +10,6 @@ import pytest
 
 from pipelined.membership.fields import (
     ANY,
-    FACTS,
     MOST,
     Arrays,
     Malformed,
@@ -52,7 +51,6 @@ RIGHT = [
     (tuple[SMALL, bool], (1, False), [1, False]),
     (Pair, Pair(1, True), [1, True]),
     (Nested, Nested(Pair(0, False), ("a", "b")), [[0, False], ["a", "b"]]),
-    (Annotated[Mapping[str, Any], FACTS], {"a": [1]}, {"a": [1]}),
     (Annotated[Any, ANY], [None], [None]),
 ]
 
@@ -93,7 +91,6 @@ WRONG = {
     Annotated[tuple[SMALL, ...], Many(3, 1)]: [[], [1, 2, 3, 4], [10], {1: 2}, "abc", None],
     Annotated[Mapping[SMALL, bool], Many()]: [[[1, True], [1, False]], [[1]], [1], {1: True}],
     Pair: [[1], [1, True, 2], [True, 1], {"left": 1, "right": True}, None],
-    Annotated[Mapping[str, Any], FACTS]: [{1: 2}, [], None],
 }
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from pipelined.aio.clock import run_virtual
 from pipelined.membership.client import PeerClient
-from pipelined.membership.messages import Status, StatusReply, serve
+from pipelined.membership.messages import Done, Ping, serve
 from pipelined.membership.probe import SILENCE_LEASES, SLICES, Probe
 from pipelined.membership.records import Peer, Phase
 from pipelined.membership.view import MembershipView, NoLongerValid
@@ -22,14 +22,14 @@ class Two:
     def __init__(self):
         self.network = VirtualNetwork()
         self.clock, endpoint = self.network.clock("one"), self.network.endpoint("one")
-        serve(self.network.endpoint("other"), Status, self._answer)
+        serve(self.network.endpoint("other"), Ping, self._answer)
         self.other = Peer("other", address_of("other"), 1, 0, Phase.SERVING, "")
         self.view = MembershipView(None, self.clock)
         self.view.peers["other"] = self.other
         self.probe = Probe(PeerClient(endpoint, self.view), self.clock, LEASE_S)
 
     async def _answer(self, request, sender):
-        return StatusReply({})
+        return Done()
 
     async def hears(self, *faults):
         """Whether it is heard, and after how long; faults are moments and what happens then."""

@@ -12,7 +12,7 @@ from pipelined.membership.records import PEERS, LeaderRecord, Peer, Phase, Train
 from pipelined.swarm.config import Rules
 from pipelined.swarm.logs import WaitLog, reported_wait
 from pipelined.swarm.records import Commit
-from pipelined.swarm.status import waits_for
+from pipelined.swarm.status_reader import waits_for
 from pipelined.swarm.view import SwarmView
 
 HEAD, LEADER = Commit(2, "m"), LeaderRecord("t", "at t")

@@ -7,9 +7,9 @@ import subprocess
 import pytest
 
 from apps.swarm.status.prometheus import metrics
-from tests.unit.apps.swarm.status.test_web import LOOK, PEER, TRAINER
+from tests.unit.apps.swarm.status.samples import peer, status, summary, trainer
 
-WHOLE = {**LOOK, "past_s": 12.0, "web_rejected": {"Not Found": 2}}
+WHOLE = {**status(age_s=12.0).plain(), "web_rejected": {"Not Found": 2}}
 ABBREVIATED = r"_(s|ms|us|ns|sec|secs|b|kb|mb|gb)(_|$)"
 
 
@@ -52,12 +52,13 @@ def test_promtool_has_nothing_to_say():
 
 
 def test_what_a_member_says_that_is_no_number_is_left_out():
-    hostile = {**PEER, "forwards": "9", "sent": None, "waiting": [1], "rejected": 7, "refused": {"x": "y"}}
-    told = metrics({**LOOK, "peers": [hostile], "trainers": [{**TRAINER, "banned": 3, "silent": True}]})
+    wrong = {"forwards": "9", "sent": None, "waiting": [1], "rejected": 7, "refused": {"x": "y"}}
+    plain = {"peers": [peer().plain() | wrong], "trainers": [trainer().plain() | {"banned": 3, "silent": True}]}
+    told = metrics({**status().plain(), **plain})
     assert "forwards_total{" not in told and "backwards_total{" in told
     assert not re.search(r"(sent_bytes_total|waiting|rejected_total|refused_total|banned_peers)\{", told)
 
 
 def test_all_peers_of_a_stage_are_counted_whether_they_are_shown_or_not():
-    stage = {"stage": 1, "joining": 7, "serving": 400, "parting": 2, "leaving": 5}
-    assert 'swarm_stage_peers{stage="1"} 402.0' in metrics({**LOOK, "summary": [stage]}).splitlines()
+    stage = summary(1, joining=7, serving=400, draining=2, leaving=5)
+    assert 'swarm_stage_peers{stage="1"} 402.0' in metrics(status(summary=[stage]).plain()).splitlines()

@@ -7,10 +7,10 @@ import math
 import pytest
 
 from apps.swarm.config import Subject, Told, read_goal
-from apps.swarm.status.command import statuses
 from apps.swarm.status.prometheus import metrics
 from apps.swarm.status.web import as_json, page
 from pipelined.aio.clock import run_virtual
+from pipelined.aio.events import Event
 from pipelined.directory import CutOff, Entry, View
 from pipelined.membership.records import (
     LEADER,
@@ -24,9 +24,11 @@ from pipelined.membership.records import (
     TrainerRecord,
 )
 from pipelined.state.versions import SAVED, SavedStages
-from pipelined.swarm.member_reports import FIELDS
+from pipelined.swarm.protocol.status import LeaderReport, StatusReply
 from pipelined.swarm.records import EVALUATED, HEAD, SUBJECT, Commit, Evaluation
-from pipelined.swarm.status import DIRECTORY_TIMEOUT_S, MOST_REQUESTS, Selection, StatusReader
+from pipelined.swarm.status import Selection
+from pipelined.swarm.status_reader import DIRECTORY_TIMEOUT_S, MOST_REQUESTS, StatusReader
+from tests.unit.apps.swarm.status.samples import peer_reply, trainer_reply
 from transports.rpc import Response, Unreachable
 
 TOLD = Told(Subject(stages=2, microbatch=4, batch=8, seq=16, steps=5), 256, "text", 7)
@@ -57,7 +59,8 @@ class Members:
     async def request(self, address, topic, note):
         if address not in self.said:
             raise Unreachable(address, "nobody is there")
-        return Response(note=[self.said[address]])
+        reply = self.said[address]
+        return reply.response() if isinstance(reply, StatusReply) else Response(note=reply)
 
 
 def at(step, evaluated=None):
@@ -67,13 +70,20 @@ def at(step, evaluated=None):
     return records if evaluated is None else records | {EVALUATED: Evaluation(evaluated, "r", 1.5)}
 
 
+async def read(endpoint, directory, selection=None):
+    return await StatusReader(endpoint, directory, read_goal, selection).read()
+
+
 async def look(endpoint, directory, selection=None):
     """The status as `--json` prints it."""
-    return (await StatusReader(endpoint, directory, read_goal, selection).read()).plain()
+    return (await read(endpoint, directory, selection)).plain()
 
 
-def seen(keys, **told):
-    return asyncio.run(look(Members(there={"rate": 2.5, "done": 9, **told}), Keys(keys)))
+def seen(keys, **leading):
+    """The status, with a trainer at "there" that reports this as the leader."""
+    nothing = {"left": 1, "unscored": 0, "phase": "", "attempt": 0, "last_failure": ""}
+    leads = LeaderReport(**(nothing | leading)) if leading else None
+    return asyncio.run(look(Members(there=trainer_reply(rate=2.5, leads=leads)), Keys(keys)))
 
 
 def test_a_swarms_speed_is_that_of_all_trainers_that_answer():
@@ -99,8 +109,8 @@ def test_a_stage_is_served_while_its_last_peer_drains():
 
 def test_how_far_the_last_evaluation_is_is_told_where_the_leader_says_it():
     peers = {f"{PEERS}p{stage}": Peer(f"p{stage}", "nowhere", 1, stage, Phase.SERVING, "m") for stage in range(2)}
-    for unscored, told in [(None, "7"), (3, "4 of 7")]:
-        waits = seen(at(5, evaluated=4) | peers, unscored=unscored)["waits_for"]
+    for leading, told in [({}, "7"), ({"unscored": 3}, "4 of 7")]:
+        waits = seen(at(5, evaluated=4) | peers, **leading)["waits_for"]
         assert waits == f"the evaluation of step 5 (microbatches: {told})"
 
 
@@ -113,9 +123,9 @@ def test_a_record_that_cannot_be_read_is_shown_with_the_reason_beside_all_others
 
 
 def test_the_leader_tells_what_it_does_which_attempt_it_is_and_what_failed_last():
-    told = seen(at(3), step_phase="summing", attempt=2, last_failure="step 4, attempt 1: a: lost")
+    told = seen(at(3), phase="summing", attempt=2, last_failure="step 4, attempt 1: a: lost")
     assert (told["step_phase"], told["attempt"], told["last_failure"]) == ("summing", 2, "step 4, attempt 1: a: lost")
-    told = seen(at(3), step_phase=7, attempt="x")
+    told = seen(at(3))
     assert (told["step_phase"], told["attempt"], told["last_failure"]) == (None, None, None)
 
 
@@ -125,15 +135,15 @@ def test_donors_and_savers_are_named():
         PEERS + "new": Peer("new", "nowhere", 2, 0, Phase.SERVING, "m", saves_every=5),
         PEERS + "late": Peer("late", "joining", 3, 1, Phase.JOINING, "m", saves_every=5),
     }
-    told = asyncio.run(look(Members(joining={"donor": "new"}), Keys(at(3) | peers)))
+    told = asyncio.run(look(Members(joining=peer_reply(donor="new")), Keys(at(3) | peers)))
     assert (told["donors"], told["savers"]) == ({"late": "new"}, ["old", None])
 
 
 def test_the_last_events_of_all_members_are_there_each_once_in_order_with_the_member_that_told_it():
-    first, second = ({"at": when, "level": "info", "kind": "leads", "facts": {"term": when}} for when in (1.0, 2.0))
+    first, second = (Event(when, 20, "leads", {"term": when}) for when in (1.0, 2.0))
     peer = {PEERS + "p": Peer("p", "here", 1, 0, Phase.SERVING, "m")}
-    said = {"there": {"events": [first, second]}, "here": {"events": [second, 7, {"at": "x"}, None]}}
-    told = asyncio.run(look(Members(**said), Keys(at(3) | peer)))["events"]
+    members = Members(there=trainer_reply(events=(first, second)), here=peer_reply(events=(second,)))
+    told = asyncio.run(look(members, Keys(at(3) | peer)))["events"]
     assert [(each["at"], each["by"], each["facts"]) for each in told] == [
         (1.0, "t", {"term": 1.0}),
         (2.0, "p", {"term": 2.0}),
@@ -152,10 +162,11 @@ class Busy:
         self.most = max(self.most, self.now)
         await asyncio.sleep(0.1)
         self.now -= 1
-        return Response(note=[{"answers": {"p00-000": 3, "p00-499": 1}, "rate": 1.0, "step_phase": address}])
+        leads = LeaderReport(left=1, unscored=0, phase=address, attempt=1, last_failure="")
+        return trainer_reply(answers={"p00-000": 3, "p00-499": 1}, rate=1.0, leads=leads).response()
 
 
-def large(**flags):
+def large(form=None, **flags):
     """A look at 1,000 peers of two stages and 300 trainers, and what was asked."""
     peers = {
         f"{PEERS}p{at % 2:02}-{at // 2:03}": Peer(
@@ -166,7 +177,7 @@ def large(**flags):
     trainers = {f"{TRAINERS}t{at:03}": TrainerRecord(f"t{at:03}", f"t{at:03}", 1, "m") for at in range(300)}
     members = Busy()
     leads = {LEADER: LeaderRecord("t299", "t299")}
-    told = run_virtual(look(members, Keys(at(3) | peers | trainers | leads), Selection(**flags)))
+    told = run_virtual((form or look)(members, Keys(at(3) | peers | trainers | leads), Selection(**flags)))
     return told, members
 
 
@@ -191,10 +202,10 @@ def test_the_peers_of_one_stage_can_be_looked_at():
 
 
 def test_the_counts_of_a_large_swarm_are_on_its_page_before_those_that_are_shown():
-    counts, shown = page(large()[0]).splitlines()[2:4]
+    counts, shown = page(large(read)[0]).splitlines()[2:4]
     assert counts == "1000 peers of 2 stages: 10 joining, 990 serving; serving a stage: 495 (stage 0) to 495 (stage 0)"
     assert shown == "shown: 100 of 1000 peers, 100 of 302 trainers; --stage N shows another stage, --members N more"
-    assert "shown:" not in page(seen(at(3)))
+    assert "shown:" not in page(asyncio.run(read(Members(), Keys(at(3)))))
 
 
 def test_observers_are_named():
@@ -223,8 +234,8 @@ def test_a_resume_that_cannot_be_is_told_with_the_steps_of_each_stage():
 @pytest.mark.virtual
 async def test_while_the_directory_is_away_the_last_look_is_shown_with_its_age():
     keys = Keys(at(3), at(4), None, CutOff("away"), at(5))
-    found = statuses(Members(), keys)
-    assert [(each["step"], each["past_s"]) for each in [await anext(found) for _ in range(5)]] == [
+    found = StatusReader(Members(), keys, read_goal).repeat(1.0)
+    assert [(each.step, each.age_s) for each in [await anext(found) for _ in range(5)]] == [
         (3, 0.0),
         (4, 0.0),
         (4, 1.0 + DIRECTORY_TIMEOUT_S),
@@ -235,24 +246,24 @@ async def test_while_the_directory_is_away_the_last_look_is_shown_with_its_age()
 
 def test_a_directory_that_never_answered_is_no_look():
     with pytest.raises(CutOff):
-        asyncio.run(anext(statuses(Members(), Keys(CutOff("away")))))
+        asyncio.run(anext(StatusReader(Members(), Keys(CutOff("away")), read_goal).repeat(1.0)))
 
 
-def test_a_member_cannot_take_the_place_of_its_record():
+def test_a_reply_as_a_trainer_from_a_peer_changes_nothing_of_its_record():
     record = Peer("p", "here", 1, 0, Phase.SERVING, "m")
-    false = {"name": "x", "stage": 7, "phase": "leaving", "address": "y", "silent": True, "share": "z", "step": 3}
-    (peer,) = asyncio.run(look(Members(here=false), Keys(at(3) | {PEERS + "p": record})))["peers"]
-    assert (peer["name"], peer["stage"], peer["phase"], peer["address"]) == ("p", 0, "serving", "here")
-    assert (peer["silent"], peer["step"]) == (False, 3) and math.isnan(peer["share"])
+    members = Members(here=trainer_reply())
+    (peer,) = asyncio.run(look(members, Keys(at(3) | {PEERS + "p": record})))["peers"]
+    assert (peer["name"], peer["stage"], peer["silent"], "step" in peer) == ("p", 0, False, False)
+    assert math.isnan(peer["share"])
 
 
 RUBBISH = [None, True, -1, 1 << 63, math.nan, math.inf, "x", b"x", [[]], {"x": "y"}, {1: []}, {"p": math.nan}]
 
 
 @pytest.mark.parametrize("rubbish", RUBBISH, ids=repr)
-def test_what_a_member_says_that_is_rubbish_ends_no_look_and_no_page(rubbish):
+def test_a_reply_that_cannot_be_read_ends_no_status_and_no_page(rubbish):
     peer = {PEERS + "p": Peer("p", "here", 1, 0, Phase.SERVING, "m")}
-    for note in (rubbish, dict.fromkeys(FIELDS, rubbish), {1: rubbish}):
-        told = asyncio.run(look(Members(here=note, there=note), Keys(at(5, evaluated=4) | peer)))
-        assert "trainer t" in page(told) and "swarm_step 5" in metrics(told)
-        json.loads(as_json(told))
+    for note in (rubbish, [rubbish] * 5, {1: rubbish}):
+        status = asyncio.run(read(Members(here=note, there=note), Keys(at(5, evaluated=4) | peer)))
+        assert "trainer t: silent" in page(status) and "swarm_step 5" in metrics(status.plain())
+        json.loads(as_json(status.plain()))

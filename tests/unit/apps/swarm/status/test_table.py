@@ -1,21 +1,37 @@
-"""A look at a swarm on a terminal: whole where there is room, and whatever the room, who it is about."""
+"""The status of a swarm on a terminal: whole where there is room, and whatever the room, who it is about."""
 
+from dataclasses import replace
 from io import StringIO
 
 import pytest
 from rich.console import Console
 
 from apps.swarm.status.table import COLUMNS, table
+from pipelined.aio.events import Event
+from pipelined.membership.records import TrainerRecord
+from pipelined.swarm.protocol.status import EndpointTraffic, LeaderReport, StageReport
+from pipelined.swarm.status import MemberEvent, TrainerStatus
+from tests.unit.apps.swarm.status.samples import peer, peer_reply, status, trainer, trainer_reply
 
-PEER = {"name": "p0", "stage": 0, "phase": "serving", "silent": False, "share": 0.5, "step": 42, "counted": 3}
-PEER |= {"waiting": 12, "forwards": 15400, "backwards": 1660, "sent": 4e6}
-LOOK = {"step": 42, "steps": 200, "loss": 3.0, "norm": 1.0, "eval_loss": None, "tokens_per_s": 9.0, "conductor": "t"}
-LOOK |= {"waits_for": "", "trainers": [], "peers": [PEER, PEER | {"name": "a-machine-of-a-long-name", "stage": 1}]}
+SILENT = TrainerRecord("t", "there", 1, "m")
+
+REPLY = peer_reply(StageReport(42, 3, 12, 15400, 1660), traffic=EndpointTraffic(4_000_000, 0, {}, {}))
+STATUS = status(
+    step=42,
+    steps=200,
+    loss=3.0,
+    norm=1.0,
+    eval_loss=None,
+    tokens_per_s=9.0,
+    waits_for="",
+    trainers=[],
+    peers=[peer("p0", 0, reply=REPLY, share=0.5), peer("a-machine-of-a-long-name", 1, reply=REPLY, share=0.5)],
+)
 
 
-def lines(width, **more):
+def lines(width, **changes):
     shown = StringIO()
-    Console(file=shown, width=width).print(table(LOOK | more))
+    Console(file=shown, width=width).print(table(replace(STATUS, **changes)))
     return [line.rstrip() for line in shown.getvalue().splitlines()]
 
 
@@ -44,26 +60,22 @@ def test_a_record_that_cannot_be_read_is_warned_of_with_the_reason_and_of_the_he
     ]
 
 
+def leading(phase="summing", failure=""):
+    return LeaderReport(left=1, unscored=0, phase=phase, attempt=2, last_failure=failure)
+
+
 def test_a_trainer_that_claims_to_lead_a_step_before_there_is_one_is_shown_all_the_same():
-    assert lines(100, step=None, step_phase="summing", attempt=2)[0] == "no step yet"
+    assert lines(100, step=None, leading=leading())[0] == "no step yet"
 
 
 def test_the_attempt_the_last_failure_donors_savers_and_the_last_events_are_shown():
-    event = {
-        "at": 1.0,
-        "level": "warning",
-        "kind": "peer evicted",
-        "facts": {"peer": "b", "why": "no\x1b[2J"},
-        "by": "t\x1b0",
-    }
+    event = Event(1.0, 30, "peer evicted", {"peer": "b", "why": "no\x1b[2J"})
     told = lines(
         200,
-        step_phase="summing",
-        attempt=2,
-        last_failure="step 43, attempt 1: a: lost",
+        leading=leading(failure="step 43, attempt 1: a: lost"),
         donors={"late": "p0"},
         savers=["p0", None],
-        events=[event] * 9,
+        events=[MemberEvent("t\x1b0", event)] * 9,
     )
     assert told[-9:-5] == [
         "step 43: summing, attempt 2",
@@ -77,22 +89,21 @@ def test_the_attempt_the_last_failure_donors_savers_and_the_last_events_are_show
 
 def test_no_text_off_the_network_reaches_the_terminal_as_a_command():
     bad = "x\x1b]0;title\x07\x1b[2J\x9b2J\n"
-    peer = PEER | {"name": bad, "phase": bad}
-    trainer = {"name": bad, "silent": False, "leads": True, "banned": {bad: 1.0}}
     shown = lines(
         400,
-        peers=[peer],
-        trainers=[trainer, trainer | {"silent": True}],
+        peers=[peer(bad)],
+        trainers=[trainer(bad, trainer_reply(banned={bad: 1.0}, leads=leading(bad))), TrainerStatus(SILENT, None)],
         conductor=bad,
         waits_for=bad,
-        last_failure=bad,
+        leading=leading(bad, failure=bad),
         donors={bad: bad},
-        savers=[bad],
+        savers=[None, bad],
         unreadable={bad: bad},
     )
-    assert len([line for line in shown if "title" in line]) == 8
+    assert len([line for line in shown if "title" in line]) == 7
     assert all(line.isprintable() for line in shown)
 
 
-def test_a_trainer_that_says_nothing_of_use_is_shown_all_the_same():
-    assert "trainer t: 0 microbatches, 0.0 a second" in lines(100, trainers=[{"name": "t", "silent": False}])
+def test_a_silent_trainer_and_a_peer_without_a_stage_are_shown_all_the_same():
+    shown = lines(100, trainers=[TrainerStatus(SILENT, None)], peers=[peer("p0", reply=peer_reply(None))])
+    assert "trainer t: silent" in shown and any(" p0 " in line for line in shown)

@@ -1,11 +1,11 @@
-"""A look at a swarm for people, programs and Prometheus."""
+"""The status of a swarm for people, programs and Prometheus."""
 
 import json
-import math
 import random
 import socket
 import tracemalloc
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -15,81 +15,46 @@ from rich.console import Console
 from apps.swarm.status.prometheus import metrics
 from apps.swarm.status.table import table
 from apps.swarm.status.web import MOST_CALLERS, Web, as_json, page
+from tests.unit.apps.swarm.status.samples import STAGE, peer, peer_reply, status, trainer
 
-PEER = {
-    "name": 'a"b',
-    "stage": 1,
-    "phase": "serving",
-    "silent": False,
-    "step": 3,
-    "counted": 2,
-    "waiting": 1,
-    "forwards": 10,
-    "backwards": 9,
-    "sent": 1 << 20,
-    "received": 5,
-    "share": math.nan,
-    "rejected": {"not a frame": 2},
-    "refused": {"malformed": 3},
-}
-TRAINER = {"name": "t", "silent": False, "done": 7, "rate": 2.5, "leads": True, "banned": {"tcp://x:1": math.inf}}
-LOOK = {
-    "step": 3,
-    "loss": 1.5,
-    "norm": 0.25,
-    "eval_loss": 1.25,
-    "eval_step": 2,
-    "steps": 9,
-    "tokens_per_s": 640.0,
-    "conductor": "t",
-    "stages": 2,
-    "peers": [PEER],
-    "trainers": [TRAINER],
-    "waits_for": "a peer of stage 0",
-    "summary": [
-        {"stage": 0, "joining": 1, "serving": 0, "parting": 0, "leaving": 0},
-        {"stage": 1, "joining": 0, "serving": 1, "parting": 0, "leaving": 0},
-    ],
-    "left_out": {"peers": 0, "trainers": 0},
-}
+STATUS = status()
 
 
 def test_what_was_never_evaluated_is_no_metric_and_null():
-    look = {**LOOK, "eval_loss": None, "eval_step": None}
-    assert "eval" not in metrics(look) and "eval" not in page(look)
-    assert json.loads(as_json(look))["eval_loss"] is None
+    seen = status(eval_loss=None, eval_step=None)
+    assert "eval" not in metrics(seen.plain()) and "eval" not in page(seen)
+    assert json.loads(as_json(seen.plain()))["eval_loss"] is None
 
 
-def test_a_look_that_is_past_says_so():
-    assert "directory does not reply; 12 s ago: step 3 of 9, loss 1.5" in page({**LOOK, "past_s": 12.0})
-    assert "answer" not in page({**LOOK, "past_s": 1.0}) and "640 tokens/s" in page(LOOK)
-    assert "swarm_look_age_seconds 12.0" in metrics({**LOOK, "past_s": 12.0})
+def test_the_age_of_a_status_is_shown():
+    past = status(age_s=12.0)
+    assert "directory does not reply; 12 s ago: step 3 of 9, loss 1.5" in page(past)
+    assert "answer" not in page(status(age_s=1.0)) and "640 tokens/s" in page(STATUS)
+    assert "swarm_look_age_seconds 12.0" in metrics(past.plain())
 
 
 def test_a_swarm_that_is_done_says_so():
-    done = page({**LOOK, "steps": 3, "waits_for": ""})
+    done = page(status(steps=3, waits_for=""))
     assert "step 3, the last, loss 1.5" in done and "led by" not in done
-    assert "led by" in page({**LOOK, "steps": 3, "waits_for": "the evaluation"})
+    assert "led by" in page(status(steps=3, waits_for="the evaluation"))
 
 
 def test_names_are_shown_as_they_are_whatever_they_mean_elsewhere():
     name = "[/red][bold]<b>"
-    shown = page(
-        {**LOOK, "conductor": name, "peers": [{**PEER, "name": name}], "trainers": [{**TRAINER, "name": name}]}
-    )
+    shown = page(status(conductor=name, peers=[peer(name)], trainers=[trainer(name)]))
     assert shown.count("[/red][bold]&lt;b&gt;") == 3
 
 
 def test_json_has_no_numbers_that_are_none():
-    told = json.loads(as_json(LOOK))
-    assert told["peers"][0]["share"] is None and told["trainers"][0]["banned"] == {"tcp://x:1": None}
+    told = json.loads(as_json(STATUS.plain()))
+    assert told["peers"][0]["share"] is None and told["trainers"][0]["banned"] == {"tcp://x:1": 4.0}
 
 
 def test_the_page_shows_the_last_look_and_takes_nothing_else():
     with Web(0) as web:
         with pytest.raises(HTTPError, match="503"):
             urlopen(web.address)
-        web.last = LOOK
+        web.last = STATUS
         page = urlopen(web.address).read().decode()
         assert "eval 1.2500 at step 2" in page
         assert "waits for a peer of stage 0" in page and "bans tcp://x:1" in page
@@ -118,7 +83,7 @@ HOSTILE = {
 def test_hostile_requests_are_turned_away_by_name_and_the_page_stays(case):
     said, name = HOSTILE[case]
     with Web(0) as web:
-        web.last = LOOK
+        web.last = STATUS
         with socket.create_connection(("127.0.0.1", int(web.address.split(":")[2][:-1]))) as sock:
             with suppress(OSError):  # it may have hung up by any of these
                 sock.sendall(said)
@@ -133,13 +98,13 @@ def test_hostile_requests_are_turned_away_by_name_and_the_page_stays(case):
 @pytest.mark.parametrize("host", ["localhost:8000", "LOCALHOST", "127.0.0.1", "127.1.2.3:80", "[::1]:8000"])
 def test_every_name_of_the_loopback_interface_is_served(host):
     with Web(0) as web:
-        web.last = LOOK
+        web.last = STATUS
         assert urlopen(Request(f"{web.address}status.json", headers={"Host": host})).status == 200
 
 
 def test_a_caller_by_another_name_is_told_which_address_to_open():
     with Web(0) as web:
-        web.last = LOOK
+        web.last = STATUS
         with pytest.raises(HTTPError, match="421") as refused:
             urlopen(Request(web.address, headers={"Host": "machine.example"}))
         assert b"open http://127.0.0.1:PORT/" in refused.value.read()
@@ -149,7 +114,7 @@ def test_callers_that_say_nothing_are_few_and_take_no_memory():
     tracemalloc.start()
     try:
         with Web(0) as web, ExitStack() as stack:
-            web.last = LOOK
+            web.last = STATUS
             port = int(web.address.split(":")[2][:-1])
             socks = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(64)]
             for sock in socks[MOST_CALLERS:]:
@@ -165,8 +130,9 @@ def test_callers_that_say_nothing_are_few_and_take_no_memory():
 
 def test_in_a_narrow_terminal_names_take_more_lines_and_nothing_is_cut(capsys):
     names = ["machine-of-a-long-name.example.com-12345", *(f"peer{number}" for number in range(3))]
-    peers = [{**PEER, "name": name, "forwards": 123456, "backwards": 123455, "share": 0.25} for name in names]
-    Console(width=80).print(table({**LOOK, "eval_loss": None, "waits_for": "", "peers": peers}))
+    reply = peer_reply(replace(STAGE, forwards=123456, backwards=123455))
+    peers = [peer(name, reply=reply, share=0.25) for name in names]
+    Console(width=80).print(table(status(eval_loss=None, waits_for="", peers=peers)))
     header, *rows = capsys.readouterr().out.splitlines()[1:-1]
     assert header.split() == "stage peer phase step sum queue fwd bwd share MiB out".split()
     assert sum("serving" in row and "123456  123455   25 %" in row for row in rows) == len(names)

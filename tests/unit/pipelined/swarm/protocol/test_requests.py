@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelined.aio.events import Event
 from pipelined.membership import fields
 from pipelined.membership.messages import VERSION, MemberRequest, OtherVersion
 from pipelined.membership.reasons import Reason
 from pipelined.swarm.protocol.requests import REQUESTS
+from pipelined.swarm.protocol.status import EventForm
 from tests.launching import ROOT
 from transports import Block
 from transports.rpc import Party, Request
@@ -42,8 +44,6 @@ def plain_values(form):
     limit = int(next(filter(None, most.groups())).replace(",", "")) if most else fields.MOST
     if form is fields.FLAG:
         return st.booleans()
-    if form is fields.FACTS:
-        return st.dictionaries(st.text(max_size=5), st.integers(0, 9) | st.text(max_size=5), max_size=3)
     kinds = {
         "whole": st.integers(0, limit),
         "number": st.floats(0 if "from 0" in form.text else -fields.MOST_NUMBER, fields.MOST_NUMBER),
@@ -66,6 +66,8 @@ def values(form):
             return st.none() | values(form.form)
         case fields.OneArray():
             return st.sampled_from(form.dtypes).map(lambda dtype: np.arange(3).astype(dtype))
+        case EventForm():
+            return st.builds(lambda at, kind: Event(at, 20, kind, {"n": 1}), st.floats(0, 1e9), st.sampled_from("ab"))
         case fields.Arrays():
             return st.lists(ARRAYS.map(Block.of), max_size=3).map(tuple)
         case fields.FieldList():

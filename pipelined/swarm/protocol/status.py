@@ -1,0 +1,181 @@
+"""What a process reports of itself: a peer or a trainer, with the last events of its process."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from operator import itemgetter
+from reprlib import repr  # of limited depth and length: what is shown came off the network
+from typing import Annotated, Any, TypeVar
+
+from pipelined.aio.events import LONGEST, Event, read, recent
+from pipelined.membership.fields import Malformed, Many, number, text, whole
+from pipelined.membership.messages import MemberReply, MemberRequest, MemberRole
+from pipelined.swarm.protocol.field_types import Name, Seconds
+from transports import Block
+from transports.rpc import Endpoint
+
+T = TypeVar("T", int, float)
+MOST_EVENTS = 16
+"""Number of the last events that a process reports."""
+MOST_PEERS = 1024
+"""Most peers that a trainer reports on, so that the report is not too large in a swarm of any size."""
+
+
+class EventForm:
+    """An event of `pipelined.aio.events`; it is sanitised when it is read."""
+
+    def write(self, value: Event, blocks: list[Any]) -> Any:
+        return value.plain()
+
+    def read(self, told: Any, blocks: deque[Block]) -> Event:
+        event = read(told)
+        if event is None:
+            raise Malformed(f"no event (got: {repr(told)})")
+        return event
+
+    def __str__(self) -> str:
+        return "event: at, level, kind, facts"
+
+
+Count = Annotated[int, whole()]
+Why = Annotated[str, text(LONGEST)]
+Counts = Annotated[Mapping[Name, Count], Many()]
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointTraffic:
+    """The bytes of an endpoint, and what it rejected.
+
+    Args:
+        sent, received: bytes.
+        rejected: by reason, connections and frames.
+        refused: by reason, requests.
+    """
+
+    sent: Count
+    received: Count
+    rejected: Counts
+    refused: Counts
+
+
+def traffic_of(endpoint: Endpoint) -> EndpointTraffic:
+    """What an endpoint has counted."""
+    rejected, refused = dict(endpoint.invalid_input), dict(endpoint.rejected_requests)
+    return EndpointTraffic(endpoint.bytes_sent, endpoint.bytes_received, rejected, refused)
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """The stage that a peer holds.
+
+    Args:
+        step: the next step to apply.
+        counted: microbatches of it in the peer's sum.
+        waiting: pieces of work that wait for its device.
+        forwards, backwards: passes done.
+    """
+
+    step: Count
+    counted: Count
+    waiting: Count
+    forwards: Count
+    backwards: Count
+
+
+@dataclass(frozen=True, slots=True)
+class PeerReport:
+    """What a peer does.
+
+    Args:
+        stage: None: it holds none.
+        unsaved: why its last save failed; "": it did not.
+        donor: the peer that sends it the state of its stage now; "": no peer does.
+    """
+
+    stage: StageReport | None
+    unsaved: Why
+    donor: Name
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderReport:
+    """What the leader does.
+
+    Args:
+        left: microbatches that the current step still lacks.
+        unscored: microbatches of validation data without a score.
+        phase: of the current step: "counting", "preparing" or "summing".
+        attempt: the number of attempts at the current step.
+        last_failure: step, attempt and reason of the last failed attempt; "": no attempt of this leader failed.
+    """
+
+    left: Count
+    unscored: Count
+    phase: Why
+    attempt: Count
+    last_failure: Why
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerReport:
+    """What a trainer does.
+
+    Args:
+        done: microbatches.
+        rate: microbatches per second now.
+        answers: by peer, replies; of many peers those with the most.
+        banned: by address of a peer, the seconds that are left of its ban; of many the longest bans.
+        leads: None: it does not lead.
+    """
+
+    done: Count
+    rate: Annotated[float, number(0.0)]
+    answers: Annotated[Mapping[Name, Count], Many(MOST_PEERS)]
+    banned: Annotated[Mapping[Name, Seconds], Many(MOST_PEERS)]
+    leads: LeaderReport | None
+
+
+@dataclass(frozen=True, slots=True)
+class StatusReply(MemberReply):
+    """The state of a process.
+
+    Args:
+        cut_off: whether the directory does not reply to it.
+        traffic: of its endpoint.
+        peer, trainer: what it does, as the one of the two that it is.
+        events: its last events, if they were requested.
+    """
+
+    cut_off: bool
+    traffic: EndpointTraffic
+    peer: PeerReport | None = None
+    trainer: TrainerReport | None = None
+    events: Annotated[tuple[Annotated[Event, EventForm()], ...], Many(MOST_EVENTS)] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Status(MemberRequest[StatusReply]):
+    """Report the state of this process.
+
+    Args:
+        events: whether the reply includes the last events.
+    """
+
+    topic, sender, receiver = "status", MemberRole.ANY, MemberRole.ANY
+
+    events: bool = False
+
+    @property
+    def recent_events(self) -> tuple[Event, ...]:
+        """The events of the reply."""
+        return tuple(recent(MOST_EVENTS)) if self.events else ()
+
+
+def largest(numbers: Mapping[str, T]) -> dict[str, T]:
+    """The entries with the largest numbers, as many as a report of peers holds."""
+    return dict(sorted(numbers.items(), key=itemgetter(1), reverse=True)[:MOST_PEERS])
+
+
+def cut(why: str) -> str:
+    """A text as long as a message holds."""
+    return why[:LONGEST]

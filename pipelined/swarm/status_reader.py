@@ -1,0 +1,238 @@
+"""Reads the status of a swarm: the directory's records, and a reply of each selected process.
+
+The requests change nothing, and a process that does not reply is shown as silent.
+"""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from pipelined.aio.clock import RealClock
+from pipelined.directory import CutOff, Directory, View
+from pipelined.errors import UsageError
+from pipelined.membership.messages import send
+from pipelined.membership.records import Peer, Phase, TrainerRecord
+from pipelined.membership.view import WORKING
+from pipelined.state.saver import choose_saver
+from pipelined.state.versions import saved_steps
+from pipelined.swarm.protocol.status import Status, StatusReply
+from pipelined.swarm.records import SUBJECT, Commit
+from pipelined.swarm.status import (
+    Goal,
+    LeftOut,
+    MemberEvent,
+    PeerStatus,
+    Selection,
+    StageSummary,
+    SwarmStatus,
+    TrainerStatus,
+)
+from pipelined.swarm.view import SwarmView
+from transports.rpc import Endpoint, Rejected, Unreachable
+
+REPLY_TIMEOUT_S = 1.0
+"""Seconds that a process has for its reply."""
+DIRECTORY_TIMEOUT_S = 2.0
+"""Seconds that the directory has for its reply to a repeated read."""
+MOST_EVENTS = 20
+"""The most events, of all members together, in a status."""
+MOST_REQUESTS = 64
+"""The most members with a request in flight."""
+
+
+class StatusReader:
+    """Reads the status of a swarm.
+
+    Args:
+        read_goal: reads the program's record of its training. Raises ValueError or UsageError.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        directory: Directory,
+        read_goal: Callable[[bytes], Goal],
+        selection: Selection | None = None,
+    ):
+        self._endpoint, self._directory, self._read_goal = endpoint, directory, read_goal
+        self._selection = selection or Selection()
+        self._view = SwarmView(directory, RealClock())
+
+    async def read(self) -> SwarmStatus:
+        """The present status.
+
+        Raises:
+            CutOff: the directory does not reply.
+        Cost: one read of the directory, and one request to each selected member, `MOST_REQUESTS` at a time.
+        """
+        return await self._status(await self._directory.read())
+
+    async def repeat(self, every_s: float) -> AsyncIterator[SwarmStatus]:
+        """Read repeatedly; yields the last status, with its age if the directory does not reply.
+
+        Args:
+            every_s: from the end of one read to the next.
+        Raises:
+            CutOff: the directory did not reply to the first request.
+        """
+        last, now = await self.read(), asyncio.get_running_loop().time
+        at = now()
+        while True:
+            yield replace(last, age_s=now() - at)
+            await asyncio.sleep(every_s)
+            with suppress(CutOff, TimeoutError):
+                async with asyncio.timeout(DIRECTORY_TIMEOUT_S):
+                    view = await self._directory.read()
+                last, at = await self._status(view), now()
+
+    async def _status(self, entries: View) -> SwarmStatus:
+        view = self._view
+        view.load(entries, "")
+        goal, unreadable = self._goal(entries)
+        head, evaluated = view.head, view.evaluated
+        leader = view.leader.name if view.leader else None
+        everyone, all_trainers = [view.peers[name] for name in sorted(view.peers)], [*view.trainers.values()]
+        peers, trainers = await self._query(
+            self._selection.peers(everyone), self._selection.trainers(all_trainers, leader), everyone
+        )
+        members: list[PeerStatus | TrainerStatus] = [*peers, *trainers]
+        reports = [each.report for each in trainers if each.report]
+        return SwarmStatus(
+            step=head.step if head else None,
+            loss=head.loss if head else None,
+            norm=head.norm if head else None,
+            conductor=leader,
+            stages=head.stages if head else 0,
+            peers=peers,
+            trainers=trainers,
+            steps=goal.steps if goal else None,
+            tokens_per_s=sum(each.rate for each in reports) * goal.tokens if goal else None,
+            waits_for=self._waits_for(goal, trainers),
+            eval_loss=evaluated.loss if evaluated else None,
+            eval_step=evaluated.step if evaluated else None,
+            observers=sorted(view.observers),
+            unsaved_stages=_unsaved_stages(view, everyone),
+            unreadable={**view.unreadable, **unreadable},
+            events=_events(members),
+            leading=next((each.leads for each in trainers if each.record.name == leader), None),
+            donors=_donors(peers),
+            savers=[_saver(view, stage) for stage in range(head.stages if head else 0)],
+            summary=_summary(head, everyone),
+            left_out=LeftOut(len(everyone) - len(peers), len(all_trainers) - len(trainers)),
+        )
+
+    def _goal(self, entries: View) -> tuple[Goal | None, dict[str, str]]:
+        """The goal, if it is recorded, and why its record cannot be read."""
+        try:
+            return (self._read_goal(entries.entries[SUBJECT].value) if SUBJECT in entries.entries else None), {}
+        except (ValueError, UsageError) as error:
+            return None, {SUBJECT: str(error)}
+
+    def _waits_for(self, goal: Goal | None, trainers: Sequence[TrainerStatus]) -> str:
+        head, evaluated = self._view.head, self._view.evaluated
+        measured = head is not None and evaluated is not None and evaluated.version == head.version
+        last = head is not None and goal is not None and head.step >= goal.steps
+        left = goal.held_out if goal and head and not measured else 0
+        scored = [f"{left - each.leads.unscored} of " for each in trainers if each.leads]
+        evaluates = f"{''.join(scored[:1])}{left}" if last and left else ""
+        return waits_for(self._view, evaluates=evaluates, over=last and not left)
+
+    async def _query(
+        self, peers: Sequence[Peer], trainers: Sequence[TrainerRecord], everyone: Sequence[Peer]
+    ) -> tuple[list[PeerStatus], list[TrainerStatus]]:
+        """The selected members with their replies.
+
+        Args:
+            everyone: all peers, of which the replies are shared.
+        """
+        free = asyncio.Semaphore(MOST_REQUESTS)
+
+        async def query(member: Peer | TrainerRecord) -> StatusReply | None:
+            async with free:
+                return await self._reply(member.address)
+
+        selected: list[Peer | TrainerRecord] = [*peers, *trainers]
+        replies = await asyncio.gather(*map(query, selected))
+        of_trainers = [TrainerStatus(*each) for each in zip(trainers, replies[len(peers) :], strict=True)]
+        shares = _shares(of_trainers, everyone)
+        return [
+            PeerStatus(peer, reply, shares.get(peer.name, math.nan))
+            for peer, reply in zip(peers, replies[: len(peers)], strict=True)
+        ], of_trainers
+
+    async def _reply(self, address: str) -> StatusReply | None:
+        try:
+            async with asyncio.timeout(REPLY_TIMEOUT_S):
+                return await send(self._endpoint, address, Status(events=True))
+        except (TimeoutError, Unreachable, Rejected):
+            return None
+
+
+def waits_for(view: SwarmView, *, evaluates: str = "", over: bool = False) -> str:
+    """What keeps a swarm from its next step; "": nothing.
+
+    Args:
+        evaluates: how many microbatches are evaluated before the next step is decided; "": none.
+        over: the last step is committed and evaluated.
+    """
+    head = view.head
+    if over:
+        return ""
+    if not view.trainers:
+        return "a trainer"
+    if view.leader is None:
+        return "a leader"
+    if head is None:
+        saved = saved_steps(saved for each in view.saved.values() for saved in each.all())
+        return "peers that have saved all stages at one step" + (f" (saved: {saved})" if saved else "")
+    if empty := [str(stage) for stage in range(head.stages) if not view.serving(stage)]:
+        return f"a peer of stage {', '.join(empty)}"
+    return f"the evaluation of step {head.step} (microbatches: {evaluates})" if evaluates else ""
+
+
+def _shares(trainers: Sequence[TrainerStatus], everyone: Sequence[Peer]) -> dict[str, float]:
+    """By name, each peer's share of the replies that its stage sent to the trainers, where there were any."""
+    answers = sum((Counter(each.report.answers) for each in trainers if each.report), Counter[str]())
+    of_stage = Counter[int]()
+    for each in everyone:
+        of_stage[each.stage] += answers[each.name]
+    return {each.name: answers[each.name] / of_stage[each.stage] for each in everyone if of_stage[each.stage]}
+
+
+def _donors(peers: Sequence[PeerStatus]) -> dict[str, str]:
+    reports = {each.record.name: each.reply.peer for each in peers if each.reply}
+    return {name: report.donor for name, report in reports.items() if report and report.donor}
+
+
+def _unsaved_stages(view: SwarmView, peers: Sequence[Peer]) -> list[int]:
+    """The stages that no peer saves, in a swarm that saves or has saved."""
+    saves = {peer.stage for peer in peers if peer.saves_every}
+    if view.head is None or not (saves or any(each.all() for each in view.saved.values())):
+        return []
+    return [stage for stage in range(view.head.stages) if stage not in saves]
+
+
+def _saver(view: SwarmView, stage: int) -> str | None:
+    """The peer that saves this stage."""
+    chosen = choose_saver([peer for peer in view.census.at(stage) if peer.phase in WORKING], 0)
+    return chosen.name if chosen else None
+
+
+def _summary(head: Commit | None, peers: Sequence[Peer]) -> list[StageSummary]:
+    stages = max([head.stages if head else 0, *(peer.stage + 1 for peer in peers)])
+    phases = [Counter[Phase]() for _ in range(stages)]
+    for peer in peers:
+        phases[peer.stage][Phase(peer.phase)] += 1
+    return [StageSummary(stage, each) for stage, each in enumerate(phases)]
+
+
+def _events(members: Sequence[PeerStatus | TrainerStatus]) -> list[MemberEvent]:
+    """The last events that members reported, oldest first; the members of one process report the same event once."""
+    found = dict[tuple[float, str], MemberEvent]()
+    for member in members:
+        for event in member.reply.events if member.reply else ():
+            found.setdefault((event.at, str(event)), MemberEvent(member.record.name, event))
+    return [each for _, each in sorted(found.items(), key=lambda entry: entry[0])][-MOST_EVENTS:]
