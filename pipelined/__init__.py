@@ -68,7 +68,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(_HOMES[name]), name)
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:
