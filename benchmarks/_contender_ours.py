@@ -13,7 +13,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.traces.file import NullTracer
-from pipelined.training.trainer import Numerics, Trainer
+from pipelined.training.trainer import Numerics, RankTrainer
 from transports import Transport
 
 
@@ -32,7 +32,7 @@ async def contend(transport: Transport, task: Task) -> int:
 
 async def _trial(actor: Actor, executor: TorchExecutor, contest: Contest, trial: Trial) -> Result:
     plan = contest.plan(trial.schedule, trial.ends)
-    trainer = Trainer(
+    trainer = RankTrainer(
         actor,
         CutGPT2(contest.config, trial.ends),
         plan,

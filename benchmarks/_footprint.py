@@ -17,7 +17,7 @@ from torch.autograd.graph import Node
 from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.stage import Alive, Stage
 from pipelined.training.stream import Parcel
-from pipelined.training.trainer import Trainer
+from pipelined.training.trainer import RankTrainer
 
 Storages = dict[int, int]
 """Bytes by address."""
@@ -145,7 +145,7 @@ def saved(root: Node | None) -> Iterator[torch.Tensor]:
                 yield from filter(torch.is_tensor, value if isinstance(value, tuple) else (value,))
 
 
-def count_activations(trainer: Trainer) -> Kept:
+def count_activations(trainer: RankTrainer) -> Kept:
     """Count from now on what this rank's stages keep alive."""
     kept = Kept(storages(trainer.local.parameters.values()))
     stages: Mapping[int, Any] = {index: CountedStage(stage, kept) for index, stage in trainer.context.stages.items()}

@@ -24,7 +24,7 @@ from pipelined.process.run import run
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
 from pipelined.training.optimizer import OptimizerConfig
-from pipelined.training.trainer import Numerics, Trainer
+from pipelined.training.trainer import Numerics, RankTrainer
 from transports import Transport
 
 RANKS, SEQUENCE, ROWS = 2, 8, 2
@@ -48,7 +48,7 @@ async def soak(transport: Transport, steps: int, settled: int, looks: int) -> in
     try:
         async with Actor(transport) as actor:
             optimizer_config = OptimizerConfig(lr=1e-3, steps=steps, warmup=0)
-            trainer = Trainer(
+            trainer = RankTrainer(
                 actor, GPT2(MODEL), PLAN, optimizer_config=optimizer_config, numerics=Numerics(torch.float32),
                 executor=executor, feed=Feed(), tracer=NullTracer(), sequence=SEQUENCE, seed=1,
             )  # fmt: skip

@@ -30,7 +30,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.measurement.links import measure_hops, measure_sums
 from pipelined.measurement.measure import measure
 from pipelined.measurement.runtime import measure_instruction
-from pipelined.planner import Question
+from pipelined.planner import SearchRequest
 from pipelined.planner.candidates import Candidate, candidates
 from pipelined.planner.decide import TRIES
 from pipelined.planner.limits import sizes_that_fit
@@ -76,12 +76,12 @@ class Options(Reported):
 async def bench(transport: Transport, options: Options, launch: Launch) -> int:
     """One rank: measure, let rank 0 predict, run what it picks, compare."""
     planned = options.planned(transport.world_size)
-    question = await _question(transport, planned, launch)
-    picked = await asyncio.to_thread(pick, question, options.configurations) if question else []
+    request = await _request(transport, planned, launch)
+    picked = await asyncio.to_thread(pick, request, options.configurations) if request else []
     if isinstance(planned, PlannedGPT2):
         picked = await _tried(transport, planned, picked)
     taken = await _measured(transport, planned, await _shared(transport, "picked", picked), options)
-    if question is not None:
+    if request is not None:
         rows = [row_of(outcome, *measured) for outcome, measured in zip(picked, taken, strict=True)]
         tell(options, plain(options, transport.world_size, rows), lambda: as_table(rows))
     return 0
@@ -105,32 +105,36 @@ async def _shared(transport: Transport, what: str, picked: Sequence[Outcome]) ->
     return [Candidate(Plan.of(plan), again) for plan, again in told]
 
 
-async def _question(transport: Transport, planned: Any, launch: Launch) -> Question | None:
+async def _request(transport: Transport, planned: Any, launch: Launch) -> SearchRequest | None:
     """With what is measured here; on rank 0."""
     ranks = transport.world_size
     if isinstance(planned, PlannedGPT2):
         sizes = sizes_that_fit(planned, ranks, 1 << 34)
-        found = await measure(transport, planned, launch, sizes=sizes, stated=Machine(Links()), ranks=ranks, tell=_say)
-        return found and Question(planned, found.costs, found.machine, ranks)
+        found = await measure(
+            transport, planned, launch, sizes=sizes, stated=Machine(Links()), ranks=ranks, progress=_say
+        )
+        return found and SearchRequest(planned, found.costs, found.machine, ranks)
     device = TimedExecutor({"forward": SLEPT_S, "backward": SLEPT_S}, PunctualClock())
     async with Actor(transport) as actor:
         late = await measure_instruction(actor, device) - SLEPT_S
-        hops = await measure_hops(actor, RealClock(), [(0, 1), (ranks - 2, ranks - 1)], device.clock.sleep, tell=_say)
-        sums = await measure_sums(actor, RealClock(), tuple(range(ranks)), "auto", tell=_say)
+        hops = await measure_hops(
+            actor, RealClock(), [(0, 1), (ranks - 2, ranks - 1)], device.clock.sleep, progress=_say
+        )
+        sums = await measure_sums(actor, RealClock(), tuple(range(ranks)), "auto", progress=_say)
     planned = replace(planned, late=max(0.0, late))
-    return hops and sums and Question(planned, planned, Machine(hops.links, sums=sums.links), ranks)
+    return hops and sums and SearchRequest(planned, planned, Machine(hops.links, sums=sums.links), ranks)
 
 
 def _say(line: str) -> None:
     """Nobody is told how far it is."""
 
 
-def pick(question: Question, count: int) -> list[Outcome]:
+def pick(request: SearchRequest, count: int) -> list[Outcome]:
     """The arrangements to run: the best predicted, then evenly from all others by their predictions."""
-    planned = question.model
-    every = candidates(question.ranks, planned.batch, len(planned.layer_costs), planned.fixed)
+    planned = request.model
+    every = candidates(request.ranks, planned.batch, len(planned.layer_costs), planned.fixed)
     suiting = [c for c in every if isinstance(planned, PlannedGPT2) or planned.suits(c.plan)]
-    ranked = sorted(map(question.simulate, suiting), key=lambda outcome: outcome.order)
+    ranked = sorted(map(request.simulate, suiting), key=lambda outcome: outcome.order)
     best, rest = ranked[: count // 3], ranked[count // 3 :]
     left = min(count - len(best), len(rest))
     return best + [rest[number * len(rest) // left] for number in range(left)]

@@ -84,7 +84,7 @@ class Bench:
 
     def _forward(self) -> tuple[torch.Tensor, torch.Tensor]:
         x = self.x.clone().requires_grad_()
-        return x, self.block(x, None)
+        return x, self.block(x)
 
 
 def report(options: Options, rounds: list[Round]) -> dict[str, object]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pipelined.api.sequential import Sequential
     from pipelined.api.trace import trace
     from pipelined.api.train import train
+    from pipelined.api.trainer import Trainer
     from pipelined.api.whole_run import Trained
     from pipelined.errors import UsageError
     from pipelined.programs.plan import Plan
@@ -30,6 +31,7 @@ __all__ = [
     "Simulation",
     "StageMap",
     "Trained",
+    "Trainer",
     "UsageError",
     "Worker",
     "__version__",
@@ -53,6 +55,7 @@ _HOMES = {
     "Simulation": "pipelined.api.laboratory.simulation",
     "StageMap": "pipelined.schedules",
     "Trained": "pipelined.api.whole_run",
+    "Trainer": "pipelined.api.trainer",
     "UsageError": "pipelined.errors",
     "Worker": "pipelined.schedules",
     "draw": "pipelined.api.laboratory.simulation",

@@ -1,4 +1,4 @@
-"""For tests and benchmarks: worlds of ranks in one process, with chosen nodes, and ranks that are killed.
+"""For tests and benchmarks: worlds of ranks in one process, with chosen nodes. `Transport.kill` ends one of them.
 
 Programs do not import this; they open the ranks of one process with `transports.open_local`.
 """
@@ -6,11 +6,8 @@ Programs do not import this; they open the ranks of one process with `transports
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import singledispatch
 
-from transports.base import Transport
-from transports.emulation.transport import SlowTransport
-from transports.errors import Closed, PeerLost, TransportError
+from transports.errors import PeerLost, TransportError
 from transports.event_loop import step_aside
 from transports.local import Local, world
 from transports.nursery import Nursery
@@ -52,38 +49,6 @@ async def tcp_world(
     async with Nursery() as group:
         found = [group.create_task(meet(config, point, limit)) for config in configs]
     return [task.result() for task in found]
-
-
-@singledispatch
-def kill(end: Transport, reason: str = "it was killed") -> None:
-    """End a rank as if its process was killed: it sends nothing more, and what it had not yet delivered is lost.
-
-    Raises:
-        TypeError: ranks of this transport are processes; kill the process instead.
-    """
-    raise TypeError(f"a rank of {type(end).__name__} dies with its process; kill that")
-
-
-@kill.register
-def _(end: Tcp, reason: str = "it was killed") -> None:
-    ended = end._finish(Closed(f"rank {end.rank} is dead: {reason}"))
-    for peer in end._peers.values():
-        peer.drop(ended)
-
-
-@kill.register
-def _(end: Local, reason: str = "it was killed") -> None:
-    end._finish(Closed(f"rank {end.rank} is dead: {reason}"))
-    for other in end._others():
-        other._messages.drop(end.rank)
-        other._buffers.drop(end.rank)
-        other._lose(PeerLost(end.rank, reason))
-
-
-@kill.register
-def _(end: SlowTransport, reason: str = "it was killed") -> None:
-    end._end(Closed(f"rank {end.rank} is dead: {reason}"))
-    kill(end._inner, reason)
 
 
 class OnNodes(Local):

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from apps.common.json_lines import append
 from pipelined.aio.progress import Progress
-from pipelined.training.trainer import StepReport
+from pipelined.training.step_report import StepReport
 
 EVERY = 10
 """Steps between two lines."""

@@ -30,7 +30,7 @@ from pipelined.traces.gather import write_trace
 from pipelined.training.evaluate import evaluate, sample
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.replay import Order, of_rank, packed, read_orders
-from pipelined.training.trainer import Numerics, Trainer
+from pipelined.training.trainer import Numerics, RankTrainer
 from transports import Transport
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
@@ -43,7 +43,7 @@ class Session:
 
     job: Job
     text: Text
-    trainer: Trainer
+    trainer: RankTrainer
     stop: StopRequest
     claimed: bool
 
@@ -123,9 +123,9 @@ def _build(
     *,
     tracer: Tracer,
     orders: Mapping[int, Order],
-) -> Trainer:
+) -> RankTrainer:
     config = job.config
-    return Trainer(
+    return RankTrainer(
         actor,
         GPT2(job.model),
         job.plan,

@@ -22,7 +22,8 @@ from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.evaluate import Window, evaluate
-from pipelined.training.trainer import Numerics, StepReport, Trainer
+from pipelined.training.step_report import StepReport
+from pipelined.training.trainer import Numerics, RankTrainer
 from pipelined.training.worker import Feed
 from transports import Transport
 
@@ -43,24 +44,29 @@ class TrainingJob:
     seed: int
 
 
-class RankTrainer:
+class RankSession:
     """One rank of a job, between two steps. All ranks make the same calls in the same order.
 
     Args:
         trainer: holds this rank's stages.
         optimizer: the user's optimizer, which the trainer applies.
         stack: ends with the rank.
+
+    Attributes:
+        done: the steps done, those before a loaded checkpoint included.
+        is_resumed: whether a checkpoint was loaded.
     """
 
-    def __init__(self, job: TrainingJob, trainer: Trainer, optimizer: UserOptimizer, stack: AsyncExitStack):
+    def __init__(self, job: TrainingJob, trainer: RankTrainer, optimizer: UserOptimizer, stack: AsyncExitStack):
         self.trainer = trainer
         self._job, self._optimizer, self._stack = job, optimizer, stack
         self._claims: dict[Path, bool] = {}
         self._evaluations = 0
+        self.done, self.is_resumed = 0, False
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, transport: Transport, launch: Launch, job: TrainingJob) -> "AsyncIterator[RankTrainer]":
+    async def opened(cls, transport: Transport, launch: Launch, job: TrainingJob) -> "AsyncIterator[RankSession]":
         """Build this rank's stages; inside the `async with` block it can train.
 
         Raises:
@@ -72,7 +78,7 @@ class RankTrainer:
             stack.callback(executor.close)
             actor = await stack.enter_async_context(Actor(transport))
 
-            async def build() -> RankTrainer:
+            async def build() -> RankSession:
                 optimizer = job.optimizer()
                 return cls(job, _trainer(actor, job, optimizer, executor), optimizer, stack)
 
@@ -81,9 +87,10 @@ class RankTrainer:
             yield made
 
     async def train(self, steps: range, stopping: Callable[[], bool], tell: Callable[[StepReport], None]) -> StepReport:
-        """Train a segment of steps; see `Trainer.train`. `tell` is called with the report of each, the last too."""
+        """Train a segment of steps; see `RankTrainer.train`. `tell` is called with the report of each, the last too."""
         report = await self.trainer.train(steps, stopping, tell)
         self._optimizer.step()
+        self.done = report.step + 1
         tell(report)
         return report
 
@@ -95,9 +102,9 @@ class RankTrainer:
 
     async def load(self, path: Path) -> int:
         """Load a checkpoint; returns the number of steps done."""
-        done = await load(self.trainer, path)
-        self._optimizer.resume(done)
-        return done
+        self.done, self.is_resumed = await load(self.trainer, path), True
+        self._optimizer.resume(self.done)
+        return self.done
 
     async def claim(self, directory: Path, resumed: bool) -> None:
         """Hold a directory for the checkpoints of this job, until the rank ends.
@@ -130,11 +137,11 @@ class RankTrainer:
         return None if tensors is None else self._job.model.state_dict(tensors)
 
 
-def _trainer(actor: Actor, job: TrainingJob, optimizer: UserOptimizer, executor: TorchExecutor) -> Trainer:
+def _trainer(actor: Actor, job: TrainingJob, optimizer: UserOptimizer, executor: TorchExecutor) -> RankTrainer:
     if optimizer.schedule is not None and not job.plan.flushes:
         fact = f"{job.plan.schedule} updates a stage several times a step, so a scheduler has no step to follow"
         raise UsageError(f"{fact}; leave lr_scheduler out, or choose a schedule with a flush")
-    return Trainer(
+    return RankTrainer(
         actor,
         job.model,
         job.plan,

@@ -17,11 +17,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pipelined.errors import UsageError
 from pipelined.training.check_model import ModelError
-from pipelined.training.keyed_random import KeyedRandom, place_of_layer
+from pipelined.training.keyed_random import place_of_layer
 from pipelined.training.parameters import register_tensor, replace_tensor
 from pipelined.training.stage import with_copied_buffers
 from pipelined.training.stream import Tree, describe_tree, tensors_of
-from pipelined.training.torch_random import TorchRandom
+from pipelined.training.torch_random import run_layer
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """The mean loss of one microbatch: (output, targets) to a scalar."""
@@ -155,12 +155,9 @@ class LayerRow(nn.Module):
         aliases: the names of shared parameters; see `shared_names`.
     """
 
-    seeds_layers = True
-
     def __init__(self, names: Sequence[str], row: Sequence[nn.Module], aliases: Mapping[str, str]):
         super().__init__()
         self._row = list(zip(names, row, strict=True))
-        self._random = {name: TorchRandom(torch.device("cpu")) for name in names}
         layers = nn.ModuleDict(dict(self._row))
         for alias, name in aliases.items():
             if alias.partition(".")[0] in layers and name.partition(".")[0] not in layers:
@@ -173,9 +170,9 @@ class LayerRow(nn.Module):
             if alias.partition(".")[0] in layers:
                 replace_tensor(self, self.get_parameter(alias), self.get_parameter(name))
 
-    def forward(self, x: Tree, random: KeyedRandom | None) -> Tree:
+    def forward(self, x: Tree) -> Tree:
         for name, layer in self._row:
-            x = layer(x) if random is None else self._random[name].run(partial(layer, x), random, place_of_layer(name))
+            x = run_layer(partial(layer, x), place_of_layer(name))
         return x
 
 

@@ -9,7 +9,6 @@ Source: `torch.distributed.pipelining.pipeline` cuts an exported graph, too.
 import copy
 import threading
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -21,12 +20,10 @@ from pipelined.api.cut_graph import Boundary, PartGraph
 from pipelined.api.sequential import Loss
 from pipelined.api.traced_program import TracedProgram, first_names
 from pipelined.training.check_model import ModelError
-from pipelined.training.keyed_random import KeyedRandom, place_of_layer
+from pipelined.training.keyed_random import place_of_layer
 from pipelined.training.parameters import register_tensor
 from pipelined.training.stage import evaluating
-from pipelined.training.torch_random import TorchRandom
-
-_RANDOM: ContextVar[KeyedRandom | None] = ContextVar("random", default=None)
+from pipelined.training.torch_random import run_layer
 
 
 def trace(module: nn.Module, example: Any) -> "Traced":
@@ -142,8 +139,6 @@ class TracedPart(nn.Module):
         layers: the numbers of the pieces.
     """
 
-    seeds_layers = True
-
     def __init__(self, traced: Traced, layers: range, dtype: torch.dtype, device: torch.device):
         super().__init__()
         self._traced, self._layers, self._dtype, self._device = traced, layers, dtype, device
@@ -156,18 +151,14 @@ class TracedPart(nn.Module):
             held = nn.Parameter(tensor, own.requires_grad) if is_parameter else tensor
             register_tensor(self, name, held, persistent=name in kept)
 
-    def forward(self, x: Any, random: KeyedRandom | None = None) -> Any:
+    def forward(self, x: Any) -> Any:
         """The tensors that cross the part's end: one, or a tuple. The last part returns what the module returns."""
         program = self._traced.program(self._dtype, self.training)
         start, stop = self._ends(program)
         values = program.leaves(x) if start is None else [x] if len(start.live) == 1 else list(x)
         if self.training not in self._codes:
             self._codes[self.training] = self._compiled(program, start, stop)
-        token = _RANDOM.set(random)
-        try:
-            results = self._codes[self.training](self, *values)
-        finally:
-            _RANDOM.reset(token)
+        results = self._codes[self.training](self, *values)
         if stop is None:
             return pytree.tree_unflatten(results, program.outputs)
         return results[0] if len(results) == 1 else tuple(results)
@@ -205,13 +196,9 @@ class TracedPart(nn.Module):
 
     def _keyed(self, draw: Callable[..., Any], place: str) -> Callable[..., Any]:
         """An operation that draws random numbers, keyed by its place in training."""
-        generators = TorchRandom(self._device)
 
         def keyed(*args: Any, **kwargs: Any) -> Any:
-            random = _RANDOM.get()
-            if random is None:
-                return draw(*args, **kwargs)
-            return generators.run(partial(draw, *args, **kwargs), random, place_of_layer(place))
+            return run_layer(partial(draw, *args, **kwargs), place_of_layer(place))
 
         return keyed
 

@@ -6,7 +6,7 @@ mpirun -n 4 python mine.py        (or torchrun, srun; plain python runs every ra
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from pipelined.api.feed import Batch, BatchFeed
-from pipelined.api.rank import RankTrainer, TrainingJob
+from pipelined.api.rank import RankSession, TrainingJob
 from pipelined.api.sequential import Loss
 from pipelined.api.user_model import Layers, bind
-from pipelined.api.user_optimizer import UserOptimizer
+from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.api.whole_run import Trained, WholeRun
 from pipelined.errors import UsageError
 from pipelined.process.launch import AGENT, ALONE, Launch, detect
@@ -32,11 +31,11 @@ from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules.knobs import Value
 from pipelined.schedules.own import SomeSchedule, name_of
 from pipelined.training.compression import NONE
-from pipelined.training.trainer import Numerics, StepReport
+from pipelined.training.step_report import StepReport
+from pipelined.training.trainer import Numerics
 from transports import Transport
 
 T = TypeVar("T")
-OptimizerBuilder = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
 
 
 def train(
@@ -168,7 +167,7 @@ def _run(launch: Launch, work: WholeRun) -> Trained:
     stop, results = StopRequest(os.getppid() if AGENT in os.environ else None), dict[int, Trained]()
 
     async def rank(transport: Transport) -> int:
-        async with RankTrainer.opened(transport, launch, work.job) as opened:
+        async with RankSession.opened(transport, launch, work.job) as opened:
             results[transport.rank] = await work.train(opened, lambda: stop.requested)
         return 0
 

@@ -11,6 +11,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from pipelined.errors import UsageError
 
+OptimizerBuilder = Callable[[Sequence[nn.Parameter]], Optimizer]
+
 
 @dataclass
 class UserOptimizer:
@@ -22,7 +24,7 @@ class UserOptimizer:
         schedule: builds the scheduler of an optimizer, whose `step()` follows every update.
     """
 
-    make: Callable[[Sequence[nn.Parameter]], Optimizer]
+    make: OptimizerBuilder
     clip: float = 0.0
     schedule: Callable[[Optimizer], LRScheduler] | None = None
     _schedulers: list[LRScheduler] = field(default_factory=list)

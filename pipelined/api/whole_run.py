@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 
 from pipelined.api.feed import BatchFeed
-from pipelined.api.rank import RankTrainer, TrainingJob
+from pipelined.api.rank import RankSession, TrainingJob
 from pipelined.errors import UsageError
-from pipelined.training.trainer import StepReport
+from pipelined.training.step_report import StepReport
 
 
 @dataclass
@@ -55,7 +55,7 @@ class WholeRun:
     keep: int
     report: Callable[[StepReport], None]
 
-    async def train(self, rank: RankTrainer, stopping: Callable[[], bool]) -> Trained:
+    async def train(self, rank: RankSession, stopping: Callable[[], bool]) -> Trained:
         """Train one rank to the end.
 
         Args:
@@ -90,7 +90,7 @@ class WholeRun:
     def _saves_after(self, done: int) -> bool:
         return done == self.steps or (bool(self.save_every) and not done % self.save_every)
 
-    async def _load(self, rank: RankTrainer) -> int:
+    async def _load(self, rank: RankSession) -> int:
         if self.resume is None:
             return 0
         done = await rank.load(self.resume)

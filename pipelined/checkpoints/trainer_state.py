@@ -16,15 +16,15 @@ from pipelined.actors.agree import agree, broadcast, gather
 from pipelined.checkpoints import checkpoint
 from pipelined.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta
 from pipelined.errors import UsageError
-from pipelined.training.optimizer import updates_made
-from pipelined.training.trainer import Trainer
+from pipelined.training.optimizer import has_shape_of_parameter, updates_made
+from pipelined.training.trainer import RankTrainer
 
 MOST_UPDATES = 1 << 53
 """The most updates of an optimizer in a checkpoint: up to this number a float is exact."""
 
 
 async def save(
-    trainer: Trainer, directory: Path, step: int, config: Mapping[str, Any], keep: int, *, claimed: bool = False
+    trainer: RankTrainer, directory: Path, step: int, config: Mapping[str, Any], keep: int, *, claimed: bool = False
 ) -> Path:
     """Save the state after `step` steps; when this returns on any rank, the whole checkpoint is on disk.
 
@@ -60,7 +60,7 @@ async def save(
         raise
 
 
-async def load(trainer: Trainer, path: Path) -> int:
+async def load(trainer: RankTrainer, path: Path) -> int:
     """Load the tensors that this rank holds from a checkpoint; returns the number of steps done.
 
     Raises:
@@ -78,7 +78,7 @@ async def load(trainer: Trainer, path: Path) -> int:
     return step
 
 
-async def gather_state(trainer: Trainer) -> dict[str, Tensor] | None:
+async def gather_state(trainer: RankTrainer) -> dict[str, Tensor] | None:
     """Every parameter and persistent buffer by name, on the host of rank 0; None on other ranks.
 
     All ranks call this between two steps. A tensor comes from its first holder.
@@ -116,7 +116,7 @@ def _require_shapes(path: Path, tensors: Mapping[str, Tensor], state: Mapping[st
             fact = f"{path} is damaged (it has no value of {name}, but: {', '.join(state[name]) or 'nothing'})"
             raise CheckpointError(f"{fact}; resume from another checkpoint")
         for field, saved in state[name].items():
-            if saved.shape != tensor.shape:
+            if has_shape_of_parameter(field) and saved.shape != tensor.shape:
                 fact = f"{path} has {name} ({field}) in another shape (saved: {tuple(saved.shape)}, "
                 remedy = "resume with the model that was saved, or start anew in another directory"
                 raise CheckpointError(f"{fact}model: {tuple(tensor.shape)}); {remedy}")

@@ -67,19 +67,19 @@ def examine_alone(launch: Launch, trouble: str | None = None) -> Examination:
     return Examination(launch, (node,), None, trouble)
 
 
-async def examine(transport: Transport, launch: Launch, tell: Callable[[str], None]) -> Examination | None:
+async def examine(transport: Transport, launch: Launch, progress: Callable[[str], None]) -> Examination | None:
     """Examine every rank and the links between them; all ranks call this together.
 
     Returns: the result on rank 0, None on the others.
     """
-    tell("loading MPI and torch on every node")
+    progress("loading MPI and torch on every node")
     first = transport.nodes[transport.rank] == transport.rank
     libraries = (await asyncio.to_thread(load, os.environ)).plain() if first else None
     seen = await gather(transport, "doctor", [look(os.environ).plain(), libraries])
     speed = None
     if transport.world_size > 1:
         async with Actor(transport) as actor:
-            speed = await measure(actor, RealClock(), tell)
+            speed = await measure(actor, RealClock(), progress)
     return Examination(launch, _nodes(transport.nodes, seen), speed) if seen else None
 
 

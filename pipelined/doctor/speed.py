@@ -81,7 +81,7 @@ class Speed:
         return asdict(self)
 
 
-async def measure(actor: Actor, clock: Clock, tell: Callable[[str], None]) -> Speed | None:
+async def measure(actor: Actor, clock: Clock, progress: Callable[[str], None]) -> Speed | None:
     """Time messages and all-reduces.
 
     Returns: the result on rank 0, None on the others.
@@ -92,9 +92,9 @@ async def measure(actor: Actor, clock: Clock, tell: Callable[[str], None]) -> Sp
         if pair is None:
             hops.append(None)
             continue
-        tell("timing messages between ranks {} and {}".format(*pair))
+        progress("timing messages between ranks {} and {}".format(*pair))
         hops.append(await _hop(actor, clock, pair))
-    tell(f"timing all-reduces over {transport.world_size} ranks")
+    progress(f"timing all-reduces over {transport.world_size} ranks")
     group = Group(transport, tuple(range(transport.world_size)), CHANNEL)
     sums = [await _sum(group, clock, nbytes) for nbytes in SUMS]
     near, far = hops

@@ -54,7 +54,7 @@ def ratio_of(codec: str) -> float:
 
 
 async def measure_coding(
-    actor: Actor, clock: Clock, codec: str, tell: Callable[[str], None], effort: Effort
+    actor: Actor, clock: Clock, codec: str, progress: Callable[[str], None], effort: Effort
 ) -> CodecCosts | None:
     """Time a codec on all ranks at once, in threads as in training; rank 0 gets the result of the slowest rank.
 
@@ -63,12 +63,12 @@ async def measure_coding(
     """
     if codec == NONE:
         return None if actor.rank else CodecCosts()
-    tell(f"timing the codec {codec}")
+    progress(f"timing the codec {codec}")
     mine = [[await _there_and_back(clock, codec, size) for _ in range(effort.repeats)] for size in effort.hops]
     everyone = await gather(actor.transport, "coded", mine)
     if actor.rank:
         return None
-    slowest = [[max(ranks) for ranks in zip(*told, strict=True)] for told in zip(*everyone, strict=True)]
+    slowest = [[max(ranks) for ranks in zip(*of_size, strict=True)] for of_size in zip(*everyone, strict=True)]
     found = fit([Sample((1.0, float(size)), tuple(taken)) for size, taken in zip(effort.hops, slowest, strict=True)])
     return CodecCosts(ratio_of(codec), *found.values)
 

@@ -59,12 +59,12 @@ class Measured:
 
     def _between(self, op: str, layers: range, rows: int) -> float:
         sizes = sorted(size for name, size in self.found if name == op)
-        place = bisect_left(sizes, rows)
-        if place == 0 or (place < len(sizes) and sizes[place] == rows):
-            return self._at(op, sizes[place], layers)
-        if place == len(sizes):
+        above = bisect_left(sizes, rows)
+        if above == 0 or (above < len(sizes) and sizes[above] == rows):
+            return self._at(op, sizes[above], layers)
+        if above == len(sizes):
             return self._at(op, sizes[-1], layers) * rows / sizes[-1]
-        low, high = sizes[place - 1], sizes[place]
+        low, high = sizes[above - 1], sizes[above]
         share = (rows - low) / (high - low)
         return (1 - share) * self._at(op, low, layers) + share * self._at(op, high, layers)
 

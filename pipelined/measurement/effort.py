@@ -8,9 +8,9 @@ class Effort:
     """The sizes to time, and the number of repetitions.
 
     Args:
-        warm: warm-up rounds of a stage, not timed.
-        fewest, most: the least and the most timed rounds of a stage.
-        spent_s: seconds for the rounds of one stage at one size; `fewest` rounds run even if they take longer.
+        warmup_rounds: rounds of a stage before those that are timed.
+        min_rounds, max_rounds: the least and the most timed rounds of a stage.
+        max_seconds: seconds for the rounds of one stage at one size; `min_rounds` rounds run even if they take longer.
         neighbours: whether to time the first and the last layer also together with a neighbour.
         inner: the numbers of layers of the timed inner stages.
         whole: the most layers of a model that is also timed as one stage.
@@ -19,10 +19,10 @@ class Effort:
         repeats: repetitions of each message and sum.
     """
 
-    warm: int = 2
-    fewest: int = 4
-    most: int = 12
-    spent_s: float = 0.25
+    warmup_rounds: int = 2
+    min_rounds: int = 4
+    max_rounds: int = 12
+    max_seconds: float = 0.25
     neighbours: bool = True
     inner: tuple[int, ...] = (1, 2, 4)
     whole: int = 10
@@ -33,13 +33,13 @@ class Effort:
     @property
     def rounds(self) -> int:
         """The least number of rounds of a stage at one size, including the first one, which determines the number."""
-        return 1 + self.warm + self.fewest
+        return 1 + self.warmup_rounds + self.min_rounds
 
 
 THOROUGH = Effort()
 """About ten seconds for a small model."""
 BRIEF = Effort(
-    warm=0, fewest=2, most=4, spent_s=0.1, neighbours=False, inner=(1, 2), whole=0,
+    warmup_rounds=0, min_rounds=2, max_rounds=4, max_seconds=0.1, neighbours=False, inner=(1, 2), whole=0,
     hops=(1 << 12, 1 << 19), sums=(1 << 12, 1 << 21), repeats=3,
 )  # fmt: skip
 """A second or two for a small model: enough to distinguish arrangements that differ by 10 % or more."""

@@ -53,7 +53,7 @@ async def measure_hops(
     pairs: Sequence[tuple[int, int]],
     compute: Compute,
     *,
-    tell: Callable[[str], None],
+    progress: Callable[[str], None],
     effort: Effort = THOROUGH,
 ) -> LinkFit | None:
     """Alpha and beta of a message between these ranks; all ranks call this together, and rank 0 gets the result.
@@ -63,7 +63,7 @@ async def measure_hops(
     """
     samples = []
     for first, second in pairs:
-        tell(f"timing messages between ranks {first} and {second}")
+        progress(f"timing messages between ranks {first} and {second}")
         samples += await time_hops(actor, clock, (first, second), effort.hops, effort.repeats, compute=compute)
     return _as_links(fit(samples), 0.0) if samples else None
 
@@ -118,8 +118,8 @@ async def hop(
         start = clock.now()
         sent = actor.tell(second, ("there", *key), body)
         await compute(BUSY_S)
-        frame, _ = await asyncio.gather(back, sent)
-        return (clock.now() - start - frame.note) / 2
+        message, _ = await asyncio.gather(back, sent)
+        return (clock.now() - start - message.note) / 2
     if actor.rank == second:
         await actor.receive(first, ("there", *key))
         came = clock.now()
@@ -136,26 +136,26 @@ async def measure_sums(
     ranks: tuple[int, ...],
     algorithm: str,
     *,
-    tell: Callable[[str], None],
+    progress: Callable[[str], None],
     effort: Effort = THOROUGH,
 ) -> LinkFit | None:
     """Alpha, beta and gamma of sums over these ranks; all ranks call this together, and rank 0 gets the result.
 
     Gamma is measured as plain addition; alpha and beta are fitted to the algorithm's own closed form.
     """
-    tell(f"timing sums over {len(ranks)} ranks")
+    progress(f"timing sums over {len(ranks)} ranks")
     mine: list[list[float]] = [[] for _ in effort.sums]
     if actor.rank in ranks:
         group = Group(actor.transport, ranks, CHANNEL)
-        for place, size in enumerate(effort.sums):
+        for number, size in enumerate(effort.sums):
             arrays = [np.ones(size // 4, np.float32) for _ in range(effort.repeats)]
-            mine[place] = [await time_sum(group, clock, array, algorithm) for array in arrays]
-    everyone = [told for told in await gather(actor.transport, f"sums {ranks}", mine) if told[0]]
+            mine[number] = [await time_sum(group, clock, array, algorithm) for array in arrays]
+    everyone = [of_rank for of_rank in await gather(actor.transport, f"sums {ranks}", mine) if of_rank[0]]
     if actor.rank:
         return None
     gamma, samples = _adding(clock, effort.repeats), []
-    for place, size in enumerate(effort.sums):
-        slowest = [max(rounds) for rounds in zip(*(told[place] for told in everyone), strict=True)]
+    for number, size in enumerate(effort.sums):
+        slowest = [max(rounds) for rounds in zip(*(of_rank[number] for of_rank in everyone), strict=True)]
         alpha, beta, adding = _unit_costs(algorithm, len(ranks), size)
         rest = tuple(max(0.1 * seconds, seconds - gamma * adding) for seconds in slowest)
         samples.append(Sample((alpha, beta), rest))

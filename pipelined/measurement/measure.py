@@ -53,7 +53,7 @@ async def measure(
     sizes: Sequence[int],
     stated: Machine,
     ranks: int,
-    tell: Callable[[str], None],
+    progress: Callable[[str], None],
     effort: Effort = THOROUGH,
 ) -> Measurement | None:
     """Measure stages, runtime, codec and links; rank 0 gets the result, the others None.
@@ -71,10 +71,10 @@ async def measure(
     try:
         async with Actor(transport) as actor:
             timing = MeasuringRank(actor, model.build(), model.numerics(), executor, model, measuring, effort)
-            timed = await measure_stages(timing, model.layer_costs, sizes, tell)
+            timed = await measure_stages(timing, model.layer_costs, sizes, progress)
             runtime = await measure_instruction(actor, executor) - await measure_call(actor, executor)
-            coding = await measure_coding(actor, RealClock(), model.compress, tell, effort)
-            links = await _links(actor, hosts, model.all_reduce, executor, tell=tell, effort=effort)
+            coding = await measure_coding(actor, RealClock(), model.compress, progress, effort)
+            links = await _links(actor, hosts, model.all_reduce, executor, progress=progress, effort=effort)
     finally:
         executor.close()
     if timed is None or coding is None:
@@ -104,7 +104,13 @@ def gpu_bytes() -> list[int]:
 
 
 async def _links(
-    actor: Actor, hosts: list[str], all_reduce: str, executor: Executor, *, tell: Callable[[str], None], effort: Effort
+    actor: Actor,
+    hosts: list[str],
+    all_reduce: str,
+    executor: Executor,
+    *,
+    progress: Callable[[str], None],
+    effort: Effort,
 ) -> dict[str, LinkFit | None]:
     """The fit of each kind of link that this job has, by name."""
     clock, everyone, compute = RealClock(), tuple(range(len(hosts))), computing(executor)
@@ -113,13 +119,15 @@ async def _links(
     found: dict[str, LinkFit | None] = {}
     if len(node) > 1:
         pairs = list(dict.fromkeys([(node[0], node[1]), (node[-2], node[-1])]))
-        found["messages on a node"] = await measure_hops(actor, clock, pairs, compute, tell=tell, effort=effort)
-        found["sums on a node"] = await measure_sums(actor, clock, node, all_reduce, tell=tell, effort=effort)
+        found["messages on a node"] = await measure_hops(actor, clock, pairs, compute, progress=progress, effort=effort)
+        found["sums on a node"] = await measure_sums(actor, clock, node, all_reduce, progress=progress, effort=effort)
     if far:
         found["messages between nodes"] = await measure_hops(
-            actor, clock, [(0, far[0])], compute, tell=tell, effort=effort
+            actor, clock, [(0, far[0])], compute, progress=progress, effort=effort
         )
-        found["sums between nodes"] = await measure_sums(actor, clock, everyone, all_reduce, tell=tell, effort=effort)
+        found["sums between nodes"] = await measure_sums(
+            actor, clock, everyone, all_reduce, progress=progress, effort=effort
+        )
     return found
 
 

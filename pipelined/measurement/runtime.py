@@ -46,11 +46,11 @@ async def measure_instruction(actor: Actor, executor: Executor) -> float:
     prepared = await asyncio.to_thread(prepare, plan, 0)
     context, taken = RankContext(actor, plan, {0: nothing}, executor, nothing, NullTracer(), seed=0), []
     for number in range(ROUNDS):
-        await gather(actor.transport, f"walk {number}", None)
+        await gather(actor.transport, f"instruction round {number}", None)
         start = executor.clock.now()
         await prepared.schedule.schedule(TrainWorker(context, number, program=prepared.instructions))
         taken.append((executor.clock.now() - start) / sum(i.computes for i in prepared.instructions))
-    everyone = await gather(actor.transport, "walked", statistics.median(taken))
+    everyone = await gather(actor.transport, "instruction seconds", statistics.median(taken))
     return statistics.median(everyone) if everyone else 0.0
 
 
@@ -63,5 +63,5 @@ async def measure_call(actor: Actor, executor: Executor) -> float:
     for _ in range(2 * MICROBATCHES):
         _, start, end = await executor.run("forward", lambda: None)
         taken.append(end - start)
-    everyone = await gather(actor.transport, "called", statistics.median(taken))
+    everyone = await gather(actor.transport, "call seconds", statistics.median(taken))
     return statistics.median(everyone) if everyone else 0.0

@@ -55,7 +55,7 @@ class MeasuringRank:
 
 
 async def measure_stages(
-    rank: MeasuringRank, layer_costs: list[float], sizes: Sequence[int], tell: Callable[[str], None]
+    rank: MeasuringRank, layer_costs: list[float], sizes: Sequence[int], progress: Callable[[str], None]
 ) -> tuple[Measured, dict[tuple[str, int], Fit], list[Kind]] | None:
     """Time stages and fit costs of layers; all ranks call this together.
 
@@ -72,8 +72,10 @@ async def measure_stages(
     for number, layers in enumerate(ranges):
         probe = _Probe(rank, layers) if rank.measuring else None
         for size in sizes:
-            tell(f"timing stage {number + 1} of {len(ranges)} ({len(layers)} layers), {size} sequences a microbatch")
-            taken = await _together(rank, probe, f"{number} {size}", size)
+            progress(
+                f"timing stage {number + 1} of {len(ranges)} ({len(layers)} layers), {size} sequences a microbatch"
+            )
+            taken = await _on_all_ranks(rank, probe, f"{number} {size}", size)
             for op, seconds in taken.items():
                 if 0 in layers and op == "W":
                     continue  # it is the whole backward, which B has timed
@@ -87,20 +89,23 @@ async def measure_stages(
     return Measured(layer_costs, by_kind), fits, order
 
 
-async def _together(rank: MeasuringRank, probe: "_Probe | None", name: str, size: int) -> Taken:
+async def _on_all_ranks(rank: MeasuringRank, probe: "_Probe | None", name: str, size: int) -> Taken:
     """Time one stage at one size on all measuring ranks at once; on rank 0 the slowest rank's seconds, else {}."""
     transport = rank.actor.transport
     first = await probe.round(size) if probe else {}
     effort = rank.effort
-    rounds = min(effort.most, max(effort.fewest, int(effort.spent_s / max(1e-6, sum(map(sum, first.values()))))))
+    rounds = min(
+        effort.max_rounds, max(effort.min_rounds, int(effort.max_seconds / max(1e-6, sum(map(sum, first.values())))))
+    )
     rounds = await broadcast(transport, f"rounds {name}", rounds)
     taken: Taken = defaultdict(list)
     if probe:
-        for number in range(effort.warm + rounds):
+        for number in range(effort.warmup_rounds + rounds):
             for op, seconds in (await probe.round(size)).items():
-                taken[op] += seconds if number >= effort.warm else []
-    everyone = [told for told in await gather(transport, f"taken {name}", dict(taken)) if told]
-    return {op: max((told[op] for told in everyone), key=statistics.median) for op in everyone[0]} if everyone else {}
+                taken[op] += seconds if number >= effort.warmup_rounds else []
+    everyone = [of_rank for of_rank in await gather(transport, f"taken {name}", dict(taken)) if of_rank]
+    ops = everyone[0] if everyone else ()
+    return {op: max((of_rank[op] for of_rank in everyone), key=statistics.median) for op in ops}
 
 
 class _Probe:

@@ -30,15 +30,15 @@ async def measured_sums(transport: Transport, plan: Plan, parameters: Sequence[P
     Cost: each algorithm that the holders can run, at least five times at each bucket's size.
     """
     mine: list[tuple[int, Seconds]] = []
-    for place, bucket in enumerate(parameters):
+    for number, bucket in enumerate(parameters):
         holders, nbytes = plan.holders(*bucket.stages), min(bucket.nbytes, MOST_BYTES)
         if transport.rank not in holders or len(holders) < 2 or not nbytes:
             continue
-        prices = await measure(Group(transport, holders, CHANNEL + place), (nbytes,))
+        prices = await measure(Group(transport, holders, CHANNEL + number), (nbytes,))
         if transport.rank == holders[0]:
             mine.append((bucket.nbytes, {name: prices.price(name, nbytes) for name in prices.points}))
-    told = await gather(transport, "sums tried", mine)
-    return await broadcast(transport, "sums decided", decided([trial for each in told for trial in each]))
+    everyone = await gather(transport, "sums tried", mine)
+    return await broadcast(transport, "sums decided", decided([trial for of_rank in everyone for trial in of_rank]))
 
 
 def decided(trials: Sequence[tuple[int, Seconds]]) -> str:

@@ -6,14 +6,14 @@ Modules that need torch (`trial`, and the measurement) are imported only where t
 from pipelined.planner.costs import Stated, priced
 from pipelined.planner.plan_file import PlanFile, read_plan, write_plan
 from pipelined.planner.planned_model import PlannedModel
-from pipelined.planner.search import Answer, Outcome, Question, search
+from pipelined.planner.search import Outcome, SearchRequest, SearchResult, search
 
 __all__ = [
-    "Answer",
     "Outcome",
     "PlanFile",
     "PlannedModel",
-    "Question",
+    "SearchRequest",
+    "SearchResult",
     "Stated",
     "priced",
     "read_plan",

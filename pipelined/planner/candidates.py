@@ -15,7 +15,7 @@ from pipelined.schedules.registry import declared
 
 MOST_CHUNKS = 4
 """The most stages of a pipe on a worker that are tried."""
-STALE = ", not exact"
+NOT_EXACT = ", not exact"
 """The label of a schedule without a flush: its gradients are those of older weights."""
 ONE_STAGE = "gpipe"
 """The schedule that stands for all schedules with one stage (data parallelism); they are the same there."""
@@ -33,12 +33,12 @@ class Candidate:
         """The schedule's name with the settings that differ from the default."""
         plan = self.plan
         words = [knob.label(plan.knobs[knob.name]) for knob in knobs_of(plan.schedule) if knob.name in plan.knobs]
-        stale = "" if plan.flushes else STALE
-        return " ".join([plan.schedule, *words]) + stale
+        asynchronous = "" if plan.flushes else NOT_EXACT
+        return " ".join([plan.schedule, *words]) + asynchronous
 
 
 def candidates(
-    ranks: int, batch: int, layers: int, fixed: Mapping[str, Any] | None = None, stale: bool = False
+    ranks: int, batch: int, layers: int, fixed: Mapping[str, Any] | None = None, asynchronous: bool = False
 ) -> Iterator[Candidate]:
     """All candidates.
 
@@ -47,7 +47,7 @@ def candidates(
         batch: sequences per step, B·N·W.
         layers: the most stages of a plan.
         fixed: settings that the user has chosen: sizes and knobs of a `Plan`, and `recompute`.
-        stale: include schedules without a flush.
+        asynchronous: include schedules without a flush.
     Raises:
         UsageError: no such schedule, or no plan matches.
     """
@@ -62,11 +62,11 @@ def candidates(
         for plan in _of(name, ranks, batch, layers, fixed=fixed, deep=len(names) > 1 and name != ONE_STAGE)
         if all(getattr(plan, size) == fixed[size] for size in SIZES if size in fixed)
     ]
-    found = [plan for plan in every if stale or plan.flushes]
+    found = [plan for plan in every if asynchronous or plan.flushes]
     if not found:
-        asked = "".join(f", {name}: {value}" for name, value in fixed.items())
-        kind = "schedule" if stale else "schedule with a flush"
-        fact = f"no {kind} uses all ranks (ranks: {ranks}, batch: {batch}, layers: {layers}{asked})"
+        settings = "".join(f", {name}: {value}" for name, value in fixed.items())
+        kind = "schedule" if asynchronous else "schedule with a flush"
+        fact = f"no {kind} uses all ranks (ranks: {ranks}, batch: {batch}, layers: {layers}{settings})"
         remedy = "choose a batch with more divisors, another number of ranks, or fix fewer settings"
         others = ", or let `python -m pipelined plan --stale` look at those without a flush" if every else ""
         raise UsageError(f"{fact}; {remedy}{others}")

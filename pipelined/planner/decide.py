@@ -18,7 +18,7 @@ from pipelined.planner.candidates import Candidate
 from pipelined.planner.explain import reason
 from pipelined.planner.limits import share_of_memory, sizes_that_fit
 from pipelined.planner.planned_model import PlannedModel
-from pipelined.planner.search import Answer, Outcome, Question, search
+from pipelined.planner.search import Outcome, SearchRequest, SearchResult, search
 from pipelined.planner.worth import worth_timing
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
@@ -58,27 +58,27 @@ class Decision:
         }
 
     @classmethod
-    def of(cls, told: dict[str, Any]) -> "Decision":
+    def of(cls, document: dict[str, Any]) -> "Decision":
         """A decision from the JSON of `plain`; raises ScheduleError for a schedule that is not the project's own."""
-        require_known(told["plan"]["schedule"])
-        return cls(Candidate(Plan.of(told["plan"]), told["recompute"]), told["reason"], told["step_s"])
+        require_known(document["plan"]["schedule"])
+        return cls(Candidate(Plan.of(document["plan"]), document["recompute"]), document["reason"], document["step_s"])
 
 
-async def decide(transport: Transport, model: PlannedModel, launch: Launch, ruled: Plan) -> Decision:
+async def decide(transport: Transport, model: PlannedModel, launch: Launch, default: Plan) -> Decision:
     """Measure briefly, search, and compare; all ranks call this together and get the same decision.
 
     Args:
-        ruled: the rule's arrangement; it runs unless another one is clearly better.
+        default: the rule's arrangement; it runs unless another one is clearly better.
     Raises:
         AgreedError: no plan fits the memory.
     """
     limit = await _limit(transport, launch)
-    sizes = worth_timing(await _sizes(transport, model, limit), ruled)
-    answer = await _searched(transport, model, launch, limit=limit, sizes=sizes, effort=BRIEF, seconds=SEARCH_S)
-    if answer is None:
+    sizes = worth_timing(await _sizes(transport, model, limit), default)
+    result = await _searched(transport, model, launch, limit=limit, sizes=sizes, effort=BRIEF, seconds=SEARCH_S)
+    if result is None:
         return await _broadcast(transport, None)
-    outcome = await asyncio.to_thread(answer.question.simulate, Candidate(ruled))
-    return await _broadcast(transport, choose(answer, outcome))
+    outcome = await asyncio.to_thread(result.request.simulate, Candidate(default))
+    return await _broadcast(transport, choose(result, outcome))
 
 
 async def decide_among_all(transport: Transport, model: PlannedModel, launch: Launch) -> Decision:
@@ -93,12 +93,12 @@ async def decide_among_all(transport: Transport, model: PlannedModel, launch: La
 
     limit = await _limit(transport, launch)
     sizes = await _sizes(transport, model, limit)
-    answer = await _searched(transport, model, launch, limit=limit, sizes=sizes, effort=THOROUGH, seconds=inf)
-    answer = await try_best(transport, model, launch, answer, most=TRIES)
-    if answer is None:
+    result = await _searched(transport, model, launch, limit=limit, sizes=sizes, effort=THOROUGH, seconds=inf)
+    result = await try_best(transport, model, launch, result, most=TRIES)
+    if result is None:
         return await _broadcast(transport, None)
-    best = answer.chosen
-    return await _broadcast(transport, Decision(best.candidate, reason(answer), best.expected_s))
+    best = result.chosen
+    return await _broadcast(transport, Decision(best.candidate, reason(result), best.expected_s))
 
 
 async def _limit(transport: Transport, launch: Launch) -> float:
@@ -123,7 +123,7 @@ async def _searched(
     sizes: list[int],
     effort: Effort,
     seconds: float,
-) -> Answer | None:
+) -> SearchResult | None:
     """The result of measuring and searching, on rank 0; None on the others.
 
     Args:
@@ -134,16 +134,16 @@ async def _searched(
 
     ranks = transport.world_size
     found = await measure(
-        transport, model, launch, sizes=sizes, stated=Machine(Links()), ranks=ranks, tell=_quietly, effort=effort
+        transport, model, launch, sizes=sizes, stated=Machine(Links()), ranks=ranks, progress=_ignore, effort=effort
     )
 
-    def searched() -> Answer | None:
+    def searched() -> SearchResult | None:
         if found is None:
             return None
         clock = RealClock()
         end = clock.now() + seconds
-        question = Question(model, found.costs, found.machine, ranks, limit)
-        return search(question, enough=lambda: clock.now() > end)
+        request = SearchRequest(model, found.costs, found.machine, ranks, limit)
+        return search(request, stop=lambda: clock.now() > end)
 
     return await agree(transport, "decide", asyncio.to_thread(searched))
 
@@ -153,25 +153,25 @@ async def _broadcast(transport: Transport, decision: Decision | None) -> Decisio
     return Decision.of(await broadcast(transport, "decided", decision and decision.plain()))
 
 
-def choose(answer: Answer, ruled: Outcome) -> Decision:
+def choose(result: SearchResult, default: Outcome) -> Decision:
     """The best plan found if it is clearly faster than the rule's or the rule's does not fit; else the rule's."""
-    best, limit, plan = answer.chosen, answer.question.memory_limit, ruled.candidate.plan
-    if ruled.memory > limit:
-        other = f"depth {plan.depth} x width {plan.width} takes {_mib(ruled.memory)} a rank of {_mib(limit)}"
-    elif best.step_s < (1 - MARGIN) * ruled.step_s:
-        other = f"depth {plan.depth} x width {plan.width} with microbatches of {plan.microbatch} takes {_ms(ruled)}"
+    best, limit, plan = result.chosen, result.request.memory_limit, default.candidate.plan
+    if default.memory > limit:
+        other = f"depth {plan.depth} x width {plan.width} takes {_mib(default.memory)} a rank of {_mib(limit)}"
+    elif best.step_s < (1 - MARGIN) * default.step_s:
+        other = f"depth {plan.depth} x width {plan.width} with microbatches of {plan.microbatch} takes {_ms(default)}"
     else:
-        best, other = ruled, f"nothing of its kind is more than {MARGIN:.0%} faster"
-    told = f"predicted {_ms(best)} a step; {other}{_beside(answer, best)}"
-    return Decision(best.candidate, told, best.step_s)
+        best, other = default, f"nothing of its kind is more than {MARGIN:.0%} faster"
+    text = f"predicted {_ms(best)} a step; {other}{_beside(result, best)}"
+    return Decision(best.candidate, text, best.step_s)
 
 
-def _beside(answer: Answer, chosen: Outcome) -> str:
+def _beside(result: SearchResult, chosen: Outcome) -> str:
     """A note with the time of data parallelism, if it is clearly faster and was not among the candidates; else ""."""
-    other = answer.baseline
-    if other is None or other.memory > answer.question.memory_limit:
+    other = result.baseline
+    if other is None or other.memory > result.request.memory_limit:
         return ""
-    if other.step_s >= (1 - MARGIN) * chosen.step_s or "schedule" not in answer.question.model.fixed:
+    if other.step_s >= (1 - MARGIN) * chosen.step_s or "schedule" not in result.request.model.fixed:
         return ""
     return f"; plain data parallelism {_ms(other)}, which --plan auto may take"
 
@@ -184,5 +184,5 @@ def _mib(nbytes: float) -> str:
     return f"{nbytes / 2**20:,.0f} MiB"
 
 
-def _quietly(line: str) -> None:
+def _ignore(line: str) -> None:
     """Report no progress."""

@@ -1,4 +1,4 @@
-"""The explanation of an answer: a table of the best plans with the bottleneck of each, and the intervals of the costs.
+"""The explanation of a result: a table of the best plans with the bottleneck of each, and the intervals of the costs.
 
 All figures are those of the simulation and of the fit; nothing is calculated a second time.
 """
@@ -9,7 +9,7 @@ from typing import Any
 from pipelined.planner.bounds import splits
 from pipelined.planner.costs import FIELDS
 from pipelined.planner.plan_file import PlanFile
-from pipelined.planner.search import Answer, Outcome
+from pipelined.planner.search import Outcome, SearchResult
 
 FULL = 0.9
 """Share of the memory limit; a plan that uses more has memory as its bottleneck."""
@@ -41,74 +41,74 @@ def limit_of(outcome: Outcome, memory_limit: float) -> str:
     return names[worst] if found[worst] > 1 - FULL else "computing"
 
 
-def reason(answer: Answer) -> str:
+def reason(result: SearchResult) -> str:
     """The reason for the chosen plan, in one line."""
-    best, told = answer.chosen, f"predicted {answer.chosen.step_s * 1e3:.1f} ms a step"
+    best, text = result.chosen, f"predicted {result.chosen.step_s * 1e3:.1f} ms a step"
     if best.tried_s is not None:
-        told = f"a step took {best.tried_s * 1e3:.1f} ms when it was tried, {told}"
+        text = f"a step took {best.tried_s * 1e3:.1f} ms when it was tried, {text}"
     if not best.candidate.plan.flushes:
-        told += ", without a flush: its gradients are those of older weights"
-    if answer.baseline is None:
-        return f"{told}; plain data parallelism cannot cut this batch"
-    if answer.baseline.memory > answer.question.memory_limit:
-        return f"{told}; plain data parallelism does not fit ({answer.baseline.memory / MIB:,.0f} MiB a rank)"
-    other = next((one for one in answer.best if one.candidate == answer.baseline.candidate), answer.baseline)
+        text += ", without a flush: its gradients are those of older weights"
+    if result.baseline is None:
+        return f"{text}; plain data parallelism cannot cut this batch"
+    if result.baseline.memory > result.request.memory_limit:
+        return f"{text}; plain data parallelism does not fit ({result.baseline.memory / MIB:,.0f} MiB a rank)"
+    other = next((one for one in result.best if one.candidate == result.baseline.candidate), result.baseline)
     ratio = other.step_s / best.step_s if None in (best.tried_s, other.tried_s) else other.expected_s / best.expected_s
-    return f"{told}, {ratio:.2f} x as fast as plain data parallelism"
+    return f"{text}, {ratio:.2f} x as fast as plain data parallelism"
 
 
-def planned(answer: Answer, found: dict[str, Any]) -> PlanFile:
+def planned(result: SearchResult, found: dict[str, Any]) -> PlanFile:
     """The chosen plan, as the content of a plan file."""
-    best = answer.chosen
+    best = result.chosen
     memory = tuple(rank.total for rank in best.simulated.memory)
-    model = answer.question.model
-    why = reason(answer)
+    model = result.request.model
+    why = reason(result)
     return PlanFile(
         best.candidate.plan, best.candidate.recompute, dict(model.identity), best.expected_s, memory, why, found
     )
 
 
-def as_text(answer: Answer, found: dict[str, Any]) -> str:
+def as_text(result: SearchResult, found: dict[str, Any]) -> str:
     """The measured costs, the table of the best plans, and the reason for the chosen one."""
-    plan = answer.chosen.candidate.plan
+    plan = result.chosen.candidate.plan
     confidence = lines_of(found, plan.rows, splits(plan))
-    question = answer.question
-    told = f"{answer.considered} candidates: {answer.too_big} too big, {answer.simulated} simulated, "
-    left = answer.considered - answer.too_big - answer.simulated
-    head = f"{told}{max(0, left)} with a bound above the best {len(answer.best)}"
-    rows = [_row(str(place), outcome, answer) for place, outcome in enumerate(answer.best, 1)]
-    if answer.baseline is not None:
-        rows.append(_row("dp", answer.baseline, answer))
-    tokens = question.model.sequence
-    size = f"{question.model.batch} {'rows' if tokens == 1 else f'sequences of {tokens} tokens'}"
-    title = f"{question.ranks} ranks, {size} a step"
+    request = result.request
+    counts = f"{result.considered} candidates: {result.too_big} too big, {result.simulated} simulated, "
+    left = result.considered - result.too_big - result.simulated
+    head = f"{counts}{max(0, left)} with a bound above the best {len(result.best)}"
+    rows = [_row(str(number), outcome, result) for number, outcome in enumerate(result.best, 1)]
+    if result.baseline is not None:
+        rows.append(_row("dp", result.baseline, result))
+    tokens = request.model.sequence
+    size = f"{request.model.batch} {'rows' if tokens == 1 else f'sequences of {tokens} tokens'}"
+    title = f"{request.ranks} ranks, {size} a step"
     return "\n".join(
-        [title, *confidence, head, "", _head(), *rows, "", f"chosen: {_arrangement(answer.chosen)}; {reason(answer)}"]
+        [title, *confidence, head, "", _head(), *rows, "", f"chosen: {_arrangement(result.chosen)}; {reason(result)}"]
     )
 
 
-def as_json(answer: Answer, found: dict[str, Any]) -> dict[str, Any]:
-    """The answer as JSON; times in seconds, sizes in bytes."""
+def as_json(result: SearchResult, found: dict[str, Any]) -> dict[str, Any]:
+    """The result as JSON; times in seconds, sizes in bytes."""
     return {
-        **planned(answer, found).plain(),
-        "candidates": answer.considered,
-        "too_big": answer.too_big,
-        "simulated": answer.simulated,
-        "best": [_plain(outcome, answer) for outcome in answer.best],
-        "data_parallel": answer.baseline and _plain(answer.baseline, answer),
+        **planned(result, found).plain(),
+        "candidates": result.considered,
+        "too_big": result.too_big,
+        "simulated": result.simulated,
+        "best": [_plain(outcome, result) for outcome in result.best],
+        "data_parallel": result.baseline and _plain(result.baseline, result),
     }
 
 
-def _plain(outcome: Outcome, answer: Answer) -> dict[str, Any]:
+def _plain(outcome: Outcome, result: SearchResult) -> dict[str, Any]:
     return {
         **outcome.candidate.plan.plain(),
         "recompute": outcome.candidate.recompute,
         "step_s": outcome.step_s,
         "tried_s": outcome.tried_s,
-        "tokens_per_s": _rate(outcome, answer),
+        "tokens_per_s": _rate(outcome, result),
         "memory": outcome.memory,
         "shares": shares(outcome),
-        "limit": limit_of(outcome, answer.question.memory_limit),
+        "limit": limit_of(outcome, result.request.memory_limit),
     }
 
 
@@ -119,20 +119,20 @@ def _head() -> str:
     )
 
 
-def _row(place: str, outcome: Outcome, answer: Answer) -> str:
+def _row(name: str, outcome: Outcome, result: SearchResult) -> str:
     plan, part = outcome.candidate.plan, shares(outcome)
     sizes = f"{plan.depth:>4}{plan.width:>5}{plan.microbatch:>5}{plan.microbatches:>5}"
     again = "yes" if outcome.candidate.recompute else "no"
-    times = f"{outcome.step_s * 1e3:>10.1f}{_rate(outcome, answer):>12,.0f}"
+    times = f"{outcome.step_s * 1e3:>10.1f}{_rate(outcome, result):>12,.0f}"
     where = f"{part['computing']:>9.0%}{part['idle']:>7.0%}{part['sums']:>7.0%}{outcome.memory / MIB:>9,.0f}"
-    limit = limit_of(outcome, answer.question.memory_limit)
+    limit = limit_of(outcome, result.request.memory_limit)
     if outcome.tried_s is not None:
         limit += f"; tried: {outcome.tried_s * 1e3:.1f} ms"
-    return f"{place:>3} {outcome.candidate.label:<{LABEL}}{sizes}{again:>6}{times}{where}  {limit}"
+    return f"{name:>3} {outcome.candidate.label:<{LABEL}}{sizes}{again:>6}{times}{where}  {limit}"
 
 
-def _rate(outcome: Outcome, answer: Answer) -> float:
-    model = answer.question.model
+def _rate(outcome: Outcome, result: SearchResult) -> float:
+    model = result.request.model
     return model.batch * model.sequence / outcome.step_s
 
 

@@ -20,15 +20,15 @@ def share_of_memory(ranks: int, gpus: Sequence[int] = ()) -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / max(1, ranks)
 
 
-def sizes_that_fit(model: PlannedModel, ranks: int, limit: float, stale: bool = False) -> list[int]:
+def sizes_that_fit(model: PlannedModel, ranks: int, limit: float, asynchronous: bool = False) -> list[int]:
     """The microbatch sizes of all plans that may fit, in sequences, after halving by the schedule; ascending.
 
     Args:
-        stale: include schedules without a flush.
+        asynchronous: include schedules without a flush.
     Raises:
         UsageError: no plan uses all ranks, or none fits the memory.
     """
-    every = candidates(ranks, model.batch, len(model.layer_costs), model.fixed, stale)
+    every = candidates(ranks, model.batch, len(model.layer_costs), model.fixed, asynchronous)
     sizes = {c.plan.rows for c in _alike(every) if least_bytes(c, model.workload(c.plan)) <= limit}
     if not sizes:
         raise UsageError(f"no plan fits the memory (limit: {limit / 2**20:.1f} MiB a rank); raise --memory-limit")

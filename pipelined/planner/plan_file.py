@@ -114,16 +114,16 @@ def read_plan(path: Path, schedule: str | None = None) -> PlanFile:
             is not this project's.
         PlanError, ScheduleError: its plan cannot be laid out.
     """
-    told = _read(path)
-    if not isinstance(told, dict) or told.get("format") != FORMAT:
+    document = _read(path)
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise UsageError(
             f"{path} is no plan (JSON without format {FORMAT!r}); make one with `python -m pipelined plan`"
         )
-    if told.get("version") != VERSION:
-        fact = f"{path} is a plan of another version (its: {told.get('version')!r}, known: {VERSION})"
+    if document.get("version") != VERSION:
+        fact = f"{path} is a plan of another version (its: {document.get('version')!r}, known: {VERSION})"
         raise UsageError(f"{fact}; plan again with `python -m pipelined plan`")
     try:
-        return PlanFile.of(told, schedule)
+        return PlanFile.of(document, schedule)
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, UsageError):
             raise UsageError(f"{path}: {error}") from error
@@ -145,8 +145,8 @@ def _read(path: Path) -> Any:
         raise UsageError(f"{fact}; make one with `python -m pipelined plan`") from error
 
 
-def _value(told: Mapping[str, Any], name: str, kind: type) -> Any:
-    value = told[name]
+def _value(document: Mapping[str, Any], name: str, kind: type) -> Any:
+    value = document[name]
     if type(value) is not kind:
         raise TypeError(f"{name} is {value!r} and should be of type {kind.__name__}")
     return value

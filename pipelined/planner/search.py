@@ -1,6 +1,6 @@
 """The search: simulate candidates in the order of their bounds, until no remaining one can be among the best.
 
-A candidate is left out only if it cannot be among the best or does not fit the memory, so the answer equals that of
+A candidate is left out only if it cannot be among the best or does not fit the memory, so the result equals that of
 simulating all. The search is deterministic: it depends only on its arguments.
 """
 
@@ -19,7 +19,7 @@ from pipelined.simulation.simulator import Simulated, simulate
 from pipelined.simulation.workload import Workload
 
 BEST = 10
-"""The number of plans in an answer."""
+"""The number of plans in a result."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Question:
+class SearchRequest:
     """The arguments of a search.
 
     Args:
         ranks: the number of ranks; every plan uses all of them.
         memory_limit: bytes that a rank may hold.
-        stale: whether to include schedules without a flush.
+        asynchronous: whether to include schedules without a flush.
     """
 
     model: PlannedModel
@@ -70,7 +70,7 @@ class Question:
     machine: Machine
     ranks: int
     memory_limit: float = float("inf")
-    stale: bool = False
+    asynchronous: bool = False
 
     @property
     def all_reduce(self) -> str:
@@ -90,7 +90,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SearchResult:
     """The result of a search.
 
     Args:
@@ -101,7 +101,7 @@ class Answer:
         simulated: the number of simulated candidates; no other one can be among the best.
     """
 
-    question: Question
+    request: SearchRequest
     best: list[Outcome]
     baseline: Outcome | None
     considered: int
@@ -116,12 +116,12 @@ class Answer:
         """The best `most` plans with a flush, plus data parallelism if it fits the memory."""
         every = [one for one in self.best if one.candidate.plan.flushes][:most]
         other = self.baseline
-        if not most or other is None or other.memory > self.question.memory_limit:
+        if not most or other is None or other.memory > self.request.memory_limit:
             return every
         return every if other.candidate in [one.candidate for one in every] else [*every, other]
 
-    def tried(self, outcomes: Sequence[Outcome], seconds: Sequence[float]) -> "Answer":
-        """The same answer with the tried plans first, the fastest of them at the top."""
+    def tried(self, outcomes: Sequence[Outcome], seconds: Sequence[float]) -> "SearchResult":
+        """The same result with the tried plans first, the fastest of them at the top."""
         found = [replace(one, tried_s=taken) for one, taken in zip(outcomes, seconds, strict=True)]
         rest = [one for one in self.best if one not in outcomes]
         return replace(self, best=[*sorted(found, key=lambda one: one.expected_s), *rest][:BEST])
@@ -149,58 +149,60 @@ class _Found:
 
 
 def search(
-    question: Question, tell: Callable[[str], None] = lambda line: None, enough: Callable[[], bool] = lambda: False
-) -> Answer:
+    request: SearchRequest,
+    progress: Callable[[str], None] = lambda line: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> SearchResult:
     """Find the plans with the shortest steps. Where a loop is running, call this through `asyncio.to_thread`.
 
     Args:
-        tell: called with lines of progress.
-        enough: called before each simulation once a plan fits; True ends the search early, so that a better plan may
+        progress: called with lines of progress.
+        stop: called before each simulation once a plan fits; True ends the search early, so that a better plan may
             be missed.
     Raises:
         UsageError: no plan uses all ranks, or none fits the memory.
     Cost: about 0.1 ms per candidate, plus the cost of each simulation.
     """
-    model = question.model
-    every = list(candidates(question.ranks, model.batch, len(model.layer_costs), model.fixed, question.stale))
-    fitting, least = _bounded(question, every)
+    model = request.model
+    every = list(candidates(request.ranks, model.batch, len(model.layer_costs), model.fixed, request.asynchronous))
+    fitting, least = _bounded(request, every)
     if not fitting:
-        raise _too_big(question, least)
-    found = _Found(question.memory_limit, too_big=len(every) - len(fitting))
+        raise _too_big(request, least)
+    found = _Found(request.memory_limit, too_big=len(every) - len(fitting))
     for bound, candidate in fitting:
-        if bound > found.worst or (found.best and enough()):
+        if bound > found.worst or (found.best and stop()):
             break
-        found.take(question.simulate(candidate))
-        tell(f"simulated {found.simulated} of {len(fitting)}: the best takes {_best(found)}")
+        found.take(request.simulate(candidate))
+        progress(f"simulated {found.simulated} of {len(fitting)}: the best takes {_best(found)}")
     if not found.best:
-        raise _too_big(question, least)
-    return Answer(question, found.best, _baseline(question), len(every), found.too_big, found.simulated)
+        raise _too_big(request, least)
+    return SearchResult(request, found.best, _baseline(request), len(every), found.too_big, found.simulated)
 
 
-def _bounded(question: Question, every: Sequence[Candidate]) -> tuple[list[tuple[float, Candidate]], float]:
+def _bounded(request: SearchRequest, every: Sequence[Candidate]) -> tuple[list[tuple[float, Candidate]], float]:
     """The candidates that may fit, the lowest bound first; and the least bytes over all candidates."""
     fitting, least = [], float("inf")
     workloads: dict[tuple[int, int, int], Workload] = {}
     for candidate in every:
         plan = candidate.plan
         key = plan.depth, plan.microbatch, plan.layout.parts
-        workload = workloads[key] = workloads.get(key) or question.workload(plan)
+        workload = workloads[key] = workloads.get(key) or request.workload(plan)
         nbytes = least_bytes(candidate, workload)
         least = min(least, nbytes)
-        if nbytes <= question.memory_limit:
-            fitting.append((least_seconds(candidate, workload, question.machine, question.all_reduce), candidate))
+        if nbytes <= request.memory_limit:
+            fitting.append((least_seconds(candidate, workload, request.machine, request.all_reduce), candidate))
     return sorted(fitting, key=lambda pair: pair[0]), least
 
 
-def _baseline(question: Question) -> Outcome | None:
-    plan = data_parallel(question.ranks, question.model.batch)
-    return None if plan is None else question.simulate(Candidate(plan))
+def _baseline(request: SearchRequest) -> Outcome | None:
+    plan = data_parallel(request.ranks, request.model.batch)
+    return None if plan is None else request.simulate(Candidate(plan))
 
 
 def _best(found: _Found) -> str:
     return f"{found.best[0].step_s * 1e3:.1f} ms" if found.best else "more memory than there is"
 
 
-def _too_big(question: Question, least: float) -> UsageError:
-    fact = f"no plan fits the memory (limit: {question.memory_limit / 2**20:.1f} MiB a rank, the least that one takes: "
+def _too_big(request: SearchRequest, least: float) -> UsageError:
+    fact = f"no plan fits the memory (limit: {request.memory_limit / 2**20:.1f} MiB a rank, the least that one takes: "
     return UsageError(f"{fact}{least / 2**20:.1f} MiB or more); raise --memory-limit, or use more ranks")

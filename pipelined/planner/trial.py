@@ -1,7 +1,7 @@
 """Trials: a few real training steps of each of the best plans, because predictions have errors.
 
-The trials use the `Trainer` of real training on random tokens; its results are discarded. Each plan is tried twice, the
-second time in reverse order, so that a period of noise does not affect the same plan twice.
+The trials use the `RankTrainer` of real training on random tokens; its results are discarded. Each plan is tried twice,
+the second time in reverse order, so that a period of noise does not affect the same plan twice.
 """
 
 import statistics
@@ -15,12 +15,12 @@ from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import Executor, TorchExecutor
 from pipelined.measurement.measured_model import MeasuredModel
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.search import Answer
+from pipelined.planner.search import SearchResult
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
 from pipelined.training.optimizer import OptimizerConfig
-from pipelined.training.trainer import Trainer
+from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
 STEPS = 4
@@ -45,22 +45,22 @@ async def try_best(
     transport: Transport,
     model: MeasuredModel,
     launch: Launch,
-    answer: Answer | None,
+    result: SearchResult | None,
     *,
     most: int,
-    tell: Callable[[str], None] = lambda line: None,
-) -> Answer | None:
-    """Run the best plans for some steps and sort them by measured time; all ranks call this, rank 0 with the answer."""
-    outcomes = answer.worth_trying(most) if answer else []
+    progress: Callable[[str], None] = lambda line: None,
+) -> SearchResult | None:
+    """Run the best plans for some steps and sort them by measured time; all ranks call this, rank 0 with the result."""
+    outcomes = result.worth_trying(most) if result else []
     plans = [[one.candidate.plan.plain(), one.candidate.recompute] for one in outcomes]
-    plans = await broadcast(transport, "worth trying", plans if answer else None)
+    plans = await broadcast(transport, "worth trying", plans if result else None)
     chosen = [Candidate(Plan.of(plan), again) for plan, again in plans]
     executor = TorchExecutor.of_rank(launch.local_rank, launch.ranks_here(transport.world_size), transport)
     try:
-        seconds = await try_plans(transport, model, chosen, executor, tell)
+        seconds = await try_plans(transport, model, chosen, executor, progress)
     finally:
         executor.close()
-    return answer and answer.tried(outcomes, seconds)
+    return result and result.tried(outcomes, seconds)
 
 
 async def try_plans(
@@ -68,7 +68,7 @@ async def try_plans(
     model: MeasuredModel,
     plans: Sequence[Candidate],
     executor: Executor,
-    tell: Callable[[str], None],
+    progress: Callable[[str], None],
 ) -> list[float]:
     """Seconds of a step of each plan, the median over steps of the slowest rank's time; an empty list except on rank 0.
 
@@ -82,14 +82,14 @@ async def try_plans(
     order = [*range(len(plans)), *reversed(range(len(plans)))]
     async with Actor(transport) as actor:
         for turn, number in enumerate(order):
-            tell(f"trying plan {number + 1} of {len(plans)}")
+            progress(f"trying plan {number + 1} of {len(plans)}")
             taken[number] += await _steps(actor, model, plans[number], executor=executor, first=turn * STEPS)
     return [] if transport.rank else [statistics.median(seconds) for seconds in taken]
 
 
-def trial_trainer(actor: Actor, model: MeasuredModel, candidate: Candidate, executor: Executor) -> Trainer:
+def trial_trainer(actor: Actor, model: MeasuredModel, candidate: Candidate, executor: Executor) -> RankTrainer:
     """The trainer of a plan on the data that the model is measured with."""
-    return Trainer(
+    return RankTrainer(
         actor,
         model.build(),
         candidate.plan,

@@ -17,16 +17,18 @@ PASSES = 6
 """The length of a round of measuring, in forwards: two forwards, a backward (2), and its two halves (2)."""
 
 
-def why_not(model: PlannedModel, launch: Launch, ruled: Plan, *, cores: int, steps: int, effort: Effort) -> str | None:
+def why_not(
+    model: PlannedModel, launch: Launch, default: Plan, *, cores: int, steps: int, effort: Effort
+) -> str | None:
     """The reason why measuring would not save time, in a clause; None if it may."""
-    ranks = ruled.world_size
+    ranks = default.world_size
     here = launch.ranks_here(ranks)
     if ranks == 1:
         return "nothing to plan on one rank"
     if here > CROWD * cores:
         return f"not planned, as {here} ranks on {cores} cores are too many to measure reliably"
     try:
-        sizes = worth_timing(sizes_that_fit(model, ranks, share_of_memory(here)), ruled)
+        sizes = worth_timing(sizes_that_fit(model, ranks, share_of_memory(here)), default)
     except UsageError:
         return "not planned, as no other arrangement uses all ranks for this batch, or none fits the memory"
     speedup = ranks * min(1.0, cores / here)
@@ -35,9 +37,9 @@ def why_not(model: PlannedModel, launch: Launch, ruled: Plan, *, cores: int, ste
     return None
 
 
-def worth_timing(sizes: list[int], ruled: Plan) -> list[int]:
+def worth_timing(sizes: list[int], default: Plan) -> list[int]:
     """The smallest microbatch size and the largest up to twice the rule's; the others are interpolated."""
-    return sorted({sizes[0], max([size for size in sizes if size <= 2 * ruled.rows], default=sizes[0])})
+    return sorted({sizes[0], max([size for size in sizes if size <= 2 * default.rows], default=sizes[0])})
 
 
 def measuring_work(model: PlannedModel, sizes: list[int], effort: Effort) -> float:

@@ -61,8 +61,8 @@ def survey(model: Model, cut: Sequence[range], dtype: torch.dtype) -> list[Surve
     Args:
         cut: the layers of each stage.
     Raises:
-        ModelError: a stage cannot be called with (x, random); a parameter is not of the dtype; a
-            name is in several stages and the model does not tie it; there is no parameter to train.
+        ModelError: a stage cannot be called with its input alone; a parameter is not of the dtype; a name is in several
+            stages and the model does not tie it; there is no parameter to train.
     """
     stages = [_surveyed(model, index, layers, dtype) for index, layers in enumerate(cut)]
     _check_shared(stages, frozenset(getattr(model, "tied", ())))
@@ -112,10 +112,10 @@ def _surveyed(model: Model, index: int, layers: range, dtype: torch.dtype) -> Su
     if not isinstance(module, nn.Module):
         raise ModelError(f"stage {index} was built as a {type(module).__name__}; let `build` return an nn.Module")
     try:
-        inspect.signature(module.forward).bind("x", "random")
+        inspect.signature(module.forward).bind("x")
     except TypeError as error:
-        fact = f"stage {index}, a {type(module).__name__}, cannot be called with (x, random) ({error})"
-        raise ModelError(f"{fact}; give its forward a second argument, which it need not use") from error
+        fact = f"stage {index}, a {type(module).__name__}, cannot be called with its input alone ({error})"
+        raise ModelError(f"{fact}; let its forward take one argument") from error
     for name, parameter in module.named_parameters():
         if parameter.dtype != dtype and parameter.requires_grad:
             fact = f"{name} of stage {index} is {parameter.dtype}, and all that is trained should be {dtype}"

@@ -1,10 +1,14 @@
 """Random numbers that do not depend on the arrangement: every draw has a key; no two draws share a stream.
 
 The mask for (seed, step, global microbatch, place) is the same on one process and on sixty-four, and the same when it
-is recomputed.
+is recomputed. A module finds the key of its microbatch in the context in which its forward runs (`current_random`), so
+a forward takes its input alone.
 """
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
@@ -47,11 +51,13 @@ class KeyedRandom:
         seed: the seed of the run.
         step: the step, from 0.
         microbatch: the global microbatch, 0 … N·W-1.
+        turn: added to every place; it separates the uses of a layer that runs several times in one forward.
     """
 
     seed: int
     step: int
     microbatch: int
+    turn: str = ""
 
     def dropout(self, x: torch.Tensor, p: float, place: str) -> torch.Tensor:
         """Zero each element with probability p and scale the rest by 1/(1-p).
@@ -63,6 +69,30 @@ class KeyedRandom:
         """
         if p == 0.0:
             return x
-        generator = keyed_generator(self.seed, self.step, self.microbatch, place)
+        generator = keyed_generator(self.seed, self.step, self.microbatch, place + self.turn)
         keep = torch.rand(x.shape, generator=generator) >= p
         return x * keep.to(x.device) / (1.0 - p)
+
+
+_CURRENT: ContextVar[KeyedRandom | None] = ContextVar("random numbers of a microbatch", default=None)
+
+
+def current_random() -> KeyedRandom | None:
+    """The random numbers of the microbatch that this thread computes; None outside training, as in an evaluation."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def drawing_from(random: KeyedRandom | None) -> Iterator[None]:
+    """Inside the `with` block forwards on this thread draw from these random numbers."""
+    before = _CURRENT.set(random)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(before)
+
+
+def dropout(x: torch.Tensor, p: float, place: str) -> torch.Tensor:
+    """`KeyedRandom.dropout` of the current microbatch; x itself outside training."""
+    random = _CURRENT.get()
+    return x if random is None else random.dropout(x, p, place)

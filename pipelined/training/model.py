@@ -10,19 +10,23 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from pipelined.training.keyed_random import KeyedRandom
+from pipelined.training.stream import Tree
 
 
 class Part(Protocol):
     """A built range of layers: an `nn.Module`; its parameters and buffers have their global names.
 
-    It may have frozen parameters, or no parameters. Torch's own dropout works, but its masks depend on where the model
-    is cut; the masks of `KeyedRandom.dropout` do not. Persistent buffers (a batch norm's running statistics) are saved
-    by their first holder and loaded by all; during training every replica has those of the microbatches it computed.
+    It may have frozen parameters, or no parameters. Torch's own dropout works; its masks do not depend on where the
+    model is cut if the module runs its layers by `torch_random.run_layer`. Those of `keyed_random.dropout` never do.
+    Persistent buffers (a batch norm's running statistics) are saved by their first holder and loaded by all; during
+    training every replica has those of the microbatches it computed.
     """
 
-    def __call__(self, x: torch.Tensor, random: KeyedRandom | None) -> torch.Tensor:
-        """Forward one microbatch. The first part takes (B, T) ids; the last returns logits. random None: evaluation."""
+    def __call__(self, x: Tree) -> Tree:
+        """Forward one microbatch: a tensor, or tuples, lists and dicts of them, as in torch.
+
+        The first part takes the inputs of the feed; the last returns what the loss takes.
+        """
         ...
 
 

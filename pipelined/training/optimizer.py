@@ -108,6 +108,8 @@ def update(optimizer: Optimizer, rate: float | None, shrink: float) -> None:
 
 STATE = ("exp_avg", "exp_avg_sq")
 """AdamW's tensors, each with the shape of its parameter; the step count is a separate scalar."""
+VERSION_PREFIX = "version"
+"""Prefix of a field with an older version: `version-1` holds a parameter's value one update before."""
 NUMBER = "number-"
 """The prefix of a number in the state of an optimizer, saved as a tensor of no dimensions."""
 
@@ -128,6 +130,11 @@ def state_of(optimizer: Optimizer, parameter: nn.Parameter) -> dict[str, torch.T
     return {**value, **tensors, **numbers}
 
 
+def has_shape_of_parameter(field: str) -> bool:
+    """Whether a tensor of the state has the shape of its parameter. An optimizer may keep others, such as a count."""
+    return field == "value" or field in STATE or field.startswith(VERSION_PREFIX)
+
+
 def restore(optimizer: Optimizer, parameter: nn.Parameter, saved: Mapping[str, torch.Tensor], steps: int) -> None:
     """Restore the result of `state_of` after `steps` updates; a parameter that was frozen starts with new state."""
     with torch.no_grad():
@@ -139,7 +146,7 @@ def restore(optimizer: Optimizer, parameter: nn.Parameter, saved: Mapping[str, t
             state = {name: saved[name].to(parameter.device, parameter.dtype).clone() for name in STATE}
             optimizer.state[parameter] = {"step": torch.tensor(float(steps), device=parameter.device), **state}
         return
-    fields = {name: one for name, one in saved.items() if name != "value" and not name.startswith("version-")}
+    fields = {name: one for name, one in saved.items() if name != "value" and not name.startswith(VERSION_PREFIX)}
     if fields:
         optimizer.state[parameter] = {
             name.removeprefix(NUMBER): one.item() if name.startswith(NUMBER) else one.clone()

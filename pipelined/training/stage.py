@@ -134,7 +134,7 @@ class Stage:
         Nothing is kept for a backward. During the call its modules are in evaluation mode (`nn.Module.eval`).
         """
         with evaluating(self.module), self._precision():
-            return self.module(open_tree(x, self.device), None)
+            return self.module(open_tree(x, self.device))
 
     def _revived(self, which: Alive, random: KeyedRandom, targets: torch.Tensor | None) -> tuple[Tree, Tree]:
         """The kept input of a microbatch, and its output with a graph (recomputed if necessary), for one backward."""
@@ -152,10 +152,7 @@ class Stage:
 
     def _apply(self, x: Tree, random: KeyedRandom, targets: torch.Tensor | None) -> Tree:
         with self._precision():
-            if getattr(self.module, "seeds_layers", False):
-                output = self.module(x, random)
-            else:
-                output = self._random.run(partial(self.module, x, random), random, f"stage {self.index}")
+            output = self._random.run(partial(self.module, x), random, f"stage {self.index}")
         if not self.last:
             return output
         assert targets is not None  # the worker gives them to the last stage

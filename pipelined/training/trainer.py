@@ -16,7 +16,7 @@ import torch
 
 from collectives import Group, all_reduce
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import AgreedError, agree
+from pipelined.actors.agree import agree
 from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
 from pipelined.programs.bucket_names import Stages
@@ -36,6 +36,7 @@ from pipelined.training.segments.overlapping_steps import OverlappingSteps
 from pipelined.training.segments.segment import Segment
 from pipelined.training.segments.versioned_stage import VersionedStage, versioned
 from pipelined.training.stage import Stage
+from pipelined.training.step_report import StepReport, check_finite
 from pipelined.training.worker import Feed, RankContext
 
 WORLD_CHANNEL = 0
@@ -61,45 +62,7 @@ class Numerics:
     compress: str = NONE
 
 
-@dataclass(frozen=True)
-class StepReport:
-    """The results of a step; the same on every rank except the seconds.
-
-    Args:
-        grad_norm: the global gradient norm; without a flush the root mean square over the step's updates.
-        staleness: without a flush, for each stage: the updates between the weights at which a gradient was computed
-            and the weights to which it was applied; the mean over the step's microbatches.
-    """
-
-    step: int
-    loss: float
-    grad_norm: float
-    lr: float
-    step_s: float
-    idle_fraction: float
-    stop: bool
-    staleness: tuple[float, ...] = ()
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether loss and norm are finite."""
-        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
-
-
-def check_finite(step: int, loss: float, norm: float) -> None:
-    """Refuse a step if its loss or norm is not finite: later steps would not be finite either, and would be saved.
-
-    Raises:
-        AgreedError: on every rank, because all ranks have the same numbers.
-    """
-    if not (math.isfinite(loss) and math.isfinite(norm)):
-        raise AgreedError(
-            f"step {step + 1} came to no finite numbers (loss: {loss}, gradient norm: {norm}): training has diverged; "
-            "lower the learning rate, or warm up for longer, and go on from what was saved before"
-        )
-
-
-class Trainer:
+class RankTrainer:
     """One rank of a training job.
 
     Args:
@@ -192,6 +155,8 @@ class Trainer:
             settling = tasks.create_task(self._settle(segment, steps, begun, stopping=stopping, tell=tell))
             await segment.run()
         report = settling.result()
+        if not report.is_finite:
+            self.local.clear_gradients()  # else a later step of this trainer would add to them
         check_finite(report.step, report.loss, report.grad_norm)
         return report
 

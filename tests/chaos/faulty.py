@@ -24,10 +24,9 @@ from pipelined.process.run import run
 from pipelined.traces.file import NullTracer
 from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.stage import Stage
-from pipelined.training.trainer import Numerics, Trainer
+from pipelined.training.trainer import Numerics, RankTrainer
 from tests.numerics.plain import OPTIMIZER, SEQUENCE, Case, Feed
 from transports import Closed, Transport
-from transports.testing import kill
 
 CASE = Case("chimera", depth=4, width=1, microbatches=4)
 
@@ -80,7 +79,7 @@ def striker(fault: Fault, transport: Transport) -> Callable[[], None]:
 
 
 async def _die(transport: Any) -> None:
-    kill(transport)
+    transport.kill()
 
 
 async def job(transport: Transport, fault: Fault, rank: int, step: int) -> int:
@@ -98,7 +97,7 @@ async def train(transport: Transport, fault: Fault, rank: int, step: int) -> int
     executor = TorchExecutor("cpu", RealClock(), transport.computing)
     try:
         async with Actor(transport) as actor:
-            trainer = Trainer(
+            trainer = RankTrainer(
                 actor, CASE.model, CASE.plan, optimizer_config=OPTIMIZER, numerics=Numerics(torch.float64),
                 executor=executor, feed=Feed(), tracer=NullTracer(), sequence=SEQUENCE, seed=3,
             )  # fmt: skip

@@ -22,7 +22,7 @@ from transports import Closed, PeerAborted, PeerLost, Transport, TransportError
 
 
 async def an_end_has_no_public_member_that_a_wrapper_of_transports_would_lose(end):
-    assert public(type(end)) - public(Transport) <= {"kill", "open"}  # for the tests of deaths, and to make one
+    assert public(type(end)) - public(Transport) <= {"open"}  # to make one
 
 
 async def what_was_sent_before_a_close_is_delivered(end):

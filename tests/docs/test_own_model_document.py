@@ -4,10 +4,19 @@ import ast
 import inspect
 import re
 
+import torch
+from torch import nn
+
 import pipelined as pp
 from tests.launching import ROOT, launched, mpirun
 
 DOCUMENT = (ROOT / "docs" / "your-own-model.md").read_text()
+
+
+def block(call):
+    """The first block of Python in the document that has this call."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
+    return next(one for one in blocks if call in one)
 
 
 def test_the_example_trains_on_two_ranks_and_its_state_loads_into_plain_torch(tmp_path):
@@ -22,7 +31,24 @@ def test_the_example_trains_on_two_ranks_and_its_state_loads_into_plain_torch(tm
 
 
 def test_what_is_shown_has_only_arguments_that_train_takes():
-    (shown,) = re.findall(r"^```python\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
+    shown = block("pp.train(")
     calls = [node for node in ast.walk(ast.parse(shown)) if isinstance(node, ast.Call)]
     (train,) = [call for call in calls if ast.unparse(call.func) == "pp.train"]
     assert {keyword.arg for keyword in train.keywords} <= set(inspect.signature(pp.train).parameters)
+
+
+def test_the_loop_of_ones_own_runs_as_it_is_shown(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    x = torch.randn(64, 8)
+    names = {
+        "pp": pp,
+        "layers": [lambda: nn.Linear(8, 8), nn.ReLU] * 4,
+        "optimizer": lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
+        "loss": nn.functional.mse_loss,
+        "batches": [(x, x)] * 100,
+        "held_out": [(x[:5], x[:5])],
+    }
+    exec(block("pp.Trainer("), names)
+    assert names["report"].step == 99
+    assert list(names["state"]) == list(nn.Sequential(*[build() for build in names["layers"]]).state_dict())
+    assert (tmp_path / "checkpoints" / "step-00000100").is_dir()

@@ -11,7 +11,7 @@ import torch
 from torch.func import functional_call
 
 from pipelined.programs.partition import partition
-from pipelined.training.keyed_random import KeyedRandom
+from pipelined.training.keyed_random import KeyedRandom, drawing_from
 from pipelined.training.optimizer import OptimizerConfig
 from tests.numerics.plain import SEQUENCE, AdamW, Case, Feed
 
@@ -64,7 +64,8 @@ def delayed(case: Case, steps: int, version: Version) -> Outcome:
             for group in range(width):
                 number = group * each + inside
                 met = {n: copy_of(history[version(s, group, microbatch)][n]) for n, s in stages.items()}
-                logits = functional_call(module, met, (feed.inputs(step, number), KeyedRandom(3, step, number)))
+                with drawing_from(KeyedRandom(3, step, number)):
+                    logits = functional_call(module, met, (feed.inputs(step, number),))
                 loss = model.loss(logits, feed.targets(step, number))
                 (loss / (every * width)).backward()
                 losses[step] += loss.item() / (each * width)

@@ -13,7 +13,7 @@ from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
 from pipelined.training.keyed_random import keyed_generator
 from pipelined.training.optimizer import OptimizerConfig
-from pipelined.training.trainer import Numerics, Trainer
+from pipelined.training.trainer import Numerics, RankTrainer
 from tests.numerics.plain import AdamW
 from transports import new_event_loop
 from transports.local import world
@@ -42,7 +42,7 @@ class Part(nn.Module):
         super().__init__()
         self.row = nn.ModuleDict({str(i): KINDS[kinds[i]]() for i in layers})
 
-    def forward(self, x, random):
+    def forward(self, x):
         for layer in self.row.values():
             x = layer(x)
         return x
@@ -94,7 +94,7 @@ def on_ranks(model, plan, work, recompute=False):
         executor = TorchExecutor("cpu", RealClock(), transport.computing)
         try:
             async with Actor(transport) as actor:
-                trainer = Trainer(
+                trainer = RankTrainer(
                     actor, model, plan, numerics=Numerics(torch.float64, recompute=recompute),
                     optimizer_config=OPTIMIZER, executor=executor, feed=Feed(), tracer=NullTracer(), sequence=1, seed=5,
                 )  # fmt: skip
@@ -130,8 +130,7 @@ def plain(model, microbatches, count):
     for step in range(count):
         optimizer.zero_grad()
         several = [
-            model.loss(module(feed.inputs(step, m), None), feed.targets(step, m)) / microbatches
-            for m in range(microbatches)
+            model.loss(module(feed.inputs(step, m)), feed.targets(step, m)) / microbatches for m in range(microbatches)
         ]
         sum(several).backward()
         for group in optimizer.param_groups:

@@ -17,10 +17,10 @@ from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer, Tracer
-from pipelined.training.keyed_random import KeyedRandom
+from pipelined.training.keyed_random import KeyedRandom, drawing_from
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.replay import Order
-from pipelined.training.trainer import Numerics, Trainer
+from pipelined.training.trainer import Numerics, RankTrainer
 from transports import Transport
 
 SEQUENCE = 6
@@ -111,7 +111,8 @@ def plain(case: Case, steps: int = 5) -> Outcome:
         optimizer.zero_grad()
         loss = torch.zeros((), dtype=torch.float64)
         for microbatch in range(total):
-            logits = module(feed.inputs(step, microbatch), KeyedRandom(3, step, microbatch))
+            with drawing_from(KeyedRandom(3, step, microbatch)):
+                logits = module(feed.inputs(step, microbatch))
             loss = loss + model.loss(logits, feed.targets(step, microbatch)) / total
         loss.backward()
         norms.append(float(torch.nn.utils.clip_grad_norm_(parameters.values(), OPTIMIZER.clip)))
@@ -135,7 +136,7 @@ async def pipelined(
     numerics = Numerics(torch.float64, recompute=case.recompute)
     try:
         async with Actor(transport) as actor:
-            trainer = Trainer(
+            trainer = RankTrainer(
                 actor, case.model, case.plan, optimizer_config=OPTIMIZER, numerics=numerics, executor=executor,
                 feed=Feed(), tracer=tracer or NullTracer(), sequence=SEQUENCE, seed=3, orders=orders,
             )  # fmt: skip

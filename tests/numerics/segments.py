@@ -12,7 +12,8 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.traces.file import Events, Tracer
-from pipelined.training.trainer import Numerics, StepReport, Trainer
+from pipelined.training.step_report import StepReport
+from pipelined.training.trainer import Numerics, RankTrainer
 from tests.numerics.delayed import OPTIMIZER
 from tests.numerics.plain import SEQUENCE, Feed
 
@@ -45,7 +46,7 @@ async def rank(case, transport, story, optimizer_config=OPTIMIZER, orders=None):
     numerics = Numerics(torch.float64, recompute=case.recompute)
     try:
         async with Actor(transport) as actor:
-            trainer = Trainer(
+            trainer = RankTrainer(
                 actor, case.model, case.plan, optimizer_config=optimizer_config, numerics=numerics, executor=executor,
                 feed=Feed(), tracer=tracer, sequence=SEQUENCE, seed=3, orders=orders,
             )  # fmt: skip

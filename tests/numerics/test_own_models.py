@@ -108,7 +108,7 @@ def test_running_statistics_are_those_of_one_process_and_are_saved_and_loaded(tm
     module = model.build(range(4), torch.float64, "cpu", None).eval()
     module.load_state_dict(tensors)
     with torch.no_grad():
-        expected = [float(model.loss(module(Feed().inputs(9, m), None), Feed().targets(9, m))) for m in range(2)]
+        expected = [float(model.loss(module(Feed().inputs(9, m)), Feed().targets(9, m))) for m in range(2)]
     trained, loaded = on_ranks(model, arranged, work, recompute), on_ranks(model, arranged, resumed)
     for ((told, held), seen, kept), again in zip(trained, loaded, strict=True):
         assert_close(told, losses)

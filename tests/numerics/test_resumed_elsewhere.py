@@ -10,7 +10,7 @@ from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.checkpoints.trainer_state import load, save
 from pipelined.traces.file import NullTracer
-from pipelined.training.trainer import Numerics, Trainer
+from pipelined.training.trainer import Numerics, RankTrainer
 from tests.numerics import delayed, plain
 from tests.numerics.plain import SEQUENCE, Case, Feed
 from transports import new_event_loop
@@ -26,7 +26,7 @@ def leg(case, optimizer_config, steps, place):
         executor = TorchExecutor("cpu", RealClock(), transport.computing)
         try:
             async with Actor(transport) as actor:
-                trainer = Trainer(
+                trainer = RankTrainer(
                     actor, case.model, case.plan, optimizer_config=optimizer_config, numerics=Numerics(torch.float64),
                     executor=executor, feed=Feed(), tracer=NullTracer(), sequence=SEQUENCE, seed=3,
                 )  # fmt: skip

@@ -10,7 +10,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.traces.file import NullTracer
-from pipelined.training.trainer import Numerics, Trainer
+from pipelined.training.trainer import Numerics, RankTrainer
 from tests.numerics.plain import OPTIMIZER, SEQUENCE, Case, Feed
 from transports import Transport, new_event_loop
 from transports.local import world
@@ -19,7 +19,10 @@ T = TypeVar("T")
 
 
 def on_every_rank(
-    case: Case, work: Callable[[Trainer, Transport], Awaitable[T]], dtype: torch.dtype = torch.float32, **numerics: str
+    case: Case,
+    work: Callable[[RankTrainer, Transport], Awaitable[T]],
+    dtype: torch.dtype = torch.float32,
+    **numerics: str,
 ) -> list[T]:
     """What a piece of work with each rank's trainer returns, in rank order."""
 
@@ -28,7 +31,7 @@ def on_every_rank(
         try:
             async with Actor(transport) as actor:
                 how = Numerics(dtype, recompute=case.recompute, **numerics)
-                trainer = Trainer(
+                trainer = RankTrainer(
                     actor, case.model, case.plan, optimizer_config=OPTIMIZER, numerics=how, executor=executor,
                     feed=Feed(), tracer=NullTracer(), sequence=SEQUENCE, seed=3,
                 )  # fmt: skip

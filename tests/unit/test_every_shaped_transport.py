@@ -41,7 +41,8 @@ def noting(asked):
             asked.add(name)
             return super().__getattribute__(name)
 
-        nodes, kill_world, holds = (7,), staticmethod(lambda code: None), staticmethod(lambda peer, key: False)
+        nodes, kill_world, kill = (7,), staticmethod(lambda code: None), staticmethod(lambda reason: None)
+        holds = staticmethod(lambda peer, key: False)
 
         async def _done(self, *arguments, **named):
             pass

@@ -169,6 +169,11 @@ class Tcp(Transport):
         ended = self._finish(Closed(f"rank {self.rank} is closed"))
         await self._depart(encode(Kind.GOODBYE), ended, CLOSE_S)
 
+    def kill(self, reason: str = "it was killed") -> None:
+        ended = self._finish(Closed(f"rank {self.rank} is dead: {reason}"))
+        for peer in self._peers.values():
+            peer.drop(ended)
+
     async def _depart(self, last: Sequence[bytes | memoryview], ended: TransportError, patience: float) -> None:
         for peer in self._peers.values():
             peer.farewell(last, ended)

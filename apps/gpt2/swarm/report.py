@@ -6,7 +6,7 @@ from pipelined.swarm.committed_steps import StepCommitted, StepEvaluated, StepEv
 from pipelined.swarm.records import Commit
 from pipelined.swarm.view import SwarmView
 from pipelined.training.optimizer import OptimizerConfig
-from pipelined.training.trainer import StepReport
+from pipelined.training.step_report import StepReport
 from transports import Transport
 
 BUSY = ("swarm", "busy")

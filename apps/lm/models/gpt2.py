@@ -9,7 +9,7 @@ Source: Radford et al., Language Models are Unsupervised Multitask Learners, sec
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from apps.lm.models.gelu import gelu
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
-from pipelined.training.keyed_random import keyed_generator
+from pipelined.training.keyed_random import current_random, dropout, keyed_generator
 
 EMBEDDING, HEAD = "transformer.wte.weight", "lm_head.weight"
 
@@ -98,12 +98,6 @@ class UntiedGPT2(GPT2):
         return part
 
 
-class Draws(Protocol):
-    """The random numbers of one forward: those of a step's microbatch, or of one layer among several that share."""
-
-    def dropout(self, x: torch.Tensor, p: float, place: str) -> torch.Tensor: ...
-
-
 class Transformer(nn.Module):
     """The modules below `transformer.`, as Hugging Face's GPT-2 names them; a stage has those of its layers."""
 
@@ -134,23 +128,23 @@ class Part(nn.Module):
         if self.top in layers and not config.tied:
             self.lm_head = nn.Linear(config.d_model, config.vocab, bias=False)
 
-    def forward(self, x: torch.Tensor, random: Draws | None = None) -> torch.Tensor:
-        """Run the layers in order; see `shape_of` for what goes in and comes out. random None: evaluate."""
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run the layers in order; see `shape_of` for what goes in and comes out."""
         for layer in self.layers:
-            x = self._layer(layer)(x, random)
+            x = self._layer(layer)(x)
         return x
 
-    def _layer(self, layer: int) -> Callable[[torch.Tensor, Draws | None], torch.Tensor]:
+    def _layer(self, layer: int) -> Callable[[torch.Tensor], torch.Tensor]:
         if layer == 0:
             return self._embed
         return self._head if layer == self.top else self.transformer.h[str(layer - 1)]
 
-    def _embed(self, ids: torch.Tensor, random: Draws | None) -> torch.Tensor:
+    def _embed(self, ids: torch.Tensor) -> torch.Tensor:
         positions = torch.arange(ids.shape[1], device=ids.device)  # (T)
         x = self.transformer.wte(ids) + self.transformer.wpe(positions)  # (B, T, C)
-        return drop(x, self.dropout, "embedding", random)
+        return dropout(x, self.dropout, "embedding")
 
-    def _head(self, x: torch.Tensor, random: Draws | None) -> torch.Tensor:
+    def _head(self, x: torch.Tensor) -> torch.Tensor:
         matrix = self.lm_head if hasattr(self, "lm_head") else self.transformer.wte
         return functional.linear(self.transformer.ln_f(x), matrix.weight)  # (B, T, V)
 
@@ -176,9 +170,9 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.d_model)
         self.mlp = (feed_forward or FeedForward)(config, f"{place}.mlp")
 
-    def forward(self, x: torch.Tensor, random: Draws | None) -> torch.Tensor:
-        x = x + self.attn(self.ln_1(x), random)  # (B, T, C)
-        return x + self.mlp(self.ln_2(x), random)  # (B, T, C)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attn(self.ln_1(x))  # (B, T, C)
+        return x + self.mlp(self.ln_2(x))  # (B, T, C)
 
 
 class Attention(nn.Module):
@@ -190,27 +184,27 @@ class Attention(nn.Module):
         self.c_attn = Conv1D(config.d_model, 3 * config.d_model)
         self.c_proj = Conv1D(config.d_model, config.d_model)
 
-    def forward(self, x: torch.Tensor, random: Draws | None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         apart = self.c_attn(x).unflatten(2, (3, self.heads, -1))  # (B, T, 3, H, C/H)
         query, key, value = apart.permute(2, 0, 3, 1, 4)  # each (B, H, T, C/H)
         query, key = self._placed(query), self._placed(key)
-        if random is None or self.dropout == 0.0:
+        if current_random() is None or self.dropout == 0.0:
             y = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         else:
-            y = self._dropped(query, key, random) @ value
+            y = self._dropped(query, key) @ value
         y = self.c_proj(y.transpose(1, 2).flatten(2))  # (B, T, C)
-        return drop(y, self.dropout, f"{self.place}.residual", random)
+        return dropout(y, self.dropout, f"{self.place}.residual")
 
     def _placed(self, x: torch.Tensor) -> torch.Tensor:
         """Queries or keys (B, H, T, C/H) that know where they stand; here x came with its positions added."""
         return x
 
-    def _dropped(self, query: torch.Tensor, key: torch.Tensor, random: Draws) -> torch.Tensor:
+    def _dropped(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         """Attention weights with keyed dropout: fused kernels draw from a stream of their own."""
         scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[3])  # (B, H, T, T)
         future = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).triu(1)  # (T, T)
         weights = scores.masked_fill(future, float("-inf")).softmax(3)
-        return random.dropout(weights, self.dropout, f"{self.place}.weights").to(query.dtype)
+        return dropout(weights, self.dropout, f"{self.place}.weights").to(query.dtype)
 
 
 class FeedForward(nn.Module):
@@ -222,9 +216,9 @@ class FeedForward(nn.Module):
         self.c_fc = Conv1D(config.d_model, 4 * config.d_model)
         self.c_proj = Conv1D(4 * config.d_model, config.d_model)
 
-    def forward(self, x: torch.Tensor, random: Draws | None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.c_proj(gelu(self.c_fc(x)))  # (B, T, 4 C), then (B, T, C)
-        return drop(y, self.dropout, f"{self.place}.residual", random)
+        return dropout(y, self.dropout, f"{self.place}.residual")
 
 
 class Conv1D(nn.Module):
@@ -238,11 +232,6 @@ class Conv1D(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.addmm(self.bias, x.flatten(0, -2), self.weight)  # (B·T, out)
         return y.unflatten(0, x.shape[:-1])  # (B, T, out)
-
-
-def drop(x: torch.Tensor, p: float, place: str, random: Draws | None) -> torch.Tensor:
-    """Dropout keyed by the place, in training alone."""
-    return x if random is None else random.dropout(x, p, place)
 
 
 def table(rows: int, width: int) -> nn.Embedding:

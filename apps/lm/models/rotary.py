@@ -9,16 +9,17 @@ Source: Ryabinin et al., SWARM Parallelism, section 4.3, appendices G and I; Su 
 Shazeer, GLU Variants Improve Transformer, section 2.
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from apps.lm.models.gelu import gelu
-from apps.lm.models.gpt2 import GPT2, Attention, Block, Conv1D, Draws, Transformer, drop, table
+from apps.lm.models.gpt2 import GPT2, Attention, Block, Conv1D, Transformer, table
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.models.rotary_presets import BASE, RotaryConfig, layer_costs
+from pipelined.training.keyed_random import current_random, drawing_from, dropout
 
 
 class RotaryLM(GPT2):
@@ -73,21 +74,21 @@ class RotaryPart(nn.Module):
             self.transformer.ln_f = nn.LayerNorm(config.d_model)
             self.lm_head = nn.Linear(config.d_model, config.vocab, bias=False)
 
-    def forward(self, x: torch.Tensor, random: Draws | None = None) -> torch.Tensor:
-        """Run the layers in order; see `RotaryLM.shape_of` for what goes in and comes out. random None: evaluate."""
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run the layers in order; see `RotaryLM.shape_of` for what goes in and comes out."""
         for layer in self.layers:
             if layer in self.config.narrow:
                 x = self.transformer.widen[str(layer)](x)  # (B, T, C/k), then (B, T, C)
-            x = self._layer(layer, x, random)
+            x = self._layer(layer, x)
             if layer + 1 in self.config.narrow:
                 x = self.transformer.squeeze[str(layer)](x)  # (B, T, C/k)
         return x
 
-    def _layer(self, layer: int, x: torch.Tensor, random: Draws | None) -> torch.Tensor:
+    def _layer(self, layer: int, x: torch.Tensor) -> torch.Tensor:
         if layer == 0:
-            return drop(self.transformer.wte(x), self.config.dropout, "embedding", random)  # (B, T, C)
+            return dropout(self.transformer.wte(x), self.config.dropout, "embedding")  # (B, T, C)
         if layer <= self.config.groups:
-            return self.transformer.h[str(layer - 1)](x, random)  # (B, T, C)
+            return self.transformer.h[str(layer - 1)](x)  # (B, T, C)
         return self.lm_head(self.transformer.ln_f(x))  # (B, T, V)
 
 
@@ -98,9 +99,11 @@ class Group(Block):
         super().__init__(config, place, RotaryAttention, GatedFeedForward)
         self.shared = config.shared
 
-    def forward(self, x: torch.Tensor, random: Draws | None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        random = current_random()
         for turn in range(self.shared):
-            x = super().forward(x, None if random is None else _Turn(random, turn))  # (B, T, C)
+            with drawing_from(random and replace(random, turn=f".{turn}")):
+                x = super().forward(x)  # (B, T, C)
         return x
 
 
@@ -120,10 +123,10 @@ class GatedFeedForward(nn.Module):
         self.c_fc = Conv1D(config.d_model, 8 * config.d_model)
         self.c_proj = Conv1D(4 * config.d_model, config.d_model)
 
-    def forward(self, x: torch.Tensor, random: Draws | None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         gate, value = self.c_fc(x).chunk(2, dim=-1)  # each (B, T, 4 C)
         y = self.c_proj(gelu(gate) * value)  # (B, T, C)
-        return drop(y, self.dropout, f"{self.place}.residual", random)
+        return dropout(y, self.dropout, f"{self.place}.residual")
 
 
 class Squeeze(nn.Module):
@@ -166,14 +169,3 @@ def rotate(x: torch.Tensor) -> torch.Tensor:
 
 def _widen(config: RotaryConfig) -> nn.Module:
     return nn.Linear(config.narrow_width, config.d_model, bias=False)
-
-
-@dataclass(frozen=True)
-class _Turn:
-    """The random numbers of one of several layers that share parameters."""
-
-    random: Draws
-    turn: int
-
-    def dropout(self, x: torch.Tensor, p: float, place: str) -> torch.Tensor:
-        return self.random.dropout(x, p, f"{place}.{self.turn}")

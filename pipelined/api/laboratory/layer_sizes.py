@@ -55,7 +55,7 @@ def measured_sizes(parts: Sequence[nn.Module], inputs: torch.Tensor, loss: Calla
         takes = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().to("meta"), x)
         taken = storages.of(tensors_of(x))
         with FlopCounterMode(display=False) as counter, storages.noting(kept), with_copied_buffers(part):
-            x = part(x, None)
+            x = part(x)
             if number == len(parts) - 1:
                 loss(x)
         kept = {name: nbytes for name, nbytes in kept.items() if name not in own}

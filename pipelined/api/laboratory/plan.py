@@ -12,8 +12,9 @@ from pipelined.api.feed import Batch
 from pipelined.api.laboratory.described import machine_of
 from pipelined.api.laboratory.planned_layers import PlannedLayers
 from pipelined.api.laboratory.planning import Planned, PlanRequest, Tell, find_plan, stated_costs
-from pipelined.api.sequential import LayeredModel, Loss, Sequential
-from pipelined.api.train import Layers, OptimizerBuilder
+from pipelined.api.sequential import Loss
+from pipelined.api.user_model import Layers, bind
+from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.process.launch import detect
 from pipelined.process.run import outside_of_a_loop
 from pipelined.schedules.knobs import Value
@@ -80,9 +81,8 @@ def plan(
     launch = detect(os.environ, transport)
     name = None if schedule is None else name_of(schedule)
     chosen = {"schedule": name, "depth": depth, "width": width, "microbatches": microbatches, "recompute": recompute}
-    row = model if isinstance(model, Sequential) else Sequential(model)
     planned = PlannedLayers(
-        LayeredModel(row, loss or _mean, seed, batch[0]),
+        bind(model, loss or _mean, seed, batch[0]),
         batch,
         optimizer,
         Numerics(dtype, autocast, False, all_reduce, compress),

@@ -10,7 +10,7 @@ from torch import nn
 
 from pipelined.api.feed import Batch, BatchFeed
 from pipelined.api.laboratory.layer_sizes import LayerSizes, Storages, measured_sizes, optimizer_bytes, some_values
-from pipelined.api.sequential import LayeredModel
+from pipelined.api.user_model import UserModel
 from pipelined.programs.bucket_names import name_buckets
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
@@ -30,7 +30,7 @@ class PlannedLayers:
         fixed: what the user has chosen: fields and knobs of `Plan`, and `recompute`.
     """
 
-    model: LayeredModel
+    model: UserModel
     step: Batch
     optimizer: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
     precision: Numerics

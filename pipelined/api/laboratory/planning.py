@@ -13,7 +13,7 @@ from pipelined.api.laboratory.picture import Picture
 from pipelined.api.laboratory.simulation import simulation_of
 from pipelined.errors import UsageError
 from pipelined.measurement.codec import CodecCosts, ratio_of
-from pipelined.planner import Answer, PlanFile, PlannedModel, Question, Stated, search, write_plan
+from pipelined.planner import PlanFile, PlannedModel, SearchRequest, SearchResult, Stated, search, write_plan
 from pipelined.planner.decide import TRIES
 from pipelined.planner.explain import as_json, as_text, planned
 from pipelined.planner.limits import share_of_memory, sizes_that_fit
@@ -96,7 +96,7 @@ class Planned:
     """
 
     content: PlanFile
-    answer: Answer | None = None
+    answer: SearchResult | None = None
 
     @property
     def plan(self) -> Plan:
@@ -172,10 +172,10 @@ def find_plan(model: PlannedModel, launch: Launch, request: PlanRequest, tell: T
     """
     tries = request.tries_on(launch)
     if request.costs is not None:
-        question = Question(
+        wanted = SearchRequest(
             model, request.costs, request.machine, request.ranks, request.limit_on(launch), request.stale
         )
-        answer = search(question, tell)
+        answer = search(wanted, tell)
         return Planned(planned(answer, request.costs.plain()), answer)
     return _Measuring(model, launch, request, tries, tell).run(command)
 
@@ -221,17 +221,18 @@ class _Measuring:
             sizes=self._sizes,
             stated=request.machine,
             ranks=request.ranks,
-            tell=tell,
+            progress=tell,
         )
 
-        def answer() -> Answer | None:
+        def answer() -> SearchResult | None:
             if found is None:
                 return None
-            return search(Question(model, found.costs, found.machine, request.ranks, self._limit, request.stale), tell)
+            costs, machine = found.costs, found.machine
+            return search(SearchRequest(model, costs, machine, request.ranks, self._limit, request.stale), tell)
 
         best = await agree(transport, "plan", asyncio.to_thread(answer))
         if self._tries:
-            best = await try_best(transport, model, self._launch, best, most=self._tries, tell=tell)
+            best = await try_best(transport, model, self._launch, best, most=self._tries, progress=tell)
         content = None if best is None or found is None else planned(best, found.plain)
         plain = await broadcast(transport, "planned", content and content.plain())
         return Planned(content or PlanFile.of(plain, model.fixed.get("schedule")), best)

@@ -125,7 +125,7 @@ class TorchStage:
         if self.last != bool(labels):
             raise ValueError(f"labels are for the last stage alone (stage: {self.index}, arrays: {len(labels)})")
         with evaluating(self._module), self._precision():
-            output = self._module(self._input(inputs), None).to(self.training.dtype)
+            output = self._module(self._input(inputs)).to(self.training.dtype)
         if self.last:
             ends = self._labels(labels)
             losses = [self.training.model.loss(output[n : n + 1], ends[n : n + 1]) for n in range(len(ends))]
@@ -228,7 +228,7 @@ class TorchStage:
     def _output(self, x: torch.Tensor, microbatch: Microbatch) -> torch.Tensor:
         random = KeyedRandom(self.training.seed, microbatch.step, microbatch.index)
         with self._precision():
-            output = self._random.run(partial(self._module, x, random), random, f"stage {self.index}")
+            output = self._random.run(partial(self._module, x), random, f"stage {self.index}")
             return output.to(self.training.dtype)
 
     def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -14,14 +14,11 @@ from torch.func import functional_call
 
 from pipelined.programs.bucket_names import Stages
 from pipelined.schedules import Updates
-from pipelined.training.optimizer import OptimizerSettings
+from pipelined.training.optimizer import VERSION_PREFIX, OptimizerSettings
 from pipelined.training.parameters import Bucket
 from pipelined.training.segments.versions import Leaves, Versions
 from pipelined.training.stage import Alive, Stage
-from pipelined.training.stream import Parcel
-
-VERSION_PREFIX = "version"
-"""Prefix of a field with an older version: `version-1` holds a parameter's value one update before."""
+from pipelined.training.stream import Parcel, Tree
 
 
 class FunctionalModule(nn.Module):
@@ -30,7 +27,6 @@ class FunctionalModule(nn.Module):
     def __init__(self, module: nn.Module):
         super().__init__()
         self.module = module
-        self.seeds_layers = getattr(module, "seeds_layers", False)
         self.leaves: dict[str, torch.Tensor] | None = None
 
     @contextmanager
@@ -42,10 +38,10 @@ class FunctionalModule(nn.Module):
         finally:
             self.leaves = None
 
-    def forward(self, *arguments: Any) -> torch.Tensor:
+    def forward(self, x: Tree) -> Tree:
         if self.leaves is None:
-            return self.module(*arguments)
-        return functional_call(self.module, self.leaves, arguments)
+            return self.module(x)
+        return functional_call(self.module, self.leaves, (x,))
 
 
 @dataclass

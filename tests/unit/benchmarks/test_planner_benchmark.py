@@ -6,7 +6,7 @@ from benchmarks._planned import Emulated
 from benchmarks._predictions import Row, as_table, summary
 from benchmarks.planner import pick
 from collectives import Links
-from pipelined.planner import Question
+from pipelined.planner import SearchRequest
 from pipelined.planner.costs import FIELDS
 from pipelined.simulation.machine import Machine
 
@@ -15,7 +15,7 @@ ROW = ("gpipe", 2, 1, 4, 2, False)
 
 def test_the_best_predicted_are_run_and_others_from_all_over():
     planned = Emulated(layers=4, batch=4)
-    picked = pick(Question(planned, planned, Machine(Links()), 2), 9)
+    picked = pick(SearchRequest(planned, planned, Machine(Links()), 2), 9)
     steps = [outcome.step_s for outcome in picked]
     assert len(picked) == len({outcome.candidate for outcome in picked}) == 9
     assert steps == sorted(steps)
@@ -24,7 +24,7 @@ def test_the_best_predicted_are_run_and_others_from_all_over():
 
 def test_an_emulated_job_takes_what_the_planner_is_told_but_for_being_late():
     planned = Emulated(late=0.5)
-    candidate = pick(Question(planned, planned, Machine(Links()), 2), 1)[0].candidate
+    candidate = pick(SearchRequest(planned, planned, Machine(Links()), 2), 1)[0].candidate
     layers = range(planned.layers // candidate.plan.depth)
     rows, timed = candidate.plan.microbatch, {field: op for op, field in FIELDS.items() if op not in "AU"}
     told = {field: planned.seconds(op, layers, rows) for field, op in timed.items()}

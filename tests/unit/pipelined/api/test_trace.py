@@ -2,6 +2,7 @@
 
 import copy
 import functools
+from functools import partial
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from pipelined.api.trace import Traced
 from pipelined.training.check_model import ModelError
 from pipelined.training.keyed_random import KeyedRandom, layer_seed
+from pipelined.training.torch_random import TorchRandom
 
 ROWS, WIDTH, SEED, STEP, MICROBATCH = 6, 4, 3, 2, 5
 
@@ -66,7 +68,7 @@ def parts(made, device="cpu"):
 
 def through(modules, x, random=None):
     for module in modules:
-        x = module(x, random)
+        x = module(x) if random is None else TorchRandom(torch.device("cpu")).run(partial(module, x), random, "part")
     return x
 
 

@@ -14,7 +14,7 @@ from pipelined.measurement.effort import BRIEF, THOROUGH
 from pipelined.measurement.links import measure_hops, measure_sums
 from pipelined.measurement.measure import measure
 from pipelined.measurement.probes import probes
-from pipelined.planner import Question, search
+from pipelined.planner import SearchRequest, search
 from pipelined.process.launch import ALONE
 from pipelined.simulation.machine import Machine
 from transports.local import world
@@ -52,8 +52,8 @@ def test_of_every_kind_of_layer_one_is_timed():
 async def test_messages_and_sums_are_timed_between_ranks():
     async def rank(transport):
         async with Actor(transport) as actor:
-            hops = await measure_hops(actor, RealClock(), [(0, 1)], asyncio.sleep, tell=lambda line: None)
-            return hops, await measure_sums(actor, RealClock(), (0, 1), "ring", tell=lambda line: None)
+            hops = await measure_hops(actor, RealClock(), [(0, 1)], asyncio.sleep, progress=lambda line: None)
+            return hops, await measure_sums(actor, RealClock(), (0, 1), "ring", progress=lambda line: None)
 
     (hops, sums), others = await asyncio.gather(*map(rank, world(2)))
     assert others == (None, None)
@@ -69,7 +69,9 @@ def test_what_is_measured_alone_prices_every_plan(monkeypatch):
 
     async def alone():
         (transport,) = world(1)
-        return await measure(transport, model, ALONE, sizes=[1, 2], stated=Machine(), ranks=2, tell=lambda line: None)
+        return await measure(
+            transport, model, ALONE, sizes=[1, 2], stated=Machine(), ranks=2, progress=lambda line: None
+        )
 
     try:
         found = asyncio.run(alone())
@@ -80,5 +82,5 @@ def test_what_is_measured_alone_prices_every_plan(monkeypatch):
         assert found.costs.seconds(op, range(0, 4), 2) > found.costs.runtime
     assert found.costs.seconds("I", range(0, 2), 1) >= found.costs.runtime >= 0
     assert found.costs.seconds("U", range(0, 4), 1) > 0
-    answer = search(Question(model, found.costs, found.machine, 2))
-    assert answer.chosen.step_s <= answer.baseline.step_s
+    result = search(SearchRequest(model, found.costs, found.machine, 2))
+    assert result.chosen.step_s <= result.baseline.step_s

@@ -10,7 +10,7 @@ from apps.gpt2.config import Config
 from apps.gpt2.planned_model import planned_model_of
 from collectives import Links
 from pipelined.measurement.effort import BRIEF, Effort
-from pipelined.planner import Question, Stated, search
+from pipelined.planner import SearchRequest, Stated, search
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.decide import (
     Decision,
@@ -32,10 +32,10 @@ BEST = Plan("gpipe", 1, 4, 2, 1)
 WORST = Plan("gpipe", 4, 1, 8, 1)
 
 
-def weighed(ruled, limit=float("inf"), fixed=None):
+def weighed(default, limit=float("inf"), fixed=None):
     toy = Toy(fixed=fixed or {})
-    asked = Question(toy, Stated(toy.layer_costs, 10, 10.0), Machine(Links(1e-3, 1e-6, 0.0)), 4, limit)
-    return asked, choose(search(asked), asked.simulate(Candidate(ruled)))
+    asked = SearchRequest(toy, Stated(toy.layer_costs, 10, 10.0), Machine(Links(1e-3, 1e-6, 0.0)), 4, limit)
+    return asked, choose(search(asked), asked.simulate(Candidate(default)))
 
 
 def test_what_is_clearly_better_than_the_rules_arrangement_is_run():
@@ -97,7 +97,7 @@ def test_where_measuring_cannot_pay_it_is_left(plan, launch, cores, steps, why):
 
 
 def test_work_is_counted_by_layers_rows_and_rounds():
-    effort = Effort(warm=1, fewest=2, neighbours=False, inner=(1,), whole=0)
+    effort = Effort(warmup_rounds=1, min_rounds=2, neighbours=False, inner=(1,), whole=0)
     assert measuring_work(Toy(), [1, 2], effort) == 4 * 6 * 3 * (1 + 2) * 10
     assert training_work(Toy(), 5) == 5 * 3 * 4 * 8 * 10
 
@@ -109,10 +109,10 @@ def test_the_smallest_and_twice_the_rules_microbatch_are_timed():
 
 def test_all_ranks_learn_the_same_decision():
     model = planned_model_of(Config(layers=2, d_model=16, heads=2, seq=8, batch=4, schedule="chimera"))
-    ruled, threads = Plan("chimera", 2, 1, 2, 2), torch.get_num_threads()
+    default, threads = Plan("chimera", 2, 1, 2, 2), torch.get_num_threads()
 
     async def all_ranks():
-        return await asyncio.gather(*(decide(one, model, ALONE, ruled) for one in world(2)))
+        return await asyncio.gather(*(decide(one, model, ALONE, default) for one in world(2)))
 
     try:
         first, second = asyncio.run(all_ranks())
@@ -124,13 +124,13 @@ def test_all_ranks_learn_the_same_decision():
 
 def test_the_best_are_tried_data_parallelism_with_them_and_the_fastest_is_chosen():
     toy = Toy()
-    answer = search(Question(toy, Stated(toy.layer_costs, 10, 10.0), Machine(Links(1.0, 1e-3, 0.0)), 4))
-    outcomes = answer.worth_trying(2)
-    assert [one.candidate for one in outcomes[:2]] == [one.candidate for one in answer.best[:2]]
-    assert answer.baseline.candidate in [one.candidate for one in outcomes] and answer.worth_trying(0) == []
-    after = answer.tried(outcomes, [3.0, *range(1, len(outcomes))])
+    result = search(SearchRequest(toy, Stated(toy.layer_costs, 10, 10.0), Machine(Links(1.0, 1e-3, 0.0)), 4))
+    outcomes = result.worth_trying(2)
+    assert [one.candidate for one in outcomes[:2]] == [one.candidate for one in result.best[:2]]
+    assert result.baseline.candidate in [one.candidate for one in outcomes] and result.worth_trying(0) == []
+    after = result.tried(outcomes, [3.0, *range(1, len(outcomes))])
     assert after.chosen.candidate == outcomes[1].candidate and after.chosen.expected_s == 1
-    assert len(after.best) == len(answer.best) and "a step took 1000.0 ms when it was tried" in reason(after)
+    assert len(after.best) == len(result.best) and "a step took 1000.0 ms when it was tried" in reason(after)
 
 
 def test_all_ranks_run_what_took_least():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from collectives import Links
 from pipelined.errors import UsageError
-from pipelined.planner import Question, Stated, search
+from pipelined.planner import SearchRequest, Stated, search
 from pipelined.planner.bounds import least_bytes, least_seconds
 from pipelined.planner.candidates import candidates
 from pipelined.programs.plan import Plan
@@ -18,13 +18,17 @@ from tests.unit.pipelined.planner.toys import Toy
 SLOW = Links(alpha=0.1, beta=1e-3, gamma=1e-4)
 
 
-def question(toy, ranks, machine=None, limit=float("inf"), overhead=0.25):
-    return Question(toy, Stated(toy.layer_costs, toy.sequence, 10.0, overhead), machine or Machine(SLOW), ranks, limit)
+def request(toy, ranks, machine=None, limit=float("inf"), overhead=0.25):
+    return SearchRequest(
+        toy, Stated(toy.layer_costs, toy.sequence, 10.0, overhead), machine or Machine(SLOW), ranks, limit
+    )
 
 
 def everything(asked):
     toy = asked.model
-    outcomes = [asked.simulate(c) for c in candidates(asked.ranks, toy.batch, toy.layers, toy.fixed, asked.stale)]
+    outcomes = [
+        asked.simulate(c) for c in candidates(asked.ranks, toy.batch, toy.layers, toy.fixed, asked.asynchronous)
+    ]
     return sorted((o for o in outcomes if o.memory <= asked.memory_limit), key=lambda outcome: outcome.order)
 
 
@@ -38,33 +42,33 @@ def everything(asked):
     ],
 )
 def test_the_best_are_those_that_simulating_everything_finds(ranks, limit, machine):
-    asked = question(Toy(batch=4), ranks, machine, limit)
-    answer, truth = search(asked), everything(asked)
-    assert [o.step_s for o in answer.best] == [o.step_s for o in truth[:10]]
-    assert answer.chosen.candidate == truth[0].candidate
-    assert answer.simulated <= answer.considered
+    asked = request(Toy(batch=4), ranks, machine, limit)
+    result, truth = search(asked), everything(asked)
+    assert [o.step_s for o in result.best] == [o.step_s for o in truth[:10]]
+    assert result.chosen.candidate == truth[0].candidate
+    assert result.simulated <= result.considered
 
 
 def test_schedules_without_a_flush_are_looked_at_where_they_are_asked_for_and_say_what_they_are():
-    asked = replace(question(Toy(layers=3, batch=3), 3, Machine()), stale=True)
-    answer, truth = search(asked), everything(asked)
-    assert [o.step_s for o in answer.best] == pytest.approx([o.step_s for o in truth[:10]])
-    stale = [o for o in truth if not o.candidate.plan.flushes]
-    assert stale and all("not exact" in o.candidate.label for o in stale)
-    assert all(o.candidate.plan.flushes for o in search(replace(asked, stale=False)).best)
+    asked = replace(request(Toy(layers=3, batch=3), 3, Machine()), asynchronous=True)
+    result, truth = search(asked), everything(asked)
+    assert [o.step_s for o in result.best] == pytest.approx([o.step_s for o in truth[:10]])
+    asynchronous = [o for o in truth if not o.candidate.plan.flushes]
+    assert asynchronous and all("not exact" in o.candidate.label for o in asynchronous)
+    assert all(o.candidate.plan.flushes for o in search(replace(asked, asynchronous=False)).best)
 
 
 def test_bounds_leave_most_unsimulated():
-    answer = search(question(Toy(layers=8, batch=32), 8))
-    assert answer.simulated < answer.considered / 3
+    result = search(request(Toy(layers=8, batch=32), 8))
+    assert result.simulated < result.considered / 3
 
 
 @settings(max_examples=5)
 @given(st.sampled_from([1, 2, 4]), st.floats(0, 2), st.booleans(), st.integers(0, 2))
 def test_no_step_is_shorter_and_no_rank_holds_less_than_the_bounds(ranks, overhead, slow, cores):
     machine = Machine(SLOW, cores=cores) if slow else Machine(cores=cores)
-    asked = question(Toy(layers=4, batch=4), ranks, machine, overhead=overhead)
-    for candidate in candidates(ranks, 4, 4, stale=True):
+    asked = request(Toy(layers=4, batch=4), ranks, machine, overhead=overhead)
+    for candidate in candidates(ranks, 4, 4, asynchronous=True):
         workload, found = asked.workload(candidate.plan), asked.simulate(candidate)
         assert least_seconds(candidate, workload, machine, "ring") <= found.step_s * (1 + 1e-9), candidate
         assert least_bytes(candidate, workload) <= found.memory, candidate
@@ -72,7 +76,7 @@ def test_no_step_is_shorter_and_no_rank_holds_less_than_the_bounds(ranks, overhe
 
 def test_one_pipe_with_a_flush_is_as_short_as_its_bound_where_nothing_else_costs():
     machine = Machine()
-    asked = question(Toy(batch=4), 4, machine, overhead=0.0)
+    asked = request(Toy(batch=4), 4, machine, overhead=0.0)
     for name in ("gpipe", "one_f_one_b"):
         for candidate in candidates(4, 4, 4, {"schedule": name, "depth": 4, "recompute": False}):
             bound = least_seconds(candidate, asked.workload(candidate.plan), machine, "ring")
@@ -81,31 +85,31 @@ def test_one_pipe_with_a_flush_is_as_short_as_its_bound_where_nothing_else_costs
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])
 def test_the_choice_is_never_slower_than_data_parallelism_where_that_fits(ranks):
-    answer = search(question(Toy(), ranks))
-    assert answer.chosen.step_s <= answer.baseline.step_s
+    result = search(request(Toy(), ranks))
+    assert result.chosen.step_s <= result.baseline.step_s
 
 
 def test_a_pipeline_is_chosen_where_the_whole_model_does_not_fit():
-    whole = search(question(Toy(), 4)).baseline.memory
-    answer = search(question(Toy(), 4, limit=whole - 1))
-    assert answer.too_big and answer.chosen.memory < whole and answer.chosen.candidate.plan.depth > 1
+    whole = search(request(Toy(), 4)).baseline.memory
+    result = search(request(Toy(), 4, limit=whole - 1))
+    assert result.too_big and result.chosen.memory < whole and result.chosen.candidate.plan.depth > 1
 
 
 def test_recomputation_is_chosen_where_nothing_else_fits():
     fixed = {"schedule": "gpipe", "depth": 4}
-    kept = [o for o in everything(question(Toy(fixed=fixed), 4)) if not o.candidate.recompute]
-    answer = search(question(Toy(fixed=fixed), 4, limit=min(o.memory for o in kept) - 1))
-    assert answer.chosen.candidate.recompute
+    kept = [o for o in everything(request(Toy(fixed=fixed), 4)) if not o.candidate.recompute]
+    result = search(request(Toy(fixed=fixed), 4, limit=min(o.memory for o in kept) - 1))
+    assert result.chosen.candidate.recompute
 
 
 def test_too_little_memory_for_anything_is_refused_with_what_it_takes():
     with pytest.raises(UsageError, match=r"no plan fits the memory \(limit: 0.0 MiB a rank, the least"):
-        search(question(Toy(), 4, limit=100))
+        search(request(Toy(), 4, limit=100))
 
 
 def test_a_plan_takes_the_costs_along_by_which_its_sums_were_placed():
     """With B sequences a stage of two layers takes 0.25 + 2 B s; a message has 16 B bytes of 1 ms, and 0.1 s."""
-    asked = question(Toy(fixed={"schedule": "chimera", "depth": 2, "pipes": 2, "scale": "direct"}), ranks=2)
+    asked = request(Toy(fixed={"schedule": "chimera", "depth": 2, "pipes": 2, "scale": "direct"}), ranks=2)
     plan = search(asked).chosen.candidate.plan
     size = plan.microbatch
     assert plan.costs.forward == [pytest.approx(0.25 + 2 * size)] * 2

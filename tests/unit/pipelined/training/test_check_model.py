@@ -11,9 +11,9 @@ from pipelined.training.parameters import build_local
 CUT = [range(0, 1), range(1, 2)]
 
 
-class Linear(nn.Linear):
-    def forward(self, x, random):
-        return super().forward(x)
+class TwoArguments(nn.Linear):
+    def forward(self, x, mask):
+        return super().forward(x) * mask
 
 
 class Model:
@@ -44,7 +44,7 @@ class Named(nn.Module):
         super().__init__()
         self.add_module(name, nn.Linear(inputs, outputs, bias=False))
 
-    def forward(self, x, random):
+    def forward(self, x):
         return x
 
 
@@ -70,7 +70,7 @@ REFUSED = {
     "one name of one shape": (lambda n: Named("0"), r"does not tie it; .* or list it in the model's `tied`"),
     "one buffer's name": (with_counter, r"seen is in stages 0, 1 \(shapes: \(3,\), \(3,\)\), and the model does not"),
     "nothing to train": (lambda n: frozen(Named(str(n))), r"nothing to train \(frozen parameters: 2\)"),
-    "one argument": (lambda n: nn.Linear(2, 2), r"stage 0, a Linear, cannot be called with \(x, random\)"),
+    "two arguments": (lambda n: TwoArguments(2, 2), r"stage 0, a TwoArguments, cannot be called with its input alone"),
     "no module": (lambda n: torch.zeros(2), r"stage 0 was built as a Tensor; let `build` return an nn.Module"),
 }
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from apps.lm.models.gpt2 import Block
 from apps.lm.models.gpt2_presets import ModelConfig
-from pipelined.training.keyed_random import KeyedRandom
+from pipelined.training.keyed_random import KeyedRandom, drawing_from
 from pipelined.training.split_backward import backward_input
 
 B, T, C = 2, 5, 8
@@ -90,7 +90,8 @@ class Gpt2Block(nn.Module):
             nn.init.normal_(parameter, std=0.5)
 
     def forward(self, x):
-        return self.block(x, KeyedRandom(1, 2, 3))
+        with drawing_from(KeyedRandom(1, 2, 3)):
+            return self.block(x)
 
 
 MODULES = {

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pipelined.training.keyed_random import KeyedRandom
+from pipelined.training.keyed_random import KeyedRandom, current_random
 from pipelined.training.stage import Stage, evaluating
-from pipelined.training.torch_random import TorchRandom
+from pipelined.training.torch_random import TorchRandom, run_layer
 
 CPU, RANDOM = torch.device("cpu"), KeyedRandom(1, 2, 3)
 
@@ -32,6 +32,30 @@ def test_draws_that_begin_late_are_found():
         drawn.append(random.run(lambda rate=rate: functional.dropout(torch.ones(64), rate), RANDOM, "stage 0"))
     assert torch.equal(drawn[0], drawn[1]) and torch.equal(drawn[2], drawn[3])
     assert not drawn[2].all()
+
+
+def test_a_layer_draws_the_same_in_whatever_stage_it_is():
+    """The layers beside it draw, too."""
+
+    def layers(*names):
+        return lambda: {name: run_layer(lambda: torch.rand(2), name) for name in names}
+
+    one, other = TorchRandom(CPU), TorchRandom(CPU)
+    whole = one.run(layers("a", "b"), RANDOM, "stage 0")
+    alone = [other.run(layers("b"), RANDOM, "stage 1") for _ in range(2)]
+    assert torch.equal(whole["b"], alone[0]["b"]) and torch.equal(whole["b"], alone[1]["b"])
+    assert not torch.equal(whole["a"], whole["b"])
+    assert current_random() is None
+
+
+def test_layers_that_draw_late_are_found():
+    random, rates = TorchRandom(CPU), (0.0, 0.0, 0.5, 0.5)
+    drawn = [
+        random.run(lambda p=p: run_layer(lambda: functional.dropout(torch.ones(64), p), "a"), RANDOM, "stage 0")
+        for p in rates
+    ]
+    expected = TorchRandom(CPU).run(lambda: run_layer(lambda: functional.dropout(torch.ones(64), 0.5), "a"), RANDOM, "")
+    assert torch.equal(drawn[2], expected) and torch.equal(drawn[3], expected) and not drawn[2].all()
 
 
 def test_ranks_of_one_process_do_not_draw_from_one_another_s_streams():
@@ -65,11 +89,7 @@ class Wide:
 
 
 def test_a_stage_evaluates_without_dropout_or_new_statistics():
-    class Part(nn.Sequential):
-        def forward(self, x, random):
-            return super().forward(x)
-
-    part = Part(nn.Dropout(), nn.BatchNorm1d(2))
+    part = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2))
     stage, x = Stage(Wide(), part, 0, 2, CPU), torch.rand(8, 2)
     assert torch.equal(stage.evaluate(x), stage.evaluate(x))
     assert part[1].num_batches_tracked == 0

@@ -9,7 +9,6 @@ from transports import Closed, PeerLost, open_local, open_transport
 from transports.emulation.options import LinkShape
 from transports.emulation.transport import AHEAD_BYTES, WINDOW_BYTES, SlowTransport
 from transports.local import world
-from transports.testing import kill
 
 pytestmark = pytest.mark.virtual
 
@@ -142,7 +141,7 @@ async def test_a_send_under_way_to_a_peer_that_is_lost_ends_with_it():
     sending = asyncio.ensure_future(here.send(1, ("k",), bytes(2 * AHEAD_BYTES)))
     waiting = asyncio.ensure_future(here.receive(1, ("never",)))
     await asyncio.sleep(1.0)
-    kill(dying)
+    dying.kill()
     for operation in (waiting, sending, here.send(1, ("later",))):
         with pytest.raises(PeerLost):
             await operation

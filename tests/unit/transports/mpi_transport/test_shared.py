@@ -9,7 +9,6 @@ import pytest
 from transports import PeerLost
 from transports.local import world
 from transports.mpi.shared import MpiShared
-from transports.testing import kill
 
 FILES = "/proc/self/fd"
 pytestmark = pytest.mark.skipif(not os.path.isdir(FILES), reason="no memory without a name here; Linux has it")
@@ -27,7 +26,7 @@ async def gives_up(ready, peer):
 
 
 async def loses_its_peer(ready, peer):
-    kill(peer)
+    peer.kill()
     with pytest.raises(PeerLost):
         await ready
 

@@ -23,9 +23,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
+from transports.stream import sockets as _sockets
 from transports.stream.connection import Link
 from transports.stream.sockets import CONNECT_S, KEEPALIVE, SENDING_S, Keepalive, dial, tune, unanswered
-from transports.tcp import sockets as _sockets
 
 CLONE_NEWNET = 0x40000000
 LONG = bytes(32 << 20)

@@ -9,7 +9,7 @@ import pytest
 from transports import Block, Closed, PeerLost, TransportError
 from transports.stream.message_memory import overhead
 from transports.tcp.flow_control import Credit, Offer, OfferTable
-from transports.testing import kill, tcp_world
+from transports.testing import tcp_world
 from transports.wire.frames import Kind, encode_bare, encode_head
 
 LIMIT, SIZE, COUNT = 1 << 20, 100_000, 40
@@ -165,7 +165,7 @@ async def test_held_sends_and_their_receives_end_with_the_peer():
         await there.receive(0, ("small",))
         await there.send(0, ("small",))
         await here.receive(1, ("small",))
-        kill(there)
+        there.kill()
         for work in (held, here.receive(1, ("other",))):
             with pytest.raises(PeerLost):
                 await work

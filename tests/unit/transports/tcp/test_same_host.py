@@ -15,7 +15,7 @@ from transports.tcp.config import TcpConfig
 from transports.tcp.join.control import read_control, send_control
 from transports.tcp.join.rendezvous import PeerSockets
 from transports.tcp.same_host import NONCE_BYTES, call, cores_together, open_listener, settle_in, shortcuts
-from transports.testing import kill, tcp_world
+from transports.testing import tcp_world
 
 UNIX, INET = socket.AF_UNIX, socket.AF_INET
 
@@ -68,7 +68,7 @@ async def test_a_rank_that_dies_is_lost_over_a_unix_socket_too():
     here, there = await tcp_world(2, unix=True)
     waiting = asyncio.ensure_future(here.receive(1, ("k",)))
     await asyncio.sleep(0)
-    kill(there)
+    there.kill()
     with pytest.raises(PeerLost, match="rank 1"):
         await waiting
     await here.close()

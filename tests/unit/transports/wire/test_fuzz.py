@@ -20,7 +20,6 @@ from transports.tcp.join.identity import HELLO, RankIdentity, digest
 from transports.tcp.join.meeting_points import LOOPBACK, InProcess
 from transports.tcp.join.rendezvous import connect, gather
 from transports.tcp.transport import Tcp
-from transports.testing import kill
 from transports.wire.frames import DEFAULT_LIMITS, Block, Kind, encode, encode_bare, encode_buffer
 
 
@@ -161,7 +160,7 @@ async def live():
     try:
         yield here, socks[0][1], socks[1][1]
     finally:
-        kill(here)
+        here.kill()
         for _, there in socks:
             there.close()
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from apps.lm.models.gelu import gelu
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, find_preset, layer_shapes, parameters, shapes
-from pipelined.training.keyed_random import KeyedRandom
+from pipelined.training.keyed_random import KeyedRandom, drawing_from
 
 SMALL = ModelConfig(layers=3, d_model=24, heads=3, vocab=50, positions=16, dropout=0.1)
 UNTIED = ModelConfig(layers=3, d_model=24, heads=3, vocab=50, positions=16, dropout=0.1, tied=False)
@@ -26,9 +26,14 @@ def build(
     return model.build(layers or range(model.layers), dtype, "cpu", seed)
 
 
+def computed(part: torch.nn.Module, x: torch.Tensor, random: KeyedRandom | None = None) -> torch.Tensor:
+    with drawing_from(random):
+        return part(x)
+
+
 def in_parts(config: ModelConfig, cuts: list[int], x: torch.Tensor, random: KeyedRandom | None) -> torch.Tensor:
     for start, end in pairwise([0, *cuts, config.layers + 2]):
-        x = build(config, range(start, end))(x, random)
+        x = computed(build(config, range(start, end)), x, random)
     return x
 
 
@@ -54,7 +59,7 @@ def test_the_papers_model_has_its_parameters():
     random=st.sampled_from([None, KeyedRandom(seed=3, step=1, microbatch=2)]),
 )
 def test_a_cut_anywhere_changes_no_bit(cuts: list[int], config: ModelConfig, random: KeyedRandom | None):
-    assert torch.equal(in_parts(config, cuts, IDS, random), build(config)(IDS, random))
+    assert torch.equal(in_parts(config, cuts, IDS, random), computed(build(config), IDS, random))
 
 
 def test_initial_values_depend_on_seed_and_name_alone():
@@ -78,23 +83,23 @@ def test_initial_values_have_the_deviations_asked_for(deviation: float):
 
 def test_noise_changes_the_output_and_is_repeatable():
     part = build(SMALL)
-    calm, first, again = part(IDS, None), part(IDS, KeyedRandom(0, 4, 1)), part(IDS, KeyedRandom(0, 4, 1))
+    calm, first, again = part(IDS), computed(part, IDS, KeyedRandom(0, 4, 1)), computed(part, IDS, KeyedRandom(0, 4, 1))
     assert torch.equal(first, again)
     assert not torch.allclose(first, calm)
-    assert not torch.allclose(first, part(IDS, KeyedRandom(0, 4, 2)))
+    assert not torch.allclose(first, computed(part, IDS, KeyedRandom(0, 4, 2)))
 
 
 def test_attention_with_dropout_agrees_with_the_fused_kernel_where_little_is_dropped():
     slight = ModelConfig(layers=3, d_model=24, heads=3, vocab=50, positions=16, dropout=1e-12)
     part = build(slight)
-    torch.testing.assert_close(part(IDS, KeyedRandom(0, 0, 0)), part(IDS, None), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(computed(part, IDS, KeyedRandom(0, 0, 0)), part(IDS), rtol=1e-10, atol=1e-10)
 
 
 def test_no_token_sees_a_later_one():
     part, changed = build(SMALL), IDS.clone()
     changed[:, 5:] = (changed[:, 5:] + 1) % 50
     for random in (None, KeyedRandom(0, 0, 0)):
-        before, after = part(IDS, random), part(changed, random)
+        before, after = computed(part, IDS, random), computed(part, changed, random)
         torch.testing.assert_close(before[:, :5], after[:, :5], rtol=0, atol=1e-14)
         assert not torch.allclose(before[:, 5:], after[:, 5:])
 
@@ -103,7 +108,7 @@ def test_shapes_flow_as_told():
     model, x = GPT2(SMALL), IDS
     for layer in range(model.layers):
         assert tuple(x.shape) == model.shape_of(layer, *IDS.shape)
-        x = build(SMALL, range(layer, layer + 1))(x, None)
+        x = build(SMALL, range(layer, layer + 1))(x)
     assert tuple(x.shape) == model.shape_of(model.layers, *IDS.shape)
 
 
@@ -121,10 +126,10 @@ def test_the_loss_is_the_mean_over_tokens_in_the_precision_given():
 
 def test_bfloat16_autocast_stays_near_float32():
     part = build(SMALL, dtype=torch.float32)
-    exact = part(IDS, None)
+    exact = part(IDS)
     with torch.autocast("cpu", torch.bfloat16):
-        near = part(IDS, None)
-        GPT2(SMALL).loss(part(IDS, KeyedRandom(0, 0, 0)), IDS).backward()
+        near = part(IDS)
+        GPT2(SMALL).loss(computed(part, IDS, KeyedRandom(0, 0, 0)), IDS).backward()
     assert near.dtype == torch.bfloat16
     torch.testing.assert_close(near.float(), exact, rtol=0.05, atol=0.02)
     assert all(p.grad.isfinite().all() and p.dtype == torch.float32 for p in part.parameters())

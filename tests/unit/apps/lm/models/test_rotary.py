@@ -13,7 +13,7 @@ from apps.lm.models.gpt2_presets import find_preset
 from apps.lm.models.rotary import GatedFeedForward, RotaryLM, Squeeze, maxout, rotate
 from apps.lm.models.rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for, layer_shapes
 from pipelined.errors import UsageError
-from pipelined.training.keyed_random import KeyedRandom
+from pipelined.training.keyed_random import KeyedRandom, drawing_from
 from tests.unit.apps.rotary import parameters
 
 SMALL = RotaryConfig(layers=4, d_model=24, heads=3, vocab=50, positions=16, dropout=0.1, shared=2, deviation=0.2)
@@ -61,7 +61,7 @@ def test_the_feed_forward_is_a_gelu_times_a_linear_map():
     value = x @ part.c_fc.weight[:, inner:] + part.c_fc.bias[inner:]
     active = 0.5 * gate * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (gate + 0.044715 * gate**3)))
     expected = (active * value) @ part.c_proj.weight + part.c_proj.bias
-    torch.testing.assert_close(part(x, None), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(part(x), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("k", [2, 4])
@@ -91,9 +91,9 @@ def test_a_narrow_stream_is_a_norm_a_map_and_a_norm(squeeze: str, factor: int):
 def test_what_leaves_a_stage_replaces_the_stream():
     config = replace(SMALL, squeeze="bottleneck", narrow=(2,))
     whole, stream = build(config).transformer, build(config, range(0, 2))(IDS)
-    residual = whole.h["0"](whole.wte(IDS), None)
+    residual = whole.h["0"](whole.wte(IDS))
     assert torch.equal(stream, whole.squeeze["1"](residual))
-    expected = whole.h["1"](stream @ whole.widen["2"].weight.T, None)
+    expected = whole.h["1"](stream @ whole.widen["2"].weight.T)
     torch.testing.assert_close(build(config, range(2, 3))(stream), expected, rtol=1e-13, atol=1e-13)
 
 
@@ -127,7 +127,8 @@ def test_shared_layers_draw_dropout_apart_and_the_same_again():
     part, dropped = build(SMALL, range(1, 2)), []
     part.transformer.h["0"].mlp.register_forward_hook(lambda module, given, out: dropped.append(out.eq(0)))
     for _ in range(2):
-        part(normal(2, 9, 24), KeyedRandom(0, 1, 2))
+        with drawing_from(KeyedRandom(0, 1, 2)):
+            part(normal(2, 9, 24))
     first, second, again, _ = dropped
     assert first.any()
     assert torch.equal(first, again)
@@ -147,11 +148,12 @@ def test_every_layer_holds_the_parameters_the_closed_form_names(config: RotaryCo
 def test_a_cut_anywhere_changes_no_bit(config: RotaryConfig, cuts: list[int], data):
     random, model = data.draw(st.sampled_from([None, KeyedRandom(3, 1, 2)])), RotaryLM(config)
     x = IDS
-    for start, end in pairwise([0, *cuts, model.layers]):
-        assert tuple(x.shape) == model.shape_of(start, 2, 9)
-        x = build(config, range(start, end))(x, random)
-    assert tuple(x.shape) == model.shape_of(model.layers, 2, 9)
-    assert torch.equal(x, build(config)(IDS, random))
+    with drawing_from(random):
+        for start, end in pairwise([0, *cuts, model.layers]):
+            assert tuple(x.shape) == model.shape_of(start, 2, 9)
+            x = build(config, range(start, end))(x)
+        assert tuple(x.shape) == model.shape_of(model.layers, 2, 9)
+        assert torch.equal(x, build(config)(IDS))
 
 
 @each_config

@@ -20,7 +20,7 @@ from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.stage import Microbatch, NotFinite
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
-from pipelined.training.keyed_random import KeyedRandom
+from pipelined.training.keyed_random import KeyedRandom, drawing_from
 from pipelined.training.optimizer import OptimizerConfig
 from transports import Block
 
@@ -72,7 +72,8 @@ def test_stages_together_give_the_gradients_and_loss_of_the_whole_model(training
     expected = torch.zeros((), dtype=torch.float64)
     for microbatch in microbatches:
         tokens, labels = map(torch.from_numpy, data(microbatch))
-        output = whole(tokens, KeyedRandom(3, microbatch.step, microbatch.index))
+        with drawing_from(KeyedRandom(3, microbatch.step, microbatch.index)):
+            output = whole(tokens)
         expected = expected + ROWS * model.loss(output, labels)
     expected.backward()
     gradients = {name: p.grad for name, p in whole.named_parameters()}
@@ -96,7 +97,7 @@ class TorchDropped(GPT2):
     def _part(self, layers: range) -> torch.nn.Module:
         part = super()._part(layers)
         forward = part.forward
-        part.forward = lambda x, random=None: functional.dropout(forward(x, random), 0.4, part.training)
+        part.forward = lambda x: functional.dropout(forward(x), 0.4, part.training)
         return part
 
 
@@ -202,7 +203,8 @@ def test_one_step_is_that_of_torchs_optimizer_with_the_same_clip():
     for stage in stages:
         stage.apply(0, stage.sums.copy(), OPTIMIZER.shrink(norm) / ROWS)
     tokens, labels = map(torch.from_numpy, data(Microbatch(0, 0)))
-    MODEL.loss(whole(tokens, KeyedRandom(3, 0, 0)), labels).backward()
+    with drawing_from(KeyedRandom(3, 0, 0)):
+        MODEL.loss(whole(tokens), labels).backward()
     parameters = dict(whole.named_parameters())
     assert norm == pytest.approx(float(torch.nn.utils.clip_grad_norm_(parameters.values(), OPTIMIZER.clip)), rel=1e-12)
     optimizer = OPTIMIZER.build(parameters)
@@ -323,7 +325,7 @@ def test_an_evaluation_is_of_the_whole_model_without_noise_and_leaves_nothing_be
     (losses,) = stages[-1].evaluate(x, [labels])
     model = training.model
     whole = model.build(range(model.layers), torch.float64, "cpu", seed=3)
-    logits = whole(torch.from_numpy(flow), None)
+    logits = whole(torch.from_numpy(flow))
     expected = [
         model.loss(logits[row : row + 1], torch.from_numpy(labels[row : row + 1])).item() for row in range(ROWS)
     ]

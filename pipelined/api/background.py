@@ -1,0 +1,165 @@
+"""The ranks of this process in a thread of their own, while the user's program runs in another.
+
+The user's thread sends calls; every rank of the process executes them in order. The event loop never stops between two
+calls, so that a rank notices the loss of a peer while the user's program does something else.
+"""
+
+import asyncio
+import atexit
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import Any
+
+from pipelined.actors.agree import AgreedError
+from pipelined.api.rank import RankSession, TrainingJob
+from pipelined.errors import UsageError
+from pipelined.process.launch import Launch
+from pipelined.process.run import run
+from transports import Transport
+
+Work = Callable[[RankSession], Awaitable[Any]]
+
+
+class JobFailed(Exception):
+    """A job that has ended, by an error or because it was closed; it takes no further calls."""
+
+
+class _Call:
+    """One call, for all ranks of the process."""
+
+    def __init__(self, work: Work, ranks: int):
+        self.work, self.missing = work, ranks
+        self.future: Future[Any] = Future()
+        self._result: Any = None
+
+    async def execute(self, rank: RankSession, is_first: bool) -> None:
+        """Execute the call on one rank. The future has the result of the process's first rank, once all are done."""
+        try:
+            result = await self.work(rank)
+        except AgreedError as error:
+            return self.fail(error)
+        self._result = result if is_first else self._result
+        self.missing -= 1
+        if not self.missing and not self.future.done():
+            self.future.set_result(self._result)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class BackgroundRanks:
+    """The open ranks of a job in this process.
+
+    Args:
+        launch: the launcher of this process; without one all ranks of the plan run in it.
+    Raises:
+        UsageError: the ranks cannot be built so.
+        JobFailed: the job could not start; the reason is printed.
+    """
+
+    def __init__(self, launch: Launch, job: TrainingJob):
+        self._launch, self._job = launch, job
+        self._ranks = 1 if launch.world_size else job.plan.world_size
+        self._inboxes: dict[int, asyncio.Queue[_Call | BaseException | None]] = {}
+        self._unfinished: set[_Call] = set()
+        self._lock, self._ended = threading.Lock(), ""
+        self._opened: Future[None] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="pipelined ranks", daemon=True)
+        self._thread.start()
+        self._opened.result()
+        atexit.register(self._at_exit)
+
+    def call(self, work: Work) -> Any:
+        """Execute a call on every rank of the process, after the calls before it.
+
+        Returns: what it returns on the first rank; inside a running event loop an awaitable of it.
+        Raises:
+            UsageError: on every rank alike; the job can go on.
+            JobFailed: the job has ended.
+            Exception: whatever the call raised on a rank; it has ended the job.
+        """
+        call = _Call(work, self._ranks)
+        with self._lock:
+            if self._ended:
+                raise JobFailed(self._ended)
+            self._unfinished = {one for one in self._unfinished if not one.future.done()} | {call}
+            self._put(call)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return call.future.result()
+        return asyncio.wrap_future(call.future)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the job: in good order once all ranks have called this, or with the error that ended the user's loop."""
+        with self._lock:
+            if not self._ended:
+                self._ended = "the trainer is closed; make another one"
+                self._put(None if error is None else error)
+        self._thread.join()
+        atexit.unregister(self._at_exit)
+
+    def _at_exit(self) -> None:
+        self.close(getattr(sys, "last_value", None))
+
+    def _put(self, item: "_Call | BaseException | None") -> None:
+        assert self._loop is not None
+        for inbox in self._inboxes.values():
+            self._loop.call_soon_threadsafe(inbox.put_nowait, item)
+
+    def _run(self) -> None:
+        plan, error = self._job.plan, None
+        code = 1
+        try:
+            code = run(self._launch, plan.world_size, self._rank, plan.stages_of, "pipelined.Trainer")
+        except BaseException as raised:
+            error = raised
+        self._fail(error or JobFailed(f"the job has ended with exit code {code}; the reason was printed"))
+
+    async def _rank(self, transport: Transport) -> int:
+        """One rank: open it, and execute calls until the job is closed."""
+        try:
+            async with RankSession.opened(transport, self._launch, self._job) as rank:
+                inbox = self._enter(transport.rank)
+                while (item := await inbox.get()) is not None:
+                    await self._execute(item, rank, transport.rank)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        return 0
+
+    async def _execute(self, item: "_Call | BaseException", rank: RankSession, number: int) -> None:
+        if isinstance(item, BaseException):
+            raise JobFailed(f"rank {number} left its training loop: {item!r}") from item
+        try:
+            await item.execute(rank, number == self._launch.rank)
+        except BaseException as error:
+            self._fail(error)  # before the other ranks of this process fail because of it
+            raise
+
+    def _enter(self, rank: int) -> "asyncio.Queue[_Call | BaseException | None]":
+        inbox = self._inboxes[rank] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        if len(self._inboxes) == self._ranks:
+            self._opened.set_result(None)
+        return inbox
+
+    def _fail(self, error: BaseException) -> None:
+        """The job has ended: no call may wait for it."""
+        with self._lock:
+            self._ended = self._ended or f"the job has ended: {error}"
+            if not self._opened.done():
+                self._opened.set_exception(error)
+            for call in self._unfinished:
+                call.fail(error)
+
+
+def check_world(launch: Launch, ranks: int) -> None:
+    """Refuse a plan for another number of ranks than were started."""
+    if launch.world_size not in (None, ranks):
+        fact = f"the plan needs another number of ranks (started: {launch.world_size}, needed: {ranks})"
+        raise UsageError(f"{fact}; start {ranks} ranks, or choose another depth or width")

@@ -1,0 +1,45 @@
+"""`pipelined.Trainer` on ranks of MPI beside a plain loop over the same microbatches."""
+
+import pytest
+import torch
+from mpi4py import MPI
+from torch import nn
+
+import pipelined as pp
+
+WORLD = MPI.COMM_WORLD
+LOSS = nn.functional.mse_loss
+
+
+def layers():
+    return [lambda: nn.Linear(4, 4), nn.Tanh] * WORLD.size
+
+
+def inputs():
+    generator = torch.Generator().manual_seed(4)
+    return [torch.randn(8, 4, generator=generator).double() for _ in range(3)]
+
+
+def plain():
+    torch.manual_seed(0)
+    model = nn.Sequential(*[build() for build in layers()]).double()
+    optimizer, losses = torch.optim.Adam(model.parameters()), []
+    for x in inputs():
+        optimizer.zero_grad()
+        parts = [LOSS(model(part), part) / 4 for part in x.chunk(4)]
+        for part in parts:
+            part.backward()
+        optimizer.step()
+        losses.append(sum(part.item() for part in parts))
+    return losses, model.state_dict()
+
+
+@pytest.mark.mpi
+def test_a_users_loop_on_ranks_of_mpi_trains_as_a_plain_loop_does():
+    plan = pp.Plan("one_f_one_b", WORLD.size, 1, 2, 4)
+    with pp.Trainer(layers(), plan, lambda p: torch.optim.Adam(p), LOSS, dtype=torch.float64) as trainer:
+        losses, state = [trainer.step((x, x)).loss for x in inputs()], trainer.state_dict()
+    assert losses == pytest.approx(plain()[0], rel=0, abs=1e-12)
+    assert (state is None) == (WORLD.rank > 0)
+    for name, value in (state or {}).items():
+        torch.testing.assert_close(value, plain()[1][name], rtol=0, atol=1e-12)

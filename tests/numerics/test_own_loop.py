@@ -1,0 +1,121 @@
+"""`pipelined.Trainer` in a loop of the user's own: the numbers of a plain loop, state, and what ends a job."""
+
+import asyncio
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import pipelined as pp
+from pipelined.api.background import JobFailed
+from tests.numerics.test_front_door import SEED, STEPS, adam, batches, plain, row
+
+LOSS = nn.functional.mse_loss
+
+
+def trainer(plan, **arguments):
+    defaults = {"dtype": torch.float64, "seed": SEED, "example": torch.zeros(plan.rows, 8)}
+    return pp.Trainer(pp.Sequential(row()), plan, adam, LOSS, **{**defaults, **arguments})
+
+
+def plan(schedule="one_f_one_b", depth=2, width=1):
+    return pp.Plan(schedule, depth, width, 16 // (4 * width), 4)
+
+
+def require_state(found, expected):
+    assert list(found) == list(expected)
+    for name, value in found.items():
+        torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("schedule", "depth", "width"), [("one_f_one_b", 2, 1), ("chimera", 4, 2)])
+def test_steps_of_a_users_loop_train_as_a_plain_loop_does(schedule, depth, width):
+    losses, state = plain(4 * width)
+    with trainer(plan(schedule, depth, width)) as made:
+        assert [made.step(batch).loss for batch in batches()] == pytest.approx(losses, rel=0, abs=1e-12)
+        assert made.steps == STEPS
+        require_state(made.state_dict(), state)
+
+
+def test_calls_inside_a_running_event_loop_are_awaited():
+    async def loop():
+        with trainer(plan()) as made:
+            losses = [(await made.step(batch)).loss for batch in batches()]
+            return losses, await made.state_dict()
+
+    losses, state = asyncio.run(loop())
+    assert losses == pytest.approx(plain(4)[0], rel=0, abs=1e-12)
+    require_state(state, plain(4)[1])
+
+
+def test_the_evaluated_loss_is_that_of_the_exported_state(tmp_path):
+    inputs, targets = batches()[0]
+    with trainer(plan("chimera", 4)) as made:
+        made.step(batches()[1])
+        found = made.evaluate([(inputs[:7], targets[:7]), (inputs[7:], targets[7:])])
+        made.export(tmp_path / "state.pt")
+    model = nn.Sequential(*[build() for build in row()]).double().eval()
+    model.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert found == pytest.approx(LOSS(model(inputs), targets).item(), rel=0, abs=1e-12)
+
+
+def test_a_loop_goes_on_from_a_checkpoint_at_another_depth(tmp_path):
+    with trainer(plan(depth=2)) as made:
+        for batch in batches()[:3]:
+            made.step(batch)
+        assert made.save(tmp_path).name == "step-00000003"
+    with trainer(plan("gpipe", depth=4)) as made:
+        assert made.load(tmp_path) == 3
+        losses = [made.step(batch).loss for batch in batches()[3:]]
+        made.save(tmp_path)
+        require_state(made.state_dict(), plain(4)[1])
+    assert losses == pytest.approx(plain(4)[0][3:], rel=0, abs=1e-12)
+
+
+def test_an_earlier_run_is_not_overwritten(tmp_path):
+    for refused in (False, True):
+        with trainer(plan()) as made:
+            made.step(batches()[0])
+            if refused:
+                with pytest.raises(pp.UsageError, match="holds checkpoints of an earlier run"):
+                    made.save(tmp_path)
+            else:
+                made.save(tmp_path)
+
+
+def test_a_refused_batch_leaves_the_job_as_it_was():
+    inputs, targets = batches()[0]
+    with trainer(plan()) as made:
+        with pytest.raises(pp.UsageError, match=r"15 rows of inputs and 16 of targets \(a step of the plan: 16\)"):
+            made.step((inputs[1:], targets))
+        with pytest.raises(pp.UsageError, match="no finite numbers"):
+            made.step((inputs * math.nan, targets))
+        losses = [made.step(batch).loss for batch in batches()]
+    assert losses == pytest.approx(plain(4)[0], rel=0, abs=1e-12)
+
+
+def test_an_error_in_a_layer_is_raised_in_the_users_loop_and_ends_the_job(capsys):
+    def failing(output, targets):
+        raise ValueError("no such loss")
+
+    with pp.Trainer([nn.ReLU, lambda: nn.Linear(8, 8)], plan(), adam, failing) as made:
+        with pytest.raises(Exception, match="no such loss"):
+            made.step((torch.zeros(16, 8), torch.zeros(16, 8)))
+        with pytest.raises(JobFailed, match=r"the job has ended: .*no such loss"):
+            made.step((torch.zeros(16, 8), torch.zeros(16, 8)))
+    assert "no such loss" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": [lambda: nn.Linear(8, 8)]}, "2"),
+        ({"model": [nn.ReLU, nn.ReLU]}, "nothing to train"),
+        ({"optimizer": lambda parameters: parameters}, "`optimizer` returns a list"),
+    ],
+)
+def test_a_trainer_that_cannot_be_built_is_refused_at_once(arguments, message):
+    given = {"model": row(), "optimizer": adam, **arguments}
+    with pytest.raises(pp.UsageError, match=message):
+        pp.Trainer(given["model"], plan(), given["optimizer"], LOSS)
