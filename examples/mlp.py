@@ -6,25 +6,17 @@ from torch import nn
 import pipelined as pp
 
 layers = [lambda: nn.Linear(32, 64), nn.ReLU, *[lambda: nn.Linear(64, 64), nn.ReLU] * 6, lambda: nn.Linear(64, 10)]
-teacher = torch.randn(32, 10, generator=torch.Generator().manual_seed(1))
-
-
-def batches():
-    generator = torch.Generator().manual_seed(2)  # the same batches on every rank
-    while True:
-        inputs = torch.randn(64, 32, generator=generator)
-        yield inputs, (inputs @ teacher).argmax(1)
-
-
+torch.manual_seed(1)  # the same batches on every rank
+teacher = torch.randn(32, 10)
+batches = [(x, (x @ teacher).argmax(1)) for x in torch.randn(100, 64, 32)]
 done = pp.train(
     pp.Sequential(layers),
-    batches(),
+    batches,
     loss=nn.functional.cross_entropy,
     optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=3e-3),
     schedule="chimera",
     depth=4,
     microbatches=8,
-    steps=100,
     report=lambda step: step.step % 10 == 9 and print(f"step {step.step + 1}: loss {step.loss:.4f}"),
 )
 if done.state_dict() is not None:  # on rank 0

@@ -20,7 +20,8 @@ def block(call):
 
 
 def test_the_example_trains_on_two_ranks_and_its_state_loads_into_plain_torch(tmp_path):
-    example = (ROOT / "examples" / "mlp.py").read_text().replace("depth=4", "depth=2").replace("steps=100", "steps=10")
+    example = (ROOT / "examples" / "mlp.py").read_text()
+    example = example.replace("depth=4", "depth=2").replace("randn(100,", "randn(10,")
     program = tmp_path / "mlp.py"
     program.write_text(example)
     command, env = mpirun("mpich", 2, program)
