@@ -9,7 +9,6 @@ same address.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -27,13 +26,14 @@ class Arrival(NamedTuple, Generic[Item]):
     item: Item
 
 
-@dataclass(slots=True)
 class _Receive:
     """A posted receive: its place in the order, the callback for a match, and the future to resolve."""
 
-    order: int
-    accept: Callable[[Any], None]
-    future: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    __slots__ = ("accept", "future", "order")
+
+    def __init__(self, order: int, accept: Callable[[Any], None]):
+        self.order, self.accept = order, accept
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
 
 class Mailbox(Generic[Item]):
@@ -88,14 +88,22 @@ class Mailbox(Generic[Item]):
             raise self._failure.with_traceback(None)
         key = tuple(key)
         arrival = self._pop(peer, key)
-        if arrival is None:
-            return await self._wait(peer, key, accept)
+        if arrival is not None:
+            try:
+                accept(arrival.item)
+            except ValueError:
+                self._keep(arrival)
+                raise
+            return arrival
+        if (reason := self._reason(peer)) is not None:
+            raise reason.with_traceback(None)
+        receive = _Receive(next(self._order), accept)
+        self._queue(peer, key).append(receive)
         try:
-            accept(arrival.item)
-        except ValueError:
-            self._keep(arrival)
+            return await receive.future
+        except asyncio.CancelledError:
+            self._withdraw(peer, key, receive)
             raise
-        return arrival
 
     def holds(self, peer: int | None, key: Key) -> bool:
         """Whether `take` would return at once."""
@@ -137,16 +145,11 @@ class Mailbox(Generic[Item]):
             self._forget(peer, key)
         return dropped
 
-    async def _wait(self, peer: int | None, key: Key, accept: Callable[[Item], None]) -> Arrival[Item]:
-        if (reason := self._reason(peer)) is not None:
-            raise reason.with_traceback(None)
-        receive = _Receive(next(self._order), accept)
-        self._waiting.setdefault((peer, key), deque()).append(receive)
+    def _queue(self, peer: int | None, key: Key) -> deque[_Receive]:
         try:
-            return await receive.future
-        except asyncio.CancelledError:
-            self._withdraw(peer, key, receive)
-            raise
+            return self._waiting[peer, key]
+        except KeyError:
+            return self._waiting.setdefault((peer, key), deque())
 
     def _withdraw(self, peer: int | None, key: Key, receive: _Receive) -> None:
         future = receive.future
@@ -163,12 +166,13 @@ class Mailbox(Generic[Item]):
         if not self._waiting:
             return None
         exact, anyone = self._front((peer, key)), self._front((None, key))
-        if exact is None and anyone is None:
-            return None
-        by_name = anyone is None or (exact is not None and exact.order < anyone.order)
-        address = (peer if by_name else None, key)
-        receive = self._waiting[address].popleft()
-        self._front(address)
+        receive = exact if anyone is None or (exact is not None and exact.order < anyone.order) else anyone
+        if receive is not None:
+            address = (peer if receive is exact else None, key)
+            receives = self._waiting[address]
+            receives.popleft()
+            if not receives:
+                del self._waiting[address]
         return receive
 
     def _front(self, address: tuple[int | None, Key]) -> _Receive | None:

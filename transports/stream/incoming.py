@@ -168,18 +168,30 @@ class IncomingMessage(IncomingBody):
         super().fail(error)
 
 
+class WrongSize(ValueError):
+    """A bare buffer has another size than the receiver's memory. Sizes in bytes."""
+
+    def __init__(self, expected: int, received: int):
+        super().__init__(f"the buffer does not fit (expected: {expected} bytes, received: {received} bytes)")
+        self.received = received
+
+
 class IncomingBuffer(IncomingBody):
-    """A bare buffer.
+    """A bare buffer."""
 
-    Args:
-        order: its place among the buffers of its channel.
-    """
+    __slots__ = ()
 
-    __slots__ = ("order",)
+    def attach_view(self, view: memoryview) -> Sequence[memoryview]:
+        """Receive into this memory from now on. Returns what `detach` takes.
 
-    def __init__(self, nbytes: int, order: int, on_posted: Callable[[], None] | None = None):
-        super().__init__(nbytes, on_posted)
-        self.order = order
+        Raises:
+            WrongSize: the memory has another size; nothing has changed.
+        """
+        if view.nbytes != self.nbytes:
+            raise WrongSize(view.nbytes, self.nbytes)
+        views = (view,)
+        self.attach(views)
+        return views
 
     def allocate(self) -> Sequence[memoryview]:
         return (np.empty(self.nbytes, np.uint8).data,)

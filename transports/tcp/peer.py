@@ -20,11 +20,10 @@ from transports.base import CHANNELS
 from transports.errors import PeerLost, WireError
 from transports.mailbox import Mailbox
 from transports.stream.connection import Link
-from transports.stream.incoming import Body, FrameReader, IncomingBody, IncomingMessage
+from transports.stream.incoming import Body, FrameReader, IncomingBody, IncomingBuffer, IncomingMessage
 from transports.stream.message_memory import FRAME_BYTES, kept_bytes, overhead
 from transports.stream.sockets import stay_in_cache
 from transports.stream.writer import CACHED_CHUNK, LONG_BYTES
-from transports.tcp.channels import ChannelTable
 from transports.tcp.flow_control import (
     CLOSING_BYTES,
     OFFERS_BYTES,
@@ -57,13 +56,13 @@ class TcpPeer:
         sock: socket.socket,
         *,
         messages: Mailbox[IncomingMessage],
-        channels: ChannelTable,
+        buffers: Mailbox[IncomingBuffer],
         limit: int,
         cached: bool,
         lost: Callable[[PeerLost], None],
         aborted: Callable[[int, str], None],
     ):
-        self._rank, self._messages, self._channels = rank, messages, channels
+        self._rank, self._messages, self._buffers = rank, messages, buffers
         self._lost, self._aborted = lost, aborted
         self._credit, self._offers = Credit(limit), Credit(max(limit, OFFERS_BYTES))
         self._offer_table, self._closing = OfferTable(self._offers), Credit(max(limit, CLOSING_BYTES))
@@ -150,8 +149,7 @@ class TcpPeer:
             case Kind.BUFFER if preamble.channel < CHANNELS:
                 cost = FRAME_BYTES + preamble.body_bytes
                 self._credit.came(cost)
-                channel = self._channels.find(self._rank, preamble.channel)
-                return channel.begin(preamble.body_bytes, partial(self._took, cost))
+                return self._buffer_arrived(preamble.channel, preamble.body_bytes, partial(self._took, cost))
             case Kind.RTS | Kind.RTS_BUFFER:
                 return self._note_offer(preamble, header)
             case Kind.DATA:
@@ -179,6 +177,11 @@ class TcpPeer:
         self._messages.arrived(self._rank, header.key, incoming)
         return incoming
 
+    def _buffer_arrived(self, channel: int, nbytes: int, on_posted: Callable[[], None]) -> IncomingBuffer:
+        incoming = IncomingBuffer(nbytes, on_posted)
+        self._buffers.arrived(self._rank, (channel,), incoming)
+        return incoming
+
     def _note_offer(self, preamble: Preamble, header: Header) -> Body:
         """Keep an offer in the mailbox like a message; its body is requested when a receive is posted."""
         number = preamble.channel
@@ -193,7 +196,7 @@ class TcpPeer:
             return EMPTY_BODY
         match header.key:
             case (int(channel),) if 0 <= channel < CHANNELS:
-                self._offered[number] = self._channels.find(self._rank, channel).begin(header.nbytes, on_posted)
+                self._offered[number] = self._buffer_arrived(channel, header.nbytes, on_posted)
                 return EMPTY_BODY
         raise WireError(f"a buffer offered on no channel (key: {header.key!r}, channels: {CHANNELS})")
 

@@ -8,17 +8,16 @@ is posted (`transports.tcp.peer`). `transports.tcp.join` connects and authentica
 import asyncio
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import SplitResult
 
 from transports.base import EndState, Message, Traffic, Transport
 from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
 from transports.mailbox import Arrival, Mailbox
-from transports.stream.incoming import IncomingMessage
+from transports.stream.incoming import IncomingBody, IncomingBuffer, IncomingMessage, WrongSize, pour
 from transports.stream.sockets import ABORT_S, CLOSE_S
-from transports.tcp.channels import ChannelTable, WrongSize
 from transports.tcp.config import TcpConfig
 from transports.tcp.flow_control import credit_limit
 from transports.tcp.join.meeting_points import MeetingPoint, meeting_point
@@ -28,6 +27,7 @@ from transports.tcp.same_host import settle_in
 from transports.wire.arrays import Block, Layout, copied, destinations, flat_bytes
 from transports.wire.frames import Header, Key, Kind, encode, encode_head
 
+Item = TypeVar("Item", bound=IncomingBody)
 REASON_CHARACTERS = 4096
 SHOWN_BYTES = 64 << 10
 """If a buffer of an unexpected size has at most this many bytes, the error includes its beginning."""
@@ -89,7 +89,7 @@ class Tcp(Transport):
         self.rank, self.world_size, self.traffic = rank, world_size, Traffic()
         self._nodes = nodes or super().nodes
         self._messages: Mailbox[IncomingMessage] = Mailbox(world_size)
-        self._channels = ChannelTable()
+        self._buffers: Mailbox[IncomingBuffer] = Mailbox(world_size)
         self._end_state = EndState(world_size)
         self._roomy = self.nodes.count(self.nodes[rank]) <= (cores or len(os.sched_getaffinity(0)))
         self._busy_poll = BusyPoll(self._roomy)
@@ -117,7 +117,12 @@ class Tcp(Transport):
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
         self._end_state.check(peer)
-        arrival = await self._take(self._messages, peer, key, destinations(into))
+        places = destinations(into)
+
+        def attach(incoming: IncomingMessage) -> Sequence[memoryview]:
+            return () if places is None else incoming.attach_arrays(places)
+
+        arrival = await self._take(self._messages, peer, key, attach)
         incoming = arrival.item
         self.traffic.count_received(incoming.nbytes)
         return Message(arrival.peer, incoming.header.key, incoming.blocks, incoming.header.note)
@@ -129,7 +134,9 @@ class Tcp(Transport):
         self._end_state.check_sendable(peer, channel)
         view = flat_bytes(buffer)
         if peer == self.rank:
-            self._channels.find(peer, channel).deliver(view)
+            incoming = IncomingBuffer(view.nbytes)
+            pour(view, incoming)
+            self._buffers.arrived(peer, (channel,), incoming)
         else:
             await self._peers[peer].send_buffer(channel, view)
         self.traffic.count_sent(peer, view.nbytes, header)
@@ -137,22 +144,21 @@ class Tcp(Transport):
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
         self._end_state.check(peer, channel)
         view = flat_bytes(buffer)
-        found = self._channels.find(peer, channel)
-        if not found.arrived:
-            self._busy_poll.start()
         try:
-            await found.receive(view, self._end_state.lost.get(peer))
+            await self._take(self._buffers, peer, (channel,), lambda incoming: incoming.attach_view(view))
         except WrongSize as error:
-            raise await self._mismatch(peer, channel, view.nbytes, error.came) from None
+            raise await self._mismatch(peer, channel, view.nbytes, error.received) from None
         self.traffic.count_received(view.nbytes, header)
 
-    async def _mismatch(self, peer: int, channel: int, expected: int, came: int) -> SizeMismatch:
+    async def _mismatch(self, peer: int, channel: int, expected: int, received: int) -> SizeMismatch:
         """The error for a buffer of another size; includes the beginning of a short buffer that is still available."""
-        found, beginning = self._channels.find(peer, channel), memoryview(b"")
-        if came <= SHOWN_BYTES and found.arrived and found.arrived[0].nbytes == came:
-            beginning = memoryview(bytearray(came))
-            await found.receive(beginning, self._end_state.lost.get(peer))
-        return SizeMismatch(peer, channel, expected, came, beginning[:expected])
+        beginning = memoryview(b"")
+        if received <= SHOWN_BYTES and self._buffers.holds(peer, (channel,)):
+            view = memoryview(bytearray(received))
+            with suppress(WrongSize):  # another receive has taken it
+                await self._take(self._buffers, peer, (channel,), lambda incoming: incoming.attach_view(view))
+                beginning = view
+        return SizeMismatch(peer, channel, expected, received, beginning[:expected])
 
     def computing(self, busy: bool) -> None:
         self._busy_poll.computing(busy)
@@ -180,15 +186,18 @@ class Tcp(Transport):
         await asyncio.gather(*(peer.link.gone(patience) for peer in self._peers.values()))
 
     async def _take(
-        self, mailbox: Mailbox[IncomingMessage], peer: int | None, key: Key, into: Sequence[Block] | None
-    ) -> Arrival[IncomingMessage]:
-        """Take a message and wait for its last byte. Cancelled: the message is put back, and `into` is returned."""
-        attached: list[tuple[IncomingMessage, Sequence[memoryview]]] = []
+        self, mailbox: Mailbox[Item], peer: int | None, key: Key, attach: Callable[[Item], Sequence[memoryview]]
+    ) -> Arrival[Item]:
+        """Take a message or buffer and wait for its last byte. Cancelled: it is put back, and its memory is returned.
+
+        Args:
+            attach: attaches the receiver's memory, if it has any, and returns it; raises ValueError if it does not fit.
+        """
+        attached: list[tuple[Item, Sequence[memoryview]]] = []
         arrival = None
 
-        def accept(incoming: IncomingMessage) -> None:
-            if into is not None:
-                attached.append((incoming, incoming.attach_arrays(into)))
+        def accept(incoming: Item) -> None:
+            attached.append((incoming, attach(incoming)))
             incoming.post()
 
         try:
@@ -213,7 +222,7 @@ class Tcp(Transport):
             rank,
             sock,
             messages=self._messages,
-            channels=self._channels,
+            buffers=self._buffers,
             limit=limit,
             cached=cached,
             lost=self._lose,
@@ -228,14 +237,14 @@ class Tcp(Transport):
         """Close the connection with the lost rank; complete messages that came before stay available."""
         self._end_state.lose(error)
         self._messages.fail_peer(error.rank, error)
-        self._channels.fail_peer(error.rank, error)
+        self._buffers.fail_peer(error.rank, error)
         self._peers[error.rank].drop(error)
 
     def _finish(self, error: TransportError) -> TransportError:
         """Fail every operation here except the sends in progress. Returns the reason that is kept: the first."""
         error = self._end_state.finish(error)
         self._messages.fail_all(error)
-        self._channels.fail_all(error)
+        self._buffers.fail_all(error)
         for peer in self._peers.values():
             peer.fail_incoming(error)
         return error

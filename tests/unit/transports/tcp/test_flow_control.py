@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from transports import Block, WireError
 from transports.mailbox import Mailbox
-from transports.stream.incoming import IncomingMessage
+from transports.stream.incoming import IncomingBuffer, IncomingMessage
 from transports.stream.message_memory import FRAME_BYTES, overhead
-from transports.tcp.channels import ChannelTable
 from transports.tcp.flow_control import ALL_PEERS_BYTES, LEAST_BYTES, Credit, credit_limit
 from transports.wire.frames import PREAMBLE_BYTES, Kind, encode_head, parse_header, parse_preamble
 
@@ -124,8 +123,12 @@ def test_no_message_takes_more_memory_than_it_counts(key, note, arrays):
 
 
 def test_no_buffer_takes_more_memory_than_it_counts():
-    buffers = ChannelTable()
-    assert kept(lambda channel: buffers.find(0, channel).begin(0, partial(print, channel)), 100) <= FRAME_BYTES
+    buffers = Mailbox(2)
+
+    def arrive(channel):
+        buffers.arrived(0, (channel,), IncomingBuffer(0, partial(print, channel)))
+
+    assert kept(arrive, 100) <= FRAME_BYTES
 
 
 texts = st.text(st.sampled_from("a\0é€😀"))  # of each width in UTF-8; with all of Unicode the test took seconds
