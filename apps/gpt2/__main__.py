@@ -23,7 +23,7 @@ from pipelined.actors.agree import agree
 from pipelined.aio.events import log_to_stderr
 from pipelined.checkpoints.claim import claimed
 from pipelined.errors import UsageError
-from pipelined.process.exit import INTERRUPTED, end_process, hush, tell
+from pipelined.process.exit import INTERRUPTED, end_process, print_to_stderr, silence_stdout
 from pipelined.process.launch import AGENT, ALONE, Launch, detect
 from pipelined.process.run import parsed, refuse, run
 from pipelined.process.stop_request import StopRequest
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        hush()
+        silence_stdout()
         return 0
     if not is_open(config):
         _announce(job, launch)
@@ -113,7 +113,7 @@ async def _rank(transport: Transport, job: Job, launch: Launch, stop: StopReques
     await agree(transport, "flags", agree_on_flags(transport, job.plain()))
     await agree(transport, "job", asyncio.to_thread(check_job, job) if transport.rank == 0 else asyncio.sleep(0))
     text = await prepare_text(transport, job)
-    async with claimed(transport, job.config.checkpoint, lambda fact: tell(f"warning: {fact}")) as held:
+    async with claimed(transport, job.config.checkpoint, lambda fact: print_to_stderr(f"warning: {fact}")) as held:
         if is_open(job.config):
             job = await decide_job(transport, job, launch)
             seats.take(job.plan)

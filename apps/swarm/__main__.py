@@ -22,10 +22,10 @@ from apps.swarm.config import ChildFailed
 from apps.swarm.flags import Coordinator, Export, Local, Serve, Status, Train
 from pipelined import __version__
 from pipelined.actors.device_watchdog import DeviceStalled
-from pipelined.aio.events import last_words, log_to_stderr, printable
+from pipelined.aio.events import log_to_stderr, printable, recent_text
 from pipelined.directory import CutOff, JournalError, WrongKey
 from pipelined.errors import UsageError
-from pipelined.process.exit import end_process, hush, tell
+from pipelined.process.exit import end_process, print_to_stderr, silence_stdout
 from pipelined.process.run import complaint
 from pipelined.process.stop_request import until_stop_request
 from transports import new_event_loop
@@ -53,20 +53,20 @@ def main(arguments: list[str] | None = None) -> int:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_work(flags))
     except (UsageError, WrongKey) as error:
-        tell(complaint(error, PROGRAM))
+        print_to_stderr(complaint(error, PROGRAM))
         return USAGE
     except ChildFailed as error:
-        tell(complaint(error, PROGRAM))
+        print_to_stderr(complaint(error, PROGRAM))
         return USAGE if error.code == USAGE else FAILED
     except (CutOff, JournalError, DeviceStalled) as error:
-        tell(complaint(error, PROGRAM))
+        print_to_stderr(complaint(error, PROGRAM))
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        hush()
+        silence_stdout()
     except Exception as error:
-        tell("\n".join(["".join(traceback.format_exception(error)).rstrip("\n"), last_words()]))
+        print_to_stderr("\n".join(["".join(traceback.format_exception(error)).rstrip("\n"), recent_text()]))
         return FAILED
     return DONE
 
@@ -121,7 +121,7 @@ def _say(text: str) -> None:
     except OSError as error:
         if error.errno != errno.EIO:
             raise
-        hush()  # the terminal was closed; SIGHUP follows
+        silence_stdout()  # the terminal was closed; SIGHUP follows
 
 
 def console() -> NoReturn:

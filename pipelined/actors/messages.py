@@ -54,8 +54,8 @@ def describe(key: tuple[int | str, ...] | None) -> str:
     return f"{kind} of microbatch {microbatch} (step {step}, pipe {pipe}, stage {stage})"
 
 
-def place_of(key: tuple[int | str, ...]) -> dict[str, int]:
+def labels_of(key: tuple[int | str, ...]) -> dict[str, int]:
     """Step, pipe, stage and microbatch of an address, by name; empty for an address that is not between stages."""
     if key[0] in KINDS:
         return dict(zip(Address._fields, map(int, key[1:]), strict=True))
-    return place_of(key[2:]) if len(key) > 2 else {}
+    return labels_of(key[2:]) if len(key) > 2 else {}

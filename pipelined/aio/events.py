@@ -82,7 +82,7 @@ def forget() -> None:
     _kept.clear()
 
 
-def last_words() -> str:
+def recent_text() -> str:
     """The last events as lines, for a crash report; "" if there are none."""
     lines = [f"  {_clock_time(event.at)} {event}" for event in recent(LAST)]
     return "\n".join(["last events:", *lines]) if lines else ""
@@ -127,8 +127,8 @@ def read(plain: object) -> Event | None:
     if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < LATEST:
         return None
     level = logging.WARNING if plain.get("level") == "warning" else logging.INFO
-    facts_shown = {shown(name): _plain(value) for name, value in list(facts.items())[:MOST_FACTS]}
-    return Event(float(at), level, shown(kind), facts_shown)
+    facts_shown = {sanitised(name): _plain(value) for name, value in list(facts.items())[:MOST_FACTS]}
+    return Event(float(at), level, sanitised(kind), facts_shown)
 
 
 def line(event: Event, by: str) -> str:
@@ -137,10 +137,10 @@ def line(event: Event, by: str) -> str:
     Args:
         by: the process that sent it.
     """
-    return f"{_clock_time(event.at)} {shown(by)}: {event}"
+    return f"{_clock_time(event.at)} {sanitised(by)}: {event}"
 
 
-def shown(text: object) -> str:
+def sanitised(text: object) -> str:
     """Text from the network, cut and without control characters, so that it can be printed."""
     return printable(str(text)[:LONGEST], but="")
 

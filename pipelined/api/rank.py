@@ -17,7 +17,7 @@ from pipelined.checkpoints import checkpoint
 from pipelined.checkpoints.claim import claimed
 from pipelined.checkpoints.trainer_state import gather_state, load, save
 from pipelined.errors import UsageError
-from pipelined.process.exit import tell
+from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.traces.tracer import NullTracer
@@ -122,7 +122,7 @@ class RankSession:
                 await asyncio.to_thread(checkpoint.require_continued, directory, identity, resumed, remedy)
 
         await agree(transport, "continued", check())
-        claiming = claimed(transport, directory, lambda fact: tell(f"warning: {fact}"))
+        claiming = claimed(transport, directory, lambda fact: print_to_stderr(f"warning: {fact}"))
         self._claims[directory] = await self._stack.enter_async_context(claiming)
 
     async def save(self, directory: Path, done: int, keep: int) -> Path:

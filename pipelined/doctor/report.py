@@ -16,7 +16,7 @@ def as_text(found: Examination, advice: Sequence[Advice]) -> str:
     if found.speed:
         lines += ["", *_speed(found.speed, ranks)]
     lines += ["", "to change:" if advice else "nothing to change"]
-    lines += [f"  {'! ' if one.stops else '- '}{one}" for one in advice]
+    lines += [f"  {'! ' if one.blocks_training else '- '}{one}" for one in advice]
     return "\n".join(lines)
 
 

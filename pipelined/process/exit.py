@@ -35,7 +35,7 @@ LAST_S = 7.0
 _CODED = re.compile(r"exit code (\d+): (.*)", re.DOTALL)
 
 
-def tell(text: str) -> None:
+def print_to_stderr(text: str) -> None:
     """Print a text to stderr in one write, so that the lines of several ranks do not mix.
 
     The text may come from another machine: its control characters are replaced by U+FFFD.
@@ -44,7 +44,7 @@ def tell(text: str) -> None:
     sys.stderr.flush()
 
 
-def hush() -> None:
+def silence_stdout() -> None:
     """Stop printing: the reader of our output (`| head`) has closed it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -56,15 +56,15 @@ def exit_in_order(launch: Launch) -> None:
     wait this rank exits with that code. After the wait SIGTERM is ignored, because an exiting interpreter removes its
     signal handlers before the process ends.
     """
-    if launch.hasty:
+    if launch.kills_on_first_exit:
         signal.signal(signal.SIGTERM, lambda number, frame: os._exit(USAGE))
         wait_for_node(launch.local_rank, launch.local_size or 1, ORDER_S)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def settled(code: int, launch: Launch) -> int:
+def hold_exit_code(code: int, launch: Launch) -> int:
     """Return the exit code; after an error, ignore the SIGTERM of a launcher that ends all ranks on the first exit."""
-    if code != DONE and launch.hasty:
+    if code != DONE and launch.kills_on_first_exit:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return code
 
@@ -77,7 +77,7 @@ def end_process(code: int) -> NoReturn:
     sys.exit(code)
 
 
-async def leave(transport: Transport, code: int, reason: str, lead: bool) -> int:
+async def abort_job(transport: Transport, code: int, reason: str, lead: bool) -> int:
     """Send every peer the reason and the exit code of this rank; returns the code.
 
     Args:
@@ -91,7 +91,7 @@ async def leave(transport: Transport, code: int, reason: str, lead: bool) -> int
     return code
 
 
-def heard(error: PeerAborted) -> tuple[int, str]:
+def parse_abort(error: PeerAborted) -> tuple[int, str]:
     """The exit code and the reason that a leaving peer sent."""
     coded = _CODED.fullmatch(error.reason)
     return (int(coded[1]), coded[2]) if coded else (FAILED, error.reason)

@@ -36,9 +36,10 @@ class Launch:
         world_size: ranks in the job; None if the plan decides it (all ranks run in this process).
         by: the name of the launcher, for messages.
         local_rank: the number of this rank on its node.
-        local_size: ranks on this node; all ranks of the job if the launcher does not tell; None if the plan decides.
+        local_size: ranks on this node; all ranks of the job if the launcher does not set it; None if the plan decides.
         hydra: whether the launcher is MPICH's, which does not name a rank that died.
-        hasty: whether the launcher may end all ranks after the first exit, before another rank can print its reason.
+        kills_on_first_exit: whether the launcher may end all ranks after the first exit, before another rank can print
+            its reason.
     """
 
     url: str
@@ -48,10 +49,10 @@ class Launch:
     local_rank: int = 0
     local_size: int | None = None
     hydra: bool = False
-    hasty: bool = False
+    kills_on_first_exit: bool = False
 
     @property
-    def speaks(self) -> bool:
+    def prints_errors(self) -> bool:
         """Whether this rank prints errors that the user can correct: one rank for each launcher."""
         return self.rank == 0 or (self.by == "torchrun" and self.local_rank == 0)
 
@@ -154,8 +155,8 @@ def _launch(environ: Mapping[str, str], url: str, rank: str, size: str, by: str)
         if local_rank in environ and local_size in environ:
             node = _numbers(environ, local_rank, local_size)
             break
-    hasty = by == "srun" or rank.startswith("OMPI_") or AGENT in environ
-    return Launch(url, number, ranks, by, *node, hydra=rank == "PMI_RANK", hasty=hasty)
+    kills_on_first_exit = by == "srun" or rank.startswith("OMPI_") or AGENT in environ
+    return Launch(url, number, ranks, by, *node, hydra=rank == "PMI_RANK", kills_on_first_exit=kills_on_first_exit)
 
 
 def _numbers(environ: Mapping[str, str], rank: str, size: str) -> tuple[int, int]:

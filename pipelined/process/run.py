@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from pipelined.actors.agree import AgreedError
 from pipelined.actors.messages import describe
-from pipelined.aio.events import last_words
+from pipelined.aio.events import recent_text
 from pipelined.errors import UsageError
 from pipelined.process import watchdog
 from pipelined.process.exit import (
@@ -23,11 +23,11 @@ from pipelined.process.exit import (
     INTERRUPTED,
     USAGE,
     Deadline,
+    abort_job,
     exit_in_order,
-    heard,
-    leave,
-    settled,
-    tell,
+    hold_exit_code,
+    parse_abort,
+    print_to_stderr,
 )
 from pipelined.process.launch import Launch
 from pipelined.process.memory import frozen_objects, keep_freed
@@ -53,7 +53,8 @@ def run(
     keep_freed()
     try:
         with frozen_objects(), Deadline() as deadline, asyncio.Runner(loop_factory=new_event_loop) as runner:
-            return settled(runner.run(_Job(launch, world_size, program, stages_of, deadline, command).run()), launch)
+            job = _Job(launch, world_size, program, stages_of, deadline, command)
+            return hold_exit_code(runner.run(job.run()), launch)
     except KeyboardInterrupt:
         return INTERRUPTED
     except UsageError as error:
@@ -72,8 +73,8 @@ def outside_of_a_loop(work: Callable[[], T]) -> T:
 
 def refuse(error: Exception, launch: Launch, command: str = "") -> int:
     """Print an error that the user can correct, on one rank only; returns exit code 2 on all."""
-    if launch.speaks:
-        tell(complaint(error, command))
+    if launch.prints_errors:
+        print_to_stderr(complaint(error, command))
     exit_in_order(launch)
     return USAGE
 
@@ -149,7 +150,7 @@ class _Job:
             return code
         except AgreedError as error:
             if transport.rank == 0:
-                tell(complaint(error, self.command))
+                print_to_stderr(complaint(error, self.command))
             await transport.close()
             return USAGE
         except UsageError as error:
@@ -163,20 +164,20 @@ class _Job:
     async def _fail(self, transport: Transport, error: BaseException) -> int:
         """Print the error once, and end all ranks."""
         if isinstance(error, PeerAborted):
-            return await self._end(transport, *heard(error))
-        story = self._story(transport, error)
-        tell(f"{story}\n{last_words()}".rstrip("\n"))
+            return await self._end(transport, *parse_abort(error))
+        text = self._error_text(transport, error)
+        print_to_stderr(f"{text}\n{recent_text()}".rstrip("\n"))
         self.deadline.start(FAILED)
-        return await leave(transport, FAILED, story.splitlines()[0], lead=True)
+        return await abort_job(transport, FAILED, text.splitlines()[0], lead=True)
 
     async def _end(self, transport: Transport, code: int, reason: str) -> int:
         """End with the other ranks; rank 0 prints an error that the user can correct, whichever rank found it."""
         self.deadline.start(code)
         if code == USAGE and transport.rank == 0:
-            tell(complaint(reason, self.command))
-        return await leave(transport, code, reason, lead=code != FAILED and transport.rank == 0)
+            print_to_stderr(complaint(reason, self.command))
+        return await abort_job(transport, code, reason, lead=code != FAILED and transport.rank == 0)
 
-    def _story(self, transport: Transport, error: BaseException) -> str:
+    def _error_text(self, transport: Transport, error: BaseException) -> str:
         """The error: its first line is enough for peers; then the traceback, unless the error is the loss of a peer."""
         if isinstance(error, PeerLost):
             last = describe(transport.last_key(error.rank))

@@ -16,7 +16,7 @@ from typing import Any
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
-def asking() -> tuple[signal.Signals, ...]:
+def stop_signals() -> tuple[signal.Signals, ...]:
     """The signals that request this process to stop."""
     return SIGNALS if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (*SIGNALS, signal.SIGHUP)
 
@@ -47,7 +47,7 @@ async def until_stop_request(work: Coroutine[Any, Any, Any]) -> None:
 def on_stop_request(act: Callable[[], Any]) -> None:
     """Call this in the running loop at each stop request from now on, instead of the function that was given before."""
     loop = asyncio.get_running_loop()
-    for number in asking():
+    for number in stop_signals():
         loop.add_signal_handler(number, partial(_on_signal, number, act))
 
 
@@ -73,13 +73,13 @@ class StopRequest:
 
     def listen(self) -> None:
         """Install the signal handlers; only the main thread may call this."""
-        for number in asking():
-            signal.signal(number, self._asked)
+        for number in stop_signals():
+            signal.signal(number, self._receive)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Listen inside the `with` block; afterwards the earlier signal handlers are back. Main thread only."""
-        earlier = {number: signal.getsignal(number) for number in asking()}
+        earlier = {number: signal.getsignal(number) for number in stop_signals()}
         self.listen()
         try:
             yield
@@ -87,7 +87,7 @@ class StopRequest:
             for number, handler in earlier.items():
                 signal.signal(number, handler)
 
-    def _asked(self, number: int, frame: object) -> None:
+    def _receive(self, number: int, frame: object) -> None:
         if self._signalled and number == signal.SIGTERM:
             os._exit(128 + number)
         if number == signal.SIGHUP:

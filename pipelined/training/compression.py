@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
-from pipelined.actors.messages import describe, place_of
+from pipelined.actors.messages import describe, labels_of
 from pipelined.aio.nursery import Nursery
 from pipelined.traces.tracer import NullTracer, Tracer
 from transports import MOST_BYTES, Block, Key, Layout, Message, Packed, WireError, pack, parse_layout, unpack
@@ -151,7 +151,7 @@ class Compression:
         link.sent += packed.nbytes
 
     async def _coding(self, category: str, key: Key, work: Callable[[], T]) -> T:
-        with self._tracer.span(category, self.codec, **place_of(key)):
+        with self._tracer.span(category, self.codec, **labels_of(key)):
             return await asyncio.to_thread(work)
 
     async def tell(self) -> str | None:

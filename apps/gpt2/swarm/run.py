@@ -21,7 +21,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.checkpoints.claim import claim
 from pipelined.directory import serve_directory
 from pipelined.errors import UsageError
-from pipelined.process.exit import tell
+from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
 from pipelined.swarm.joining import connected, endpoint_at
@@ -45,7 +45,7 @@ async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text:
         steps = job.config.steps
         print(f"{text.describe(job.tokens * steps, steps)}; device: {rank.executor.device}", flush=True)
     if claimed and claimed.warning:
-        tell(f"warning: {claimed.warning}")
+        print_to_stderr(f"warning: {claimed.warning}")
     try:
         with claimed or nullcontext():
             async with _directory_of_rank0(transport, job.config.listen, partial(rank.begin, swarm=swarm)) as address:

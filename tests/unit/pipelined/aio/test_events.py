@@ -87,7 +87,7 @@ def test_a_crash_report_ends_with_the_last_events():
     for step in range(30):
         events.emit("step committed", step=step)
     events.warn("attempt failed", step=30)
-    heading, *lines = events.last_words().splitlines()
+    heading, *lines = events.recent_text().splitlines()
     assert heading == "last events:" and len(lines) == events.LAST == 20
     assert lines[0].endswith(" step committed: step=11") and lines[-1].endswith(" attempt failed: step=30")
 
@@ -124,4 +124,4 @@ def test_of_a_hostile_event_only_short_and_harmless_text_is_read():
 
 def test_nothing_that_a_terminal_obeys_is_printed():
     assert events.printable("a\x1b[31mb\r\n\té\x00") == "a\ufffd[31mb\ufffd\n\té\ufffd"
-    assert events.shown("a\nb" + "c" * 300) == "a\ufffdb" + "c" * 197
+    assert events.sanitised("a\nb" + "c" * 300) == "a\ufffdb" + "c" * 197

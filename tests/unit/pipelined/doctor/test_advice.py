@@ -89,7 +89,7 @@ def test_where_all_is_well_nothing_is_advised():
             changed(speed=replace(SPEED, far=Hop((0, 2), 1e-3, 1e-8, 0, 0))),
             "links between nodes carry 0.10 GB/s: --compress blockwise8",
         ),
-        (changed(speed=None, trouble="worlds of one rank; use srun"), "worlds of one rank: use srun"),
+        (changed(speed=None, connection_error="worlds of one rank; use srun"), "worlds of one rank: use srun"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_numbers_and_a_remedy(found, advice):
@@ -105,9 +105,9 @@ def test_other_versions_on_another_node_are_named_with_both_hosts():
 
 def test_what_stops_training_comes_first():
     found = changed(machine={"cores": 2}, libraries={"packages": {}, "mpi": None, "torch": None})
-    assert [advice.stops for advice in advise(found)] == [True, True, False]
+    assert [advice.blocks_training for advice in advise(found)] == [True, True, False]
     over_tcp = replace(found, launch=Launch("tcp://localhost:1", 0, 4, "torchrun"))
-    assert Advice("mpi4py is not installed on a", "pip install 'pipelined[mpich]'", stops=False) in advise(over_tcp)
+    assert Advice("mpi4py is not installed on a", "pip install 'pipelined[mpich]'") in advise(over_tcp)
 
 
 def test_a_gpu_a_rank_needs_no_cores():

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pipelined.doctor.libraries import ask, load, without_launcher
+from pipelined.doctor.libraries import load, run_probe, without_launcher
 
 
 def broken(path, **modules):
@@ -40,12 +40,12 @@ def test_the_mpi_that_is_there_is_named(tmp_path):
     ],
 )
 def test_a_process_that_gives_no_answer_is_explained(program, reason):
-    answer, error = ask(sys.executable, program, os.environ)
+    answer, error = run_probe(sys.executable, program, os.environ)
     assert answer == {} and error.startswith(reason)
 
 
 def test_a_python_that_cannot_be_started_is_explained(tmp_path):
-    answer, error = ask(str(tmp_path / "python"), "", os.environ)
+    answer, error = run_probe(str(tmp_path / "python"), "", os.environ)
     assert answer == {} and "No such file" in error
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelined.doctor.machine import look
+from pipelined.doctor.machine import examine_machine
 
 FILES = {
     "proc/meminfo": "MemTotal:       1024 kB\nMemFree:         10 kB\nMemAvailable:    512 kB\nHugePages_Total: 0\n",
@@ -20,7 +20,7 @@ def root(path, files):
 
 
 def test_what_the_kernel_says_is_read(tmp_path):
-    machine = look({}, root(tmp_path, FILES))
+    machine = examine_machine({}, root(tmp_path, FILES))
     assert (machine.memory, machine.available) == (1 << 20, 1 << 19)
     assert (machine.quota, machine.ptrace_scope, machine.threads) == (1.5, 1, 0)
     assert machine.cores >= 1 and machine.host and machine.shared is None
@@ -28,12 +28,12 @@ def test_what_the_kernel_says_is_read(tmp_path):
 
 def test_a_control_groups_limit_counts_where_it_is_less(tmp_path):
     own = {"sys/fs/cgroup/memory.max": "65536\n", "sys/fs/cgroup/memory.current": "1536\n"}
-    machine = look({}, root(tmp_path, FILES | own))
+    machine = examine_machine({}, root(tmp_path, FILES | own))
     assert (machine.memory, machine.available) == (65536, 64000)
 
 
 def test_what_is_not_there_is_unknown(tmp_path):
-    machine = look({}, tmp_path)
+    machine = examine_machine({}, tmp_path)
     unknown = (machine.memory, machine.available, machine.shared, machine.quota, machine.ptrace_scope)
     assert unknown == (None,) * 5
 
@@ -42,7 +42,7 @@ def test_what_is_not_there_is_unknown(tmp_path):
     ("text", "quota"), [("max 100000\n", None), ("50000 100000\n", 0.5), ("", None), ("1 0", None)]
 )
 def test_a_quota_is_in_cores(tmp_path, text, quota):
-    assert look({}, root(tmp_path, {"sys/fs/cgroup/cpu.max": text})).quota == quota
+    assert examine_machine({}, root(tmp_path, {"sys/fs/cgroup/cpu.max": text})).quota == quota
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_a_quota_is_in_cores(tmp_path, text, quota):
     [({"OMP_NUM_THREADS": "3"}, 3), ({"MKL_NUM_THREADS": "2"}, 2), ({"OMP_NUM_THREADS": "x"}, 0)],
 )
 def test_threads_are_what_the_environment_says(environ, threads):
-    assert look(environ).threads == threads
+    assert examine_machine(environ).threads == threads

@@ -7,7 +7,7 @@ from threading import Thread
 
 import pytest
 
-from pipelined.process.exit import Deadline, heard, wait_for_node
+from pipelined.process.exit import Deadline, parse_abort, wait_for_node
 from transports import PeerAborted
 
 
@@ -21,7 +21,7 @@ from transports import PeerAborted
     ],
 )
 def test_a_peer_s_last_words_tell_code_and_reason(reason, meaning):
-    assert heard(PeerAborted(1, reason)) == meaning
+    assert parse_abort(PeerAborted(1, reason)) == meaning
 
 
 def ended(script):
@@ -69,11 +69,13 @@ import os, signal, threading
 from pipelined.process.exit import exit_in_order
 from pipelined.process.launch import Launch
 threading.Timer({seconds}, os.kill, (os.getpid(), signal.SIGTERM)).start()
-exit_in_order(Launch("tcp://", 1, 2, "torchrun", 1, 2, hasty={hasty}))
+exit_in_order(Launch("tcp://", 1, 2, "torchrun", 1, 2, kills_on_first_exit={kills_on_first_exit}))
 os._exit(0)
 """
-    assert ended(script.format(seconds=0.2, hasty=True))[0] == 2, "the launcher need not wait, and the code stays"
-    assert ended(script.format(seconds=60, hasty=False))[0] == 0
+    assert ended(script.format(seconds=0.2, kills_on_first_exit=True))[0] == 2, (
+        "the launcher need not wait, and the code stays"
+    )
+    assert ended(script.format(seconds=60, kills_on_first_exit=False))[0] == 0
 
 
 def test_a_single_rank_waits_for_no_other():

@@ -20,7 +20,7 @@ def test_no_launcher_means_all_ranks_in_this_process():
     ],
 )
 def test_mpirun_and_srun_mean_mpi(environ, by):
-    assert detect(environ) == Launch("mpi://", 3, 4, by, 3, 4, hasty=True)
+    assert detect(environ) == Launch("mpi://", 3, 4, by, 3, 4, kills_on_first_exit=True)
 
 
 def test_mpich_s_launcher_is_known_for_its_patience_and_silence():
@@ -31,14 +31,14 @@ PMI2 = {"PMI_RANK": "3", "PMI_SIZE": "4", "SLURM_PROCID": "3", "SLURM_STEP_NUM_T
 
 
 def test_srun_is_named_where_it_sets_mpich_s_variables_and_mpirun_where_srun_only_started_it():
-    assert detect(PMI2) == Launch("mpi://", 3, 4, "srun", 3, 4, hydra=True, hasty=True)
+    assert detect(PMI2) == Launch("mpi://", 3, 4, "srun", 3, 4, hydra=True, kills_on_first_exit=True)
     assert detect({**PMI2, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}).by == "mpirun"
     assert detect({**PMI2, "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}).by == "mpirun"  # one rank a node
 
 
 def test_torchrun_s_agent_ends_all_when_one_has_gone():
-    assert detect({**TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}).hasty
-    assert not detect(TORCHRUN).hasty
+    assert detect({**TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}).kills_on_first_exit
+    assert not detect(TORCHRUN).kills_on_first_exit
 
 
 def test_torchrun_wins_over_the_mpirun_that_started_it():
@@ -93,10 +93,10 @@ def test_one_process_for_all_ranks_is_refused_where_there_are_several():
 
 
 def test_one_rank_of_each_launcher_speaks():
-    assert detect({**TORCHRUN, "RANK": "0"}).speaks
-    assert not detect(TORCHRUN).speaks
-    assert detect({**TORCHRUN, "RANK": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}).speaks
-    assert not detect({"PMI_RANK": "4", "PMI_SIZE": "8", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "4"}).speaks
+    assert detect({**TORCHRUN, "RANK": "0"}).prints_errors
+    assert not detect(TORCHRUN).prints_errors
+    assert detect({**TORCHRUN, "RANK": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}).prints_errors
+    assert not detect({"PMI_RANK": "4", "PMI_SIZE": "8", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "4"}).prints_errors
 
 
 def test_an_ipv6_address_is_bracketed_in_the_url():

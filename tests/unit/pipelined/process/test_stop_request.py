@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pipelined.process.stop_request import StopRequest, asking
+from pipelined.process.stop_request import StopRequest, stop_signals
 from tests.terminal import closed_over
 
 ASKED = """
@@ -59,7 +59,7 @@ def test_a_terminal_that_is_closed_has_asked_and_is_written_to_no_more():
 def test_a_process_started_to_ignore_hangups_is_not_asked_to_stop():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert signal.SIGHUP not in asking()
+        assert signal.SIGHUP not in stop_signals()
     finally:
         signal.signal(signal.SIGHUP, before)
 

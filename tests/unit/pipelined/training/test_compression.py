@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipelined.actors.actor import Actor
-from pipelined.actors.messages import Activation, Gradient, place_of
+from pipelined.actors.messages import Activation, Gradient, labels_of
 from pipelined.traces.file import Tracer
 from pipelined.training.compression import Compression, LinkBytes
 from transports import WireError
@@ -96,5 +96,5 @@ def test_a_message_that_was_not_packed_is_named_with_its_sender():
 
 
 def test_only_addresses_between_stages_have_a_place():
-    assert place_of(Gradient(1, 2, 3, 4).key) == {"step": 1, "pipe": 2, "stage": 3, "microbatch": 4}
-    assert place_of(("agree", "text")) == {}
+    assert labels_of(Gradient(1, 2, 3, 4).key) == {"step": 1, "pipe": 2, "stage": 3, "microbatch": 4}
+    assert labels_of(("agree", "text")) == {}
