@@ -3,8 +3,10 @@
 A request keeps its number in every retry, so the directory carries it out at most once.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pipelined.aio.clock import Clock
@@ -13,6 +15,19 @@ from pipelined.aio.notifier import Notifier
 from pipelined.directory import messages
 from pipelined.directory.api import Change, Conflict, CutOff, Directory, Entry, Lease, Prefixes, View, WrongKey
 from pipelined.directory.limits import DirectoryLimits
+from pipelined.directory.messages import (
+    Changes,
+    ClientRequest,
+    Enter,
+    Entered,
+    Grant,
+    NamedRequest,
+    NumberedRequest,
+    Read,
+    Renew,
+    Revoke,
+    Transact,
+)
 from pipelined.directory.retry import PATIENCE_S, NoReply, Retry
 from transports.rpc import Endpoint, Party, Rejected, Request, Response, Unreachable
 
@@ -35,8 +50,8 @@ class Caller:
         self.endpoint, self.address = endpoint, address
         self.retry = Retry(address, clock, patience)
 
-    async def request(self, topic: str, message: Mapping[str, Any], wait: float | None = None) -> dict[str, Any]:
-        """Send the same message until a reply comes.
+    async def request(self, request: ClientRequest, wait: float | None = None) -> dict[str, Any]:
+        """Send the same request until a reply comes.
 
         Args:
             wait: see `Retry.run`.
@@ -44,8 +59,8 @@ class Caller:
             CutOff: see `Retry.run`; also if no retry can succeed, as with a `WrongKey`.
             Exception: the exception that a rejection stands for, see `messages.MEANINGS`.
         """
-        packed = messages.pack(message)
-        return await self.retry.run(lambda: self._once(topic, packed), wait)
+        packed = messages.pack(vars(request))
+        return await self.retry.run(lambda: self._once(request.topic, packed), wait)
 
     async def _once(self, topic: str, packed: bytes) -> dict[str, Any]:
         try:
@@ -90,7 +105,7 @@ class EmbeddedDirectory(Directory):
     ):
         self.broke, self.breaks = Notifier(), 0
         self._caller, self._limits = Caller(endpoint, address, clock, patience), limits or DirectoryLimits()
-        self._entered: dict[str, Any] | None = None
+        self._entered: Entered | None = None
         self._next, self._open = 0, dict[int, None]()
         self._closed = False
         endpoint.on_lost(self._on_connection_lost)
@@ -98,7 +113,7 @@ class EmbeddedDirectory(Directory):
 
     async def read(self, prefix: Prefixes = "") -> View:
         self._limits.check_prefixes(prefix)
-        reply = await self._request(messages.READ, prefix=prefix)
+        reply = await self._request(partial(Read, prefix=prefix))
         return View(reply["revision"], {key: Entry(*entry) for key, entry in reply["entries"]})
 
     async def transact(
@@ -109,8 +124,9 @@ class EmbeddedDirectory(Directory):
         lease: Lease | None = None,
     ) -> int:
         self._limits.check_transaction(expect, put, delete)
-        change = {"expect": dict(expect), "put": dict(put), "delete": list(delete)}
-        reply = await self._request_once(messages.TRANSACT, **change, lease=lease.number if lease else 0)
+        number = lease.number if lease else 0
+        build = partial(Transact, expect=dict(expect), put=dict(put), delete=list(delete), lease=number)
+        reply = await self._request_once(build)
         if "conflict" in reply:
             raise Conflict(messages.unpack_entries(reply["conflict"]))
         return reply["revision"]
@@ -119,7 +135,7 @@ class EmbeddedDirectory(Directory):
         self._limits.check_prefixes(prefix)
         wait = min(self._caller.retry.patience / 2, self._limits.longest_wait)
         while True:
-            reply = await self._request(messages.CHANGES, wait, prefix=prefix, after=after, wait=wait)
+            reply = await self._request(partial(Changes, prefix=prefix, after=after, wait=wait), wait)
             if changes := messages.unpack_changes(reply["changes"]):
                 yield changes
             after = reply["through"]
@@ -127,7 +143,8 @@ class EmbeddedDirectory(Directory):
     async def grant(self, seconds: float, lasting: bool = False) -> Lease:
         self._limits.check_seconds(seconds)
         observed, breaks = self._round_trip.seen, self.breaks
-        reply = await self._request_once(messages.GRANT, seconds=seconds, grace=seconds if lasting else self.grace)
+        grace = seconds if lasting else self.grace
+        reply = await self._request_once(partial(Grant, seconds=seconds, grace=grace))
         lease = EmbeddedLease(self, reply["lease"], seconds, breaks)
         if not observed and not lasting:
             await lease.renew()  # the grant had no measured grace period; the renewal sends one
@@ -145,27 +162,41 @@ class EmbeddedDirectory(Directory):
     def _round_trip(self) -> RoundTrip:
         return self._caller.retry.round_trip
 
-    async def request_for_lease(self, topic: str, lease: int, **message: Any) -> None:
-        """Send a request about a lease."""
-        await self._request(topic, lease=lease, **message)
+    async def renew(self, lease: int) -> None:
+        """Renew a lease of this client."""
+        await self._request(partial(Renew, lease=lease, grace=self.grace))
 
-    async def _request_once(self, topic: str, **message: Any) -> dict[str, Any]:
-        """Send a request that must not be carried out twice."""
+    async def revoke(self, lease: int) -> None:
+        """End a lease."""
+        await self._request(partial(Revoke, lease=lease))
+
+    async def _request_once(self, build: Callable[..., NumberedRequest]) -> dict[str, Any]:
+        """Send a request that must not be carried out twice.
+
+        Args:
+            build: makes the request from the fields of `NumberedRequest`.
+        """
         with self._numbered() as number:
             settled = next(iter(self._open))
             entered = await self._enter()
             try:
-                return await self._request(topic, client=entered["client"], number=number, settled=settled, **message)
+                return await self._request(partial(build, client=entered.client, number=number, settled=settled))
             except ClientForgotten:
                 if self._entered is entered:
-                    self._entered = {**entered, "client": None}
+                    self._entered = replace(entered, client=None)
                 raise
 
-    async def _request(self, topic: str, held: float | None = None, /, **message: Any) -> dict[str, Any]:
-        entered = await self._enter()
-        return await self._caller.request(topic, {"name": entered["name"], **message}, held)
+    async def _request(self, build: Callable[..., NamedRequest], wait: float | None = None) -> dict[str, Any]:
+        """Send a request.
 
-    async def _enter(self) -> dict[str, Any]:
+        Args:
+            build: makes it from the directory's name.
+            wait: see `Retry.run`.
+        """
+        entered = await self._enter()
+        return await self._caller.request(build(name=entered.name), wait)
+
+    async def _enter(self) -> Entered:
         """Request a client number, and learn the directory's name.
 
         A client that the directory has forgotten enters again under a new number, but keeps the directory's name: so a
@@ -174,11 +205,11 @@ class EmbeddedDirectory(Directory):
         if self._closed:
             raise CutOff(f"the directory at {self._caller.address} was closed here; open it again")
         known = self._entered
-        if known and known["client"] is not None:
+        if known and known.client is not None:
             return known
-        entered = await self._caller.request(messages.ENTER, {}, 0.0)  # includes the time to connect
+        entered = Entered(**await self._caller.request(Enter(), 0.0))  # includes the time to connect
         if self._entered is known:  # no other request has entered meanwhile
-            self._entered = {**entered, "name": known["name"]} if known else entered
+            self._entered = replace(entered, name=known.name) if known else entered
         return self._entered or entered
 
     @contextmanager
@@ -196,7 +227,7 @@ class EmbeddedDirectory(Directory):
         return Response(note=self._caller.endpoint.incarnation)
 
     def _on_connection_lost(self, party: Party) -> None:
-        addresses = {self._caller.address, self._entered and self._entered["address"]}
+        addresses = {self._caller.address, self._entered and self._entered.address}
         if party.address in addresses:
             self.breaks += 1
             self.broke.notify_all()
@@ -215,11 +246,11 @@ class EmbeddedLease(Lease):
 
     async def renew(self) -> None:
         breaks = self._directory.breaks
-        await self._directory.request_for_lease(messages.RENEW, self.number, grace=self._directory.grace)
+        await self._directory.renew(self.number)
         self._breaks = breaks
 
     async def revoke(self) -> None:
-        await self._directory.request_for_lease(messages.REVOKE, self.number)
+        await self._directory.revoke(self.number)
 
     async def disturbed(self) -> None:
         while self._breaks == self._directory.breaks:

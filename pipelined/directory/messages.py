@@ -1,11 +1,12 @@
-"""The messages between clients and an embedded directory, to and from bytes; every part of a request is checked.
+"""The messages between clients and an embedded directory: one class a request; every field is checked when it arrives.
 
-A request is one msgpack map: the directory's name and the fields of its topic. A reply is one msgpack map: the result,
-or `conflict`. Every other outcome is a rejection with a reason that stands for an exception on both sides.
+A request is one msgpack map of its fields. A reply is one msgpack map: the result, or `conflict`. Every other outcome
+is a rejection with a reason that stands for an exception on both sides.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
 
 import msgpack
 
@@ -15,9 +16,6 @@ from pipelined.directory.limits import DirectoryLimits, check_length_of_time, ch
 from transports.rpc import Rejected, Request, Response
 
 TOPIC = "directory."
-ENTER, READ, CHANGES, TRANSACT, GRANT, RENEW, REVOKE = (
-    TOPIC + each for each in ("enter", "read", "changes", "transact", "grant", "renew", "revoke")
-)
 ALIVE = TOPIC + "alive"
 """Topic of the directory's request to a client: is it alive? The reply has the client's incarnation as its note."""
 ANOTHER, STOPPING = "another directory", "stopping"
@@ -90,45 +88,183 @@ class _Containers:
         return container
 
 
-class DirectoryRequestReader:
-    """The fields of a request; each is checked when it is read.
+@dataclass(frozen=True)
+class ClientRequest:
+    """A request of a client."""
 
-    Raises:
-        ValueError: from every method: the field is missing or malformed.
+    topic: ClassVar[str]
+
+    def check(self, limits: DirectoryLimits) -> None:
+        """Raises ValueError: a field is missing, malformed or beyond a limit."""
+
+    @classmethod
+    def parse(cls, request: Request, limits: DirectoryLimits) -> Self:
+        """Read and check a request.
+
+        Raises:
+            ValueError: a field is missing, malformed or beyond a limit.
+        """
+        message = _unpack_checked(request, limits.keys_at_once)
+        values = {each.name: message.get(each.name) for each in fields(cls)}
+        if isinstance(prefix := values.get("prefix"), list):
+            values["prefix"] = tuple(prefix)
+        parsed = cls(**values)
+        parsed.check(limits)
+        return parsed
+
+
+@dataclass(frozen=True)
+class Enter(ClientRequest):
+    """Request a client number, and the directory's name and address."""
+
+    topic: ClassVar[str] = TOPIC + "enter"
+
+
+@dataclass(frozen=True)
+class Entered:
+    """The reply to `Enter`.
+
+    Args:
+        name: of the directory, for all further requests.
+        client: the number of the client; None: the directory has forgotten it, so it must enter again.
+        address: of the directory.
     """
 
-    def __init__(self, request: Request, limits: DirectoryLimits):
-        self.sender = request.sender
-        self._fields, self._limits = _unpack_checked(request, limits.keys_at_once), limits
+    name: int
+    client: int | None
+    address: str
 
-    def whole(self, name: str) -> int:
-        """A number from 0 up."""
-        return check_whole(name, self._fields.get(name))
 
-    def time(self, name: str) -> float:
-        """A duration in seconds."""
-        return check_length_of_time(name, self._fields.get(name))
+@dataclass(frozen=True)
+class NamedRequest(ClientRequest):
+    """A request to the directory of this name; any other directory rejects it."""
 
-    def prefix(self) -> Prefixes:
-        """The prefixes to read or watch."""
-        prefixes = self._fields.get("prefix")
-        return self._limits.check_prefixes(tuple(prefixes) if isinstance(prefixes, list) else prefixes)
+    name: int
 
-    def seconds(self) -> float:
-        """The length of a lease in seconds."""
-        return self._limits.check_seconds(self._fields.get("seconds"))
+    def check(self, limits: DirectoryLimits) -> None:
+        check_whole("name", self.name)
 
+
+@dataclass(frozen=True)
+class Read(NamedRequest):
+    """Read all entries under these prefixes."""
+
+    topic: ClassVar[str] = TOPIC + "read"
+
+    prefix: Prefixes
+
+    def check(self, limits: DirectoryLimits) -> None:
+        super().check(limits)
+        limits.check_prefixes(self.prefix)
+
+
+@dataclass(frozen=True)
+class Changes(Read):
+    """Read the changes under these prefixes, as soon as there are any.
+
+    Args:
+        after: the revision after which the changes are requested.
+        wait: seconds after which the reply comes without a change.
+    """
+
+    topic: ClassVar[str] = TOPIC + "changes"
+
+    after: int
+    wait: float
+
+    def check(self, limits: DirectoryLimits) -> None:
+        super().check(limits)
+        check_whole("after", self.after)
+        check_length_of_time("wait", self.wait)
+
+
+@dataclass(frozen=True)
+class NumberedRequest(NamedRequest):
+    """A request that is carried out at most once; the fields are those of `DirectoryRequest`."""
+
+    client: int
+    number: int
+    settled: int
+
+    @property
     def identity(self) -> DirectoryRequest:
         """The client and the number of the request."""
-        return DirectoryRequest(self.whole("client"), self.whole("number"), self.whole("settled"))
+        return DirectoryRequest(self.client, self.number, self.settled)
 
-    def transaction(self) -> tuple[dict[str, int], dict[str, bytes], list[str], int]:
-        """The keys to expect, to put and to delete, and the lease."""
-        expect, put, delete = (self._fields.get(name) for name in ("expect", "put", "delete"))
-        if not isinstance(expect, dict) or not isinstance(put, dict) or not isinstance(delete, list):
+    def check(self, limits: DirectoryLimits) -> None:
+        super().check(limits)
+        for name, number in self.identity._asdict().items():
+            check_whole(name, number)
+
+
+@dataclass(frozen=True)
+class Transact(NumberedRequest):
+    """See `Directory.transact`.
+
+    Args:
+        lease: number of the lease of the keys that are put; 0: none.
+    """
+
+    topic: ClassVar[str] = TOPIC + "transact"
+
+    expect: dict[str, int]
+    put: dict[str, bytes]
+    delete: list[str]
+    lease: int
+
+    def check(self, limits: DirectoryLimits) -> None:
+        super().check(limits)
+        kinds = isinstance(self.expect, dict), isinstance(self.put, dict), isinstance(self.delete, list)
+        if not all(kinds):
             raise ValueError("a transaction expects and puts maps, and deletes a list")
-        self._limits.check_transaction(expect, put, delete)
-        return expect, put, delete, self.whole("lease")
+        limits.check_transaction(self.expect, self.put, self.delete)
+        check_whole("lease", self.lease)
+
+
+@dataclass(frozen=True)
+class Grant(NumberedRequest):
+    """Grant a lease.
+
+    Args:
+        seconds: of the lease.
+        grace: seconds for which it lasts after the connection to its holder breaks.
+    """
+
+    topic: ClassVar[str] = TOPIC + "grant"
+
+    seconds: float
+    grace: float
+
+    def check(self, limits: DirectoryLimits) -> None:
+        super().check(limits)
+        limits.check_seconds(self.seconds)
+        check_length_of_time("grace", self.grace)
+
+
+@dataclass(frozen=True)
+class Revoke(NamedRequest):
+    """End a lease."""
+
+    topic: ClassVar[str] = TOPIC + "revoke"
+
+    lease: int
+
+    def check(self, limits: DirectoryLimits) -> None:
+        super().check(limits)
+        check_whole("lease", self.lease)
+
+
+@dataclass(frozen=True)
+class Renew(Revoke):
+    """Renew a lease; `grace` as in `Grant`."""
+
+    topic: ClassVar[str] = TOPIC + "renew"
+
+    grace: float
+
+    def check(self, limits: DirectoryLimits) -> None:
+        super().check(limits)
+        check_length_of_time("grace", self.grace)
 
 
 def pack_entries(entries: Mapping[str, Entry | None]) -> list[Any]:

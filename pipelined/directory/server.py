@@ -21,7 +21,18 @@ from pipelined.directory.change_log import size
 from pipelined.directory.disk import Disk, disk_of
 from pipelined.directory.journal import Journal
 from pipelined.directory.limits import DirectoryLimits
-from pipelined.directory.messages import DirectoryRequestReader
+from pipelined.directory.messages import (
+    Changes,
+    ClientRequest,
+    Enter,
+    Entered,
+    Grant,
+    NamedRequest,
+    Read,
+    Renew,
+    Revoke,
+    Transact,
+)
 from pipelined.directory.state_machine import StateMachine
 from pipelined.directory.watchers import Watchers
 from transports import TransportError
@@ -35,8 +46,8 @@ SHARED = 1024
 """Packed replies that are kept for other clients with the same request, until the next change."""
 
 Reply = dict[str, Any]
-Operation = Callable[[DirectoryRequestReader], Awaitable[Reply | bytes]]
-"""Makes the reply to one kind of request; bytes are a message that is already packed."""
+Operation = Callable[[Any, Party], Awaitable[Reply | bytes]]
+"""Makes the reply to one kind of request of a client; bytes are a message that is already packed."""
 
 
 async def serve_directory(
@@ -94,17 +105,17 @@ class _Server:
         raise AssertionError("the expiry of leases ended")
 
     def _open(self) -> None:
-        operations: dict[str, Operation] = {
-            messages.ENTER: self._enter,
-            messages.READ: self._read,
-            messages.CHANGES: self._changes,
-            messages.TRANSACT: self._transact,
-            messages.GRANT: self._grant,
-            messages.RENEW: self._renew,
-            messages.REVOKE: self._revoke,
+        operations: dict[type[ClientRequest], Operation] = {
+            Enter: self._enter,
+            Read: self._read,
+            Changes: self._changes,
+            Transact: self._transact,
+            Grant: self._grant,
+            Renew: self._renew,
+            Revoke: self._revoke,
         }
-        for topic, operation in operations.items():
-            self._endpoint.handle(topic, self._handler(operation), messages.most_bytes(self._limits))
+        for kind, operation in operations.items():
+            self._endpoint.handle(kind.topic, self._handler(kind, operation), messages.most_bytes(self._limits))
         self._endpoint.on_lost(self._on_connection_lost)
 
     async def _end_leases(self) -> NoReturn:
@@ -118,9 +129,9 @@ class _Server:
             with suppress(TimeoutError):
                 await with_timeout(self._clock, max(0.0, due - self._clock.now()), self._lease_changed.wait())
 
-    def _handler(self, operation: Operation) -> Handler:
+    def _handler(self, kind: type[ClientRequest], operation: Operation) -> Handler:
         async def respond(request: Request) -> Response:
-            outcome = await self._execute(operation, request)
+            outcome = await self._execute(kind, operation, request)
             await self._journal.durable()
             if isinstance(outcome, Rejected):
                 raise outcome
@@ -128,16 +139,18 @@ class _Server:
 
         return respond
 
-    async def _execute(self, operation: Operation, request: Request) -> Reply | bytes | Rejected:
+    async def _execute(
+        self, kind: type[ClientRequest], operation: Operation, request: Request
+    ) -> Reply | bytes | Rejected:
         """Carry out a request; returns its reply, which is not sent yet."""
         if self._stopped:
             return Rejected(messages.STOPPING)
         try:
-            reader = DirectoryRequestReader(request, self._limits)
-            if operation != self._enter and reader.whole("name") != self._machine.name:
+            message = kind.parse(request, self._limits)
+            if isinstance(message, NamedRequest) and message.name != self._machine.name:
                 return Rejected(messages.ANOTHER)
             self._catch_up()
-            return await operation(reader)
+            return await operation(message, request.sender)
         except Conflict as conflict:
             return {"conflict": messages.pack_entries(conflict.found)}
         except tuple(messages.MEANINGS.values()) as error:
@@ -145,17 +158,17 @@ class _Server:
         finally:
             self._announce()
 
-    async def _enter(self, request: DirectoryRequestReader) -> Reply:
-        return {"name": self._machine.name, "client": self._machine.enter(), "address": self._endpoint.address}
+    async def _enter(self, request: Enter, sender: Party) -> Reply:
+        return vars(Entered(self._machine.name, self._machine.enter(), self._endpoint.address))
 
-    async def _read(self, request: DirectoryRequestReader) -> Reply:
-        view = self._machine.read(request.prefix())
+    async def _read(self, request: Read, sender: Party) -> Reply:
+        view = self._machine.read(request.prefix)
         return {"revision": view.revision, "entries": messages.pack_entries(view.entries)}
 
-    async def _changes(self, request: DirectoryRequestReader) -> bytes:
+    async def _changes(self, request: Changes, sender: Party) -> bytes:
         """Reply when there are changes, or after the time that the request names."""
-        prefixes, after = request.prefix(), request.whole("after")
-        end = self._clock.now() + min(request.time("wait"), self._limits.longest_wait)
+        prefixes, after = request.prefix, request.after
+        end = self._clock.now() + min(request.wait, self._limits.longest_wait)
         with self._watchers.waiting(prefixes) as group:
             while True:
                 reply, has_changes = self._changes_after(prefixes, after)
@@ -180,24 +193,23 @@ class _Server:
             self._replies[prefixes, after] = messages.pack(message), bool(part)
         return self._replies[prefixes, after]
 
-    async def _transact(self, request: DirectoryRequestReader) -> Reply:
-        return {"revision": self._machine.transact(request.identity(), *request.transaction())}
+    async def _transact(self, request: Transact, sender: Party) -> Reply:
+        changes = request.expect, request.put, request.delete, request.lease
+        return {"revision": self._machine.transact(request.identity, *changes)}
 
-    async def _grant(self, request: DirectoryRequestReader) -> Reply:
-        grace = request.time("grace")
-        lease = self._machine.grant(request.identity(), request.seconds(), self._clock.now())
-        self._hold(lease, request.sender, grace)
+    async def _grant(self, request: Grant, sender: Party) -> Reply:
+        lease = self._machine.grant(request.identity, float(request.seconds), self._clock.now())
+        self._hold(lease, sender, request.grace)
         self._lease_changed.notify_all()
         return {"lease": lease}
 
-    async def _renew(self, request: DirectoryRequestReader) -> Reply:
-        lease, grace = request.whole("lease"), request.time("grace")
-        self._machine.renew(lease, self._clock.now())
-        self._hold(lease, request.sender, grace)
+    async def _renew(self, request: Renew, sender: Party) -> Reply:
+        self._machine.renew(request.lease, self._clock.now())
+        self._hold(request.lease, sender, request.grace)
         return {}
 
-    async def _revoke(self, request: DirectoryRequestReader) -> Reply:
-        self._machine.revoke(request.whole("lease"))
+    async def _revoke(self, request: Revoke, sender: Party) -> Reply:
+        self._machine.revoke(request.lease)
         return {}
 
     def _hold(self, lease: int, holder: Party, grace: float) -> None:

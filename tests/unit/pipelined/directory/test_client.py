@@ -431,29 +431,37 @@ def message(**told):
 
 
 LETTERS = [
-    (messages.READ, (), "a message is one block (blocks: 0)"),
-    (messages.READ, (b"\xc1",), "not a message"),
-    (messages.READ, (b"\x91" * 1000,), "not a message"),
-    (messages.READ, (b"\xdc\x00\x40" + b"\x90" * 64,), "not a message: ValueError too many lists and maps (most: 4)"),
-    (messages.READ, (b"\xdc\xff\xff" + bytes(65535),), "not a message: ValueError 65535 exceeds max_array_len(100)"),
-    (messages.READ, (b"\x81\x90\x01",), "not a message: TypeError"),
-    (messages.READ, (msgpack.packb([1]),), "a message is a map (it is: list)"),
-    (messages.READ, (msgpack.packb({}),), "no whole number"),
-    (messages.READ, message(prefix=7), "prefixes are text, or a tuple of such (type: int)"),
-    (messages.READ, message(prefix=["a", 7]), "a key is text (type: int)"),
-    (messages.READ, message(prefix=[]), "prefixes: 0, most: 16"),
-    (messages.CHANGES, message(prefix=["k"] * 17, after=0, wait=1.0), "prefixes: 17, most: 16"),
-    (messages.READ, message(prefix="k" * 513), "bytes: 513, most: 512"),
-    (messages.CHANGES, message(prefix="", after=-1), "no whole number"),
-    (messages.CHANGES, message(prefix="", after=0, wait=float("nan")), "no length of time"),
-    (messages.GRANT, message(seconds=1e9), "seconds: 1000000000.0"),
-    (messages.GRANT, message(seconds=1.0, number=-1), "no whole number"),
-    (messages.GRANT, message(seconds=1.0, grace=float("inf")), "grace is no length of time"),
-    (messages.RENEW, message(lease=True), "no whole number"),
-    (messages.TRANSACT, message(), "expects and puts maps"),
-    (messages.TRANSACT, message(expect={}, put={1: b""}, delete=[]), "a key is text"),
+    (messages.Read.topic, (), "a message is one block (blocks: 0)"),
+    (messages.Read.topic, (b"\xc1",), "not a message"),
+    (messages.Read.topic, (b"\x91" * 1000,), "not a message"),
     (
-        messages.TRANSACT,
+        messages.Read.topic,
+        (b"\xdc\x00\x40" + b"\x90" * 64,),
+        "not a message: ValueError too many lists and maps (most: 4)",
+    ),
+    (
+        messages.Read.topic,
+        (b"\xdc\xff\xff" + bytes(65535),),
+        "not a message: ValueError 65535 exceeds max_array_len(100)",
+    ),
+    (messages.Read.topic, (b"\x81\x90\x01",), "not a message: TypeError"),
+    (messages.Read.topic, (msgpack.packb([1]),), "a message is a map (it is: list)"),
+    (messages.Read.topic, (msgpack.packb({}),), "no whole number"),
+    (messages.Read.topic, message(prefix=7), "prefixes are text, or a tuple of such (type: int)"),
+    (messages.Read.topic, message(prefix=["a", 7]), "a key is text (type: int)"),
+    (messages.Read.topic, message(prefix=[]), "prefixes: 0, most: 16"),
+    (messages.Changes.topic, message(prefix=["k"] * 17, after=0, wait=1.0), "prefixes: 17, most: 16"),
+    (messages.Read.topic, message(prefix="k" * 513), "bytes: 513, most: 512"),
+    (messages.Changes.topic, message(prefix="", after=-1), "no whole number"),
+    (messages.Changes.topic, message(prefix="", after=0, wait=float("nan")), "no length of time"),
+    (messages.Grant.topic, message(seconds=1e9), "seconds: 1000000000.0"),
+    (messages.Grant.topic, message(seconds=1.0, number=-1), "no whole number"),
+    (messages.Grant.topic, message(seconds=1.0, grace=float("inf")), "grace is no length of time"),
+    (messages.Renew.topic, message(lease=True), "no whole number"),
+    (messages.Transact.topic, message(), "expects and puts maps"),
+    (messages.Transact.topic, message(expect={}, put={1: b""}, delete=[]), "a key is text"),
+    (
+        messages.Transact.topic,
         message(expect={"a": "1"}, put={}, delete=[]),
         "the revision expected of 'a' is no whole number",
     ),
@@ -464,7 +472,7 @@ LETTERS = [
 async def test_a_letter_that_says_nothing_is_refused_and_changes_nothing(topic, blocks, why):
     async with opened() as world:
         stranger = world.network.endpoint("stranger")
-        await stranger.request(SERVER, messages.ENTER, msgpack.packb({}))
+        await stranger.request(SERVER, messages.Enter.topic, msgpack.packb({}))
         with pytest.raises(Rejected) as caught:
             await stranger.request(SERVER, topic, *blocks)
         assert caught.value.reason == "bad request"
@@ -495,13 +503,13 @@ FIELDS = [
     "seconds",
 ]
 TOPICS = [
-    messages.ENTER,
-    messages.READ,
-    messages.CHANGES,
-    messages.TRANSACT,
-    messages.GRANT,
-    messages.RENEW,
-    messages.REVOKE,
+    messages.Enter.topic,
+    messages.Read.topic,
+    messages.Changes.topic,
+    messages.Transact.topic,
+    messages.Grant.topic,
+    messages.Renew.topic,
+    messages.Revoke.topic,
 ]
 ODD = st.binary(max_size=64) | st.dictionaries(st.sampled_from(FIELDS), PLAIN | st.just(1), min_size=3).map(
     msgpack.packb
@@ -527,5 +535,5 @@ async def test_a_letter_beyond_the_limits_takes_no_memory():
     async with opened() as world:
         stranger = world.network.endpoint("stranger")
         with pytest.raises(Rejected) as caught:
-            await stranger.request(SERVER, messages.TRANSACT, bytes(4 << 20))
+            await stranger.request(SERVER, messages.Transact.topic, bytes(4 << 20))
         assert caught.value.reason == "too large"
