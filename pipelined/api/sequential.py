@@ -23,8 +23,8 @@ from pipelined.training.stage import with_copied_buffers
 from pipelined.training.stream import Tree, describe_tree, tensors_of
 from pipelined.training.torch_random import run_layer
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""The mean loss of one microbatch: (output, targets) to a scalar."""
+Loss = Callable[[Any, Any], Any]
+"""The loss of one microbatch from (output, targets): its mean, a scalar; or (sum, count)."""
 LayerBuilder = Callable[[], nn.Module]
 
 
@@ -136,7 +136,7 @@ class LayeredModel:
             operations = _operations(row, names, example)
         return [size + count / len(example) for size, count in zip(sizes, operations, strict=True)]
 
-    def loss(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def loss(self, output: Tree, targets: Tree) -> Any:
         return self._loss(output, targets)
 
     def identity(self) -> Mapping[str, Any]:

@@ -4,13 +4,15 @@ Exactly one rank writes each entry and the others have zero, or the entry is a w
 order, and every rank derives the same norm, loss and decision to stop, to the last bit.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-BUSY, STOPS, RANKS = -3, -2, -1
-"""Indices of the last numbers of the vector: microseconds of computing, ranks with a stop request, ranks."""
+COUNT, BUSY, STOPS, RANKS = -4, -3, -2, -1
+"""Indices of the last numbers of the vector: the losses' counts, microseconds of computing, ranks with a stop request,
+ranks."""
 MICROSECONDS = 1e6
 
 
@@ -29,7 +31,7 @@ class StepTotals:
     stages: int = 0
 
     def __len__(self) -> int:
-        return len(self.names) + self.microbatches + self.stages + 3
+        return len(self.names) + self.microbatches + self.stages + 4
 
     def entry(
         self,
@@ -38,15 +40,19 @@ class StepTotals:
         busy: float,
         stop: bool,
         staleness: Mapping[int, int] | None = None,
+        *,
+        count: float | None = None,
     ) -> np.ndarray:
         """One rank's contribution.
 
         Args:
             squares: squared gradient norm of each parameter that this rank owns.
-            losses: mean loss of each global microbatch that ended on this rank (the rank holds its last stage).
+            losses: loss of each global microbatch that ended on this rank (the rank holds its last stage).
             busy: seconds that this rank computed; summed in whole microseconds.
             stop: whether this rank has received a stop request.
             staleness: of this rank's microbatches in the step, summed, by stage.
+            count: the counts of these losses together; None: each is a mean and counts 1. Whole numbers are summed
+                exactly in any order.
         """
         vector = np.zeros(len(self))
         place = {name: i for i, name in enumerate(self.names)}
@@ -56,6 +62,7 @@ class StepTotals:
             vector[len(self.names) + microbatch] = loss
         for stage, delay in (staleness or {}).items():
             vector[len(self.names) + self.microbatches + stage] = delay
+        vector[COUNT] = len(losses) if count is None else count
         vector[BUSY], vector[STOPS], vector[RANKS] = round(busy * MICROSECONDS), stop, 1
         return vector
 
@@ -64,9 +71,13 @@ class StepTotals:
         return float(np.sqrt(_in_order(total[: len(self.names)])))
 
     def loss(self, total: np.ndarray) -> float:
-        """The mean loss of the step's microbatches, summed in the order of their numbers."""
-        start = len(self.names)
-        return _in_order(total[start : start + self.microbatches]) / self.microbatches
+        """The loss of the step: all losses, summed in microbatch order, over their count; nan if that is 0."""
+        start, count = len(self.names), float(total[COUNT])
+        return _in_order(total[start : start + self.microbatches]) / count if count else math.nan
+
+    def weight(self, total: np.ndarray) -> float:
+        """The factor of gradients that were accumulated as if each microbatch counted 1; exactly 1 where each does."""
+        return self.microbatches / float(total[COUNT]) if total[COUNT] else math.nan
 
     def staleness(self, total: np.ndarray) -> tuple[float, ...]:
         """For each stage the mean over the step's microbatches; empty with a flush."""

@@ -12,8 +12,9 @@ import torch
 
 from collectives import Group, all_reduce
 from pipelined.aio.nursery import Nursery
+from pipelined.training.loss import CountedLoss
 from pipelined.training.model import Model
-from pipelined.training.stream import Parcel, pack_tree
+from pipelined.training.stream import Parcel, Tree, open_tree, pack_tree, tensors_of
 from pipelined.training.worker import RankContext
 
 Window = tuple[torch.Tensor, torch.Tensor]
@@ -29,14 +30,16 @@ async def evaluate(
     tag: int,
     tell: Callable[[int, int], None] = lambda done, of: None,
 ) -> float:
-    """Mean loss per token over all windows, the same float on every rank and in every arrangement.
+    """Mean loss over all windows, the same float on every rank and in every arrangement.
+
+    A window counts as many tokens as its targets have, or what the loss counts where it returns (sum, count).
 
     Args:
         windows: the same on every rank.
         tag: distinguishes this evaluation's messages from another's.
         tell: called with the number of forwards that this rank has done, and their total.
     """
-    nats, done = np.zeros(len(windows)), 0
+    totals, done = np.zeros((2, len(windows))), 0
     shares = {
         place: [i for i in range(len(windows)) if _place(context, i) == (context.group, place[0])]
         for place in context.plan.layout.held_by(context.worker)
@@ -49,9 +52,10 @@ async def evaluate(
 
     async with Nursery() as tasks:
         for place, mine in shares.items():
-            tasks.create_task(_stage(context, model, windows, mine, place, tag=tag, nats=nats, through=through))
-    await all_reduce(world, nats)
-    return float(sum(nats.tolist())) / sum(targets.numel() for _, targets in windows)
+            tasks.create_task(_stage(context, model, windows, mine, place, tag=tag, totals=totals, through=through))
+    await all_reduce(world, totals)
+    losses, counts = totals.tolist()
+    return float(sum(losses)) / sum(counts)
 
 
 def _place(context: RankContext, number: int) -> tuple[int, int]:
@@ -68,7 +72,7 @@ async def _stage(
     place: tuple[int, int],
     *,
     tag: int,
-    nats: np.ndarray,
+    totals: np.ndarray,
     through: Callable[[], None],
 ) -> None:
     pipe, stage = place
@@ -81,14 +85,18 @@ async def _stage(
             peer = context.plan.holder(context.group, pipe, stage + 1)
             await context.actor.transport.send(peer, ("evaluate", tag, stage + 1, number), *y.tensors, note=y.note)
         else:
-            loss = await _compute(context, lambda: _loss(context, model, x, targets))  # noqa: B023
-            nats[number] = loss * targets.numel()
+            totals[:, number] = await _compute(context, lambda: _loss(context, model, x, targets))  # noqa: B023
         through()
 
 
-def _loss(context: RankContext, model: Model, x: Any, targets: torch.Tensor) -> float:
-    logits = context.stages[context.plan.depth - 1].evaluate(x)
-    return float(model.loss(logits, targets.to(logits.device)))
+def _loss(context: RankContext, model: Model, x: Any, targets: Tree) -> tuple[float, float]:
+    """The loss of a window, summed over what it counts, and the count."""
+    output = context.stages[context.plan.depth - 1].evaluate(x)
+    score = CountedLoss.of(model.loss(output, open_tree(targets, torch.device(context.executor.device))))
+    if score.count is not None:
+        return float(score.total.detach()), score.count
+    tokens = tensors_of(targets)[0].numel()
+    return float(score.total.detach()) * tokens, float(tokens)
 
 
 async def _forward(context: RankContext, stage: int, x: Any) -> Parcel:

@@ -54,8 +54,8 @@ class Model(Protocol):
         """
         ...
 
-    def loss(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Mean loss of one microbatch, a scalar."""
+    def loss(self, output: Tree, targets: Tree) -> Any:
+        """Loss of one microbatch: its mean, a scalar; or (sum, count), where the microbatches' counts differ."""
         ...
 
     def identity(self) -> Mapping[str, Any]:

@@ -97,11 +97,11 @@ def clip_factor(clip: float, norm: float) -> float:
 
 
 def update(optimizer: Optimizer, rate: float | None, shrink: float) -> None:
-    """One update at this rate (None: at the optimizer's own), with gradients shrunk in place."""
+    """One update at this rate (None: at the optimizer's own), with gradients multiplied by `shrink` in place."""
     for group in optimizer.param_groups:
         if rate is not None:
             group["lr"] = rate
-        if shrink < 1.0 and group["params"]:
+        if shrink != 1.0 and group["params"]:
             torch._foreach_mul_([p.grad for p in group["params"]], shrink)
     optimizer.step()
 

@@ -15,6 +15,7 @@ from torch import nn
 
 from pipelined.errors import UsageError
 from pipelined.training.keyed_random import KeyedRandom
+from pipelined.training.loss import CountedLoss
 from pipelined.training.model import Model
 from pipelined.training.split_backward import WeightHalf, backward_input
 from pipelined.training.stream import (
@@ -72,14 +73,18 @@ class Stage:
         """Forward one microbatch and keep the tensors that its backward needs.
 
         Shapes: x (B, T) token ids on the first stage, else (B, T, C); targets (B, T), on the last stage alone.
-        Returns: what is sent to the next stage, or on the last stage the mean loss: detached, on the host.
+        Returns: what is sent to the next stage, or on the last stage the loss, and its count if it is a sum: detached,
+            on the host.
         Raises:
-            UsageError: the stage gives something else than tensors, alone or in tuples, lists and dicts.
+            UsageError: the stage gives something else than tensors, alone or in tuples, lists and dicts; the loss is
+                no scalar.
         """
         x = open_tree(x, self.device, gradients=not self.first)
         with torch.set_grad_enabled(not self.recompute):
             output = self._apply(x, random, targets)
-        self.alive[which] = (x, output)
+        self.alive[which] = (x, output.total if isinstance(output, CountedLoss) else output)
+        if isinstance(output, CountedLoss):
+            return Parcel((output.total.detach().cpu(), output.count))
         return self._sent(output, recompute=self.recompute)
 
     def backward(
@@ -94,7 +99,7 @@ class Stage:
 
         Args:
             gradient: the gradients of this stage's output; None on the last stage.
-            scale: factor of the loss (one over the step's microbatches), used on the last stage.
+            scale: factor of the loss (one over the step's microbatches), used on the last stage, also for a sum.
         Returns: the input's gradients as they are sent to the stage before, or None on the first stage.
         """
         x, output = self._revived(which, random, targets)
@@ -142,7 +147,7 @@ class Stage:
         if self.recompute:
             with with_copied_buffers(self.module):
                 output = self._apply(x, random, targets)
-        return x, output
+        return x, output.total if isinstance(output, CountedLoss) else output
 
     def _seeds(self, output: Tree, gradient: Arrived | None, scale: float) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """The tensors at which a backward begins, each with its gradient."""
@@ -150,13 +155,13 @@ class Stage:
             return open_gradients(gradient, tensors_of(output), self.device)
         return [(output, torch.full_like(output, scale))] if output.requires_grad else []
 
-    def _apply(self, x: Tree, random: KeyedRandom, targets: torch.Tensor | None) -> Tree:
+    def _apply(self, x: Tree, random: KeyedRandom, targets: Tree) -> "Tree | CountedLoss":
         with self._precision():
             output = self._random.run(partial(self.module, x), random, f"stage {self.index}")
         if not self.last:
             return output
         assert targets is not None  # the worker gives them to the last stage
-        return self.model.loss(output, open_tree(targets, self.device))
+        return CountedLoss.of(self.model.loss(output, open_tree(targets, self.device)))
 
     def _sent(self, output: Tree, recompute: bool) -> Parcel:
         try:

@@ -214,7 +214,14 @@ class RankTrainer:
             account = await segment.complete(number)
             if report is not None and report.is_finite:
                 tell(report)
-            entry = totals.entry(account.squares, account.losses, executor.busy - busy, stopping(), account.staleness)
+            entry = totals.entry(
+                account.squares,
+                account.losses,
+                executor.busy - busy,
+                stopping(),
+                account.staleness,
+                count=account.count,
+            )
             busy = executor.busy
             with self.context.tracer.span("all_reduce", "ledger", step=steps[number]):
                 await all_reduce(self.world, entry)
@@ -229,9 +236,10 @@ class RankTrainer:
     async def _updated(self, segment: Segment, step: int, entry: np.ndarray, since: float) -> StepReport:
         """Update by the step's totals, if they are finite; its report."""
         totals, rate = self._totals, self.optimizer_config.rate(step)
-        loss, norm = totals.loss(entry), totals.norm(entry) / self.plan.updates_a_step**0.5
+        weight = totals.weight(entry)
+        loss, norm = totals.loss(entry), weight * totals.norm(entry) / self.plan.updates_a_step**0.5
         if math.isfinite(loss) and math.isfinite(norm):
-            await segment.update(rate, clip_factor(self.optimizer_config.clip, norm))
+            await segment.update(rate, weight * clip_factor(self.optimizer_config.clip, norm))
         lr = self.optimizer.param_groups[0]["lr"] if rate is None else rate
         seconds = self.context.executor.clock.now() - since
         idle = max(0.0, 1.0 - totals.busy(entry) / seconds)

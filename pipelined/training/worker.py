@@ -38,7 +38,8 @@ class Computation(Protocol):
     """The interface of a stage for a worker: `pipelined.training.stage.Stage`, or a substitute with the right sizes.
 
     Inputs are messages or tensors of the feed; a transport must be able to send the results. The result of a forward
-    through the last stage is the loss; that of a backward through the first stage is not sent.
+    through the last stage is the loss, and its count if it is a sum; that of a backward through the first stage is not
+    sent.
     """
 
     def forward(self, which: tuple[int, int], x: Any, random: KeyedRandom, targets: Any = None) -> Parcel: ...
@@ -112,7 +113,8 @@ class TrainWorker(Worker):
         messages: where it takes its messages from; None: from a `Prefetcher` of its own.
 
     Attributes:
-        losses: mean loss by global microbatch, for microbatches that have their last stage here.
+        losses: mean (or summed) loss by global microbatch, for microbatches that have their last stage here.
+        count: the counts of these losses together; a mean counts 1.
     """
 
     def __init__(
@@ -126,6 +128,7 @@ class TrainWorker(Worker):
         super().__init__(context.worker, context.plan.layout)
         self.context, self.step, self._sums = context, step, sums
         self.losses: dict[int, float] = {}
+        self.count = 0.0
         self._due = DueMessages(program)
         expected = filter(None, map(self.origin, program))
         self._messages = messages or Prefetcher(context.actor, expected, receive=context.messages.receive)
@@ -163,9 +166,21 @@ class TrainWorker(Worker):
         x = await self._arrival(at) if at.stage else self.context.feed.inputs(self.step, self._number(at))
         output = await self._compute(at, lambda: held.forward(_alive(at), x, random, targets))
         if at.stage == self.layout.depth - 1:
-            self.losses[self._number(at)] = float(output.tensors[0])
+            self._score(self._number(at), *output.tensors)
         else:
             self._send(at, Activation(self.step, at.pipe, at.stage + 1, at.microbatch), output)
+
+    def _score(self, number: int, total: float, count: float | None = None) -> None:
+        """Keep the loss of a microbatch.
+
+        Raises:
+            UsageError: it is a sum, and a stage is updated before all counts of the step are known.
+        """
+        if count is not None and not self.context.plan.flushes:
+            fact = f"{self.context.plan.schedule} updates a stage before all counts of a step are known"
+            raise UsageError(f"{fact}; let the loss return the mean, or choose a schedule with a flush")
+        self.losses[number] = float(total)
+        self.count += 1.0 if count is None else count
 
     async def _backward(self, at: Instruction) -> None:
         """A whole backward or its input half; sends the gradient at once, even if other work is pending here."""

@@ -6,6 +6,7 @@ The plain loop uses none of the runtime, except for the seeds of dropout (`layer
 import functools
 import gc
 import itertools
+import re
 import weakref
 
 import pytest
@@ -114,8 +115,8 @@ def adam(parameters):
 
 
 @functools.cache
-def plain(microbatches, clip=0.0, layers=row):
-    """Losses and state of a loop over microbatches on one process."""
+def plain(microbatches, clip=0.0, layers=row, loss=nn.functional.mse_loss):
+    """Losses and state of a loop on one process. The loss of a step is the sum of all losses over all counts."""
     builders = layers()
     torch.manual_seed(SEED)
     model = nn.Sequential(*[build() for build in builders]).double()
@@ -123,14 +124,17 @@ def plain(microbatches, clip=0.0, layers=row):
     losses = []
     for step, (inputs, targets) in enumerate(batches()):
         optimizer.zero_grad()
-        losses.append(0.0)
+        total, count = 0.0, 0
         for number, (x, y) in enumerate(zip(inputs.chunk(microbatches), targets.chunk(microbatches), strict=True)):
             for name, layer in model._modules.items():  # named_children would leave out the second use of a layer
                 torch.manual_seed(pp.layer_seed(SEED, step, number, name))
                 x = layer(x)
-            loss = nn.functional.mse_loss(x, y) / microbatches
-            loss.backward()
-            losses[-1] += loss.item()
+            score = loss(x, y)
+            total, count = (
+                (total + score, count + 1) if loss is nn.functional.mse_loss else (total + score[0], count + score[1])
+            )
+        (total / count).backward()
+        losses.append((total / count).item())
         if clip:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
@@ -168,6 +172,36 @@ def test_recomputed_activations_have_the_same_dropout(schedule):
 def test_dicts_of_tensors_between_stages_train_as_a_plain_loop_does(schedule, more):
     done = trained(u_net, schedule=schedule, depth=4, microbatches=4, **more)
     require_equal(done, plain(4, layers=u_net))
+
+
+def positive_targets(output, targets):
+    """The squared error where the target is positive, and how many are: another number in each microbatch."""
+    counted = targets > 0
+    return ((output - targets) ** 2)[counted].sum(), counted.sum()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "width", "more"),
+    [("gpipe", 2, {}), ("chimera", 1, {"clip": 0.05}), ("zb_h1", 1, {"recompute": True}), ("chimera_w", 2, {})],
+)
+def test_a_loss_with_a_count_is_that_of_the_whole_batch(schedule, width, more):
+    done = trained(schedule=schedule, depth=2, width=width, microbatches=4, loss=positive_targets, **more)
+    require_equal(done, plain(4 * width, more.get("clip", 0.0), loss=positive_targets))
+
+
+@pytest.mark.parametrize(
+    ("loss", "schedule", "message"),
+    [
+        (positive_targets, "pipedream", "pipedream updates a stage before all counts of a step are known"),
+        (lambda output, targets: output - targets, "gpipe", "the loss gives no scalar"),
+        (lambda output, targets: 0.5, "gpipe", r"the loss gives no scalar \(float\)"),
+    ],
+)
+def test_a_loss_that_cannot_train_is_refused(loss, schedule, message, capfd):
+    with pytest.raises(SystemExit) as refused:
+        trained(schedule=schedule, depth=2, microbatches=2, loss=loss)
+    assert refused.value.code == 2
+    assert re.search(message, capfd.readouterr().err)
 
 
 def test_gradients_are_clipped_by_the_norm_over_all_stages():

@@ -88,6 +88,28 @@ def test_replicas_draw_masks_of_their_own_and_every_arrangement_of_a_cut_draws_t
     assert_close(wide, narrow)
 
 
+class Counted(Rows):
+    """The squared error where the target is positive, and how many are."""
+
+    def loss(self, output, targets):
+        counted = targets > 0
+        return (output - targets)[counted].square().sum(), counted.sum()
+
+
+def test_an_evaluation_divides_all_sums_by_all_counts():
+    model, windows = Counted("linear", "tanh"), [(Feed().inputs(9, m), Feed().targets(9, m)) for m in range(3)]
+    module = model.build(range(2), torch.float64, "cpu", seed=5)
+    with torch.no_grad():
+        totals, counts = zip(*(model.loss(module(x), y) for x, y in windows), strict=True)
+    assert len({int(count) for count in counts}) > 1
+
+    async def work(trainer):
+        return await evaluate(trainer.context, trainer.model, windows, trainer.world, tag=0)
+
+    for seen in on_ranks(model, plan("chimera", 2, width=2), work):
+        assert_close(seen, float(sum(totals) / sum(counts)))
+
+
 @pytest.mark.parametrize("recompute", [False, True])
 def test_running_statistics_are_those_of_one_process_and_are_saved_and_loaded(tmp_path, recompute):
     """They were in no checkpoint, a forward that was run again counted twice, and so did every evaluation."""

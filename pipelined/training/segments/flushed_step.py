@@ -58,7 +58,7 @@ class FlushedStep(Segment):
     async def complete(self, number: int) -> StepAccount:
         await self._drained.wait()
         squares, _, _ = await self._context.executor.run("norm", self._local.squares)
-        return StepAccount(self._worker.losses, Counter(squares))
+        return StepAccount(self._worker.losses, self._worker.count, Counter(squares))
 
     async def update(self, rate: float | None, shrink: float) -> None:
         def work() -> None:

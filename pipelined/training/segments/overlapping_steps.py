@@ -82,7 +82,8 @@ class OverlappingSteps(Worker, Segment):
     async def complete(self, number: int) -> SummedStep:
         account = self._accounts[number]
         await account.complete()
-        account.losses = self._open.pop(number).losses
+        worker = self._open.pop(number)
+        account.losses, account.count = worker.losses, worker.count
         return self._accounts.pop(number)
 
     async def update(self, rate: float | None, shrink: float) -> None:

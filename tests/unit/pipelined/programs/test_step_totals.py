@@ -20,7 +20,18 @@ def test_norm_and_loss_do_not_depend_on_which_rank_wrote_an_entry(values, ranks)
         shared += totals.entry({names[i]: values[i] for i in mine}, {i: values[i] for i in mine}, 1.0, False)
     assert totals.norm(shared) == totals.norm(alone)
     assert totals.loss(shared) == totals.loss(alone) == pytest.approx(sum(values) / len(values))
+    assert totals.weight(shared) == 1.0
     assert totals.norm(alone) == pytest.approx(sum(values) ** 0.5)
+
+
+def test_sums_are_divided_by_their_counts_and_gradients_too():
+    totals = StepTotals(["p"], 3)
+    total = totals.entry({}, {0: 6.0, 2: 1.0}, 1.0, False, count=5.0) + totals.entry(
+        {}, {1: 0.0}, 1.0, False, count=0.0
+    )
+    assert totals.loss(total) == 7 / 5 and totals.weight(total) == 3 / 5
+    nothing = totals.entry({}, {0: 0.0}, 1.0, False, count=0.0)
+    assert np.isnan(totals.loss(nothing)) and np.isnan(totals.weight(nothing))
 
 
 def test_one_rank_asked_to_stop_stops_all():
@@ -33,7 +44,7 @@ def test_one_rank_asked_to_stop_stops_all():
 def test_what_is_summed_does_not_grow_with_the_ranks_and_is_exact_in_any_order():
     totals = StepTotals(["p"], 1)
     entries = [totals.entry({}, {}, busy=0.1 * rank + 1e-7, stop=False) for rank in range(4096)]
-    assert len(entries[0]) == 5
+    assert len(entries[0]) == 6
     assert totals.busy(sum(entries)) == totals.busy(sum(reversed(entries)))
     assert totals.busy(sum(entries)) == pytest.approx(0.1 * 4095 / 2)
     assert not totals.stop(sum(entries))
