@@ -209,7 +209,7 @@ def test_ranks_of_one_node_are_woken_by_messages_and_need_no_polls():
 
     async def main():
         async with await MpiTransport.open(WORLD) as end:
-            end._progress._patience = replace(end._progress._patience, asleep=3600)
+            end._progress._backoff = replace(end._progress._backoff, sleep_s=3600)
             after, before = (end.rank + 1) % end.world_size, (end.rank - 1) % end.world_size
             for turn, nbytes in enumerate([0, 10, 1 << 20, 100, 1 << 20]):
                 if end.rank == 0:

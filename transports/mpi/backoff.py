@@ -9,49 +9,49 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PollBackoff:
-    """How long to nap between two polls; all in seconds.
+    """How long to nap between two polls.
 
     Args:
-        keen: time to poll without naps after the last event; between polls the rank only yields its core.
-        hurried: the same for an urgent wait, as in a collective's inner loop, or after a doorbell rang.
-        shortest: the first nap.
-        longest: the maximum nap.
-        computing: the minimum nap while this rank computes; there is no keen polling then.
-        moment: how long a waiting task may first poll by itself (`ProgressEngine.poll_for`), blocking the loop.
-        settling: between announcing sleep and the next poll; the loop runs other work meanwhile.
-        asleep: the nap while no request is pending and all peers wake this rank when they send.
-        restless: quiet time required for that: the library may not see at once the message it was woken for.
-        share: a nap lasts this share of the quiet time so far, which bounds the relative delay that it causes.
+        spin_s: time to poll without naps after the last event; between polls the rank only yields its core.
+        urgent_spin_s: the same for an urgent wait, as in a collective's inner loop, or after a doorbell rang.
+        min_nap_s: the first nap.
+        max_nap_s: the maximum nap.
+        computing_nap_s: the minimum nap while this rank computes; it then naps between all polls.
+        inline_spin_s: how long a waiting task may first poll by itself (`ProgressEngine.poll_for`), blocking the loop.
+        announce_s: between announcing sleep and the next poll; the loop runs other work meanwhile.
+        sleep_s: the nap while no request is pending and all peers wake this rank when they send.
+        quiet_before_sleep_s: quiet time required for that: the library may see late the message it was woken for.
+        nap_fraction: a nap lasts this share of the quiet time so far, which bounds the relative delay that it causes.
     """
 
-    keen: float = 1e-3
-    hurried: float = 1e-3
-    shortest: float = 100e-6
-    longest: float = 1e-3
-    computing: float = 1e-3
-    moment: float = 50e-6
-    settling: float = 0.0
-    asleep: float = 50e-3
-    restless: float = 2e-3
-    share: float = 1 / 8
+    spin_s: float = 1e-3
+    urgent_spin_s: float = 1e-3
+    min_nap_s: float = 100e-6
+    max_nap_s: float = 1e-3
+    computing_nap_s: float = 1e-3
+    inline_spin_s: float = 50e-6
+    announce_s: float = 0.0
+    sleep_s: float = 50e-3
+    quiet_before_sleep_s: float = 2e-3
+    nap_fraction: float = 1 / 8
 
     @classmethod
     def on_node(cls, ranks: int, cores: int) -> "PollBackoff":
-        """Keen polling if every rank has a core; the more ranks share a core, the longer the naps, up to 20 ms.
+        """Polling without naps if every rank has a core; the more ranks share a core, the longer the naps, up to 20 ms.
 
         A poll costs about 30 µs; with these naps, polling takes at most a quarter of the cores. Naps in the inner loop
         of a collective made it up to 2.5 times slower with 4 ranks on 2 cores.
         """
         if ranks <= cores:
             return cls()
-        longest = min(ranks / cores / 8 * 1e-3, 20e-3)
-        return cls(keen=0.0, hurried=0.5e-3, moment=0.0, settling=50e-6, longest=longest)
+        max_nap_s = min(ranks / cores / 8 * 1e-3, 20e-3)
+        return cls(spin_s=0.0, urgent_spin_s=0.5e-3, inline_spin_s=0.0, announce_s=50e-6, max_nap_s=max_nap_s)
 
     def nap(self, quiet: float, computing: bool, urgent: bool = False, asleep: bool = False) -> float:
         """Seconds to nap after this many quiet seconds; 0: poll again after one turn of the loop."""
-        if quiet < (self.hurried if urgent else self.keen) and not computing:
+        if quiet < (self.urgent_spin_s if urgent else self.spin_s) and not computing:
             return 0.0
-        if asleep and quiet > self.restless:
-            return self.asleep
-        shortest = self.computing if computing else self.shortest
-        return max(shortest, min(quiet * self.share, self.longest))
+        if asleep and quiet > self.quiet_before_sleep_s:
+            return self.sleep_s
+        shortest = self.computing_nap_s if computing else self.min_nap_s
+        return max(shortest, min(quiet * self.nap_fraction, self.max_nap_s))

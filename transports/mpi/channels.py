@@ -1,7 +1,7 @@
 """Bare buffers over MPI: tag = channel. A buffer belongs to the caller or to MPI, never to both at once.
 
 So a cancelled receive returns only when MPI no longer uses its memory; a buffer that arrived meanwhile is kept for the
-next receive. MpiChannels from each peer are counted, because a closing peer reports how many it sent.
+next receive. Buffers from each peer are counted, because a closing peer reports how many it sent.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from mpi4py import MPI
 
 from transports.errors import PeerLost, SizeMismatch, TransportError
 from transports.mpi.progress import ProgressEngine
-from transports.mpi.requests import TAKEN_S, Truncated, outcome_now, start
+from transports.mpi.requests import SEND_TEST_S, Truncated, outcome_now, start
 
 SLOWEST = 5e9
-"""Bytes a second between ranks, even on a slow machine; a sender polls keenly for nbytes / SLOWEST seconds."""
+"""Bytes a second between ranks, even on a slow machine; a sender polls without naps for nbytes / SLOWEST seconds."""
 
 
 class MpiChannels:
@@ -41,7 +41,7 @@ class MpiChannels:
         request = start(self._comm.Isend, data, peer, channel, self._piece)
         self.sent[peer] += 1
         look = partial(outcome_now, request)
-        outcome = self._progress.poll_until(look, TAKEN_S)
+        outcome = self._progress.poll_until(look, SEND_TEST_S)
         if outcome is None:
             await self._progress.poll_while(request, look, data.nbytes / SLOWEST)
         elif isinstance(outcome, Exception):
@@ -79,14 +79,14 @@ class MpiChannels:
         for requests in self._open.values():
             _cancel(requests)
 
-    def swallow(self) -> bool:
+    def drain(self) -> bool:
         """Receive and drop the remaining buffers of closed peers. Returns whether all of them have come."""
         for peer in self._announced:
-            while not self._all_came(peer) and self._swallow_next(peer):
+            while not self._all_came(peer) and self._drain_next(peer):
                 pass
         return all(self._all_came(peer) for peer in self._announced)
 
-    def _swallow_next(self, peer: int) -> bool:
+    def _drain_next(self, peer: int) -> bool:
         status = MPI.Status()
         message = self._comm.Improbe(peer, MPI.ANY_TAG, status)
         if message is None:

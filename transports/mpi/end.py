@@ -21,7 +21,7 @@ class MpiEnd:
         world: the communicator of all ranks; it is only duplicated and, by `MpiTransport.kill_world`, aborted.
         comms: three duplicates of `world`, for frames, bodies and bare buffers, which the end owns.
         nodes: for each rank, the lowest rank on its node.
-        crowded: whether the node has fewer cores than ranks, so that another rank may need this rank's core.
+        oversubscribed: whether the node has fewer cores than ranks, so that another rank may need this rank's core.
         inline: bodies up to this many bytes are sent with their header and need no posted receive.
     """
 
@@ -35,7 +35,7 @@ class MpiEnd:
     channels: MpiChannels
     limits: WireLimits
     nodes: tuple[int, ...]
-    crowded: bool
+    oversubscribed: bool
     inline: int
 
     @property

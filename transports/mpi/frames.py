@@ -19,7 +19,7 @@ from mpi4py import MPI
 from transports.errors import PeerAborted, PeerLost, TransportError, WireError
 from transports.mpi.bodies import ReceivedFrame
 from transports.mpi.end import MpiEnd
-from transports.mpi.requests import TAKEN_S, outcome_now, translated
+from transports.mpi.requests import SEND_TEST_S, outcome_now, translated
 from transports.mpi.shutdown import Shutdown
 from transports.wire.arrays import Block, copied
 from transports.wire.frames import (
@@ -65,7 +65,7 @@ class Frames:
     def begin(self, peer: int, frame: bytes) -> asyncio.Future[Any] | None:
         """As `send`, but returns None if MPI accepts the frame at once, as it usually does; else the future."""
         request = self._comm.Isend([frame, MPI.BYTE], peer, TAG)
-        outcome = self._progress.poll_until(partial(outcome_now, request), TAKEN_S)
+        outcome = self._progress.poll_until(partial(outcome_now, request), SEND_TEST_S)
         if outcome is None:
             return self._progress.wait(request, done=lambda outcome: self._node_peers.ring(peer))
         self._node_peers.ring(peer)

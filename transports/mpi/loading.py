@@ -5,13 +5,13 @@ Only this module loads MPI, so `transports.mpi.transport` may import it at its t
 `check_library` and `check_launcher`: if launcher and library belong to different MPIs, every rank starts as a world of
 its own, with exit code 0; each would train alone and overwrite the others' files.
 
-`limited`: `MPI_Init` and the calls after it block in C until every rank has started, and cannot be cancelled. A timer
-ends the process with the exit code of bad input, and the launcher then ends the other ranks. The timer of rank 0 fires
-first, so that only its message is printed; if rank 0 itself is missing, the other ranks print theirs.
+`init_timeout`: `MPI_Init` and the calls after it block in C until every rank has started, and cannot be cancelled. A
+timer ends the process with the exit code of bad input, and the launcher then ends the other ranks. The timer of rank 0
+fires first, so that only its message is printed; if rank 0 itself is missing, the other ranks print theirs.
 
-`give_up_names`: MPICH's ranks of a node share `/dev/shm/mpich_shm_*`. They map it in MPI_Init, and MPI_Finalize removes
-its name, so a killed job would leave it until the machine restarts. The kernel keeps unnamed memory while a process
-maps it, so the name can be removed as soon as all ranks have mapped it.
+`unlink_segments`: MPICH's ranks of a node share `/dev/shm/mpich_shm_*`. They map it in MPI_Init, and MPI_Finalize
+removes its name, so a killed job would leave it until the machine restarts. The kernel keeps unnamed memory while a
+process maps it, so the name can be removed as soon as all ranks have mapped it.
 """
 
 import ctypes
@@ -99,14 +99,14 @@ async def open_url(parts: SplitResult) -> Transport:
         RendezvousError: there is no library, or the launcher started every rank as a world of its own.
     """
     check_nothing_else(parts, "wait")
-    with limited(read_wait("mpi://", parts.query, WAIT), os.environ):
+    with init_timeout(read_wait("mpi://", parts.query, WAIT), os.environ):
         world = load_library().COMM_WORLD
         check_launcher(world.size, os.environ)
 
         from transports.mpi.transport import MpiTransport
 
         transport = await MpiTransport.open(world)
-    give_up_names(own_maps())
+    unlink_segments(own_maps())
     return transport
 
 
@@ -164,7 +164,7 @@ def size_by(environ: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 @contextmanager
-def limited(seconds: float, environ: Mapping[str, str]) -> Iterator[None]:
+def init_timeout(seconds: float, environ: Mapping[str, str]) -> Iterator[None]:
     """End the process with exit code 2 and print the reason if the block takes longer.
 
     Args:
@@ -201,7 +201,7 @@ def own_maps() -> str:
     return MAPS.read_text() if MAPS.exists() else ""
 
 
-def give_up_names(maps: str) -> None:
+def unlink_segments(maps: str) -> None:
     """Remove the names of the MPICH segments in this listing of mappings; call it when every rank has mapped them."""
     for name in set(_SEGMENT.findall(maps)):
         with suppress(OSError):  # another rank has removed it

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from transports.cores import MASK_BYTES, count_cores, own_mask
 from transports.errors import TransportError
-from transports.mpi.progress import Doze, ProgressEngine
+from transports.mpi.progress import ProgressEngine, SleepState
 from transports.shm.arena import Arena, PeerArena
 from transports.shm.doorbell import NAME_BYTES, Doorbell
 from transports.shm.memfd import ADDRESS_BYTES
@@ -51,7 +51,7 @@ class NodePeers:
     def rouse(self, peer: int) -> None:
         """As `ring`, before the message is sent; does not wake a peer that computes."""
         window = self._windows.get(peer) or self._window(peer)
-        if window is not None and window.dozing == Doze.IDLE:
+        if window is not None and window.dozing == SleepState.IDLE:
             self.ring(peer)
 
     def put(self, peer: int, blocks: Sequence[Block], head: Callable[[int], bytes]) -> bytes | None:

@@ -1,7 +1,7 @@
 """The progress engine: decides when to poll a library without callbacks for completed requests.
 
     state       entered                                        left
-    keen        any event, or a doorbell rang                  after `keen` quiet seconds (`hurried` if urgent)
+    spinning    any event, or a doorbell rang                  after `spin_s` quiet seconds (`urgent_spin_s` if urgent)
     napping     quiet since then, or this rank computes        at the next poll, or by `wake`
     dozing      announced to the peers one poll before a nap   as napping, or when a peer rings
 
@@ -24,7 +24,7 @@ Test = Callable[[list[Any]], list[tuple[int, Any]]]
 FEW, URGENT_POLLS = 8, 4
 
 
-class Doze(IntEnum):
+class SleepState(IntEnum):
     """How a rank sleeps; the peers on its node read it before they wake it."""
 
     AWAKE = 0
@@ -38,7 +38,7 @@ class ProgressEngine:
     Args:
         test: takes the requests, returns (index, outcome) of those that are done; an exception as outcome is a
             failure. It must not block.
-        patience: how long to nap.
+        backoff: how long to nap.
         doze: called with the new state one poll before the first nap, and when this rank polls without naps again.
             During a nap only a doorbell wakes this rank at once.
 
@@ -47,8 +47,8 @@ class ProgressEngine:
         failure: the error that ended the watching; None while requests are watched.
     """
 
-    def __init__(self, test: Test, patience: PollBackoff, doze: Callable[[Doze], None] = lambda dozing: None):
-        self._test, self._patience, self._doze = test, patience, doze
+    def __init__(self, test: Test, backoff: PollBackoff, doze: Callable[[SleepState], None] = lambda dozing: None):
+        self._test, self._backoff, self._doze = test, backoff, doze
         self._loop = asyncio.get_running_loop()
         self._listen: Callable[[], bool] = lambda: False
         self.requests: list[Any] = []
@@ -57,13 +57,13 @@ class ProgressEngine:
         self._turns: list[asyncio.Future[None]] = []
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._next: asyncio.Handle | None = None
-        self._dozing = Doze.AWAKE
-        self._napping = self._rung = self._computing = self._woken = self._stopped = False
+        self._dozing = SleepState.AWAKE
+        self._napping = self._rung = self._computing = self._wakeable = self._stopped = False
         self._urgent = 0
         self._active = self._loop.time()
 
     @property
-    def gentle(self) -> bool:
+    def is_computing(self) -> bool:
         """Whether this rank computes; callers then avoid busy loops."""
         return self._computing
 
@@ -98,7 +98,7 @@ class ProgressEngine:
         """A future for the outcome as in `watch_all`. Cancelling it leaves the requests watched.
 
         Args:
-            urgent: poll keenly for a while even if ranks share cores.
+            urgent: poll without naps for a while even if ranks share cores.
             done: called with the outcome before the future is resolved, even if it was cancelled.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -123,7 +123,7 @@ class ProgressEngine:
         return turn
 
     def poll_for(self, look: Callable[[], Any]) -> Any:
-        """Poll here for up to `PollBackoff.moment` seconds, without a turn of the loop.
+        """Poll here for up to `PollBackoff.inline_spin_s` seconds, without a turn of the loop.
 
         Only checks once while this rank computes, or with more than `FEW` requests: then the loop has other work.
 
@@ -153,7 +153,7 @@ class ProgressEngine:
                 if outcome is None:
                     await asyncio.sleep(0)
                 else:
-                    self._settle(request, outcome)
+                    self._finish_seen(request, outcome)
         except asyncio.CancelledError:
             future.cancel()
             raise
@@ -163,7 +163,7 @@ class ProgressEngine:
         """Call `look` for a request that is not watched yet, at least once, until it returns an outcome or time is up.
 
         Args:
-            most: maximum time in seconds, if less than `PollBackoff.moment`.
+            most: maximum time in seconds, if less than `PollBackoff.inline_spin_s`.
         """
         seen = look()
         if seen is None:
@@ -174,24 +174,24 @@ class ProgressEngine:
 
     @property
     def _time_to_spare(self) -> float:
-        return 0.0 if self._computing or len(self.requests) > FEW else self._patience.moment
+        return 0.0 if self._computing or len(self.requests) > FEW else self._backoff.inline_spin_s
 
     async def run(self) -> None:
         """Poll until `stop` or `fail`.
 
         The polls are timer callbacks, at a third of the cost of a sleeping task; it matters with 64 ranks on 2 cores.
         """
-        self._next = self._loop.call_soon(self._tick)
+        self._next = self._loop.call_soon(self._poll_tick)
         try:
             await self._over
         finally:
             self._next.cancel()
 
-    def _tick(self) -> None:
+    def _poll_tick(self) -> None:
         """Poll once and arm the timer; the tasks that the poll woke run before the timer is armed."""
         self._napping = False
         try:
-            news = self._look()
+            news = self._poll_burst()
         except Exception as error:
             return resolve(self._over, error)
         self._take_turn()
@@ -199,11 +199,11 @@ class ProgressEngine:
             resolve(self._over, None)
         elif news:
             self._active, self._rung, self._napping = self._loop.time(), False, True
-            self._next = self._loop.call_soon(self._rest)
+            self._next = self._loop.call_soon(self._schedule_next)
         else:
-            self._rest()
+            self._schedule_next()
 
-    def _look(self) -> bool:
+    def _poll_burst(self) -> bool:
         """Poll; several times if a wait is urgent, because a turn of the loop takes longer than several polls."""
         times = URGENT_POLLS if self._urgent and self._time_to_spare else 1
         return any(self._poll() for _ in range(times))
@@ -220,25 +220,25 @@ class ProgressEngine:
             done(outcome)
         return True
 
-    def _settle(self, request: Any, outcome: Any) -> None:
+    def _finish_seen(self, request: Any, outcome: Any) -> None:
         """Finish a watched request with the outcome that the caller has seen; the request is not tested again."""
         at = next(index for index, watched in enumerate(self.requests) if watched is request)
         del self.requests[at]
         self._dones.pop(at)(outcome)
 
-    def _rest(self) -> None:
+    def _schedule_next(self) -> None:
         """Arm the timer. After announcing sleep, poll once more: a sender may have checked just before."""
-        quiet, asleep = self._loop.time() - self._active, self._woken and not self.requests
-        pause = self._patience.nap(quiet, self._computing, self._urgent > 0 or self._rung, asleep)
-        dozing = Doze.AWAKE if pause == 0 else Doze.COMPUTING if self._computing else Doze.IDLE
+        quiet, asleep = self._loop.time() - self._active, self._wakeable and not self.requests
+        pause = self._backoff.nap(quiet, self._computing, self._urgent > 0 or self._rung, asleep)
+        dozing = SleepState.AWAKE if pause == 0 else SleepState.COMPUTING if self._computing else SleepState.IDLE
         self._napping = pause > 0 and self._dozing == dozing
-        self._stir(dozing)
+        self._announce(dozing)
         if pause == 0:
             os.sched_yield()
-        pause = pause if self._napping or pause == 0 else self._patience.settling
-        self._next = self._loop.call_later(pause, self._tick) if pause else self._loop.call_soon(self._tick)
+        pause = pause if self._napping or pause == 0 else self._backoff.announce_s
+        self._next = self._loop.call_later(pause, self._poll_tick) if pause else self._loop.call_soon(self._poll_tick)
 
-    def _stir(self, dozing: Doze) -> None:
+    def _announce(self, dozing: SleepState) -> None:
         if self._dozing != dozing:
             self._dozing = dozing
             self._doze(dozing)
@@ -259,25 +259,25 @@ class ProgressEngine:
         return requests
 
     def wake(self) -> None:
-        """End the nap and poll keenly again after an event on this rank."""
+        """End the nap and poll without naps again after an event on this rank."""
         self._active = self._loop.time()
         if self._napping and self._next is not None:
             self._napping = False  # at most one tick is scheduled at any time
             self._next.cancel()
-            self._next = self._loop.call_soon(self._tick)
-            if self._patience.keen and not self._computing:  # else this rank would announce sleep twice
-                self._stir(Doze.AWAKE)
+            self._next = self._loop.call_soon(self._poll_tick)
+            if self._backoff.spin_s and not self._computing:  # else this rank would announce sleep twice
+                self._announce(SleepState.AWAKE)
 
     def rung(self) -> None:
-        """A peer has rung and marked this rank awake: poll keenly for the message that it has sent or soon sends."""
-        self._dozing, self._rung, self._active = Doze.AWAKE, True, self._loop.time()
+        """A peer has rung and marked this rank awake: poll without naps for its message."""
+        self._dozing, self._rung, self._active = SleepState.AWAKE, True, self._loop.time()
         if self._next is not None:
             self._next.cancel()
-            self._tick()
+            self._poll_tick()
 
-    def is_woken(self, woken: bool) -> None:
+    def set_wakeable(self, woken: bool) -> None:
         """State whether every peer that sends to this rank also rings its doorbell; if so, long naps are safe."""
-        self._woken = woken
+        self._wakeable = woken
         self.wake()
 
     def computing(self, busy: bool) -> None:

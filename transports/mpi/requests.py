@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from transports.errors import TransportError
 
-TAKEN_S = 10e-6
+SEND_TEST_S = 10e-6
 """Seconds to test whether a send completes at once: Open MPI needs a reply of the receiver before it accepts 4 KiB."""
 
 

@@ -14,14 +14,14 @@ from transports.base import Transport
 from transports.event_loop import step_aside
 from transports.mpi.all_gather import all_gather
 from transports.mpi.end import MpiEnd
-from transports.shm.barrier import HEAD, Sleep, Windows
+from transports.shm.barrier import HEAD, WaitState, Windows
 from transports.shm.memfd import ADDRESS_BYTES, MemoryFile
 
 TURN_S = 1e-3
 """The loop gets a turn after at most this many seconds."""
-LOOK_S, CROWDED_LOOK_S = 200e-6, 1e-3
+CHECK_S, OVERSUBSCRIBED_CHECK_S = 200e-6, 1e-3
 """Maximum seconds of one check for the others: if this rank has its own core, and if ranks share cores."""
-KEEN_S = 2e-3
+SPIN_S = 2e-3
 """Seconds for which a rank checks at each turn of the loop, before it sleeps."""
 
 
@@ -39,19 +39,19 @@ class MpiShared:
     def __init__(self, transport: Transport, end: MpiEnd, ranks: Sequence[int], channel: int, nbytes: int):
         self._transport, self._progress = transport, end.progress
         self._end_state, self._node_peers = end.state, end.node_peers
-        self._ranks, self._nbytes, self._crowded = tuple(ranks), nbytes, end.crowded
+        self._ranks, self._nbytes, self._oversubscribed = tuple(ranks), nbytes, end.oversubscribed
         self._others = [rank for rank in ranks if rank != transport.rank]
         self._key = ("shared", channel, ",".join(map(str, ranks)))
-        self._look = CROWDED_LOOK_S if end.crowded else LOOK_S
+        self._check_s = OVERSUBSCRIBED_CHECK_S if end.oversubscribed else CHECK_S
         self._due = 0.0
         self.windows: Sequence[memoryview] = ()
 
     async def ready(self) -> bool:
-        lent = self._lent()
+        lent = self._own_segment()
         try:
             address = bytes(ADDRESS_BYTES) if lent is None else lent.address
             addresses = await self._all_gather("at", address)
-            found = self._found(lent, addresses)
+            found = self._map_windows(lent, addresses)
             answers = await self._all_gather("found", b"\0" if found is None else b"\1")
         except BaseException:
             found = None  # the error's traceback keeps this frame alive
@@ -70,64 +70,64 @@ class MpiShared:
 
     async def meet(self) -> None:
         windows = self._windows
-        if windows.come() is None:
+        if windows.arrive() is None:
             for at in windows.wake():
                 self._node_peers.ring(self._others[at])
-        elif windows.watch(self._patience, self._crowded) is not None:
+        elif windows.spin(self._spin_s, self._oversubscribed) is not None:
             await self._wait()
         if not self._due:
             self._due = perf_counter() + TURN_S
-            asyncio.get_running_loop().call_soon(self._turned)
+            asyncio.get_running_loop().call_soon(self._on_loop_turn)
         elif perf_counter() > self._due:
             await step_aside()
 
     async def pause(self) -> None:
-        if self._crowded:
+        if self._oversubscribed:
             os.sched_yield()  # else the kernel preempts this rank for milliseconds at a time
         await step_aside()
 
     @property
-    def _patience(self) -> float:
-        return 0.0 if self._progress.gentle else self._look
+    def _spin_s(self) -> float:
+        return 0.0 if self._progress.is_computing else self._check_s
 
-    def _turned(self) -> None:
+    def _on_loop_turn(self) -> None:
         """The loop has had a turn; the next meeting sets a new deadline."""
         self._due = 0.0
 
     async def _wait(self) -> None:
-        """Check at each turn of the loop for `KEEN_S` seconds, then at each poll of the progress engine."""
+        """Check at each turn of the loop for `SPIN_S` seconds, then at each poll of the progress engine."""
         start = perf_counter()
         while True:
-            if self._patience and perf_counter() - start < KEEN_S:
+            if self._spin_s and perf_counter() - start < SPIN_S:
                 await asyncio.sleep(0)
             else:
                 await self._sleep()
-            if self._windows.watch(self._patience, self._crowded) is None:
+            if self._windows.spin(self._spin_s, self._oversubscribed) is None:
                 return
-            self._check()
+            self._raise_if_lost()
 
     async def _sleep(self) -> None:
         """Wait for the progress engine's next poll; a ring triggers it at once."""
-        self._windows.sleep(Sleep.DEEP)
+        self._windows.sleep(WaitState.DEEP)
         try:
-            if self._windows.met() is not None:
+            if self._windows.first_absent() is not None:
                 await self._progress.turn()
         finally:
-            self._windows.sleep(Sleep.NONE)
+            self._windows.sleep(WaitState.NONE)
 
-    def _check(self) -> None:
+    def _raise_if_lost(self) -> None:
         """Raise if a rank that has not come is lost. A rank that came before it was lost does not count."""
-        absent = self._windows.met()
+        absent = self._windows.first_absent()
         if absent is not None:
             self._end_state.check_sendable(self._others[absent])
 
-    def _lent(self) -> MemoryFile | None:
+    def _own_segment(self) -> MemoryFile | None:
         try:
             return MemoryFile(HEAD + self._nbytes)
         except OSError:
             return None
 
-    def _found(self, lent: MemoryFile | None, addresses: Sequence[bytes]) -> Windows | None:
+    def _map_windows(self, lent: MemoryFile | None, addresses: Sequence[bytes]) -> Windows | None:
         try:
             return None if lent is None else Windows(lent, addresses, self._ranks.index(self._transport.rank))
         except OSError:

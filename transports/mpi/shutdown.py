@@ -36,11 +36,11 @@ class Shutdown:
         """Whether every rank has closed, all buffers have come and no request is pending; or polling has failed."""
         if self._progress.failure is not None:
             return True
-        return len(self._end_state.lost) == self._comm.size and self._channels.swallow() and not self._progress.requests
+        return len(self._end_state.lost) == self._comm.size and self._channels.drain() and not self._progress.requests
 
     def begin(self, post: Callable[[int, bytes], None]) -> None:
         """Discard the messages that peers hold for this rank, and `post` each a frame GOODBYE."""
-        self._progress.is_woken(False)  # no doorbell rings for bare buffers without a posted receive
+        self._progress.set_wakeable(False)  # no doorbell rings for bare buffers without a posted receive
         for peer in range(self._comm.size):
             for arrival in self._mailbox.drop(peer):
                 if arrival.item.blocks is None:

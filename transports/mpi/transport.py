@@ -91,7 +91,7 @@ class MpiTransport(Transport):
         cores, arena = cores_of(node), Arena(shared)
         progress = ProgressEngine(outcomes_now, PollBackoff.on_node(node.size, cores), arena.doze)
         node_peers = NodePeers(node, world.rank, arena, progress)
-        progress.is_woken(node_peers.rings_all and node.size == world.size)
+        progress.set_wakeable(node_peers.rings_all and node.size == world.size)
         end = MpiEnd(
             world=world,
             comms=(frames, bodies, buffers),
@@ -103,7 +103,7 @@ class MpiTransport(Transport):
             channels=MpiChannels(buffers, progress, piece),
             limits=limits,
             nodes=nodes_of(frames, node),
-            crowded=node.size > cores,
+            oversubscribed=node.size > cores,
             inline=inline,
         )
         node.Free()

@@ -23,7 +23,7 @@ from transports.shm.memfd import ADDRESS_BYTES, TOKEN_BYTES, MemoryFile, mapped
 from transports.wire.arrays import Block
 
 PAGE = 4096
-MARKS = PAGE
+PAGE_FLAGS = PAGE
 DOZING = TOKEN_BYTES
 MOST_PAGES = 1 << 16
 SHARE = 4
@@ -32,7 +32,7 @@ SHARE = 4
 
 def _first(nbytes: int) -> int:
     """The offset of the first body in an arena that holds `nbytes` bytes of bodies."""
-    return MARKS - (-(nbytes // PAGE) // PAGE) * PAGE
+    return PAGE_FLAGS - (-(nbytes // PAGE) // PAGE) * PAGE
 
 
 class Arena:
@@ -62,21 +62,21 @@ class Arena:
         pages, shared = _pages(blocks), self._memory
         if shared is None or pages * SHARE > self._pages:
             return None
-        mark = shared.find(bytes(pages), MARKS, MARKS + self._pages)
+        mark = shared.find(bytes(pages), PAGE_FLAGS, PAGE_FLAGS + self._pages)
         if mark < 0:
             return None
         shared[mark : mark + pages] = b"\1" * pages
-        at = self._first + (mark - MARKS) * PAGE
+        at = self._first + (mark - PAGE_FLAGS) * PAGE
         for data in [block.data for block in blocks if block.nbytes]:
             into = np.frombuffer(shared, np.uint8, data.nbytes, at)
             into[:] = np.frombuffer(data, np.uint8)  # numpy lets other threads run
             at += data.nbytes
-        return mark - MARKS
+        return mark - PAGE_FLAGS
 
     def take_back(self, page: int, blocks: Sequence[Block]) -> None:
         """Free the pages of blocks that `put` stored but no peer received a frame for."""
         if self._memory is not None:
-            _free(self._memory, MARKS + page, _pages(blocks))
+            _free(self._memory, PAGE_FLAGS + page, _pages(blocks))
 
     def doze(self, dozing: int) -> None:
         """Announce how this rank sleeps; 0: awake. A peer must ring a sleeping rank after sending to it."""
@@ -127,7 +127,7 @@ class PeerArena:
             fact = f"no body lies there (page: {page}, bytes: {nbytes}, pages: {self._pages})"
             raise WireError(f"{fact}; install one release on every rank")
         body = np.frombuffer(self._shared, np.uint8, nbytes, self._first + page * PAGE)
-        weakref.finalize(body, _free, self._shared, MARKS + page, pages).atexit = False
+        weakref.finalize(body, _free, self._shared, PAGE_FLAGS + page, pages).atexit = False
         return body.data
 
 

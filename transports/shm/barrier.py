@@ -73,7 +73,7 @@ naps after 100 yields, by up to 4 ms.
 """
 
 
-class Sleep(IntEnum):
+class WaitState(IntEnum):
     """How a rank waits; the last rank to come reads it."""
 
     NONE = 0  # awake, checking the counts
@@ -107,48 +107,48 @@ class Windows:
         self._fence = threading.Lock()
         self.meetings = 0
 
-    def come(self) -> int | None:
+    def arrive(self) -> int | None:
         """Announce that this rank has come: its window is written, and it no longer reads the others' previous data.
 
-        Returns: as `met`. None: this rank may be the last, and must call `wake`.
+        Returns: as `first_absent`. None: this rank may be the last, and must call `wake`.
         """
         self.meetings += 1
         self._mine[0] = self.meetings
-        self._settle()
-        return self.met()
+        self._order_memory()
+        return self.first_absent()
 
     def wake(self) -> list[int]:
         """Wake the napping ranks, once all have come. Returns the ranks in deep sleep, which need a doorbell.
 
-        A rank that announces sleep too late to be seen here sees that this rank has come: `come` ordered that write.
+        A rank that announces sleep too late to be seen here sees that this rank has come: `arrive` ordered that write.
         """
         self._over[0] = self.meetings
         for sleep in self._sleeps:
             if sleep[SLEEP]:
-                return self._roused()
+                return self._wake_sleepers()
         return []
 
-    def _roused(self) -> list[int]:
+    def _wake_sleepers(self) -> list[int]:
         sleeps = [sleep[SLEEP] for sleep in self._sleeps]
-        if Sleep.NAP in sleeps:
+        if WaitState.NAP in sleeps:
             self._futex.wake()
-        return [at for at, sleep in enumerate(sleeps) if sleep == Sleep.DEEP]
+        return [at for at, sleep in enumerate(sleeps) if sleep == WaitState.DEEP]
 
     def sleeping(self, at: int) -> int:
         """How the rank with this index among the others waits."""
         return self._sleeps[at][SLEEP]
 
-    def sleep(self, sleep: Sleep) -> None:
+    def sleep(self, sleep: WaitState) -> None:
         """Announce how this rank waits; after announcing sleep, the caller checks once more before it sleeps."""
         self._my_sleep[SLEEP] = sleep
-        self._settle()
+        self._order_memory()
 
-    def _settle(self) -> None:
+    def _order_memory(self) -> None:
         """A memory fence: order earlier writes before later reads. A lock's atomic instruction does this."""
         with self._fence:
             pass
 
-    def met(self, place: int = 0) -> int | None:
+    def first_absent(self, place: int = 0) -> int | None:
         """The index, from `place` on, of the first other rank that has not come to this meeting; None if all have."""
         due, others = self.meetings, self._others
         for at in range(place, len(others)):
@@ -156,19 +156,19 @@ class Windows:
                 return at
         return None
 
-    def watch(self, seconds: float, crowded: bool) -> int | None:
-        """Check the counts until all have come, at most this many seconds. Returns as `met`.
+    def spin(self, seconds: float, oversubscribed: bool) -> int | None:
+        """Check the counts until all have come, at most this many seconds. Returns as `first_absent`.
 
         Args:
-            crowded: whether other ranks may need this core; this rank then yields and naps between checks.
+            oversubscribed: whether other ranks may need this core; this rank then yields and naps between checks.
         """
-        absent = self.met()
+        absent = self.first_absent()
         if absent is None:
             return None
-        end, yields = perf_counter() + seconds, YIELDS if crowded else 0
+        end, yields = perf_counter() + seconds, YIELDS if oversubscribed else 0
         while True:
             for _ in range(LOOKS):
-                absent = self.met(absent)
+                absent = self.first_absent(absent)
                 if absent is None:
                     return None
             left = end - perf_counter()
@@ -177,16 +177,16 @@ class Windows:
             if yields:
                 yields -= 1
                 os.sched_yield()
-            elif crowded:
+            elif oversubscribed:
                 self._nap(absent, left)
 
     def _nap(self, absent: int, seconds: float) -> None:
         """Sleep until the meeting is over; a late wake-up from the previous meeting also ends the nap."""
-        self.sleep(Sleep.NAP)
+        self.sleep(WaitState.NAP)
         over = self._over[0]
-        if self.met(absent) is not None:
+        if self.first_absent(absent) is not None:
             self._futex.wait(over, seconds)
-        self._my_sleep[SLEEP] = Sleep.NONE
+        self._my_sleep[SLEEP] = WaitState.NONE
 
 
 def _count(shared: mmap, at: int) -> memoryview:

@@ -22,16 +22,16 @@ class Doorbell:
     """The doorbell of this rank, and the names of its peers' doorbells.
 
     Args:
-        woken: called on the loop after a peer has rung.
+        on_ring: called on the loop after a peer has rung.
 
     Attributes:
         name: the name that peers ring, `NAME_BYTES` long; all zeros if the system has no doorbells.
     """
 
-    def __init__(self, woken: Callable[[], None]):
-        self._woken, self._loop = woken, asyncio.get_running_loop()
+    def __init__(self, on_ring: Callable[[], None]):
+        self._on_ring, self._loop = on_ring, asyncio.get_running_loop()
         self._names: dict[int, bytes] = {}
-        self._socket = _bound() if sys.platform == "linux" else None
+        self._socket = _bind() if sys.platform == "linux" else None
         self.name = bytes(NAME_BYTES) if self._socket is None else self._socket.getsockname()
         if self._socket is not None:
             self._loop.add_reader(self._socket, self._rung)
@@ -72,16 +72,16 @@ class Doorbell:
         return True
 
     def _rung(self) -> None:
-        """Read all queued rings and call `woken` once: any user of the machine can ring without end."""
+        """Read all queued rings and call `on_ring` once: any user of the machine can ring without end."""
         if self._socket is None:
             return
         with suppress(BlockingIOError):
             for _ in range(MOST_RINGS):
                 self._socket.recv(1)
-        self._woken()
+        self._on_ring()
 
 
-def _bound() -> socket.socket:
+def _bind() -> socket.socket:
     bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     bell.setblocking(False)
     random = secrets.token_hex((NAME_BYTES - len("\0pipelined.")) // 2)

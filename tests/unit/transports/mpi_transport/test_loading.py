@@ -8,7 +8,7 @@ import pytest
 
 from transports import RendezvousError
 from transports.mpi import loading
-from transports.mpi.loading import check_launcher, check_library, give_up_names, limited, settings
+from transports.mpi.loading import check_launcher, check_library, init_timeout, settings, unlink_segments
 
 
 @pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"])
@@ -89,7 +89,7 @@ def reason(environ, monkeypatch):
         heard.set()
 
     monkeypatch.setattr(loading, "_exit", end)
-    with limited(0.001, environ):
+    with init_timeout(0.001, environ):
         assert heard.wait(20)
     return said[0]
 
@@ -109,7 +109,7 @@ def test_another_rank_that_is_not_ended_by_rank_0_says_that_rank_0_is_missing(mo
 def test_the_timer_ends_with_the_block(error):
     before = set(threading.enumerate())
     try:
-        with limited(1000, {}):
+        with init_timeout(1000, {}):
             (timer,) = set(threading.enumerate()) - before
             if error:
                 raise error
@@ -134,13 +134,13 @@ def segment():
 @pytest.mark.skipif(not SHM.is_dir(), reason="no /dev/shm")
 def test_a_mapped_segment_loses_its_name_once(segment):
     maps = LINE.format("", segment) * 2 + LINE.format("", "/usr/lib/libc.so")
-    give_up_names(maps)
+    unlink_segments(maps)
     assert not segment.exists()
-    give_up_names(maps)
+    unlink_segments(maps)
 
 
 @pytest.mark.skipif(not SHM.is_dir(), reason="no /dev/shm")
 @pytest.mark.parametrize("mapped", ["{} (deleted)", "{}_other", "/elsewhere{}"])
 def test_no_other_name_is_touched(segment, mapped):
-    give_up_names(LINE.format("", mapped.format(segment)))
+    unlink_segments(LINE.format("", mapped.format(segment)))
     assert segment.exists()

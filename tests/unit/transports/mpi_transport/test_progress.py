@@ -1,4 +1,4 @@
-"""The progress engine: keen when that helps, gentle when that matters, and no wait lasts for ever."""
+"""The progress engine: polls often when that helps, seldom when that matters, and no wait lasts for ever."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from transports.mpi.backoff import PollBackoff
-from transports.mpi.progress import Doze, ProgressEngine
+from transports.mpi.progress import ProgressEngine, SleepState
 
 
 class Library:
@@ -21,10 +21,10 @@ class Library:
 
 
 @asynccontextmanager
-async def polling(patience=PollBackoff(), doze=lambda dozing: None):  # noqa: B008 (frozen)
+async def polling(backoff=PollBackoff(), doze=lambda dozing: None):  # noqa: B008 (frozen)
     """A running progress engine, and its library."""
     library = Library()
-    progress = ProgressEngine(library.test, patience, doze)
+    progress = ProgressEngine(library.test, backoff, doze)
     async with asyncio.TaskGroup() as group:
         group.create_task(progress.run())
         yield progress, library
@@ -32,24 +32,24 @@ async def polling(patience=PollBackoff(), doze=lambda dozing: None):  # noqa: B0
 
 
 def test_naps_grow_with_the_quiet_up_to_the_longest():
-    patience = PollBackoff(keen=1e-3, shortest=1e-4, longest=1e-3, computing=2e-3, share=1 / 8)
-    naps = [patience.nap(quiet, computing=False) for quiet in (0, 0.9e-3, 1e-3, 4e-3, 1.0)]
+    backoff = PollBackoff(spin_s=1e-3, min_nap_s=1e-4, max_nap_s=1e-3, computing_nap_s=2e-3, nap_fraction=1 / 8)
+    naps = [backoff.nap(quiet, computing=False) for quiet in (0, 0.9e-3, 1e-3, 4e-3, 1.0)]
     assert naps == [0, 0, pytest.approx(1.25e-4), pytest.approx(5e-4), 1e-3]
 
 
-def test_a_computing_rank_never_polls_keenly():
-    patience = PollBackoff(keen=1e-3, computing=2e-3, longest=1e-3)
-    assert [patience.nap(quiet, computing=True) for quiet in (0, 1.0)] == [2e-3, 2e-3]
+def test_a_computing_rank_naps_between_polls():
+    backoff = PollBackoff(spin_s=1e-3, computing_nap_s=2e-3, max_nap_s=1e-3)
+    assert [backoff.nap(quiet, computing=True) for quiet in (0, 1.0)] == [2e-3, 2e-3]
 
 
 def test_a_rank_with_doorbells_sleeps_after_quiet_time():
-    patience = PollBackoff(keen=1e-3, longest=1e-3, restless=5e-3, asleep=1.0)
-    assert [patience.nap(quiet, computing=False, asleep=True) for quiet in (0, 4e-3, 6e-3)] == [0, 5e-4, 1.0]
-    assert patience.nap(6e-3, computing=True, asleep=True) == 1.0
+    backoff = PollBackoff(spin_s=1e-3, max_nap_s=1e-3, quiet_before_sleep_s=5e-3, sleep_s=1.0)
+    assert [backoff.nap(quiet, computing=False, asleep=True) for quiet in (0, 4e-3, 6e-3)] == [0, 5e-4, 1.0]
+    assert backoff.nap(6e-3, computing=True, asleep=True) == 1.0
 
 
 async def test_what_comes_without_a_request_is_asked_for_too_and_a_wake_ends_the_sleep():
-    async with polling(PollBackoff(keen=0, restless=0, asleep=1000)) as (progress, _):
+    async with polling(PollBackoff(spin_s=0, quiet_before_sleep_s=0, sleep_s=1000)) as (progress, _):
         news, heard = [], asyncio.Event()
 
         def listen():
@@ -58,7 +58,7 @@ async def test_what_comes_without_a_request_is_asked_for_too_and_a_wake_ends_the
             return bool(news) and bool(news.pop())
 
         progress.listen(listen)
-        progress.is_woken(True)
+        progress.set_wakeable(True)
         await progress.turn()
         news.append("here")
         progress.wake()
@@ -66,8 +66,8 @@ async def test_what_comes_without_a_request_is_asked_for_too_and_a_wake_ends_the
 
 
 async def test_no_rank_sleeps_while_a_request_is_pending():
-    async with polling(PollBackoff(keen=0, restless=0, asleep=1000)) as (progress, library):
-        progress.is_woken(True)
+    async with polling(PollBackoff(spin_s=0, quiet_before_sleep_s=0, sleep_s=1000)) as (progress, library):
+        progress.set_wakeable(True)
         waiting = progress.wait("slow")
         await progress.turn()
         await progress.turn()  # which would never come if it slept
@@ -76,25 +76,28 @@ async def test_no_rank_sleeps_while_a_request_is_pending():
 
 
 @pytest.mark.parametrize(
-    ("ranks", "cores", "keen", "longest"),
+    ("ranks", "cores", "spins", "longest"),
     [(1, 2, True, 1e-3), (2, 2, True, 1e-3), (8, 2, False, 0.5e-3), (64, 2, False, 4e-3)],
 )
-def test_crowded_nodes_nap_at_once_and_longer(ranks, cores, keen, longest):
-    patience = PollBackoff.on_node(ranks, cores)
-    assert (patience.nap(0, computing=False) == 0) is keen
-    assert patience.nap(100, computing=False) == longest
+def test_an_oversubscribed_node_naps_at_once_and_longer(ranks, cores, spins, longest):
+    backoff = PollBackoff.on_node(ranks, cores)
+    assert (backoff.nap(0, computing=False) == 0) is spins
+    assert backoff.nap(100, computing=False) == longest
 
 
-def test_an_urgent_wait_polls_keenly_even_on_a_crowded_node():
-    patience = PollBackoff.on_node(8, 2)
-    assert patience.nap(0.4e-3, computing=False, urgent=True) == 0
-    assert patience.nap(0.4e-3, computing=False) > 0
-    assert patience.nap(0.4e-3, computing=True, urgent=True) > 0
-    assert patience.nap(0.6e-3, computing=False, urgent=True) > 0
+def test_an_urgent_wait_polls_without_naps_on_an_oversubscribed_node():
+    backoff = PollBackoff.on_node(8, 2)
+    assert backoff.nap(0.4e-3, computing=False, urgent=True) == 0
+    assert backoff.nap(0.4e-3, computing=False) > 0
+    assert backoff.nap(0.4e-3, computing=True, urgent=True) > 0
+    assert backoff.nap(0.6e-3, computing=False, urgent=True) > 0
 
 
 async def test_urgency_ends_with_the_wait():
-    async with polling(PollBackoff(keen=0, hurried=1000, shortest=1000, longest=1000)) as (progress, library):
+    async with polling(PollBackoff(spin_s=0, urgent_spin_s=1000, min_nap_s=1000, max_nap_s=1000)) as (
+        progress,
+        library,
+    ):
         urgent = [progress.wait(name, urgent=True) for name in "ab"]
         urgent[0].cancel()
         await progress.turn()
@@ -164,7 +167,7 @@ async def test_what_is_done_may_watch_more():
 
 
 async def test_a_new_request_ends_a_nap():
-    async with polling(PollBackoff(keen=0, shortest=1000, longest=1000)) as (progress, library):
+    async with polling(PollBackoff(spin_s=0, min_nap_s=1000, max_nap_s=1000)) as (progress, library):
         await progress.turn()
         await asyncio.sleep(0)
         library.outcomes["a"] = 1
@@ -172,7 +175,10 @@ async def test_a_new_request_ends_a_nap():
 
 
 async def test_a_change_of_load_ends_a_nap():
-    async with polling(PollBackoff(keen=0, shortest=1000, longest=1000, computing=1000)) as (progress, library):
+    async with polling(PollBackoff(spin_s=0, min_nap_s=1000, max_nap_s=1000, computing_nap_s=1000)) as (
+        progress,
+        library,
+    ):
         await progress.turn()
         await asyncio.sleep(0)
         asked = library.asked
@@ -200,7 +206,7 @@ async def test_after_a_failure_nothing_waits():
 async def test_waking_while_polling_does_not_multiply_the_polls():
     """Each wake that came from inside a poll once set a second timer beside the first, and polls grew without end."""
 
-    async with polling(PollBackoff(keen=0, shortest=1000, longest=1000)) as (progress, library):
+    async with polling(PollBackoff(spin_s=0, min_nap_s=1000, max_nap_s=1000)) as (progress, library):
         loop, timers = asyncio.get_running_loop(), []
         call_later = loop.call_later
         loop.call_later = lambda *args: timers.append(call_later(*args)) or timers[-1]
@@ -213,15 +219,15 @@ async def test_waking_while_polling_does_not_multiply_the_polls():
 
 
 async def test_a_waiting_task_may_poll_a_little_first():
-    async with polling(PollBackoff(moment=20)) as (progress, library):
+    async with polling(PollBackoff(inline_spin_s=20)) as (progress, library):
         library.outcomes["a"] = 1
         future = progress.wait("a")
         assert progress.poll_for(lambda: future.done() and future.result()) == 1
 
 
-@pytest.mark.parametrize("why", ["crowded", "computing", "busy"])
+@pytest.mark.parametrize("why", ["oversubscribed", "computing", "busy"])
 async def test_a_wait_does_not_poll_by_itself_where_others_need_the_time(why):
-    async with polling(PollBackoff.on_node(4 if why == "crowded" else 1, 2)) as (progress, library):
+    async with polling(PollBackoff.on_node(4 if why == "oversubscribed" else 1, 2)) as (progress, library):
         progress.computing(why == "computing")
         for request in range(100 if why == "busy" else 1):
             progress.watch(request, lambda outcome: None)
@@ -295,28 +301,31 @@ async def test_a_rank_polls_once_more_after_it_has_said_that_it_dozes():
     """What was sent by one who still saw it awake, and so did not ring, is heard by that poll."""
     said = []
 
-    async with polling(PollBackoff(keen=0, shortest=1000, longest=1000), said.append) as (progress, _):
+    async with polling(PollBackoff(spin_s=0, min_nap_s=1000, max_nap_s=1000), said.append) as (progress, _):
         progress.listen(lambda: said.append("poll"))
         for _ in range(20):
             await asyncio.sleep(0)
-        assert said[said.index(Doze.IDLE) :] == [Doze.IDLE, "poll"]
+        assert said[said.index(SleepState.IDLE) :] == [SleepState.IDLE, "poll"]
 
 
 async def test_a_rank_says_how_it_dozes():
     said = []
 
-    async with polling(PollBackoff(keen=0, shortest=1000, longest=1000, computing=1000), said.append) as (progress, _):
+    async with polling(PollBackoff(spin_s=0, min_nap_s=1000, max_nap_s=1000, computing_nap_s=1000), said.append) as (
+        progress,
+        _,
+    ):
         for busy in (False, True, False):
             progress.computing(busy)
             for _ in range(5):
                 await asyncio.sleep(0)
-    assert said == [Doze.IDLE, Doze.COMPUTING, Doze.IDLE]
+    assert said == [SleepState.IDLE, SleepState.COMPUTING, SleepState.IDLE]
 
 
 async def test_woken_tasks_run_before_the_timer_is_armed():
     said = []
 
-    async with polling(PollBackoff(keen=0, shortest=1000, longest=1000), said.append) as (progress, library):
+    async with polling(PollBackoff(spin_s=0, min_nap_s=1000, max_nap_s=1000), said.append) as (progress, library):
         waiting = progress.wait("a")
         waiting.add_done_callback(lambda future: said.append("goes on"))
         library.outcomes["a"] = 1
@@ -325,14 +334,17 @@ async def test_woken_tasks_run_before_the_timer_is_armed():
     assert said[0] == "goes on"
 
 
-async def test_a_ring_starts_keen_polling_even_on_a_crowded_node():
+async def test_a_ring_starts_polling_without_naps_on_an_oversubscribed_node():
     said, news = [], []
 
     async def turns(number):
         for _ in range(number):
             await asyncio.sleep(0)
 
-    async with polling(PollBackoff(keen=0, hurried=1000, shortest=1000, longest=1000), said.append) as (progress, _):
+    async with polling(PollBackoff(spin_s=0, urgent_spin_s=1000, min_nap_s=1000, max_nap_s=1000), said.append) as (
+        progress,
+        _,
+    ):
         progress.listen(lambda: bool(news) and bool(news.pop()))
         await turns(5)
         progress.rung()
@@ -341,12 +353,12 @@ async def test_a_ring_starts_keen_polling_even_on_a_crowded_node():
         assert len(said) == asked, "it was awake, by word of whoever rang, and stayed so"
         news.append("here")
         await turns(5)
-        assert said[asked:] == [Doze.IDLE]
+        assert said[asked:] == [SleepState.IDLE]
 
 
 async def test_a_ring_is_answered_by_a_poll_right_there_but_not_before_there_are_any():
     library = Library()
-    progress = ProgressEngine(library.test, PollBackoff(keen=0, shortest=1000, longest=1000))
+    progress = ProgressEngine(library.test, PollBackoff(spin_s=0, min_nap_s=1000, max_nap_s=1000))
     waiting = progress.wait("a")
     progress.rung()
     assert library.asked == 0

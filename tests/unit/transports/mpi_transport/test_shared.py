@@ -34,7 +34,7 @@ async def loses_its_peer(ready, peer):
 @pytest.mark.parametrize("end", [gives_up, loses_its_peer])
 async def test_a_rank_keeps_no_descriptor_if_its_peer_never_shares(end):
     here, peer = world(2)
-    parts = SimpleNamespace(progress=None, state=None, node_peers=None, crowded=False)
+    parts = SimpleNamespace(progress=None, state=None, node_peers=None, oversubscribed=False)
     memory = MpiShared(here, parts, (0, 1), channel=3, nbytes=2 << 20)
     ready = asyncio.ensure_future(memory.ready())
     await asyncio.sleep(0)

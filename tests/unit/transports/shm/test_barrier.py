@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from transports.shm.barrier import HEAD, Futex, Sleep, Windows
+from transports.shm.barrier import HEAD, Futex, WaitState, Windows
 from transports.shm.memfd import MemoryFile
 
 NBYTES = 64
@@ -31,49 +31,49 @@ def test_what_one_writes_all_see():
 
 def test_a_meeting_waits_for_the_last():
     first, second, third = ranks(3)
-    assert first.met() is None  # nobody has come, and nobody was to
-    assert first.come() == 0  # the second rank is the first of its others
-    assert second.come() == 1 and first.met() == 1
-    assert third.come() is None
-    assert first.met() is second.met() is third.met() is None
+    assert first.first_absent() is None  # nobody has come, and nobody was to
+    assert first.arrive() == 0  # the second rank is the first of its others
+    assert second.arrive() == 1 and first.first_absent() == 1
+    assert third.arrive() is None
+    assert first.first_absent() is second.first_absent() is third.first_absent() is None
     assert [view.meetings for view in (first, second, third)] == [1, 1, 1]
 
 
 def test_a_rank_already_met_returns_at_once():
     first, second = ranks(2)
-    first.come(), second.come(), second.come()
-    assert first.met() is None and second.met() == 0
+    first.arrive(), second.arrive(), second.arrive()
+    assert first.first_absent() is None and second.first_absent() == 0
 
 
-@pytest.mark.parametrize("crowded", [False, True])
-def test_a_watch_ends_while_ranks_are_absent(crowded):
+@pytest.mark.parametrize("oversubscribed", [False, True])
+def test_a_watch_ends_while_ranks_are_absent(oversubscribed):
     first, second = ranks(2)
-    first.come()
-    assert first.watch(0.0, crowded) == 0
-    second.come()
-    assert first.watch(0.0, crowded) is None
+    first.arrive()
+    assert first.spin(0.0, oversubscribed) == 0
+    second.arrive()
+    assert first.spin(0.0, oversubscribed) is None
 
 
 def test_a_rank_in_deep_sleep_needs_a_doorbell():
     first, second, third = ranks(3)
-    second.sleep(Sleep.DEEP), third.sleep(Sleep.DEEP)
+    second.sleep(WaitState.DEEP), third.sleep(WaitState.DEEP)
     assert first.wake() == [0, 1] and second.wake() == [1]
-    second.sleep(Sleep.NONE)
+    second.sleep(WaitState.NONE)
     assert first.wake() == [1]
-    third.sleep(Sleep.NAP)
+    third.sleep(WaitState.NAP)
     assert first.wake() == []
 
 
 def test_a_napping_rank_is_woken_by_the_last_to_come():
     first, second, third = ranks(3)
-    first.come(), second.come()
+    first.arrive(), second.arrive()
     with ThreadPoolExecutor(2) as pool:
-        looking = [pool.submit(view.watch, 60.0, crowded=True) for view in (first, second)]
-        while not third.sleeping(0) == third.sleeping(1) == Sleep.NAP:
+        looking = [pool.submit(view.spin, 60.0, oversubscribed=True) for view in (first, second)]
+        while not third.sleeping(0) == third.sleeping(1) == WaitState.NAP:
             pass
-        assert third.come() is None and third.wake() == []
+        assert third.arrive() is None and third.wake() == []
         assert [look.result(30) for look in looking] == [None, None]
-    assert third.sleeping(0) == third.sleeping(1) == Sleep.NONE
+    assert third.sleeping(0) == third.sleeping(1) == WaitState.NONE
 
 
 def test_memory_that_is_gone_cannot_be_mapped():
