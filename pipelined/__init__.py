@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pipelined.api.feed import Feed
     from pipelined.api.laboratory.picture import Picture
     from pipelined.api.laboratory.plan import plan
     from pipelined.api.laboratory.planning import Planned
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Feed",
     "Knob",
     "Picture",
     "Plan",
@@ -45,6 +47,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Feed": "pipelined.api.feed",
     "Knob": "pipelined.schedules",
     "Picture": "pipelined.api.laboratory.picture",
     "Plan": "pipelined.programs.plan",

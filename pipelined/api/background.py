@@ -15,6 +15,7 @@ from typing import Any
 from pipelined.actors.agree import AgreedError
 from pipelined.api.rank import RankSession, TrainingJob
 from pipelined.errors import UsageError
+from pipelined.process.exit import USAGE
 from pipelined.process.launch import Launch
 from pipelined.process.run import run
 from transports import Transport
@@ -127,6 +128,9 @@ class BackgroundRanks:
                 inbox = self._enter(transport.rank)
                 while (item := await inbox.get()) is not None:
                     await self._execute(item, rank, transport.rank)
+        except AgreedError as error:  # on all ranks, so that each can end in order
+            self._fail(error)
+            return USAGE
         except BaseException as error:
             self._fail(error)
             raise

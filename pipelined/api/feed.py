@@ -1,22 +1,35 @@
-"""Batches of whole steps, cut into the microbatches that the ranks compute.
+"""The data of a job: batches of whole steps, cut into microbatches, or the microbatches that a user gives.
 
-A batch is a pair (inputs, targets). The rows of both are cut in order: microbatch 0 has the first rows.
+The rows of a batch are cut in order: microbatch 0 has the first ones.
 """
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import islice
 
 import torch
 
-from pipelined.errors import UsageError
+from pipelined.api.batch import Batch, BatchError, converted, rows_of, rows_of_batch, slice_rows
+from pipelined.training.stream import Tree
 
-Batch = tuple[torch.Tensor, torch.Tensor]
 
+@dataclass(frozen=True)
+class Feed:
+    """Data by microbatch, for batches that no rank should hold whole.
 
-class BatchError(UsageError):
-    """Batches that do not fit the job; the message gives both numbers."""
+    Args:
+        inputs: (step, microbatch) to the inputs of one microbatch; called on the ranks that hold the first stage, and
+            everywhere for the first microbatch of the first step, to measure the model.
+        targets: (step, microbatch) to its targets; called on the ranks that hold the last stage.
+
+    The microbatches of a step are numbered from 0, over all pipelines. A call may be repeated, and gives the same then.
+    Every microbatch has the rows of the first one.
+    """
+
+    inputs: Callable[[int, int], Tree]
+    targets: Callable[[int, int], Tree]
 
 
 class CutBatches(ABC):
@@ -33,17 +46,14 @@ class CutBatches(ABC):
     @abstractmethod
     def batch(self, step: int) -> Batch: ...
 
-    def inputs(self, step: int, microbatch: int) -> torch.Tensor:
+    def inputs(self, step: int, microbatch: int) -> Tree:
         return self._cut(self.batch(step)[0], microbatch)
 
-    def targets(self, step: int, microbatch: int) -> torch.Tensor:
+    def targets(self, step: int, microbatch: int) -> Tree:
         return self._cut(self.batch(step)[1], microbatch)
 
-    def _cut(self, tensor: torch.Tensor, microbatch: int) -> torch.Tensor:
-        return self._converted(tensor[microbatch * self._rows : (microbatch + 1) * self._rows])
-
-    def _converted(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
+    def _cut(self, tree: Tree, microbatch: int) -> Tree:
+        return converted(slice_rows(tree, microbatch * self._rows, self._rows), self._dtype)
 
 
 class StepFeed(CutBatches):
@@ -62,12 +72,12 @@ class StepFeed(CutBatches):
         """Refuse a batch that is not one step's.
 
         Raises:
-            BatchError: it is not a pair of tensors, or has other rows than a step of the plan.
+            BatchError: it is not a pair, or has other rows than a step of the plan.
         """
-        inputs, targets = _pair(batch, "the batch")
-        if not len(inputs) == len(targets) == self._all_rows:
-            fact = f"the batch has {len(inputs)} rows of inputs and {len(targets)} of targets"
-            raise BatchError(f"{fact} (a step of the plan: {self._all_rows}); give as many, or choose another plan")
+        rows = rows_of_batch(batch, "the batch")
+        if rows != self._all_rows:
+            fact = f"the batch has {rows} rows (a step of the plan: {self._all_rows})"
+            raise BatchError(f"{fact}; give as many, or choose another plan")
 
     def give(self, step: int, batch: Batch) -> None:
         """Set the batch of a step; every rank of the process gives the same one, and may be a step behind another."""
@@ -76,18 +86,14 @@ class StepFeed(CutBatches):
     def batch(self, step: int) -> Batch:
         return self._batches[step]
 
-    def windows(self, batch: object) -> list[Batch]:
+    def windows(self, batch: Batch) -> list[Batch]:
         """A batch of any number of rows, in pieces of at most one microbatch.
 
         Raises:
-            BatchError: it is not a pair of tensors of equally many rows.
+            BatchError: it is not a pair with as many rows each.
         """
-        inputs, targets = _pair(batch, "the batch")
-        if len(inputs) != len(targets):
-            fact = f"the batch has {len(inputs)} rows of inputs and {len(targets)} of targets"
-            raise BatchError(f"{fact}; give as many of both")
-        cut = zip(inputs.split(self._rows), targets.split(self._rows), strict=True)
-        return [(self._converted(x), self._converted(y)) for x, y in cut]
+        starts = range(0, rows_of_batch(batch, "the batch"), self._rows)
+        return [converted(slice_rows(batch, start, self._rows), self._dtype) for start in starts]
 
 
 class BatchFeed(CutBatches):
@@ -104,7 +110,7 @@ class BatchFeed(CutBatches):
         self._batches, self._kept = batches, kept
         self._source = iter(batches)
         self._read: dict[int, Batch] = {}
-        self._next = 0
+        self._next, self._first_rows = 0, 0
         self._lock = threading.Lock()
 
     def rows_each(self, count: int) -> int:
@@ -113,7 +119,8 @@ class BatchFeed(CutBatches):
         Raises:
             BatchError: the rows of the first batch cannot be cut so.
         """
-        rows = len(self.batch(0)[0])
+        self.batch(0)
+        rows = self._first_rows
         if count < 1 or rows % count:
             fact = f"a batch of {rows} rows cannot be cut into {count} microbatches"
             raise BatchError(f"{fact}; make its rows a multiple of {max(1, count)}, or choose other microbatches")
@@ -131,6 +138,10 @@ class BatchFeed(CutBatches):
         """Skip the batches of steps that an earlier run has done."""
         if steps:
             self.batch(steps - 1)
+
+    def prepare(self, step: int) -> None:
+        """Read the batch of a step, so that it is there when microbatches of it are requested."""
+        self.batch(step)
 
     def batch(self, step: int) -> Batch:
         """The batch of a step; batches are read in order.
@@ -156,28 +167,47 @@ class BatchFeed(CutBatches):
         fact = f"the batches end after step {self._next}"
         raise BatchError(f"{fact}; train fewer steps, or give a list or a loader, which can begin again")
 
-    def _checked(self, batch: object) -> Batch:
-        inputs, targets = _pair(batch, f"batch {self._next}")
-        first = len(self._read[min(self._read)][0]) if self._read else len(inputs)
-        if not len(inputs) == len(targets) == first:
-            fact = (
-                f"batch {self._next} has {len(inputs)} rows of inputs and {len(targets)} of targets (batch 0: {first})"
-            )
+    def _checked(self, batch: Batch) -> Batch:
+        rows = rows_of_batch(batch, f"batch {self._next}")
+        self._first_rows = self._first_rows or rows
+        if rows != self._first_rows:
+            fact = f"batch {self._next} has {rows} rows (batch 0: {self._first_rows})"
             raise BatchError(f"{fact}; give every step as many rows, for example with drop_last=True")
-        return inputs, targets
+        return batch
 
 
-def _pair(batch: object, name: str) -> Batch:
-    """A batch as (inputs, targets), each a tensor with rows."""
-    if isinstance(batch, tuple | list) and len(batch) == 2:
-        inputs, targets = batch
-        if all(isinstance(one, torch.Tensor) and one.dim() for one in (inputs, targets)):
-            return inputs, targets
-    fact = f"{name} is not a pair (inputs, targets) of tensors, but {_described(batch)}"
-    raise BatchError(f"{fact}; give two tensors with as many rows each")
+class MicrobatchFeed:
+    """The microbatches of a user's `Feed`, checked; used as a `BatchFeed` is.
 
+    Args:
+        feed: gives the microbatches.
+    """
 
-def _described(batch: object) -> str:
-    if isinstance(batch, tuple | list):
-        return f"a {type(batch).__name__} of {', '.join(type(one).__name__ for one in batch) or 'nothing'}"
-    return f"a {type(batch).__name__}"
+    def __init__(self, feed: Feed):
+        self._feed, self._rows, self._dtype = feed, 0, torch.float32
+
+    def rows_each(self, count: int) -> int:
+        """The rows of one microbatch, whatever their number."""
+        return rows_of(self._feed.inputs(0, 0), "the first microbatch")
+
+    def cut(self, rows: int, dtype: torch.dtype, kept: int) -> None:
+        """Set the rows of every microbatch, and the dtype."""
+        self._rows, self._dtype = rows, dtype
+
+    def skip(self, steps: int) -> None:
+        """Nothing: a feed is called with the step."""
+
+    def prepare(self, step: int) -> None:
+        """Nothing: a feed is called when a microbatch is computed."""
+
+    def inputs(self, step: int, microbatch: int) -> Tree:
+        return self._checked(self._feed.inputs(step, microbatch), step, microbatch)
+
+    def targets(self, step: int, microbatch: int) -> Tree:
+        return self._checked(self._feed.targets(step, microbatch), step, microbatch)
+
+    def _checked(self, tree: Tree, step: int, microbatch: int) -> Tree:
+        name = f"microbatch {microbatch} of step {step}"
+        if (rows := rows_of(tree, name)) != self._rows:
+            raise BatchError(f"{name} has {rows} rows (the first one: {self._rows}); give every microbatch as many")
+        return converted(tree, self._dtype)

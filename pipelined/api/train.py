@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -16,7 +17,8 @@ from typing import TypeVar
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from pipelined.api.feed import Batch, BatchFeed
+from pipelined.api.batch import Batch
+from pipelined.api.feed import BatchFeed, Feed, MicrobatchFeed
 from pipelined.api.rank import RankSession, TrainingJob
 from pipelined.api.sequential import Loss
 from pipelined.api.user_model import Layers, bind
@@ -40,7 +42,7 @@ T = TypeVar("T")
 
 def train(
     model: Layers,
-    batches: Iterable[Batch],
+    batches: Iterable[Batch] | Feed,
     *,
     loss: Loss,
     optimizer: OptimizerBuilder,
@@ -72,7 +74,8 @@ def train(
 
     Args:
         model: a `Sequential` or what it is made of, or a module that `pipelined.trace` has traced.
-        batches: (inputs, targets) of each whole step, equal on all ranks; see `BatchFeed`.
+        batches: (inputs, targets) of each whole step, equal on all ranks; a list, or another iterable that can begin
+            again, is repeated. Or a `Feed`, which gives each rank the microbatches that it computes.
         loss: the mean loss of one microbatch, from its outputs and targets.
         optimizer: builds an optimizer of torch from a list of parameters; called on each rank with its own.
         schedule: a name, the path of a .py file or .csv table, or a class, function or module of your own.
@@ -103,7 +106,7 @@ def train(
     launch = ALONE
     try:
         launch = detect(os.environ, transport)
-        feed = BatchFeed(batches)
+        feed = MicrobatchFeed(batches) if isinstance(batches, Feed) else BatchFeed(batches)
         plan = _plan(launch, feed, schedule=schedule, depth=depth, width=width, microbatches=microbatches, knobs=knobs)
         feed.cut(plan.rows, dtype, kept=2 + steps_to_fill(plan.shape))
         job = TrainingJob(
@@ -131,7 +134,7 @@ def train(
 
 def _plan(
     launch: Launch,
-    feed: BatchFeed,
+    feed: BatchFeed | MicrobatchFeed,
     *,
     schedule: SomeSchedule,
     depth: int | None,
@@ -145,10 +148,12 @@ def _plan(
     ranks = launch.world_size or (depth or 1) * width
     depth = max(1, ranks // width) if depth is None else depth
     microbatches = 2 * depth if microbatches is None else microbatches
-    return Plan(name_of(schedule), depth, width, feed.rows_each(microbatches * width), microbatches, knobs)
+    rows = feed.rows_each(microbatches * width)
+    plan = Plan(name_of(schedule), depth, width, rows, microbatches, knobs)
+    return replace(plan, microbatch=rows * plan.layout.parts) if isinstance(feed, MicrobatchFeed) else plan
 
 
-def _steps(steps: int | None, batches: Iterable[Batch]) -> int:
+def _steps(steps: int | None, batches: Iterable[Batch] | Feed) -> int:
     if steps is None:
         if not isinstance(batches, Sized):
             raise UsageError("the batches have no length, so the number of steps is unknown; give steps=")

@@ -20,7 +20,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from pipelined.actors.agree import agree
 from pipelined.api.background import BackgroundRanks, check_world
-from pipelined.api.feed import Batch, StepFeed
+from pipelined.api.batch import Batch
+from pipelined.api.feed import StepFeed
 from pipelined.api.rank import RankSession, TrainingJob
 from pipelined.api.sequential import Loss
 from pipelined.api.user_model import Layers, bind

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from pipelined.api.feed import BatchFeed
+from pipelined.api.feed import BatchFeed, MicrobatchFeed
 from pipelined.api.rank import RankSession, TrainingJob
 from pipelined.errors import UsageError
 from pipelined.training.step_report import StepReport
@@ -47,7 +47,7 @@ class WholeRun:
     """
 
     job: TrainingJob
-    feed: BatchFeed
+    feed: BatchFeed | MicrobatchFeed
     steps: int
     checkpoint: Path | None
     resume: Path | None
@@ -84,7 +84,7 @@ class WholeRun:
         """The next steps; with a flush, their batch is read outside the event loop."""
         plan = self.job.plan
         if plan.flushes:
-            await asyncio.to_thread(self.feed.batch, done)
+            await asyncio.to_thread(self.feed.prepare, done)
         return plan.segment(done, self.steps, self.save_every if self.checkpoint else 0)
 
     def _saves_after(self, done: int) -> bool:

@@ -163,8 +163,13 @@ class TrainWorker(Worker):
 
     async def _forward(self, at: Instruction) -> None:
         held, random, targets = self.context.stages[at.stage], self._random(at), self._targets(at)
-        x = await self._arrival(at) if at.stage else self.context.feed.inputs(self.step, self._number(at))
-        output = await self._compute(at, lambda: held.forward(_alive(at), x, random, targets))
+        arrived = await self._arrival(at) if at.stage else None
+
+        def work() -> Any:
+            x = self.context.feed.inputs(self.step, self._number(at)) if arrived is None else arrived
+            return held.forward(_alive(at), x, random, targets)
+
+        output = await self._compute(at, work)
         if at.stage == self.layout.depth - 1:
             self._score(self._number(at), *output.tensors)
         else:

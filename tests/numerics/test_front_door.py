@@ -278,3 +278,21 @@ def test_the_layers_of_other_ranks_are_freed_before_the_first_step():
         report=count,
     )
     assert (len(built), alive) == (4, [0])
+
+
+@pytest.mark.parametrize(("schedule", "depth", "width"), [("one_f_one_b", 2, 2), ("chimera", 4, 1)])
+def test_a_feed_of_microbatches_trains_as_their_batches_do(schedule, depth, width):
+    held, rows = {"inputs": set(), "targets": set()}, ROWS // (4 * width)
+
+    def part(which, index):
+        def rows_of(step, microbatch):
+            held[which].add(microbatch)
+            return batches()[step][index][microbatch * rows : (microbatch + 1) * rows]
+
+        return rows_of
+
+    given = pp.Feed(part("inputs", 0), part("targets", 1))
+    arguments = {"loss": nn.functional.mse_loss, "optimizer": adam, "dtype": torch.float64, "seed": SEED}
+    done = pp.train(row(), given, steps=STEPS, schedule=schedule, depth=depth, width=width, microbatches=4, **arguments)
+    require_equal(done, plain(4 * width))
+    assert held["inputs"] == held["targets"] == set(range(4 * width))

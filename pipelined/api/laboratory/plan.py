@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from collectives import Links
-from pipelined.api.feed import Batch
+from pipelined.api.batch import Batch
 from pipelined.api.laboratory.described import machine_of
 from pipelined.api.laboratory.planned_layers import PlannedLayers
 from pipelined.api.laboratory.planning import Planned, PlanRequest, Tell, find_plan, stated_costs

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipelined.api.feed import Batch, BatchFeed
+from pipelined.api.batch import Batch
+from pipelined.api.feed import BatchFeed
 from pipelined.api.laboratory.layer_sizes import LayerSizes, Storages, measured_sizes, optimizer_bytes, some_values
 from pipelined.api.user_model import UserModel
 from pipelined.programs.bucket_names import name_buckets

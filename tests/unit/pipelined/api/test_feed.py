@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from pipelined.api.feed import BatchError, BatchFeed
+from pipelined.api.batch import BatchError
+from pipelined.api.feed import BatchFeed, Feed, MicrobatchFeed
 
 
 def batches(count, rows=6):
@@ -57,7 +58,11 @@ def test_earlier_steps_are_skipped_after_a_resume():
     ("given", "message"),
     [
         ([torch.zeros(6)], "batch 0 is not a pair .* but a Tensor"),
-        ([(torch.zeros(6), [1, 2])], "but a tuple of Tensor, list"),
+        ([(torch.zeros(6), [1, 2])], "targets of batch 0: a list of int, int is not made of tensors with rows"),
+        (
+            [({"x": torch.zeros(6), "mask": torch.zeros(5)}, torch.zeros(6))],
+            "inputs of batch 0 has tensors with 5 and 6",
+        ),
         ([(torch.zeros(6), torch.zeros(5))], "6 rows of inputs and 5 of targets"),
         ([(torch.zeros(5), torch.zeros(5))], "5 rows cannot be cut into 3 microbatches"),
         ([], "the batches end after step 0"),
@@ -70,5 +75,29 @@ def test_batches_that_do_not_fit_are_refused_with_both_numbers(given, message):
 
 def test_a_later_batch_of_another_size_is_refused():
     made = feed([*batches(1), *batches(1, rows=3)])
-    with pytest.raises(BatchError, match=r"batch 1 has 3 rows of inputs and 3 of targets \(batch 0: 6\)"):
+    with pytest.raises(BatchError, match=r"batch 1 has 3 rows \(batch 0: 6\)"):
         made.inputs(1, 0)
+
+
+def test_every_tensor_of_a_dict_is_cut():
+    batch = ({"x": torch.arange(6.0), "mask": torch.arange(6)}, (torch.arange(6), torch.arange(6.0)))
+    made = feed([batch])
+    found = made.inputs(0, 1)
+    assert (found["x"].tolist(), found["mask"].tolist(), found["x"].dtype) == ([2.0, 3.0], [2, 3], torch.float64)
+    assert [one.tolist() for one in made.targets(0, 2)] == [[4, 5], [4.0, 5.0]]
+
+
+def test_a_feed_of_microbatches_is_called_with_step_and_number_and_checked():
+    calls = []
+
+    def rows(step, microbatch):
+        calls.append((step, microbatch))
+        return torch.zeros(3 if step else 2)
+
+    made = MicrobatchFeed(Feed(rows, rows))
+    assert made.rows_each(8) == 2
+    made.cut(2, torch.float64, 1)
+    assert made.inputs(0, 5).dtype == torch.float64
+    with pytest.raises(BatchError, match=r"microbatch 1 of step 4 has 3 rows \(the first one: 2\)"):
+        made.targets(4, 1)
+    assert calls == [(0, 0), (0, 5), (4, 1)]

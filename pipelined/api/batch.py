@@ -1,0 +1,57 @@
+"""Batches: pairs (inputs, targets), each a tensor, or tuples, lists and dicts of tensors with as many rows each."""
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from pipelined.errors import UsageError
+from pipelined.training.stream import Tree
+
+Batch = tuple[Tree, Tree]
+"""(inputs, targets)."""
+
+
+class BatchError(UsageError):
+    """Batches that do not fit the job; the message gives both numbers."""
+
+
+def slice_rows(tree: Tree, start: int, rows: int) -> Tree:
+    """Some rows of every tensor of a tree."""
+    return tree_map_only(torch.Tensor, lambda one: one[start : start + rows], tree)
+
+
+def converted(tree: Tree, dtype: torch.dtype) -> Tree:
+    """The same tree with its floating-point tensors in this dtype."""
+    return tree_map_only(torch.Tensor, lambda one: one.to(dtype) if one.is_floating_point() else one, tree)
+
+
+def rows_of_batch(batch: object, name: str) -> int:
+    """The rows of a batch.
+
+    Raises:
+        BatchError: it is not a pair, holds something without rows, or its tensors differ in rows.
+    """
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        fact = f"{name} is not a pair (inputs, targets) of tensors, but {_described(batch)}"
+        raise BatchError(f"{fact}; give two, with as many rows each")
+    inputs, targets = rows_of(batch[0], f"inputs of {name}"), rows_of(batch[1], f"targets of {name}")
+    if inputs != targets:
+        fact = f"{name} has {inputs} rows of inputs and {targets} of targets"
+        raise BatchError(f"{fact}; give as many of both")
+    return inputs
+
+
+def rows_of(tree: Tree, name: str) -> int:
+    """The rows that every tensor of a tree has."""
+    leaves = tree_leaves(tree)
+    if not leaves or not all(isinstance(leaf, torch.Tensor) and leaf.dim() for leaf in leaves):
+        raise BatchError(f"{name}: {_described(tree)} is not made of tensors with rows; give such tensors")
+    rows = {len(leaf) for leaf in leaves}
+    if len(rows) > 1:
+        raise BatchError(f"{name} has tensors with {' and '.join(map(str, sorted(rows)))} rows; give all as many")
+    return rows.pop()
+
+
+def _described(batch: object) -> str:
+    if isinstance(batch, tuple | list):
+        return f"a {type(batch).__name__} of {', '.join(type(one).__name__ for one in batch) or 'nothing'}"
+    return f"a {type(batch).__name__}"
