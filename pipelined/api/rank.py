@@ -24,7 +24,7 @@ from pipelined.traces.tracer import NullTracer
 from pipelined.training.evaluate import Window, evaluate
 from pipelined.training.step_report import StepReport
 from pipelined.training.trainer import Numerics, RankTrainer
-from pipelined.training.worker import Feed
+from pipelined.training.worker import MicrobatchSource
 from transports import Transport
 
 
@@ -37,7 +37,7 @@ class TrainingJob:
     """
 
     model: UserModel
-    feed: Feed
+    feed: MicrobatchSource
     plan: Plan
     optimizer: Callable[[], UserOptimizer]
     numerics: Numerics

@@ -37,7 +37,7 @@ from pipelined.training.segments.segment import Segment
 from pipelined.training.segments.versioned_stage import VersionedStage, versioned
 from pipelined.training.stage import Stage
 from pipelined.training.step_report import StepReport, check_finite
-from pipelined.training.worker import Feed, RankContext
+from pipelined.training.worker import MicrobatchSource, RankContext
 
 WORLD_CHANNEL = 0
 """The channel of sums over all ranks; the channels of buckets follow it."""
@@ -88,7 +88,7 @@ class RankTrainer:
         optimizer_config: OptimizerSettings,
         numerics: Numerics,
         executor: Executor,
-        feed: Feed,
+        feed: MicrobatchSource,
         tracer: Tracer,
         sequence: int,
         seed: int,

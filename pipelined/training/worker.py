@@ -55,7 +55,7 @@ class Computation(Protocol):
     def backward_weight(self, which: tuple[int, int]) -> None: ...
 
 
-class Feed(Protocol):
+class MicrobatchSource(Protocol):
     """The data: inputs of the first stage and targets of the last."""
 
     def inputs(self, step: int, microbatch: int) -> Any: ...
@@ -82,7 +82,7 @@ class RankContext:
     plan: Plan
     stages: Mapping[int, Computation]
     executor: Executor
-    feed: Feed
+    feed: MicrobatchSource
     tracer: Tracer
     seed: int
     compression: Compression | None = None

@@ -58,7 +58,7 @@ def test_a_plug_in_has_the_name_of_its_file(table):
 
 
 NOT_YET = {
-    "lines": (53_000, 4),
+    "lines": (57_000, 4),
     "longest function, lines": (90, 2),  # `train` and `plan`: users' pages, with a line for every argument
     "constructors with over 2 callables": (1, 1),  # `Trainer`: optimizer, loss and scheduler are a user's functions
     "avoided words in messages": (1, 1),
