@@ -16,6 +16,7 @@ from hypothesis import settings
 
 from pipelined.aio import events
 from pipelined.aio.clock import run_virtual
+from tests.alone import runs_alone
 from tests.slices import Slice
 
 MOST_S = 60.0
@@ -37,17 +38,28 @@ def pytest_configure(config):
             signal.signal(number, answer)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Hand files to the workers of `-n`; a run without them never comes here."""
+    from tests.side_by_side import SideBySide
+
+    return SideBySide(config, log)
+
+
 def pytest_collection_modifyitems(config, items):
-    """Leave out what was not asked for: ranks' tests without ranks, and the larger part of large grids."""
+    """Leave out what was not asked for, ranks' tests without ranks and the larger part of large grids; tests that
+    run beside no other come last.
+    """
+    items.sort(key=lambda item: runs_alone(item.nodeid))
     ranks, full, part = (config.getoption(name) for name in ("--with-mpi", "--full", "--slice"))
 
     def unasked(item):
         beyond = item.get_closest_marker("full") and not full and not (part and item.nodeid in part)
         return beyond or (item.get_closest_marker("mpi") and not ranks)
 
-    out = [item for item in items if unasked(item)]
+    out = {item for item in items if unasked(item)}
     if out:
-        config.hook.pytest_deselected(items=out)
+        config.hook.pytest_deselected(items=list(out))
         items[:] = [item for item in items if item not in out]
 
 
