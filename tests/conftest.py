@@ -21,6 +21,8 @@ from tests.slices import Slice
 
 MOST_S = 60.0
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: a second thread spins where other work has its core
+
 settings.register_profile("exploring", deadline=None)
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
 
