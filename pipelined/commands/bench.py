@@ -1,7 +1,7 @@
-"""Measure this machine, beside peers and computed limits: list the programs of benchmarks/, or run one.
+"""Measure this machine, beside other software and computed limits: list the programs of benchmarks/, or run one.
 
-The rule: a benchmark is found by its file and described by its docstring's first line; only the one that runs is
-imported. They belong to the source tree and are not installed.
+A benchmark is a file of benchmarks/, described by the first line of its docstring; only the one that runs is imported.
+Benchmarks are in the source tree and are not installed.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Do what the flags say. Under a launcher every rank runs the program.
 
     Raises:
-        UsageError: there are no benchmarks here, or none of that name. SystemExit: the program's exit code.
+        UsageError: this installation has no benchmarks, or none of that name. SystemExit: the program's exit code.
     """
     found = _found()
     if arguments.name is None:
@@ -52,7 +52,7 @@ def _found() -> dict[str, Path]:
     package = importlib.util.find_spec("benchmarks")
     folder = (
         Path(package.origin).parent if package and package.origin else None
-    )  # no origin: just a folder of that name
+    )  # no origin: a folder of that name that is no package
     files = sorted(folder.glob("[!_]*.py")) if folder else []
     if not files:
         raise UsageError("no benchmarks are here (they are not installed); run this in a checkout of the project")

@@ -1,4 +1,4 @@
-"""A measured step beside the one that was expected, pass by pass: which took longer, and before which a rank waited.
+"""A measured step beside the expected one, pass by pass: the passes that took longer, and the waits before passes.
 
 A delay is reported at the instruction that caused it, not at instructions that it delays on its rank. An instruction
 that is late because its message was late counts as waiting.
@@ -21,8 +21,8 @@ class Pass:
     """One forward or backward (half) in both timelines.
 
     Args:
-        measured, expected: when it was computed.
-        measured_idle, expected_idle: seconds for which its rank had computed nothing when it began.
+        measured, expected: its span in each timeline.
+        measured_idle, expected_idle: seconds for which its rank was idle before it.
     """
 
     measured: Span
@@ -32,17 +32,17 @@ class Pass:
 
     @property
     def took(self) -> float:
-        """Seconds it took longer than expected."""
+        """Seconds by which it took longer than expected."""
         return (self.measured.end - self.measured.start) - (self.expected.end - self.expected.start)
 
     @property
     def waited(self) -> float:
-        """Seconds its rank waited longer than expected before it."""
+        """Seconds by which its rank waited longer than expected before it."""
         return self.measured_idle - self.expected_idle
 
 
 def fitted(measured: Sequence[Span], expected: Sequence[Span]) -> list[Span]:
-    """What was expected, stretched so that all forwards and backwards together take as long as they really did."""
+    """The expected spans, scaled so that all forwards and backwards together take as long as measured."""
     ratio = _work(measured) / _work(expected)
     return [replace(span, start=span.start * ratio, end=span.end * ratio) for span in expected]
 
@@ -51,9 +51,9 @@ def side_by_side(measured: Sequence[Span], expected: Sequence[Span]) -> list[Pas
     """Every pass of a step in both timelines, by rank, then measured start.
 
     Args:
-        expected: of as many ranks, with one and the same program.
+        expected: the expected spans of the same ranks and the same program.
     Raises:
-        UsageError: they are not of the same passes.
+        UsageError: the two do not have the same passes.
     """
     found, known = dict(_with_idle(measured)), dict(_with_idle(expected))
     for here, there, where in ((found, known, "expected"), (known, found, "measured")):
@@ -73,13 +73,13 @@ def last_end(spans: Sequence[Span]) -> float:
 
 
 def repeated(expected: Sequence[Span], rows: int) -> list[Span]:
-    """The same for every pipeline group, where one group alone was expected."""
+    """The expected spans of one pipeline group, repeated for every group."""
     workers = 1 + max(span.rank for span in expected)
     return [replace(span, rank=span.rank + first) for first in range(0, rows, workers) for span in expected]
 
 
 def as_rows(passes: Sequence[Pass]) -> list[dict[str, Any]]:
-    """Every pass for programs: where it is, and by how many seconds more than expected it took and was waited for."""
+    """Every pass as JSON: its rank, name, stage, microbatch and pipe, and the seconds beyond those expected."""
     names = ("rank", "name", "stage", "microbatch", "pipe")
     return [
         {**dict(zip(names, _which(one.measured), strict=True)), "took": one.took, "waited": one.waited}
@@ -88,7 +88,7 @@ def as_rows(passes: Sequence[Pass]) -> list[dict[str, Any]]:
 
 
 def report(passes: Sequence[Pass], most: int = 10) -> str:
-    """The means by kind, and the largest differences with their place."""
+    """The mean times by kind of pass, and the largest differences with the pass of each."""
     lines = [f"{'mean, ms':18}{'measured':>10}{'expected':>10}"]
     for name in sorted({one.measured.name for one in passes}):
         mine = [one for one in passes if one.measured.name == name]
@@ -112,7 +112,7 @@ def _line(name: str, measured: Sequence[float], expected: Sequence[float]) -> st
 
 
 def _with_idle(spans: Sequence[Span]) -> Iterator[tuple[Which, tuple[Span, float]]]:
-    """Every pass and for how long its rank had computed nothing when it began."""
+    """Every pass, and the seconds for which its rank was idle before it."""
     free: dict[int, float] = {}
     for span in sorted(filter(is_pass, spans), key=lambda span: (span.rank, span.start)):
         yield _which(span), (span, max(0.0, span.start - free.get(span.rank, 0.0)))

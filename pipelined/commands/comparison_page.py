@@ -1,6 +1,7 @@
-"""A measured and an expected step on one page: both timelines over one axis, and below them where they differ.
+"""A measured and an expected step on one page: both timelines over one axis, and below them their differences.
 
-In the third part a box is a pass and the space before it its rank's waiting; red took longer than expected, blue less.
+In the third part a box is a pass, and a low box is the wait of its rank before it; red is longer than expected, blue is
+shorter.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,7 +47,7 @@ def _draw_differences(figure: Figure, axes: Axes, picture: Scene, passes: Sequen
     axes.add_collection(
         PolyCollection(shapes, facecolor=colours.to_rgba(np.array(values)), edgecolor="#d4d4d8", linewidth=0.4)
     )
-    dress(axes, picture, "where they differ: boxes are passes, low boxes the waiting before them")
+    dress(axes, picture, "differences: boxes are passes, low boxes are the waits before them")
     bar = figure.colorbar(colours, ax=axes, location="right", fraction=0.012, pad=0.005)
     bar.ax.tick_params(labelsize=7)
     bar.set_label("longer (ms)", size=7)

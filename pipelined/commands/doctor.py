@@ -32,8 +32,8 @@ def run(arguments: argparse.Namespace) -> None:
         return
     advice = advise(found)
     if arguments.json:
-        told = [{"fact": one.fact, "remedy": one.remedy, "stops": one.blocks_training} for one in advice]
-        print(json.dumps({**found.plain(), "advice": told}))
+        rows = [{"fact": one.fact, "remedy": one.remedy, "stops": one.blocks_training} for one in advice]
+        print(json.dumps({**found.plain(), "advice": rows}))
     else:
         print(as_text(found, advice))
 

@@ -1,6 +1,6 @@
-"""Reading flags like `forward=1,backward=2/2/3`: names with a number each, or with one for every stage.
+"""Parsing of flags such as `forward=1,backward=2/2/3`: names with one number each, or with one for every stage.
 
-An unreadable value is refused; the message has the readable names and form.
+An unreadable value is refused; the message lists the readable names and an example.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,8 @@ def pairs(flag: str, text: str, known: Sequence[str], sizes: bool = False) -> di
     """The numbers by name.
 
     Args:
-        flag: for the message.
-        known: the names there are.
+        flag: the name of the flag, for the error message.
+        known: the allowed names.
         sizes: numbers are bytes, and may end in K, M or G (powers of 1024).
     Raises:
         UsageError: an unknown name, or no number.

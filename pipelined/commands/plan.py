@@ -1,4 +1,4 @@
-"""Find the fastest arrangement of a training program: measure this machine, search by simulation, say why.
+"""Find the fastest arrangement of a training program: measure this machine, search by simulation, print the reasons.
 
 Flags that are not listed are the program's: `python -m pipelined plan --out plan.json --preset gpt2 --batch 64`.
 If backwards are split, the first stage has only weight halves: no stage needs the gradient of its input.
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
     launch = ALONE
     try:
         launch = detect(os.environ)
-        with _speaking(launch.rank == 0):
+        with _silent_unless(launch.rank == 0):
             code = _run(arguments, launch)
     except UsageError as error:
         code = refuse(error, launch, COMMAND)
@@ -128,10 +128,10 @@ def memory_limit(text: str | None) -> float | None:
 
 
 def _planned_model(arguments: argparse.Namespace) -> Any:
-    """What the program says of itself.
+    """The planned model of the program with its flags.
 
     Raises:
-        UsageError: there is no such program. SystemExit: it refuses its flags.
+        UsageError: there is no such program. SystemExit: the program refuses its flags.
     """
     try:
         program = importlib.import_module(arguments.program)
@@ -143,9 +143,9 @@ def _planned_model(arguments: argparse.Namespace) -> Any:
 
 
 @contextmanager
-def _speaking(speaks: bool) -> Iterator[None]:
-    """Let rank 0 alone print what a program has to say of its flags."""
-    if speaks:
+def _silent_unless(prints: bool) -> Iterator[None]:
+    """Suppress stdout and stderr of the block, so that only one rank prints the errors of a program's flags."""
+    if prints:
         yield
         return
     with redirect_stderr(StringIO()), redirect_stdout(StringIO()):
@@ -154,7 +154,7 @@ def _speaking(speaks: bool) -> Iterator[None]:
 
 @contextmanager
 def _progress(shown: bool = True) -> Iterator[Callable[[str], None]]:
-    """How far it is, on stderr: a line that changes on a terminal; elsewhere the first of each kind."""
+    """Report progress on stderr: on a terminal one changing line, elsewhere the first line of each kind."""
     if not shown:
         yield lambda line: None
         return
@@ -162,15 +162,15 @@ def _progress(shown: bool = True) -> Iterator[Callable[[str], None]]:
 
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
-        told: set[str] = set()
+        printed: set[str] = set()
 
-        def tell(line: str) -> None:
+        def report(line: str) -> None:
             kind = line.partition(" ")[0] + line.partition(" ")[2].partition(" ")[0].rstrip("0123456789")
-            if kind not in told:
-                told.add(kind)
+            if kind not in printed:
+                printed.add(kind)
                 print(line, file=sys.stderr, flush=True)
 
-        yield tell
+        yield report
         return
     with console.status("planning") as status:
         yield status.update

@@ -15,34 +15,34 @@ def is_pass(span: Span) -> bool:
     return span.category in PASSES and NOWHERE not in (span.step, span.stage, span.microbatch, span.pipe)
 
 
-def read_step(path: Path, asked: int | None) -> tuple[int, list[str], list[Span]]:
+def read_step(path: Path, requested: int | None) -> tuple[int, list[str], list[Span]]:
     """One step of a trace.
 
     Args:
-        asked: the step; None: the middle one, because by then nothing happens for the first time.
-    Returns: its number, the names of its rows, and its spans; idle time is what is left out.
+        requested: the number of the step; None: the middle one, which includes no one-time work.
+    Returns: its number, the names of its rows, and its spans without idle time.
     Raises:
-        UsageError: no such file, cut short, no trace, or no such step in it.
+        UsageError: the file is missing, truncated or no trace, or it has no such step.
     """
     try:
         spans = read(path)
     except TraceError as error:
         raise UsageError(str(error)) from error
-    step, ranks = _chosen(spans, asked, path), sorted({span.rank for span in spans})
+    step, ranks = _chosen(spans, requested, path), sorted({span.rank for span in spans})
     return step, [f"rank {rank}" for rank in ranks], _of_step(spans, step, ranks)
 
 
-def _chosen(spans: list[Span], asked: int | None, path: Path) -> int:
+def _chosen(spans: list[Span], requested: int | None, path: Path) -> int:
     steps = sorted({span.step for span in spans if is_pass(span)})
     if not steps:
         raise UsageError(f"the trace {path} holds no forward or backward of a stage; give a file written by --trace")
-    if asked is None:
+    if requested is None:
         return steps[len(steps) // 2]
-    if asked not in steps:
+    if requested not in steps:
         raise UsageError(
-            f"the trace {path} holds no step {asked} (steps: {steps[0]} to {steps[-1]}); choose one of them"
+            f"the trace {path} holds no step {requested} (steps: {steps[0]} to {steps[-1]}); choose one of them"
         )
-    return asked
+    return requested
 
 
 def _of_step(spans: list[Span], step: int, ranks: list[int]) -> list[Span]:

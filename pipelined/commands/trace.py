@@ -1,4 +1,4 @@
-"""Draw what every rank really did in one step, from a file written by --trace, beside what was expected of it."""
+"""Draw the work of every rank in one step of a trace, alone or beside an expected step."""
 
 import argparse
 import json
@@ -37,17 +37,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Draw one step, and print where its time went, and where it differs from what was expected.
+    """Draw one step, and print its times and its differences from the expected step.
 
     Raises:
-        UsageError: no such file, cut short, no trace, or no such step in it; or the two are not of one program. Nothing
-            has been written.
+        UsageError: a file is missing, truncated or no trace, or it has no such step; or the two steps are of different
+            programs. Nothing has been written.
     """
     from pipelined.commands.steps import read_step
 
     if arguments.fit and not arguments.against:
         raise UsageError(
-            "--fit stretches what was expected, and nothing was; give --against a trace, or leave --fit out"
+            "--fit scales the expected step, and none is given; add --against with a trace, or leave --fit out"
         )
     step, rows, spans = read_step(arguments.file, arguments.step)
     title = f"step {step} on {len(rows)} ranks: {_summary(spans, len(rows))}"
@@ -66,7 +66,7 @@ def _picture(spans: list["Span"], rows: list[str], title: str) -> "Figure":
 
 
 def as_json(step: int, spans: list["Span"], ranks: int) -> dict[str, Any]:
-    """A step for programs: seconds until its end, and those of each rank by category."""
+    """A step as JSON: the seconds until its end, and the seconds of each rank by category."""
     spent = [dict[str, float]() for _ in range(ranks)]
     for span in spans:
         spent[span.rank][span.category] = spent[span.rank].get(span.category, 0.0) + span.end - span.start
@@ -82,12 +82,12 @@ def _compare(arguments: argparse.Namespace, spans: list["Span"], rows: list[str]
     if arguments.fit:
         expected = fitted(spans, expected)
     passes = side_by_side(spans, expected)
-    name = f"expected, {arguments.against.name}{' (stretched)' if arguments.fit else ''}"
+    name = f"expected, {arguments.against.name}{' (scaled)' if arguments.fit else ''}"
     titles = [f"measured, {title}", f"{name}: {_summary(expected, len(rows))}"]
     _save(arguments, lambda: _page(spans, expected, rows, titles, passes))
     if arguments.json:
-        told = {"last_backward": last_end(spans), "expected_last_backward": last_end(expected)}
-        print(json.dumps({**as_json(step, spans, len(rows)), **told, "passes": as_rows(passes)}))
+        ends = {"last_backward": last_end(spans), "expected_last_backward": last_end(expected)}
+        print(json.dumps({**as_json(step, spans, len(rows)), **ends, "passes": as_rows(passes)}))
         return
     really, ideally = last_end(spans) * 1e3, last_end(expected) * 1e3
     end = f"the last backward ended at {really:.1f} ms, expected {ideally:.1f} ms ({really / ideally:.3f}x)"

@@ -14,7 +14,7 @@ from pipelined.programs.instructions import OPS, Instruction, Program
 from pipelined.programs.price import DEFAULT_COSTS, Costs, price_schedule
 from pipelined.schedules import Schedule, ScheduleError, Shape, StageMap, Worker
 from pipelined.schedules.bounded import bounded
-from pipelined.schedules.own import attempted
+from pipelined.schedules.own import run_user_code
 from pipelined.schedules.worker import At
 
 
@@ -36,8 +36,8 @@ def record(schedule: Schedule, shape: Shape, costs: Costs = DEFAULT_COSTS) -> Pr
     if shape.steps != 1 and layout.updates.flushes:
         fact = f"{schedule.__name__.rpartition('.')[2]} flushes behind every step (steps: {shape.steps})"
         raise ScheduleError(f"{fact}; use --steps 1, or an asynchronous schedule")
-    program, asked = _in_time(schedule, layout)
-    if not asked:
+    program, is_dynamic = _in_time(schedule, layout)
+    if not is_dynamic:
         return program
     check(program)
     return _traced(schedule, shape, costs, program)
@@ -56,31 +56,32 @@ class _RecordingWorker(Worker):
 
     def __init__(self, index: int, layout: StageMap):
         super().__init__(index, layout)
-        self.written: list[Instruction] = []
-        self.asked = False
+        self.instructions: list[Instruction] = []
+        self.is_dynamic = False
         self.most = sum(1 + len(OPS) * len(layout.microbatches[pipe]) for pipe, _ in layout.held_by(index))
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
-        if len(self.written) == self.most:
+        if len(self.instructions) == self.most:
             fact = f"worker {self.index} does not stop (instructions: {self.most})"
             raise ScheduleError(f"{fact}; each microbatch needs one F and one B, or F, I and W, of a stage")
-        self.written.append(Instruction(op, pipe, stage, microbatch))
+        self.instructions.append(Instruction(op, pipe, stage, microbatch))
 
     def arrived(self, at: At) -> bool:
-        self.asked = True
+        self.is_dynamic = True
         return True
 
 
 def _in_time(schedule: Schedule, layout: StageMap) -> tuple[Program, bool]:
     """The program, and whether the schedule queried for messages."""
     workers = [_recorded(schedule, layout, index) for index in range(layout.workers)]
-    return Program(layout, tuple(tuple(worker.written) for worker in workers)), any(worker.asked for worker in workers)
+    program = Program(layout, tuple(tuple(worker.instructions) for worker in workers))
+    return program, any(worker.is_dynamic for worker in workers)
 
 
 def _recorded(schedule: Schedule, layout: StageMap, index: int) -> _RecordingWorker:
     worker = _RecordingWorker(index, layout)
     with _bounded(schedule, f"the schedule of worker {index}", worker.most):
-        attempted(
+        run_user_code(
             f"the schedule of worker {index} fails", lambda: _run_without_waiting(schedule.schedule(worker), index)
         )
     return worker

@@ -80,14 +80,14 @@ def announced(what: str) -> Iterator[None]:
     """
     thread = threading.get_ident()
 
-    def tell() -> None:
+    def report() -> None:
         frame = sys._current_frames()[thread]
         at = f"line {frame.f_lineno} of {frame.f_code.co_filename}"
-        remedy = "if that never ends, end this process (Ctrl-C, or SIGTERM) and mend the code"
+        remedy = "if that never ends, end this process (Ctrl-C, or SIGTERM) and correct the code"
         sys.stderr.write(f"still {what} (for: {SLOW_S:g} s, at {at}); {remedy}\n")
         sys.stderr.flush()
 
-    timer = threading.Timer(SLOW_S, tell)
+    timer = threading.Timer(SLOW_S, report)
     timer.daemon = True
     timer.start()
     try:

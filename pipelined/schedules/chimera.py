@@ -29,11 +29,11 @@ class Unit:
 
     Args:
         shares: the number of microbatches in each pipe.
-        pair: forwards issued back to back for one slot: 2 where forwards are doubled, else 1.
+        forwards_per_slot: forwards issued back to back for one slot: 2 where forwards are doubled, else 1.
     """
 
     shares: tuple[int, ...]
-    pair: int = 1
+    forwards_per_slot: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ def layout(shape: Shape) -> ChimeraStageMap:
 
 async def schedule(worker: Worker) -> None:
     """Run one step on one worker."""
-    doubled = units_of(worker)[0].pair == 2
+    doubled = units_of(worker)[0].forwards_per_slot == 2
     for op, pipe in _phases(worker) if doubled else ((op, pipe) for _, op, pipe in slots(worker)):
         await (worker.forward(pipe) if op == "F" else worker.backward(pipe))
 
@@ -98,11 +98,11 @@ def _phases(worker: Worker) -> Iterator[tuple[str, int]]:
     near = min(worker.index, worker.layout.depth - 1 - worker.index)
     far = half - near
     for number, unit in enumerate(units_of(worker)):
-        forward_own, forward_other = [("F", own)] * unit.pair, [("F", other)] * unit.pair
+        forward_own, forward_other = [("F", own)] * unit.forwards_per_slot, [("F", other)] * unit.forwards_per_slot
         yield from ([("B", own)] * (number > 0) + forward_own) * far
         yield from (forward_other + forward_own) * near
         yield from ([*forward_other, ("B", other)]) * far
-        yield from [("B", own), ("B", other)] * (near + (unit.pair - 1) * half)
+        yield from [("B", own), ("B", other)] * (near + (unit.forwards_per_slot - 1) * half)
     yield from [("B", own)] * far
 
 

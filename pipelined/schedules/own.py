@@ -80,7 +80,7 @@ class OwnSchedule:
         if inspect.isfunction(self.source):
             return one_pipe(self.name, shape)
         with bounded(f"the layout of {self.__name__}", shape.depth * shape.microbatches * shape.steps):
-            answer = attempted(f"cannot lay out {self.__name__}", lambda: self._functions().layout(shape))
+            answer = run_user_code(f"cannot lay out {self.__name__}", lambda: self._functions().layout(shape))
         if not isinstance(answer, StageMap):
             raise ScheduleError(f"the layout of {self.__name__} is no StageMap (but {answer!r}); return StageMap(…)")
         for (pipe, stage), worker in answer.placement.items():
@@ -130,9 +130,9 @@ def load(name: str, others: Sequence[str]) -> OwnSchedule:
     Raises:
         ScheduleError: it cannot be imported, or lacks one of the two functions.
     """
-    remedy = f"mend that, or name one of the known: {', '.join(others)}"
+    remedy = f"correct it, or name one of the known: {', '.join(others)}"
     with announced(f"importing the schedule {name!r}"):
-        source = attempted(f"cannot import the schedule {name!r}", lambda: _imported(name), remedy)
+        source = run_user_code(f"cannot import the schedule {name!r}", lambda: _imported(name), remedy)
     schedule = OwnSchedule(name, source)
     if schedule.missing:
         need = "layout(shape) and async schedule(worker)"
@@ -153,7 +153,7 @@ def is_module(name: str) -> bool:
     )
 
 
-def attempted(what: str, work: Callable[[], Any], remedy: str = "mend that") -> Any:
+def run_user_code(what: str, work: Callable[[], Any], remedy: str = "correct it") -> Any:
     """Run a user's code; turn each exception into one message with the file and line.
 
     Args:

@@ -61,10 +61,10 @@ def folded(name: str, shape: Shape) -> StageMap:
 
 
 async def follow(worker: Worker, order: Iterable[tuple[str, PipeStage]]) -> None:
-    """Run an order of (op, place) on a worker; skip those past the last microbatch of their pipe.
+    """Run an order of (op, (pipe, stage)) on a worker; skip those past the last microbatch of their pipe.
 
     Args:
-        order: op is F, B, I or W; each takes the next microbatch of its place.
+        order: op is F, B, I or W; each takes the next microbatch of its stage.
     """
     issued: Counter[tuple[str, PipeStage]] = Counter()
     for op, (pipe, stage) in order:

@@ -25,7 +25,7 @@ class VirtualCores:
     def __init__(self, number: int):
         self._number, self._clock, self._order = number or math.inf, VirtualClock(), count()
         self._busy: list[tuple[float, int, asyncio.Future[None]]] = []
-        self._done = self._asked = 0.0
+        self._done = self._updated_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, seconds: float) -> None:
@@ -42,8 +42,8 @@ class VirtualCores:
     def _advance(self) -> None:
         """Add the work that each busy rank got since the last call."""
         now = self._clock.now()
-        self._done += (now - self._asked) * self._speed
-        self._asked = now
+        self._done += (now - self._updated_at) * self._speed
+        self._updated_at = now
 
     def _set_timer(self) -> None:
         """Arm the timer for the end of the shortest piece of work; a rank that begins earlier re-arms it."""

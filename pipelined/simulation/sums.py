@@ -35,7 +35,7 @@ class Sum:
         return f"stage {'+'.join(map(str, self.what))}" if isinstance(self.what, tuple) else str(self.what)
 
 
-class _Meeting:
+class _PendingSum:
     """The ranks of a sum, its seconds, the number of ranks that have not joined, and its end once all have joined."""
 
     def __init__(self, ranks: tuple[int, ...], seconds: float):
@@ -55,22 +55,22 @@ class VirtualSums:
 
     def __init__(self, sums: Mapping[Hashable, tuple[tuple[int, ...], float]]):
         self.done: list[Sum] = []
-        self._clock, self._meetings = VirtualClock(), {what: _Meeting(*of) for what, of in sums.items()}
+        self._clock, self._pending = VirtualClock(), {what: _PendingSum(*of) for what, of in sums.items()}
         self._spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
 
     def ranks(self, what: Hashable) -> tuple[int, ...]:
         """The ranks of a sum."""
-        return self._meetings[what].ranks
+        return self._pending[what].ranks
 
     async def join(self, what: Hashable) -> None:
         """Join a sum and wait for its end; each of its ranks calls this once."""
-        meeting = self._meetings[what]
-        meeting.missing -= 1
-        if not meeting.missing:
-            meeting.end = self._begin(what, meeting.ranks, meeting.seconds)
-            meeting.complete.set()
-        await meeting.complete.wait()
-        await self._clock.sleep(meeting.end - self._clock.now())
+        pending = self._pending[what]
+        pending.missing -= 1
+        if not pending.missing:
+            pending.end = self._begin(what, pending.ranks, pending.seconds)
+            pending.complete.set()
+        await pending.complete.wait()
+        await self._clock.sleep(pending.end - self._clock.now())
 
     def overlap(self, rank: int, start: float, end: float) -> float:
         """Seconds between `start` and `end` in which a rank is in a sum."""

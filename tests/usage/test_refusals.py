@@ -41,7 +41,7 @@ MISTAKES = [
     mistake("--schedule ~/stuck.py --depth 2", "deadlock"),
     mistake("--schedule ~/stuck.py --depth 2 --dry-run", "deadlock", "^ waits for 0F0p0"),
     mistake("--schedule ~/forgets.py --depth 2", "worker 0 lacks 0B0p0", "^ missing: 0B0p0"),
-    mistake("--schedule ~/broken.py", "SyntaxError: expected ':' (broken.py, line 1)", "mend that"),
+    mistake("--schedule ~/broken.py", "SyntaxError: expected ':' (broken.py, line 1)", "correct it"),
     mistake("--schedule ~/repeats.csv", "worker 1 has 2 times, not 1, 1B0p0", "^ once too often: 1B0p0"),
     mistake("--schedule ~/repeats.csv --microbatches 2", "--microbatches 2, its own: 1", "use --depth 2"),
     mistake("--schedule ~/absent.csv", "cannot read the table", "give a CSV file with a row a worker"),

@@ -82,7 +82,7 @@ def test_a_step_is_laid_beside_what_was_expected_with_the_largest_differences(ca
     ]
 
 
-def test_what_was_expected_in_another_unit_is_stretched_to_the_work_measured(capsys, trace, expected):
+def test_an_expected_step_in_another_unit_is_scaled_to_the_measured_work(capsys, trace, expected):
     assert main(["trace", str(trace), "--against", expected((0, 2), (1, 2.5)), "--fit"]) == 0
     assert "ended at 5.0 ms, expected 4.5 ms (1.111x)" in capsys.readouterr().out
 
@@ -107,16 +107,16 @@ def test_timelines_of_different_programs_are_not_compared(capsys, tmp_path, trac
     assert not (tmp_path / "p.png").exists()
 
 
-def test_what_was_expected_may_be_cut_short_too(capsys, trace, expected):
+def test_a_truncated_expected_step_is_refused(capsys, trace, expected):
     path = expected((0, 2), (1, 3))
     Path(path).write_bytes(Path(path).read_bytes()[:-100])
     assert main(["trace", str(trace), "--against", path]) == 2
     assert f"the trace {path} is cut short" in capsys.readouterr().err
 
 
-def test_nothing_is_stretched_where_nothing_was_expected(capsys, trace):
+def test_a_scale_without_an_expected_step_is_refused(capsys, trace):
     assert main(["trace", str(trace), "--fit"]) == 2
-    assert "give --against a trace" in capsys.readouterr().err
+    assert "add --against with a trace" in capsys.readouterr().err
 
 
 def cut_short(path):

@@ -105,7 +105,7 @@ def schedule(w): ...
 """
 WRONG = {
     "syntax": ("def layout(shape)\n", r"cannot import .*SyntaxError: expected ':' \(mine_alone.py, line 1\)"),
-    "leaves": ("raise SystemExit(0)\n", r"SystemExit: 0 at .*mine_alone.py:1\); mend that"),
+    "leaves": ("raise SystemExit(0)\n", r"SystemExit: 0 at .*mine_alone.py:1\); correct it"),
     "no layout": ("async def schedule(worker): ...\n", r"is no schedule \(it lacks layout\); it must define"),
     "layout fails": ("def layout(shape): return 1 // 0\ndef schedule(w): ...\n", r"cannot lay out .*division.*:1\)"),
     "no answer": ("def layout(shape): ...\ndef schedule(w): ...\n", r"is no StageMap \(but None\); return StageMap"),
