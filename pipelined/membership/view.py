@@ -122,7 +122,7 @@ class MembershipView:
 
     def __init__(self, directory: Directory, clock: Clock, stages: frozenset[int] | None = None):
         self.directory, self._clock, self.stages = directory, clock, stages
-        self._followed: Prefixes | None = None
+        self._known: frozenset[int] | None = None  # the followed stages of which the records are here
         self.revision = 0
         self.cut_off, self.unreadable = False, dict[str, str]()
         self.census = Census()
@@ -156,7 +156,7 @@ class MembershipView:
         """Follow the directory until cancelled."""
         while True:
             try:
-                await self._follow(self._prefixes)
+                await self._follow(self.stages)
             except (FellBehind, NoLongerValid):
                 continue
             except CutOff:
@@ -164,10 +164,13 @@ class MembershipView:
                 self._recheck()
                 await self._clock.sleep(RETRY_S)
 
-    async def _follow(self, prefixes: Prefixes) -> None:
-        """Raises NoLongerValid: this view follows other keys now. FellBehind, CutOff: as `Directory.watch`."""
-        async with self.while_holds(lambda: self._prefixes == prefixes):
-            self.load(await self.directory.read(prefixes), prefixes)
+    async def _follow(self, stages: frozenset[int] | None) -> None:
+        """Raises NoLongerValid: this view follows other stages now. FellBehind, CutOff: as `Directory.watch`."""
+        prefixes = "" if stages is None else tuple(sorted(self._keys_of(stages)))
+        async with self.while_holds(lambda: self.stages == stages):
+            self.load(await self.directory.read(prefixes))
+            self._known = stages
+            self._recheck()
             async for changes in self.directory.watch(prefixes, self.revision):
                 self._take(changes)
 
@@ -183,7 +186,7 @@ class MembershipView:
             return
         self.stages = frozenset(stages)
         self._recheck()
-        await self.wait_for(lambda: self._followed == self._prefixes)
+        await self.wait_for(lambda: self._known == self.stages)
 
     def serving(self, stage: int) -> list[Peer]:
         """The peers of a stage that accept work, by name."""
@@ -251,14 +254,9 @@ class MembershipView:
         """The prefixes that a process follows of which only these stages concern it."""
         return {LEADER, TRAINERS, OBSERVERS, *map(stage_folder, stages)}
 
-    @property
-    def _prefixes(self) -> Prefixes:
-        return "" if self.stages is None else tuple(sorted(self._keys_of(self.stages)))
-
-    def load(self, view: View, prefixes: Prefixes) -> None:
-        """Replace everything by these entries, which were read under these prefixes."""
+    def load(self, view: View) -> None:
+        """Replace everything by these entries."""
         gone = dict.fromkeys(self._keys - view.entries.keys())
-        self._followed = prefixes
         self._take([Change(key, entry, view.revision) for key, entry in [*gone.items(), *view.entries.items()]])
         self.revision = view.revision
 

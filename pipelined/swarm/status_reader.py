@@ -90,7 +90,7 @@ class StatusReader:
 
     async def _status(self, entries: View) -> SwarmStatus:
         view = self._view
-        view.load(entries, "")
+        view.load(entries)
         goal, unreadable = self._goal(entries)
         head, evaluated = view.head, view.evaluated
         leader = view.leader.name if view.leader else None
