@@ -17,7 +17,7 @@ from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
 from pipelined.membership.records import PEERS, Peer, Phase
-from pipelined.swarm.leader.rebalance import RebalanceTimer, moves
+from pipelined.swarm.leader.reassignment import RebalanceTimer, moves
 from pipelined.swarm.placement import StageAssigner
 from pipelined.swarm.view import SwarmView
 

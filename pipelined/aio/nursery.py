@@ -1,11 +1,13 @@
-"""Structured tasks: `Nursery`, which the transports use as well, and `beside`."""
+"""Structured tasks: `Nursery`, which the transports use as well, `beside`, and a time-out on any clock."""
 
-from collections.abc import Coroutine
+import asyncio
+from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
+from pipelined.aio.clock import Clock
 from transports import Nursery
 
-__all__ = ["Nursery", "beside"]
+__all__ = ["Nursery", "beside", "with_timeout"]
 
 T = TypeVar("T")
 
@@ -22,3 +24,22 @@ async def beside(work: Coroutine[Any, Any, T], *others: Coroutine[Any, Any, Any]
         for task in running:
             task.cancel()
     return result
+
+
+async def with_timeout(clock: Clock, seconds: float, work: Awaitable[T]) -> T:
+    """The result of the work. When this returns or raises, the work has ended or was cancelled.
+
+    Raises:
+        TimeoutError: there was no result after `seconds`.
+    """
+    doing, sleeping = asyncio.ensure_future(work), asyncio.ensure_future(clock.sleep(seconds))
+    try:
+        await asyncio.wait([doing, sleeping], return_when=asyncio.FIRST_COMPLETED)
+        if doing.done():
+            return await doing
+        await sleeping
+        raise TimeoutError(f"nothing came within {seconds:g} s")
+    finally:
+        doing.cancel()
+        sleeping.cancel()
+        await asyncio.gather(doing, sleeping, return_exceptions=True)

@@ -44,25 +44,6 @@ class Disk(ABC):
         """Close and unlock the disk."""
 
 
-class NoDisk(Disk):
-    """A disk that keeps nothing."""
-
-    async def load(self) -> bytes:
-        return b""
-
-    async def append(self, data: bytes) -> None:
-        pass
-
-    async def cut(self, size: int) -> None:
-        pass
-
-    async def replace(self, make: Callable[[], bytes]) -> int:
-        return 0
-
-    async def close(self) -> None:
-        pass
-
-
 class MemoryDisk(Disk):
     """The disk of a simulated machine; its data outlives the simulated process that writes to it.
 
@@ -175,13 +156,6 @@ class FileDisk(Disk):
             if descriptor >= 0:
                 os.close(descriptor)
         self._file = self._lock = -1
-
-
-def disk_of(journal: "str | Path | Disk | None") -> Disk:
-    """The disk for a `journal` argument: a path is a `FileDisk`, None is `NoDisk`, a `Disk` is itself."""
-    if journal is None:
-        return NoDisk()
-    return journal if isinstance(journal, Disk) else FileDisk(journal)
 
 
 def _write_all(file: int, data: bytes) -> None:

@@ -12,13 +12,14 @@ is replaced by one record that restores the same state.
 import struct
 import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import msgpack
 
 from pipelined.aio.notifier import Notifier
-from pipelined.directory.disk import Disk
+from pipelined.directory.disk import Disk, FileDisk
 from pipelined.directory.state_machine import Deed, StateMachine
 from pipelined.errors import UsageError
 from transports import Closed
@@ -27,6 +28,25 @@ MAGIC = b"pipelined directory journal 1\n"
 _LENGTH, _HEAD = struct.Struct("!I"), struct.Struct("!III")
 LEAST_COMPACTED = 4 << 20
 """Bytes that a journal may reach before its first compaction; later the limit is twice the compacted size, if more."""
+
+
+class NoDisk(Disk):
+    """A disk that keeps nothing."""
+
+    async def load(self) -> bytes:
+        return b""
+
+    async def append(self, data: bytes) -> None:
+        pass
+
+    async def cut(self, size: int) -> None:
+        pass
+
+    async def replace(self, make: Callable[[], bytes]) -> int:
+        return 0
+
+    async def close(self) -> None:
+        pass
 
 
 class Journal:
@@ -168,3 +188,10 @@ def _is_torn(rest: memoryview) -> bool:
     if length is None:
         return not any(rest[_HEAD.size :])
     return _HEAD.size + length >= len(rest)
+
+
+def disk_of(journal: "str | Path | Disk | None") -> Disk:
+    """The disk for a `journal` argument: a path is a `FileDisk`, None is `NoDisk`, a `Disk` is itself."""
+    if journal is None:
+        return NoDisk()
+    return journal if isinstance(journal, Disk) else FileDisk(journal)

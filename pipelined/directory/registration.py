@@ -11,8 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.nursery import Nursery
-from pipelined.aio.timeouts import with_timeout
+from pipelined.aio.nursery import Nursery, with_timeout
 from pipelined.directory import Conflict, CutOff, Directory, Entry, Lease, LeaseLost
 from pipelined.directory.record import Record, address_in
 from pipelined.errors import UsageError

@@ -7,7 +7,7 @@ from typing import TypeVar
 from pipelined.aio.backoff import Backoff
 from pipelined.aio.clock import Clock
 from pipelined.aio.latency import RoundTrip
-from pipelined.aio.timeouts import with_timeout
+from pipelined.aio.nursery import with_timeout
 from pipelined.directory.api import CutOff
 
 T = TypeVar("T")

@@ -13,13 +13,11 @@ from typing import Any, NoReturn
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.notifier import Notifier
-from pipelined.aio.nursery import Nursery
-from pipelined.aio.timeouts import with_timeout
+from pipelined.aio.nursery import Nursery, with_timeout
 from pipelined.directory import messages
 from pipelined.directory.api import Change, Conflict, Prefixes
-from pipelined.directory.change_log import size
-from pipelined.directory.disk import Disk, disk_of
-from pipelined.directory.journal import Journal
+from pipelined.directory.disk import Disk
+from pipelined.directory.journal import Journal, disk_of
 from pipelined.directory.limits import DirectoryLimits
 from pipelined.directory.messages import (
     Changes,
@@ -34,7 +32,7 @@ from pipelined.directory.messages import (
     Transact,
 )
 from pipelined.directory.state_machine import StateMachine
-from pipelined.directory.watchers import Watchers
+from pipelined.directory.watchers import Watchers, size
 from transports import TransportError
 from transports.rpc import Endpoint, Handler, Party, Rejected, Request, Response
 

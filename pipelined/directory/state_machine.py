@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipelined.directory.api import Change, Conflict, Entry, Full, LeaseLost, Prefixes, View
-from pipelined.directory.change_log import ChangeLog
 from pipelined.directory.dedup import Client, DirectoryRequest, RequestDedup
 from pipelined.directory.leases import Leases
 from pipelined.directory.limits import DirectoryLimits
+from pipelined.directory.watchers import ChangeLog
 
 Deed = tuple[Any, ...]
 """The name of a method below, without its underscore, and its arguments: whole numbers, text, bytes, lists and maps."""

@@ -14,7 +14,7 @@ from pipelined.actors.executor import Device
 from pipelined.aio.backoff import Backoff
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
-from pipelined.membership.probe import Probe
+from pipelined.membership.client import Probe
 from pipelined.membership.reasons import Reason
 from pipelined.membership.records import Peer
 from pipelined.membership.view import MembershipView, NoLongerValid

@@ -10,8 +10,7 @@ from typing import Any
 from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import registered
-from pipelined.membership.client import Node, PeerClient
-from pipelined.membership.probe import Probe
+from pipelined.membership.client import Node, PeerClient, Probe
 from pipelined.membership.records import OBSERVERS, Observer
 from pipelined.state.fetch import StateFetch
 from pipelined.state.versions import SavedStage, Version

@@ -12,10 +12,9 @@ from pipelined.membership.records import TRAINERS, TrainerRecord
 from pipelined.membership.view import RETRY_S
 from pipelined.swarm.committed_steps import CommittedSteps
 from pipelined.swarm.config import PeerConfig, Rules
-from pipelined.swarm.leader.evaluation import due
+from pipelined.swarm.leader.assignments import due
 from pipelined.swarm.leader.leader import Leader
-from pipelined.swarm.leader.rebalance import Moves, moves
-from pipelined.swarm.leader.recovery import Rollback
+from pipelined.swarm.leader.reassignment import Moves, Rollback, moves
 from pipelined.swarm.peer.peer import Build, StagePeer
 from pipelined.swarm.protocol.status import Status, StatusReply, traffic_of
 from pipelined.swarm.protocol.work import GetStage, GetWork

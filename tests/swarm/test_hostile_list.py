@@ -20,8 +20,7 @@ from pipelined.membership import records
 from pipelined.membership.client import Node
 from pipelined.swarm.config import Rules
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
-from pipelined.swarm.protocol.passes import Backward
-from pipelined.swarm.protocol.work import GetWork
+from pipelined.swarm.protocol.work import Backward, GetWork
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.over_tcp import end_in_order
 from tests.unit.transports.rpc.hostile import KEY, forged, intruder, request, resident, until_lost

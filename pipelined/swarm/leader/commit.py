@@ -18,7 +18,7 @@ from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.commit_round import CommitRound, Cover, Failed, Failure
 from pipelined.swarm.leader.connectivity import ConnectivityCheck
-from pipelined.swarm.leader.rebalance import RebalanceTimer
+from pipelined.swarm.leader.reassignment import RebalanceTimer
 from pipelined.swarm.leader.term import Term
 from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.records import Commit

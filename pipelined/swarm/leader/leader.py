@@ -24,12 +24,10 @@ from pipelined.membership.records import LEADER, LeaderRecord
 from pipelined.membership.view import RETRY_S
 from pipelined.state.versions import SavedStage
 from pipelined.swarm.config import Rules
-from pipelined.swarm.leader.assignments import Assignments
+from pipelined.swarm.leader.assignments import Assignments, Evaluations
 from pipelined.swarm.leader.commit import CommitLoop
 from pipelined.swarm.leader.connectivity import ConnectivityCheck
-from pipelined.swarm.leader.evaluation import Evaluations
-from pipelined.swarm.leader.rebalance import Moves, RebalanceTimer
-from pipelined.swarm.leader.recovery import EmergencyReassignment, Rollback
+from pipelined.swarm.leader.reassignment import EmergencyReassignment, Moves, RebalanceTimer, Rollback
 from pipelined.swarm.leader.term import LeadershipLost, Term
 from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.placement import StageAssigner

@@ -12,7 +12,7 @@ from pipelined.aio.events import warn
 from pipelined.membership.fields import Malformed
 from pipelined.membership.reasons import Reason
 from pipelined.swarm.peer.stage_state import StageState
-from pipelined.swarm.protocol.passes import Backward, Evaluate, Forward, Gradients, Outputs, PassRequest
+from pipelined.swarm.protocol.work import Backward, Evaluate, Forward, Gradients, Outputs, PassRequest
 from pipelined.swarm.stages.codec import Coded, Coding
 from pipelined.swarm.stages.stage import Microbatch, NotFinite
 from transports import Block, WireError

@@ -14,8 +14,7 @@ from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.registration import Registration, registered
-from pipelined.membership.client import Node, PeerClient
-from pipelined.membership.probe import Probe
+from pipelined.membership.client import Node, PeerClient, Probe
 from pipelined.membership.records import PEERS, Phase
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.state.fetch import StateFetch

@@ -4,26 +4,69 @@ A request is rejected if it cannot be read, if it is meant for another incarnati
 have the role that it needs, or if it is larger than the replica can need.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from pipelined.actors.device_watchdog import DeviceLate, DeviceWatchdog
-from pipelined.membership.access import SenderCheck
-from pipelined.membership.messages import Done, MemberReply, MemberRequest, Ping, serve
-from pipelined.membership.probe import Probe
+from pipelined.membership.client import Probe
+from pipelined.membership.messages import Done, MemberReply, MemberRequest, MemberRole, Ping, RoundRequest, serve
 from pipelined.membership.reasons import Reason
+from pipelined.membership.records import Observer, Peer, TrainerRecord
+from pipelined.membership.view import RETRY_S, MembershipView
 from pipelined.state.fetch import StateFetch
 from pipelined.state.messages import FetchChunk, FetchManifest, FetchTotals
 from pipelined.state.saver import Saver
 from pipelined.swarm.peer.all_reduce import IN_FLIGHT
 from pipelined.swarm.peer.lifecycle import Presence
 from pipelined.swarm.peer.replica import Replica
-from pipelined.swarm.protocol.passes import Announce, Backward, Evaluate, Forward
 from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reach, Reduce, ReportReach, Resume, SendPart
 from pipelined.swarm.protocol.status import PeerReport, Status, StatusReply, cut, traffic_of
+from pipelined.swarm.protocol.work import Announce, Backward, Evaluate, Forward
 from pipelined.swarm.view import SwarmView
 from transports.rpc import Endpoint, Handler, Party, Rejected, Request, Response
+
+
+class SenderCheck:
+    """The checks of one peer.
+
+    Args:
+        view: of the members.
+    """
+
+    def __init__(self, view: MembershipView):
+        self._view = view
+
+    async def admit(self, request: MemberRequest[Any], sender: Party, stage: int) -> None:
+        """Refuse a sender without the role that its request needs.
+
+        Args:
+            stage: of this peer; a sender that must be a peer must hold or join this stage.
+        Raises:
+            Rejected: "stranger". A request of a round must come from the leader of the round's term.
+        """
+        try:
+            async with asyncio.timeout(RETRY_S):
+                await self._view.wait_for(lambda: self._is_listed(request, sender, stage))
+        except TimeoutError:
+            raise Rejected(Reason.STRANGER, address=sender.address) from None
+
+    def _is_listed(self, request: MemberRequest[Any], sender: Party, stage: int) -> bool:
+        view = self._view
+        if isinstance(request, RoundRequest):
+            leader = view.leader
+            led_by = (view.leader_revision, leader.address) if leader is not None else None
+            return led_by == (request.round.term, sender.address)
+        trainers, observers = view.trainers.values(), view.observers.values()
+        peers = [peer for peer in view.peers.values() if peer.stage == stage]
+        listed: Mapping[MemberRole, Iterable[Peer | TrainerRecord | Observer]] = {
+            MemberRole.TRAINER: trainers,
+            MemberRole.PEER: peers,
+            MemberRole.READER: [*peers, *observers],
+        }
+        return any(member.address == sender.address for member in listed[request.sender])
+
 
 T = TypeVar("T")
 MOST_PASSES, MOST_ROUNDS = 256, 16

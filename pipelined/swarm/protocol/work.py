@@ -1,14 +1,15 @@
-"""What trainers and newcomers request of the leader: a microbatch to compute, a stage to hold."""
+"""What a trainer requests: of the leader a microbatch, of peers passes over it. A newcomer requests a stage."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Generic, NamedTuple
 
 from pipelined.membership.fields import Many, number, whole
-from pipelined.membership.messages import MemberReply, MemberRequest, MemberRole
+from pipelined.membership.messages import Done, MemberReply, MemberRequest, MemberRole, Reply
 from pipelined.membership.reasons import Reason
 from pipelined.state.messages import Lineage, Step
-from pipelined.swarm.protocol.field_types import Incarnation, Index, Name, Revision, StageNumber
+from pipelined.swarm.protocol.field_types import CodedArrays, Incarnation, Index, Name, Revision, StageNumber
 from pipelined.swarm.stages.stage import Microbatch
 
 
@@ -98,3 +99,101 @@ class GetStage(MemberRequest[AssignedStage]):
     rejections = (Reason.NOT_LEADING,)
 
     name: Name
+
+
+@dataclass(frozen=True, slots=True)
+class PassRequest(MemberRequest[Reply], Generic[Reply]):
+    """A pass over one microbatch at one stage.
+
+    Args:
+        step, index: name the microbatch.
+        lineage: of the parameters that the pass needs.
+        inputs: of the stage.
+    """
+
+    sender, receiver = MemberRole.TRAINER, MemberRole.PEER
+    rejections = (Reason.STEP_PASSED, Reason.BEHIND, Reason.LEFT, Reason.OTHER_LINEAGE, Reason.NOT_FINITE)
+
+    step: Step
+    index: Index
+    lineage: Lineage
+    inputs: CodedArrays
+
+    @property
+    def which(self) -> Microbatch:
+        """The microbatch."""
+        return Microbatch(self.step, self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs(MemberReply):
+    """The outputs of a pass. At the last stage, an evaluation replies with the loss of each sample, not coded."""
+
+    arrays: CodedArrays
+
+    def losses(self, samples: int) -> list[float]:
+        """The losses of this many samples of validation data.
+
+        Raises:
+            ValueError: they are missing, or not finite.
+        """
+        blocks, _ = self.arrays
+        losses = [loss for block in blocks if block.dtype == "float64" for loss in block.numpy().ravel().tolist()]
+        finite = sum(map(math.isfinite, losses))
+        if not len(losses) == finite == samples:
+            raise ValueError(f"the reply to an evaluation has no finite losses (finite: {finite} of {samples})")
+        return losses
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients(MemberReply):
+    """The gradients of a stage's inputs.
+
+    Args:
+        counted: whether this peer's sum holds the microbatch now.
+    """
+
+    arrays: CodedArrays
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Forward(PassRequest[Outputs]):
+    """Compute the outputs of one microbatch; nothing is kept."""
+
+    topic = "forward"
+
+
+@dataclass(frozen=True, slots=True)
+class Backward(PassRequest[Gradients]):
+    """Compute forward again, then the gradients of the inputs.
+
+    Args:
+        given: gradients of the outputs; at the last stage the labels.
+        count: add the gradients of the parameters to the sum, unless it holds this microbatch already.
+    """
+
+    topic = "backward"
+
+    given: CodedArrays
+    count: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate(PassRequest[Outputs]):
+    """Compute the outputs of one microbatch of validation data; nothing is kept or counted.
+
+    Args:
+        labels: at the last stage alone.
+    """
+
+    topic = "evaluate"
+
+    labels: CodedArrays | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Announce(MemberRequest[Done]):
+    """Write your record to the directory again: this trainer banned you, and uses you again after that."""
+
+    topic, sender, receiver = "announce", MemberRole.TRAINER, MemberRole.PEER

@@ -26,9 +26,18 @@ from pipelined.membership.reasons import Next, Reason
 from pipelined.membership.records import Peer
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.swarm.config import Rules, stop_if_refused
-from pipelined.swarm.protocol.passes import Announce, Backward, Evaluate, Forward, Outputs, PassRequest
 from pipelined.swarm.protocol.status import LeaderReport, TrainerReport, largest
-from pipelined.swarm.protocol.work import GetWork, Score, WorkItem, WorkReport
+from pipelined.swarm.protocol.work import (
+    Announce,
+    Backward,
+    Evaluate,
+    Forward,
+    GetWork,
+    PassRequest,
+    Score,
+    WorkItem,
+    WorkReport,
+)
 from pipelined.swarm.stages.codec import Coded
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.swarm.trainer.routing import Pass, Router
@@ -171,7 +180,10 @@ class SwarmTrainer:
             last = (tuple(labels), None) if stage == self._stages - 1 else None
             _, reply = await self._ask(stage, Evaluate(item.step, item.index, item.lineage, flow, last))
             flow = reply.arrays
-        losses = _losses(reply, len(labels[0]))
+        try:
+            losses = reply.losses(len(labels[0]))
+        except ValueError as error:
+            raise NonFinite(str(error)) from error
         score = Score(math.fsum(losses), len(losses))
         return WorkReport(item.step, item.revision, item.index, {}, score)
 
@@ -280,17 +292,3 @@ class SwarmTrainer:
             left = min(RETRY_S, max(LEAST_PAUSE_S, self._router.available_at(stage, now) - now))
             await self._view.next_change(left if serving else math.inf)
             waited = True
-
-
-def _losses(reply: Outputs, samples: int) -> list[float]:
-    """The losses of this many samples of validation data.
-
-    Raises:
-        NonFinite: they are missing, or not finite.
-    """
-    blocks, _ = reply.arrays
-    losses = [loss for block in blocks if block.dtype == "float64" for loss in block.numpy().ravel().tolist()]
-    if len(losses) != samples or not all(map(math.isfinite, losses)):
-        finite = sum(map(math.isfinite, losses))
-        raise NonFinite(f"an evaluation answered with no losses (finite: {finite} of {samples})")
-    return losses

@@ -14,7 +14,7 @@ from benchmarks._swarm_account import BINS, Account
 from benchmarks._swarm_fluid import Policy, play
 from benchmarks._swarm_trace import Trace
 from benchmarks.swarm_rebalancing import ARMS, HOURS, Options, Row, judged, main, row
-from pipelined.swarm.leader.rebalance import moves
+from pipelined.swarm.leader.reassignment import moves
 
 SMALL = Trace(peers=80, last=32, hours=8.0, events=19.0)
 

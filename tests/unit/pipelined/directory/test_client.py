@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.aio.timeouts import with_timeout
+from pipelined.aio.nursery import with_timeout
 from pipelined.directory import (
     Conflict,
     CutOff,

@@ -21,7 +21,7 @@ from pipelined.membership.records import CAME, LEADER, PEERS, LeaderRecord, Peer
 from pipelined.state.versions import SAVED, SavedStage, SavedStages
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments
-from pipelined.swarm.leader.recovery import EmergencyReassignment, Rollback
+from pipelined.swarm.leader.reassignment import EmergencyReassignment, Rollback
 from pipelined.swarm.placement import StageAssigner, StageRequest, fewest
 from pipelined.swarm.protocol.work import AssignedStage, GetStage
 from pipelined.swarm.records import HEAD, Commit

@@ -11,7 +11,7 @@ from pipelined.state.versions import Version
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.stage_state import StageState
-from pipelined.swarm.protocol.passes import Backward, Forward
+from pipelined.swarm.protocol.work import Backward, Forward
 from pipelined.swarm.stages.codec import Coding
 from tests.swarm.exact import WIDTH, ExactStage
 from transports import pack

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.swarm.leader.rebalance import moves
+from pipelined.swarm.leader.reassignment import moves
 
 SIZES = st.lists(st.integers(1, 40), min_size=2, max_size=6)
 LOADS = st.none() | st.sampled_from([0.0, 0.1, 0.5, 1.0, 7.0])

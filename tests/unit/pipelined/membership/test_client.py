@@ -5,9 +5,8 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.membership.client import PeerClient
+from pipelined.membership.client import SILENCE_LEASES, SLICES, PeerClient, Probe
 from pipelined.membership.messages import Done, Ping, serve
-from pipelined.membership.probe import SILENCE_LEASES, SLICES, Probe
 from pipelined.membership.records import Peer, Phase
 from pipelined.membership.view import MembershipView, NoLongerValid
 from transports.rpc.virtual.network import VirtualNetwork, address_of

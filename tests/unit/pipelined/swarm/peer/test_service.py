@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from pipelined.directory import Entry
-from pipelined.membership.access import SenderCheck
 from pipelined.membership.messages import RoundName
 from pipelined.membership.records import LEADER, LeaderRecord, Observer, Peer, Phase, TrainerRecord
 from pipelined.membership.view import MembershipView
 from pipelined.state.messages import FetchManifest
-from pipelined.swarm.protocol.passes import Announce
+from pipelined.swarm.peer.service import SenderCheck
 from pipelined.swarm.protocol.rounds import Inherit, Resume
+from pipelined.swarm.protocol.work import Announce
 from transports.rpc import Party, Rejected
 
 pytestmark = pytest.mark.virtual

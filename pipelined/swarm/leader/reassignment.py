@@ -1,0 +1,230 @@
+"""When peers change stage, and when all stages roll back.
+
+To balance the load, a peer moves from the least loaded stage to the most loaded one. It moves only if its stage, with
+half a peer to spare, stays less loaded than the other stage was. So every move makes the slowest stage faster, no move
+is reversed, and a balanced swarm moves no peer. The same loads give the same decision.
+
+If a stage loses its peers, a peer of another stage moves there: if the last peer of the stage is about to leave, or if
+all are lost and its state was saved; never the last peer of its own stage. All stages roll back to one step of one
+lineage if a stage has joining peers, but no peer that has its state: without a rollback the swarm would wait forever.
+The head announces both.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from pipelined.aio.clock import Clock
+from pipelined.membership.census import STAY
+from pipelined.membership.records import Phase
+from pipelined.membership.view import NoLongerValid
+from pipelined.state.versions import SavedStage, common_step
+from pipelined.swarm.config import Rules
+from pipelined.swarm.view import SwarmView
+
+BAND_PEERS, BAND_SHARE = 0.5, 0.05
+"""Spare capacity that the giving stage must keep beyond the moved peer: in peers, and as a share of all its peers."""
+
+Stage = Mapping[str, float | None]
+"""The peers of a stage and their loads. Up to 1: the share of the peer in use. Above 1: the length of its queue.
+
+None: the peer is on its way, or not measured yet.
+"""
+
+
+def moves(stages: Sequence[Stage]) -> dict[str, int]:
+    """The peer that moves now, with its new stage; empty where the swarm is balanced.
+
+    The least loaded peer of the least loaded stage that can spare one moves to the most loaded stage. A stage without
+    peers is served first. No stage gives its last serving peer.
+
+    Args:
+        stages: by number.
+    Cost: O(peers).
+    Source: SWARM, Appendix D, Algorithm 2, with line 22's DHT[s] read as that of the stage of minimum load.
+    """
+    states = _states(stages)
+    *sources, target = sorted(range(len(states)), key=lambda at: (*states[at].order, -at))
+    for source in sources:
+        if states[source].can_spare_one(states[target].load):
+            loads = _measured(stages[source])
+            return {min(loads, key=lambda peer: (loads[peer], peer)): target}
+    return {}
+
+
+class _State(NamedTuple):
+    """The peers and the work of one stage.
+
+    Args:
+        peers: number of peers, including those on their way.
+        used: work of the stage, in peers.
+        queue: mean load, not cut off at 1.
+        serving: number of peers that are not on their way.
+    """
+
+    peers: int
+    used: float
+    queue: float
+    serving: int
+
+    @property
+    def load(self) -> float:
+        """The share of its peers that is in use; infinite for a stage without peers."""
+        return self.used / self.peers if self.peers else math.inf
+
+    @property
+    def order(self) -> tuple[float, float, int]:
+        """Sort key from least to most loaded: by load, then by length of queues, then by falling number of peers."""
+        return self.load, self.queue, -self.peers
+
+    def can_spare_one(self, load: float) -> bool:
+        """Whether the stage stays below a load without one of its peers, with capacity to spare."""
+        left = self.peers - 1 - max(BAND_PEERS, BAND_SHARE * self.peers)
+        return self.serving > 1 and (math.isinf(load) or self.used <= load * left)
+
+
+def _states(stages: Sequence[Stage]) -> list[_State]:
+    """The state of all stages. A stage without a measured peer counts with the median work of the others."""
+    measured = [list(_measured(stage).values()) for stage in stages]
+    used = [sum(min(load, 1.0) for load in loads) if loads else None for loads in measured]
+    ordinary = statistics.median([each for each in used if each is not None] or [1.0])
+    return [
+        _State(len(stage), ordinary if work is None else work, sum(loads) / max(1, len(loads)), len(loads))
+        for stage, loads, work in zip(stages, measured, used, strict=True)
+    ]
+
+
+def _measured(stage: Stage) -> dict[str, float]:
+    return {peer: load for peer, load in stage.items() if load is not None}
+
+
+Moves = Callable[[Sequence[Mapping[str, float | None]]], Mapping[str, int]]
+"""From each peer's load by stage (None: on its way there) to the new stages of the peers that move."""
+
+
+class RebalanceTimer:
+    """When one leader compares the loads of the stages.
+
+    A peer that moved at one comparison does not move at the next.
+
+    Args:
+        moves: decides which peers change stage.
+        every: seconds from one comparison to the next; 0: never.
+    """
+
+    def __init__(self, moves: Moves, every: float, clock: Clock):
+        self._moves, self._every, self._clock = moves, every, clock
+        self._looked, self._moved = clock.now(), set[str]()
+
+    def due(self, coming: Sequence[Mapping[str, None]], loads: Sequence[Mapping[str, float]]) -> dict[str, int]:
+        """The new stages, by name, of the peers that move now.
+
+        Args:
+            coming: by stage, the peers on their way there.
+            loads: by stage, the loads that its peers reported.
+        """
+        now = self._clock.now()
+        if not self._every or now - self._looked < self._every:
+            return {}
+        self._looked = now
+        moves = self._moves([{**there, **here} for there, here in zip(coming, loads, strict=True)])
+        moved, self._moved = self._moved, set(moves)
+        return {name: stage for name, stage in moves.items() if name not in moved}
+
+
+PATIENCE_LEASES = 2
+"""Leases for which a stage must be lost: a peer that was cut off may return with its state."""
+
+
+class Rollback:
+    """Detects that all stages must return to a saved step, and to which.
+
+    Args:
+        resume: return to a saved step of any run; else only to one of this run.
+    """
+
+    def __init__(self, view: SwarmView, rules: Rules, clock: Clock, resume: bool):
+        self._view, self._stages, self._clock, self.resume = view, rules.stages, clock, resume
+        self._patience_s = PATIENCE_LEASES * rules.lease_s
+
+    async def wait(self) -> SavedStage:
+        """Wait until the swarm must roll back, and can. Returns the saved step."""
+        while True:
+            await self._view.wait_for(self._due)
+            with suppress(NoLongerValid):
+                async with self._view.while_holds(lambda: self._due() is not None):
+                    await self._clock.sleep(self._patience_s)
+                    if (saved := self._due()) is not None:
+                        return saved
+
+    def _due(self) -> SavedStage | None:
+        """The step to which the swarm must roll back; None: it need not, or cannot."""
+        lost = self._view.head is None or any(self._lost(stage) for stage in range(self._stages))
+        return self._latest() if lost else None
+
+    def _lost(self, stage: int) -> bool:
+        return not self._view.census.holding(stage) and bool(self._view.joining(stage))
+
+    def _latest(self) -> SavedStage | None:
+        """The latest step that all stages saved; None where the swarm is at this step."""
+        here = self._view.head.version if self._view.head else None
+        saved_stages = [saved for each in self._view.saved.values() for saved in each.all()]
+        latest = common_step(saved for saved in saved_stages if self.resume or (here and saved.version.run == here.run))
+        return None if latest is None or latest.version == here else latest
+
+
+class EmergencyReassignment:
+    """Detects that a stage needs a peer of another: its last one drains, or all are lost and its state was saved.
+
+    Where peers stay at their stages (`rules.rebalance_s` of 0) no peer is moved.
+    """
+
+    def __init__(self, view: SwarmView, rules: Rules, clock: Clock):
+        self._view, self._rules, self._clock = view, rules, clock
+
+    async def wait(self) -> dict[str, int]:
+        """Wait until a peer must change stage. Returns the peers' new stages by name.
+
+        A lost stage gets a peer only after two leases: a peer that was cut off may return, or a new one join.
+        """
+        while True:
+            due = await self._view.wait_for(self._reassignments)
+            with suppress(NoLongerValid):
+                async with self._view.while_holds(lambda: bool(self._reassignments())):
+                    draining = any(self._is_draining(stage) for stage in due.values())
+                    await self._clock.sleep(0.0 if draining else PATIENCE_LEASES * self._rules.lease_s)
+                    return self._reassignments()
+
+    def _reassignments(self) -> dict[str, int]:
+        head = self._view.head
+        if not self._rules.rebalance_s or head is None:
+            return {}
+        stages = range(self._rules.stages)
+        deserted = [stage for stage in stages if not self._view.census.is_kept(stage) and self._state_available(stage)]
+        calls = moves(self._stages()) if deserted else {}
+        return {name: stage for name, stage in calls.items() if stage in deserted and head.moves.get(name) != stage}
+
+    def _stages(self) -> Sequence[Stage]:
+        """By stage, the peers that stay (all with the same load) and those that join (None)."""
+        at = self._view.census.at
+        return [
+            {peer.name: 1.0 if peer.phase == Phase.SERVING else None for peer in at(stage) if peer.phase in STAY}
+            for stage in range(self._rules.stages)
+        ]
+
+    def _state_available(self, stage: int) -> bool:
+        """Whether a moved peer can get the stage's state: from a draining peer, or, where no peer holds it, from a step
+        that this run saved, or, before the first step, by building it.
+        """
+        if self._view.holding(stage):
+            return self._is_draining(stage)
+        if self._view.version.is_untrained:
+            return True
+        run = self._view.version.run
+        saved_stages = [saved for each in self._view.saved.values() for saved in each.all()]
+        return common_step(saved for saved in saved_stages if saved.version.run == run) is not None
+
+    def _is_draining(self, stage: int) -> bool:
+        return any(peer.phase == Phase.DRAINING for peer in self._view.serving(stage))
