@@ -25,7 +25,7 @@ from pipelined.programs.prepare import Prepared, prepare
 from pipelined.programs.step_totals import StepTotals
 from pipelined.traces.file import Tracer
 from pipelined.training.compression import NONE, Compression
-from pipelined.training.equal_replicas import require_equal_replicas
+from pipelined.training.digests import require_equal_replicas
 from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerSettings, clip_factor, restore, state_of

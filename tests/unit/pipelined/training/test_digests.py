@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipelined.actors.agree import AgreedError
-from pipelined.training.equal_replicas import require_equal_replicas
+from pipelined.training.digests import require_equal_replicas
 from transports.local import world
 
 TENSORS = 200
