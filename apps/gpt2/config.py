@@ -21,7 +21,7 @@ LEAST = {
     **dict.fromkeys(("depth", "width", "microbatch", "microbatches", "batch"), 1),
     **dict.fromkeys(("layers", "d_model", "heads", "vocab", "seq", "keep"), 1),
     **dict.fromkeys(("steps", "warmup", "lr", "weight_decay", "clip"), 0),
-    **dict.fromkeys(("save_every", "eval_every", "sample"), 0),
+    **dict.fromkeys(("save_every", "eval_every", "digest", "sample"), 0),
 }
 """The smallest value of each number that has one."""
 
@@ -113,6 +113,8 @@ class Config:
     """With --resume: continue with another text or tokenizer than the checkpoint's."""
     eval_every: int = 0
     """Steps between evaluations; 0 evaluates only at the end."""
+    digest: int = 0
+    """Steps between digests of all parameters, in the log and in --metrics; 0 makes none."""
     metrics: Path | None = None
     """Append one JSON object per step to this file."""
     trace: Path | None = None

@@ -42,8 +42,12 @@ class Report:
         self._bar = bar(self._console)
         self._task = self._bar.add_task("starting", total=steps, completed=first)
 
-    def step(self, report: StepReport, evaluated: float | None) -> None:
-        """Report a finished step."""
+    def step(self, report: StepReport, evaluated: float | None, digest: str = "") -> None:
+        """Report a finished step.
+
+        Args:
+            digest: of all parameters after it; "" without one.
+        """
         rate = self._tokens / report.step_s
         self._taken.append(report.step_s)
         self._bar.update(
@@ -51,10 +55,12 @@ class Report:
             advance=1,
             description=f"loss {report.loss:.4f}  {rate:,.0f} tok/s  idle {report.idle_fraction:.0%}",
         )
-        self._write(self._row(report, rate, evaluated))
+        self._write(self._row(report, rate, evaluated) | ({"digest": digest} if digest else {}))
         done = report.step + 1
         if done % EVERY == 0 or done == self._steps or report.step == self._first or evaluated is not None:
             self._line(report, rate, evaluated)
+        if digest:
+            self.say(f"digest of all parameters after step {done}: {digest}")
 
     def evaluated(self, done: int, loss: float) -> None:
         """Report an evaluation that no step of training preceded, after `done` steps."""

@@ -27,6 +27,7 @@ from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
 from pipelined.traces.file import NullTracer, Tracer
 from pipelined.traces.gather import write_trace
+from pipelined.training.digests import model_digest
 from pipelined.training.evaluate import evaluate, sample
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.replay import Order, of_rank, packed, read_orders
@@ -58,6 +59,10 @@ class Session:
             return None
         resolved = {**self.job.plain(), "text": self.text.digests}
         return await save(self.trainer, config.checkpoint, step, resolved, config.keep, claimed=self.claimed)
+
+    async def digest(self) -> str:
+        """A digest of all parameters, on rank 0; "" elsewhere."""
+        return await model_digest(self.trainer.context.actor.transport, self.trainer.local)
 
     async def evaluate(self, tag: int, report: Report) -> float:
         """The mean nats a token over the validation text."""
@@ -175,7 +180,7 @@ async def _steps(session: Session, report: Report, done: int) -> tuple[int | Non
     """
     config, trainer, count, loss = session.job.config, session.trainer, done, None
     while count < config.steps:
-        span = trainer.plan.segment(count, config.steps, config.eval_every, config.save_every)
+        span = trainer.plan.segment(count, config.steps, config.eval_every, config.save_every, config.digest)
         result = await trainer.train(span, lambda: session.stop.requested, lambda earlier: report.step(earlier, None))
         count = result.step + 1
         if result.stop:
@@ -183,7 +188,7 @@ async def _steps(session: Session, report: Report, done: int) -> tuple[int | Non
             return count, None
         is_due = count == config.steps or due(count, config.eval_every)
         loss = await session.evaluate(count, report) if is_due else None
-        report.step(result, loss)
+        report.step(result, loss, await session.digest() if due(count, config.digest) else "")
         if count < config.steps and due(count, config.save_every):
             await session.save(count)
     return None, loss

@@ -1,6 +1,7 @@
-"""The check that replicas begin equal: all holders of a tensor compare digests of it before the first step.
+"""Digests of tensors: do replicas begin equal, and does another run have the same parameters.
 
-Every holder makes the same update from the same sum, so equal replicas stay equal. Unequal ones raise no error later.
+All holders of a tensor compare digests of it before the first step. Every holder makes the same update from the same
+sum, so equal replicas stay equal. Unequal ones raise no error later.
 """
 
 import asyncio
@@ -32,6 +33,32 @@ async def require_equal_replicas(transport: Transport, local: LocalParameters) -
     if unequal:
         each = await gather(transport, "each initial value", {n: d for n, d in mine.items() if sets[n] in unequal})
         await agree(transport, "equal replicas", asyncio.to_thread(_refuse, each))
+
+
+async def model_digest(transport: Transport, local: LocalParameters) -> str:
+    """One digest of every parameter of the model, on rank 0; "" elsewhere. All ranks call this between two steps.
+
+    It depends on names, dtypes, shapes and values alone: equal in any arrangement that computes the same bits.
+
+    Cost: one hash of every byte, outside the event loop; 16 bytes and a name of each parameter to rank 0.
+    """
+
+    def own() -> Digests:
+        parameters = {name: local.parameters[name] for name in local.state_names if name in local.parameters}
+        return {name: _described(tensor) + _digest(tensor) for name, tensor in parameters.items()}
+
+    told = await gather(transport, "digests", await asyncio.to_thread(own))
+    if transport.rank:
+        return ""
+    every = {name: digest for digests in told for name, digest in digests.items()}
+    hashed = hashlib.blake2b(digest_size=16)
+    for name in local.names:
+        hashed.update(name.encode() + b"\0" + every[name])
+    return hashed.hexdigest()
+
+
+def _described(tensor: torch.Tensor) -> bytes:
+    return f"{tensor.dtype} {tuple(tensor.shape)} ".encode()
 
 
 def _digests(local: LocalParameters) -> Digests:

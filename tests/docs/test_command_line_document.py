@@ -70,7 +70,11 @@ def test_every_key_of_the_metrics_is_there(tmp_path):
     plan = str(tmp_path / "plan")
     planning = ["plan", "--costs", "flops=1e9", "--ranks", "2", "--out", plan, *TINY]
     assert main(planning) == 0
-    arrangements = ["--schedule", "docs/examples/gems.py"], ["--schedule", "pipedream"], ["--plan", plan]
+    arrangements = (
+        ["--schedule", "docs/examples/gems.py", "--digest", "1"],
+        ["--schedule", "pipedream"],
+        ["--plan", plan],
+    )
     lines = [[*TINY, *arrangement, "--metrics", str(tmp_path / "metrics")] for arrangement in arrangements]
     done = launched([sys.executable, "-c", ONE_AFTER_ANOTHER, json.dumps(lines)], timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -27,6 +27,7 @@ MEANINGLESS = {
     "plan": "a swarm plans nothing: its peers go where they help most",
     "all_reduce": "the peers of a stage sum by slices that each of them owns",
     "trace": "the peers of a microbatch are chosen at run time, so there is no schedule to record",
+    "digest": "its peers update a stage in their own code, and no rank has all parameters between two steps",
     "replay": "the peers of a microbatch are chosen at run time, so there is no schedule to record",
 }
 """Flags that mean nothing to a swarm, and why."""
