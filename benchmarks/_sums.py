@@ -17,7 +17,7 @@ from collectives import Group, all_reduce, allocate
 from collectives.arrays import Vector
 from collectives.arrays import pieces as cut
 from transports import Transport
-from transports.event_loop import step_aside
+from transports.event_loop import yield_to_timers
 
 TICK_S = 1e-3
 PIECE_BYTES = 256 << 10
@@ -177,7 +177,7 @@ class Alone:
             while perf_counter() - now < TICK_S:
                 piece = next(pieces)
                 np.copyto(into[: len(piece)], piece)
-            await step_aside()
+            await yield_to_timers()
 
 
 class Ticker:

@@ -21,7 +21,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return asyncio.SelectorEventLoop(selectors.SelectSelector())
 
 
-async def step_aside() -> None:
+async def yield_to_timers() -> None:
     """Yield until all callbacks and timers due now have run; `sleep(0)` would resume before due timers."""
     loop = asyncio.get_running_loop()
     turn = loop.create_future()
@@ -46,12 +46,12 @@ def this_task() -> asyncio.Task[Any]:
     return task
 
 
-def settle(future: asyncio.Future[Any], error: BaseException | None = None) -> None:
-    """Resolve a future without a result, or with an error; a done or cancelled future stays as it is."""
+def resolve(future: asyncio.Future[Any], outcome: Any = None) -> None:
+    """Set a future's result, or its exception if the outcome is one; a done or cancelled future stays as it is."""
     if future.done():
         return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
         future.exception()  # else the loop would report an unread exception if the waiter was cancelled
+    else:
+        future.set_result(outcome)

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult
 
 from transports.base import EndState, Message, Traffic, Transport
 from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
-from transports.event_loop import settle
+from transports.event_loop import resolve
 from transports.mailbox import Mailbox
 from transports.urls import check_nothing_else
 from transports.wire.arrays import Block, copied, destinations, fill, landing
@@ -65,7 +65,7 @@ class _Offer:
         self.release()
 
     def release(self, error: Exception | None = None) -> None:
-        settle(self.taken, error)
+        resolve(self.taken, error)
 
 
 class Local(Transport):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from transports.errors import PeerLost, TransportError
-from transports.event_loop import step_aside
+from transports.event_loop import yield_to_timers
 from transports.local import Local, world
 from transports.nursery import Nursery
 from transports.tcp.config import TcpConfig, this_machine
@@ -133,4 +133,4 @@ class LocalShared:
             await future
 
     async def pause(self) -> None:
-        await step_aside()
+        await yield_to_timers()

@@ -18,7 +18,7 @@ from functools import partial
 
 from transports.emulation.link import Passage, SlowLink
 from transports.errors import TransportError
-from transports.event_loop import settle
+from transports.event_loop import resolve
 from transports.wire.arrays import Block, copied
 
 ROUNDING_S = 1e-6
@@ -144,8 +144,8 @@ class _Delayed:
         self.free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.handing: asyncio.Task[None] | None = None
 
-    def settle(self, error: Exception | None = None) -> None:
-        settle(self.free, error)
+    def resolve(self, error: Exception | None = None) -> None:
+        resolve(self.free, error)
 
     def withdraw(self) -> None:
         """The sender was cancelled: the message arrives whole or not at all."""
@@ -186,7 +186,7 @@ class DelayedSender:
         self._window -= delayed.room
         self._under_way[delayed] = None
         passage = self._line.send(nbytes + head_bytes, lambda: self._arrive(delayed, passage.arrives), sent)
-        leaving = self._loop.call_at(max(sent, passage.left - self._ahead), delayed.settle) if fits else None
+        leaving = self._loop.call_at(max(sent, passage.left - self._ahead), delayed.resolve) if fits else None
         try:
             await delayed.free
         except asyncio.CancelledError:
@@ -213,13 +213,13 @@ class DelayedSender:
         self._line.close()
         for delayed in list(self._under_way):
             self._window += delayed.room
-            delayed.settle(error)
+            delayed.resolve(error)
             self._remove(delayed)
 
     def _remove(self, delayed: _Delayed) -> None:
         del self._under_way[delayed]
         if not self._under_way and self._none_under_way is not None:
-            settle(self._none_under_way)
+            resolve(self._none_under_way)
 
     def _arrive(self, delayed: _Delayed, due: float) -> None:
         delayed.handing = self._loop.create_task(self._hand_over(delayed, due))
@@ -240,9 +240,9 @@ class DelayedSender:
                 await delayed.carry(delayed.blocks)
             taken = 0.0 if waited else self._loop.time() - began
             self._learn(began + 2 * taken - due)
-            delayed.settle()
+            delayed.resolve()
         except TransportError as error:
-            delayed.settle(error)
+            delayed.resolve(error)
             self._failed(error)
         finally:
             turn.cancel()

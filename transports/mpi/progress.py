@@ -17,6 +17,7 @@ from enum import IntEnum
 from typing import Any
 
 from transports.errors import TransportError
+from transports.event_loop import resolve
 from transports.mpi.backoff import PollBackoff
 
 Done = Callable[[Any], None]
@@ -288,13 +289,3 @@ class ProgressEngine:
         turns, self._turns = self._turns, []
         for turn in turns:
             resolve(turn, None)
-
-
-def resolve(future: asyncio.Future[Any], outcome: Any) -> None:
-    """Set a future's result or exception, unless the future is done."""
-    if future.done():
-        return
-    if isinstance(outcome, Exception):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from transports.base import Transport
-from transports.event_loop import step_aside
+from transports.event_loop import yield_to_timers
 from transports.mpi.all_gather import all_gather
 from transports.mpi.end import MpiEnd
 from transports.shm.barrier import HEAD, WaitState, Windows
@@ -79,12 +79,12 @@ class MpiShared:
             self._due = perf_counter() + TURN_S
             asyncio.get_running_loop().call_soon(self._on_loop_turn)
         elif perf_counter() > self._due:
-            await step_aside()
+            await yield_to_timers()
 
     async def pause(self) -> None:
         if self._oversubscribed:
             os.sched_yield()  # else the kernel preempts this rank for milliseconds at a time
-        await step_aside()
+        await yield_to_timers()
 
     @property
     def _spin_s(self) -> float:

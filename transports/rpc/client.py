@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from transports.errors import WireError
-from transports.event_loop import settle
+from transports.event_loop import resolve
 from transports.rpc.base import Rejected, Response, Unreachable
 from transports.rpc.sink import FrameSink, MemoryBudget
 from transports.stream.message_memory import kept_bytes
@@ -53,7 +53,7 @@ class RpcClient:
             return False  # the request was cancelled meanwhile
         kept = kept_bytes(header)
         if not self._budget.fits(kept):
-            self._settle(number, Rejected("too large", bytes=self._budget.taken + kept, limit=self._budget.most))
+            self._resolve(number, Rejected("too large", bytes=self._budget.taken + kept, limit=self._budget.most))
             self._sink.send(Kind.CANCEL, (number,))
             return False
         self._budget.taken += kept
@@ -62,31 +62,27 @@ class RpcClient:
     def on_response(self, number: int, header: Header, blocks: tuple[Block, ...]) -> None:
         """An expected response is complete; its memory now belongs to the caller of `request`."""
         self._budget.taken -= kept_bytes(header)
-        self._settle(number, Response(blocks, header.note))
+        self._resolve(number, Response(blocks, header.note))
 
     def on_truncated(self, number: int, header: Header) -> None:
         """The server cut an expected response short: fail its request."""
         self._budget.taken -= kept_bytes(header)
-        self._settle(number, Rejected("failed", error="the answer broke off"))
+        self._resolve(number, Rejected("failed", error="the answer broke off"))
 
     def on_rejected(self, number: int, reason: str, facts: object) -> None:
         """Fail the request with the received rejection. Raises WireError if its facts are malformed."""
-        self._settle(number, _parse_rejection(reason, facts))
+        self._resolve(number, _parse_rejection(reason, facts))
 
     def end(self, error: Unreachable) -> None:
         """Fail all pending and later requests."""
         self._ended = error
         for future in list(self._pending.values()):
-            settle(future, _copy_of(error, error.sent))
+            resolve(future, _copy_of(error, error.sent))
 
-    def _settle(self, number: int, outcome: Response | Rejected) -> None:
+    def _resolve(self, number: int, outcome: Response | Rejected) -> None:
         future = self._pending.pop(number, None)
-        if future is None or future.done():
-            return
-        if isinstance(outcome, Rejected):
-            settle(future, outcome)
-        else:
-            future.set_result(outcome)
+        if future is not None:
+            resolve(future, outcome)
 
 
 def _copy_of(error: Unreachable, sent: bool) -> Unreachable:

@@ -16,7 +16,7 @@ from transports.rpc.base import Party, Unreachable, reason_of
 from transports.stream.acceptor import run_handshake
 from transports.stream.handshake import NONCE_BYTES, VERSION, Hello, Identity, Role, Verdict, check_prefix, connecting
 from transports.stream.key import SAME_KEY
-from transports.stream.sockets import Address, dial, is_loopback, resolve, system_text, tune
+from transports.stream.sockets import Address, dial, is_loopback, lookup, system_text, tune
 
 SCHEME = "tcp://"
 MAGIC = b"PPLE"
@@ -118,7 +118,7 @@ async def connect(address: str, me: PartyIdentity) -> tuple[socket.socket, Party
     """
     try:
         host, port = parse_address(address)
-        found = await resolve(host, port)
+        found = await lookup(host, port)
         return await _first(found, me)
     except ValueError as error:
         raise Unreachable(address, str(error), sent=False) from error

@@ -153,7 +153,7 @@ class SendScheduler:
         item.drop()
         for frame in list(item.writing):
             if writer is not None and writer.withdraw(frame):
-                frame.settle()
+                frame.resolve()
                 cut_short = True
         self._leave_lane(item)
         self._streams.release(item.stream)

@@ -30,7 +30,7 @@ from transports.rpc.tcp_connection import Connection
 from transports.stream.acceptor import Acceptor, AcceptorOwner
 from transports.stream.handshake import Verdict
 from transports.stream.key import SAME_KEY, read_key
-from transports.stream.sockets import Address, address_to_bind, is_loopback, listen, resolve, system_text
+from transports.stream.sockets import Address, address_to_bind, is_loopback, listen, lookup, system_text
 from transports.urls import option, parse_port, refuse_unknown
 
 USAGE = "write tcp://HOST:PORT, port 0 for any, and ?listen=HOST:PORT where others reach it by another address"
@@ -73,12 +73,12 @@ async def open_at(
         RendezvousError: no such address, or it is in use.
     """
     try:
-        host = (await resolve(*place))[0][0]
+        host = (await lookup(*place))[0][0]
         if is_anywhere(host):
             raise RendezvousError(
                 f"{host} is not an address that others can connect to; name the one by which they reach this machine"
             )
-        at = address_to_bind((host, place[1])) if bind_address is None else (await resolve(*bind_address))[0]
+        at = address_to_bind((host, place[1])) if bind_address is None else (await lookup(*bind_address))[0]
         if not key and not (is_loopback(at[0]) and is_loopback(host)):
             raise AuthenticationError(f"{host} can be reached from other machines, and no key is shared; {SAME_KEY}")
         listener = listen(at)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from transports.event_loop import settle
+from transports.event_loop import resolve
 from transports.wire.arrays import Block, landing
 from transports.wire.frames import DEFAULT_LIMITS, PREAMBLE_BYTES, Header, Preamble, parse_header, parse_preamble
 
@@ -119,7 +119,7 @@ class IncomingBody(ABC):
 
     def _wake(self) -> None:
         if self._waiter is not None:
-            settle(self._waiter, None if self._error is None else self._error.with_traceback(None))
+            resolve(self._waiter, None if self._error is None else self._error.with_traceback(None))
 
 
 class IncomingMessage(IncomingBody):
@@ -243,7 +243,7 @@ class FrameReader:
         else:
             self._staged += count
             self._look = STAGING_BYTES
-            self._settle()
+            self._process_staged()
 
     @property
     def inside(self) -> bool:
@@ -265,7 +265,7 @@ class FrameReader:
                 yield body
             self._complete(preamble, header, body)
 
-    def _settle(self) -> None:
+    def _process_staged(self) -> None:
         """Process the staged bytes as far as possible, and move the rest to the front."""
         start = 0
         while True:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from transports.errors import RendezvousError
-from transports.event_loop import settle
+from transports.event_loop import resolve
 
 BACKLOG = 4096
 SHORT_OF_FILES_S = 0.05
@@ -78,7 +78,7 @@ def system_text(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno else str(error)
 
 
-async def resolve(host: str, port: int) -> list[Address]:
+async def lookup(host: str, port: int) -> list[Address]:
     """The numeric addresses of a name, IPv4 first; raises OSError for an unknown name."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     found.sort(key=lambda entry: entry[0] != socket.AF_INET)
@@ -121,7 +121,7 @@ async def readable(sock: socket.socket) -> None:
     """Wait until the socket has bytes or a connection, or is closed by the peer."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(sock, settle, ready)
+    loop.add_reader(sock, resolve, ready)
     try:
         await ready
     finally:

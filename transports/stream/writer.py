@@ -7,7 +7,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from transports.event_loop import settle
+from transports.event_loop import resolve
 
 PIECES = 64
 CACHED_CHUNK = 256 << 10  # for frames that fit a core's cache: the peer reads one chunk while the next is written
@@ -52,8 +52,8 @@ class Outgoing:
         """Copy the rest, so that the sender may reuse its arrays."""
         self.views = deque(memoryview(bytes(view)) for view in self.views)
 
-    def settle(self, error: Exception | None = None) -> None:
-        settle(self.written, error)
+    def resolve(self, error: Exception | None = None) -> None:
+        resolve(self.written, error)
 
 
 class FrameQueue:
@@ -94,7 +94,7 @@ class FrameQueue:
             total += count
             frame.advance(count)
             if not frame.views:
-                self._queue.popleft().settle()
+                self._queue.popleft().resolve()
         return total
 
     def withdraw(self, frame: Outgoing) -> bool:
@@ -114,5 +114,5 @@ class FrameQueue:
         spared = [] if begun else [frame for frame in self._queue if frame.begun]
         for frame in self._queue:
             if frame not in spared:
-                frame.settle(error)
+                frame.resolve(error)
         self._queue = deque(spared)

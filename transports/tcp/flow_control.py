@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Sequence
 
 from transports.errors import TransportError, WireError
-from transports.event_loop import settle
+from transports.event_loop import resolve
 from transports.numbers import Numbers
 from transports.stream.writer import Outgoing
 
@@ -113,10 +113,10 @@ class Offer:
     def leaves(self, frame: Outgoing | None) -> None:
         """The body is being written: its memory is free when `frame` is written (None: it is written already)."""
         if frame is None:
-            return self.settle()
+            return self.resolve()
         self.frame = frame
         frame.written.add_done_callback(
-            lambda written: self.settle(None if written.cancelled() else written.exception())
+            lambda written: self.resolve(None if written.cancelled() else written.exception())
         )
 
     def detach(self) -> None:
@@ -125,8 +125,8 @@ class Offer:
             self.frame.detach()
         self.views = [memoryview(bytes(view)) for view in self.views]
 
-    def settle(self, error: BaseException | None = None) -> None:
-        settle(self.free, error)
+    def resolve(self, error: BaseException | None = None) -> None:
+        resolve(self.free, error)
 
 
 class OfferTable:

@@ -94,13 +94,13 @@ class TcpPeer:
             if self._closing.spend(offer.nbytes):
                 self._deliver(number, offer)
             else:
-                offer.settle(error)
+                offer.resolve(error)
         self.link.farewell(last, error)
 
     def discard(self, error: Exception) -> None:
         """Fail all sends that have not begun."""
         for offer in self._offer_table.clear().values():
-            offer.settle(error)
+            offer.resolve(error)
         self.link.discard(error)
 
     def fail_incoming(self, error: Exception) -> None:

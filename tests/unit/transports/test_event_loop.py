@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from transports import new_event_loop
-from transports.event_loop import step_aside
+from transports.event_loop import yield_to_timers
 
 
 @pytest.mark.parametrize("factory", [new_event_loop, asyncio.new_event_loop])
@@ -22,7 +22,7 @@ def test_step_aside_resumes_after_all_due_timers(factory):
     async def main():
         task = asyncio.ensure_future(other())
         await asyncio.sleep(0)
-        await step_aside()
+        await yield_to_timers()
         ran.append("main")
         await task
 
@@ -33,11 +33,11 @@ def test_step_aside_resumes_after_all_due_timers(factory):
 
 def test_a_cancelled_step_aside_leaves_no_failing_callback():
     async def main():
-        waiting = asyncio.ensure_future(step_aside())
+        waiting = asyncio.ensure_future(yield_to_timers())
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.wait([waiting])
-        await step_aside()
+        await yield_to_timers()
         assert waiting.cancelled()
 
     asyncio.run(main(), debug=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from transports.errors import Closed
-from transports.event_loop import settle
+from transports.event_loop import resolve
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class Process:
         for task in list(self._tasks):
             task.cancel()
         for sleeper in list(self._sleepers):
-            settle(sleeper, self._closed())
+            resolve(sleeper, self._closed())
 
     def freeze(self) -> None:
         self.frozen = not self.dead
@@ -81,13 +81,13 @@ class Process:
             act()
         for sleeper in list(self._sleepers):
             if self._sleepers[sleeper] is None:
-                settle(sleeper)
+                resolve(sleeper)
 
     async def _woken(self, moment: float | None) -> None:
         """Wait until this moment, or, if it is None, until the thaw."""
         self._check_alive()
         sleeper = self._loop.create_future()
-        timer = None if moment is None else self._loop.call_at(moment, settle, sleeper)
+        timer = None if moment is None else self._loop.call_at(moment, resolve, sleeper)
         self._sleepers[sleeper] = timer
         try:
             await sleeper

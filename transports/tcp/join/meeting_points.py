@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from transports.errors import RendezvousError
-from transports.stream.sockets import Address, address_to_bind, family, is_loopback, listen, resolve, system_text
+from transports.stream.sockets import Address, address_to_bind, family, is_loopback, listen, lookup, system_text
 from transports.tcp.config import TcpConfig
 from transports.tcp.join.identity import digest
 
@@ -82,7 +82,7 @@ class MasterPort(MeetingPoint):
     async def _resolve(self) -> list[Address]:
         host = LOOPBACK if self._config.one_machine else self._config.host
         try:
-            found = await resolve(host, self._config.port)
+            found = await lookup(host, self._config.port)
         except OSError as error:
             raise RendezvousError(f"no address for the host {host!r} ({error}); check MASTER_ADDR") from error
         return [permitted(address, self._config) for address in found]
@@ -123,7 +123,7 @@ class AgentStore(MeetingPoint):
     async def _own_host(self) -> str:
         """This machine's address on the route to the store; the others are assumed to reach this machine there."""
         try:
-            address = (await resolve(self._config.host, self._config.port))[0]
+            address = (await lookup(self._config.host, self._config.port))[0]
             with socket.socket(family(address[0]), socket.SOCK_DGRAM) as probe:
                 probe.connect(address)
                 return permitted(probe.getsockname(), self._config)[0]

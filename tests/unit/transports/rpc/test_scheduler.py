@@ -39,7 +39,7 @@ class Pen:
         if frame.views:
             self._put(b"".join(frame.views))
             frame.views.clear()
-            frame.settle()
+            frame.resolve()
 
     def _put(self, data):
         preamble = parse_preamble(data)
