@@ -14,7 +14,7 @@ from collectives.cost_model import Links, Prices
 from collectives.shared_memory import SharedMemory
 from collectives.signature import GREETING_BYTES, Signature
 from collectives.workspace import Workspace
-from transports.base import Native, Transport
+from transports.base import NativeCollectives, Transport
 from transports.errors import SizeMismatch
 
 PACKED_BYTES = 16 << 10
@@ -151,6 +151,6 @@ class Group:
         return tuple(map(nodes.index, nodes))
 
     @cached_property
-    def native(self) -> Native | None:
+    def native(self) -> NativeCollectives | None:
         """The transport's own collectives over these ranks, or None if it has no collectives."""
         return self.transport.native(self.ranks, self.channel)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from collectives.arrays import Vector
-from transports.base import Shared, Transport
+from transports.base import SharedWindows, Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,12 @@ class SharedMemory:
     """
 
     def __init__(self, transport: Transport, ranks: Sequence[int], channel: int, window: int):
-        self.memory: Shared | None = None
+        self.memory: SharedWindows | None = None
         self._transport, self._ranks, self._channel, self._window = transport, ranks, channel, window
         self._allocated: list[SymmetricArray] = []
         self._opened = False
 
-    async def open(self) -> Shared | None:
+    async def open(self) -> SharedWindows | None:
         """The windows, or None if the ranks share no memory; the same answer on all ranks."""
         if not self._opened:
             memory = self._transport.shared(self._ranks, self._channel, self._window)

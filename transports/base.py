@@ -65,7 +65,7 @@ class Traffic:
         self.bytes_received += nbytes - header
 
 
-class Native(Protocol):
+class NativeCollectives(Protocol):
     """A transport's own collectives over one group of ranks; `Transport.native` returns one."""
 
     async def ready(self) -> None:
@@ -85,10 +85,10 @@ class Native(Protocol):
         """
 
 
-class Shared(Protocol):
-    """Memory that the ranks of a group share: one window for each rank, and meetings. `Transport.shared` returns one.
+class SharedWindows(Protocol):
+    """Memory that the ranks of a group share: one window for each rank, and barriers. `Transport.shared` returns one.
 
-    What a rank writes into its window before a meeting is visible to all other ranks after it. The memory and its
+    What a rank writes into its window before a barrier is visible to all other ranks after it. The memory and its
     descriptors are freed with this object and the last array that views a window.
     """
 
@@ -97,8 +97,8 @@ class Shared(Protocol):
         """Writable memory of each rank, in the group's order; only its owner may write to it."""
 
     @property
-    def meetings(self) -> int:
-        """The number of meetings so far."""
+    def epoch(self) -> int:
+        """The number of barriers so far."""
 
     async def ready(self) -> bool:
         """Map the memory of all ranks. Returns whether every rank could; all ranks get the same answer.
@@ -108,14 +108,14 @@ class Shared(Protocol):
         Raises: as `Transport.receive`.
         """
 
-    async def meet(self) -> None:
+    async def barrier(self) -> None:
         """Return once every rank of the group has called this as often as this rank; the loop runs meanwhile.
 
         Raises: as `Transport.receive`: a rank that has not come is lost, or some rank failed.
         """
 
-    async def pause(self) -> None:
-        """Let the loop run, and other ranks of the node if they need this core; for long work between two meetings."""
+    async def yield_core(self) -> None:
+        """Let the loop run, and other ranks of the node if they need this core; for long work between two barriers."""
 
 
 class Transport(ABC):
@@ -224,14 +224,14 @@ class Transport(ABC):
         counted[what] += 1
         return counted[what] - 1
 
-    def native(self, ranks: Sequence[int], channel: int) -> Native | None:
+    def native(self, ranks: Sequence[int], channel: int) -> NativeCollectives | None:
         """The transport's own collectives over these ranks; None if it has no such collectives.
 
         Every rank of the group must call this, in the same order among its groups; the group keeps the result.
         """
         return None
 
-    def shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> Shared | None:
+    def shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> SharedWindows | None:
         """Memory that these ranks share, with a window of `nbytes` bytes for each rank; None if they cannot share.
 
         Every rank of the group must call this with equal arguments and in the same order; all get None or none does.

@@ -57,7 +57,7 @@ class OnNodes(Local):
     def __init__(self, rank: int, ranks: Sequence["OnNodes"], nodes: tuple[int, ...], shares: bool):
         super().__init__(rank, len(nodes), ranks)
         self._nodes, self._shares, self._world = nodes, shares, ranks
-        self._tables: dict[tuple[tuple[int, ...], int, int], MeetingTable] = {}
+        self._tables: dict[tuple[tuple[int, ...], int, int], BarrierTable] = {}
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -68,7 +68,7 @@ class OnNodes(Local):
             return None
         group = (tuple(ranks), channel, self.count(("shared", tuple(ranks), channel)))
         found = (self._world[rank]._tables.get(group) for rank in ranks)
-        self._tables[group] = next((table for table in found if table), None) or MeetingTable(len(ranks), nbytes)
+        self._tables[group] = next((table for table in found if table), None) or BarrierTable(len(ranks), nbytes)
         return LocalShared(self._tables[group], ranks, ranks.index(self.rank), self._end_state.check_sendable)
 
     def _lose(self, error: PeerLost) -> None:
@@ -80,13 +80,13 @@ class OnNodes(Local):
         self._wake_sharers()
 
     def _wake_sharers(self) -> None:
-        """Let each rank that waits in a meeting check again which ranks are lost."""
+        """Let each rank that waits in a barrier check again which ranks are lost."""
         for table in self._tables.values():
             table.wake()
 
 
-class MeetingTable:
-    """The meetings of one group: the ranks' windows, the count of meetings of each, and the ranks that wait."""
+class BarrierTable:
+    """The barriers of one group: the ranks' windows, the count of barriers of each, and the ranks that wait."""
 
     def __init__(self, size: int, nbytes: int):
         self.windows = [memoryview(bytearray(nbytes)) for _ in range(size)]
@@ -102,7 +102,7 @@ class MeetingTable:
 
 
 class LocalShared:
-    """`transports.base.Shared` in one process: no rank leaves a meeting before all have come.
+    """`transports.base.SharedWindows` in one process: no rank leaves a barrier before all have come.
 
     Args:
         ranks: the ranks of the group.
@@ -110,18 +110,18 @@ class LocalShared:
         check: raises if this end has ended or the given rank is lost.
     """
 
-    def __init__(self, table: MeetingTable, ranks: Sequence[int], place: int, check: Callable[[int], None]):
+    def __init__(self, table: BarrierTable, ranks: Sequence[int], place: int, check: Callable[[int], None]):
         self._table, self._ranks, self._place, self._check = table, tuple(ranks), place, check
         self.windows = table.windows
 
     @property
-    def meetings(self) -> int:
+    def epoch(self) -> int:
         return self._table.come[self._place]
 
     async def ready(self) -> bool:
         return True
 
-    async def meet(self) -> None:
+    async def barrier(self) -> None:
         come = self._table.come
         come[self._place] += 1
         self._table.wake()
@@ -132,5 +132,5 @@ class LocalShared:
             self._table.waiting.append(future)
             await future
 
-    async def pause(self) -> None:
+    async def yield_core(self) -> None:
         await yield_to_timers()

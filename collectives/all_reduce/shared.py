@@ -1,23 +1,23 @@
 """Shared: all-reduce through memory that the ranks share, where the transport offers it.
 
-To lend data is to copy it into this rank's window, where the others read it; a meeting is a barrier of all ranks.
+To copy in is to copy into this rank's window, where the others read it; to copy out, from their windows.
 
-Short array: every rank lends all of it; after one meeting every rank reduces the arrays of all ranks. Long array on two
-ranks: the same, chunk by chunk, because neither rank reads more than if they divided the work, and one meeting per
+Short array: every rank lends all of it; after one barrier every rank reduces the arrays of all ranks. Long array on two
+ranks: the same, chunk by chunk, because neither rank reads more than if they divided the work, and one barrier per
 chunk is enough. Long array on more ranks, or on two ranks with a dtype that is slow to reduce: the work is divided. In
 each chunk rank r reduces segment r and lends all other segments, so each byte is copied in once and out once. Chunks
-stay in the cores' caches, and several are in progress between two meetings:
+stay in the cores' caches, and several are in progress between two barriers:
 
-    between meetings     0        1         2         3       ...
+    between barriers     0        1         2         3       ...
     lends the parts of   chunk 0  chunk 1   chunk 2   chunk 3      others' segments, copied into this rank's window
     reduces its part of           chunk 0   chunk 1   chunk 2      from all windows into its window and its array
     takes the parts of                      chunk 0   chunk 1      others' reduced segments, copied out
 
-A long array made by `allocate` already lies in shared memory and is reduced there (`_in_place`): between two meetings
+A long array made by `allocate` already lies in shared memory and is reduced there (`_in_place`): between two barriers
 rank r reduces segment r of all arrays and writes the result to all of them, one piece in the cache at a time. So each
 byte of every array is read and written by one rank.
 
-Data written into a window between two meetings is read between the next two, and may be overwritten after those; so
+Data written into a window between two barriers is read between the next two, and may be overwritten after those; so
 each window has two places, used in turn. Where the work is divided, a place has one slot per segment: a rank lends in
 the slots of the other ranks, and its own slot holds its reduced segment.
 
@@ -35,14 +35,14 @@ from collectives.arrays import Range, Vector, pieces, segment
 from collectives.call import Call
 from collectives.group import Group
 from collectives.reduction import Reduction
-from transports.base import Shared
+from transports.base import SharedWindows
 
 SHORT = 1 << 20
-"""Bytes of other ranks' arrays up to which a rank reduces them all itself: this costs less than a second meeting."""
+"""Bytes of other ranks' arrays up to which a rank reduces them all itself: this costs less than a second barrier."""
 CHUNK = 512 << 10
 """Bytes that each of two ranks lends at a time: together with the arrays they stay in a core's cache (1 MiB took 1.7
 times as long for arrays of 64 MiB, 1.6 times for 16 MiB). Chunks divided by more ranks are larger: each costs a
-meeting."""
+barrier."""
 HALF = 2
 """Bytes of an element up to which its reduction takes longer than its copies, so that two ranks divide the work."""
 LONG = 512 << 10
@@ -58,9 +58,9 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
 
     Raises:
         ValueError: the group's ranks share no memory.
-    Cost: short array: one meeting; two ranks: one meeting per chunk; in both cases a rank copies the array once and
-        reduces all of it. Divided work: one meeting per chunk and two more; a rank copies 2(n-1)/n of the array and
-        reduces (n-1)/n. Array in shared memory: two meetings. Nothing is sent. Extra memory is the rank's window.
+    Cost: short array: one barrier; two ranks: one barrier per chunk; in both cases a rank copies the array once and
+        reduces all of it. Divided work: one barrier per chunk and two more; a rank copies 2(n-1)/n of the array and
+        reduces (n-1)/n. Array in shared memory: two barriers. Nothing is sent. Extra memory is the rank's window.
     Source: Graham, Shipman, "MPI Support for Multi-core Architectures: Optimized Shared Memory Collectives", section 3.
     """
     memory = group.shared.memory or await group.shared.open()
@@ -94,10 +94,10 @@ def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> flo
 async def _at_once(call: Call, places: WindowLayout, vector: Vector, reduction: Reduction) -> None:
     """Lend the whole array, and reduce the arrays of all ranks."""
     memory, whole = places.memory, places.at_once(len(vector))
-    turn = memory.meetings & 1
+    turn = memory.epoch & 1
     places.greet(call)
     whole.mine[turn][:] = vector.data
-    await memory.meet()
+    await memory.barrier()
     places.compare(call)
     operands = whole.operands[turn]
     if places.rank < 2:  # `_combine` reads the first two before it writes: use this rank's own array
@@ -112,24 +112,24 @@ async def _for_itself(call: Call, places: WindowLayout, vector: Vector, reductio
     lent, *chunks = pieces(0, len(vector), min(places.whole, max(1, CHUNK // vector.itemsize)))
     places.greet(call)
     _lend_whole(places, vector, lent)
-    await places.memory.meet()
+    await places.memory.barrier()
     places.compare(call)
     for chunk in chunks:
         _lend_whole(places, vector, chunk)
         _reduce_whole(places, vector, lent, reduction)
-        await places.memory.meet()
+        await places.memory.barrier()
         lent = chunk
     _reduce_whole(places, vector, lent, reduction)
 
 
 def _lend_whole(places: WindowLayout, vector: Vector, chunk: Range) -> None:
-    (low, high), at = chunk, places.starts(places.memory.meetings)[places.rank]
+    (low, high), at = chunk, places.starts(places.memory.epoch)[places.rank]
     places.windows[places.rank].bytes(at, at + high - low)[:] = vector.bytes(low, high)
 
 
 def _reduce_whole(places: WindowLayout, vector: Vector, chunk: Range, reduction: Reduction) -> None:
-    """Reduce the chunk that both lent before the last meeting; both operands are read before anything is written."""
-    (low, high), starts = chunk, places.starts(places.memory.meetings - 1)
+    """Reduce the chunk that both lent before the last barrier; both operands are read before anything is written."""
+    (low, high), starts = chunk, places.starts(places.memory.epoch - 1)
     operands = [window.elements[at : at + high - low] for window, at in zip(places.windows, starts, strict=True)]
     into = vector.elements[low:high]
     operands[places.rank] = into
@@ -142,7 +142,7 @@ async def _divided(call: Call, places: WindowLayout, vector: Vector, reduction: 
     places.greet(call)
     for step in range(len(chunks) + 2):
         if step:
-            await places.memory.meet()
+            await places.memory.barrier()
         if step == 1:
             places.compare(call)
         if step < len(chunks):
@@ -152,12 +152,12 @@ async def _divided(call: Call, places: WindowLayout, vector: Vector, reduction: 
         if step >= 2:
             _take(places, vector, chunks[step - 2])
     if places.size == 2:
-        await places.memory.meet()  # the next whole array may overwrite a place that the other rank still reads
+        await places.memory.barrier()  # the next whole array may overwrite a place that the other rank still reads
 
 
 def _lend(places: WindowLayout, vector: Vector, chunk: Range) -> None:
     """Copy all segments but this rank's own into its window."""
-    turn, window = places.memory.meetings, places.windows[places.rank]
+    turn, window = places.memory.epoch, places.windows[places.rank]
     for rank in _others(places.rank, places.size):
         low, high = _segment(chunk, places.size, rank)
         at = places.slot(turn, rank)
@@ -165,9 +165,9 @@ def _lend(places: WindowLayout, vector: Vector, chunk: Range) -> None:
 
 
 def _reduce(places: WindowLayout, vector: Vector, chunk: Range, reduction: Reduction) -> None:
-    """Reduce this rank's own segment, lent before the last meeting, into its slot; finish it, copy it to the array."""
+    """Reduce this rank's own segment, lent before the last barrier, into its slot; finish it, copy it to the array."""
     low, high = _segment(chunk, places.size, places.rank)
-    start = places.slot(places.memory.meetings - 1, places.rank)
+    start = places.slot(places.memory.epoch - 1, places.rank)
     stop = start + high - low
     operands = [window.elements[start:stop] for window in places.windows]
     mine, operands[places.rank] = operands[places.rank], vector.elements[low:high]
@@ -180,7 +180,7 @@ def _take(places: WindowLayout, vector: Vector, chunk: Range) -> None:
     """Copy the segments that the others reduced, from the next rank on, so that ranks read different windows."""
     for rank in _others(places.rank, places.size):
         low, high = _segment(chunk, places.size, rank)
-        at = places.slot(places.memory.meetings - 2, rank)
+        at = places.slot(places.memory.epoch - 2, rank)
         vector.bytes(low, high)[:] = places.windows[rank].bytes(at, at + high - low)
 
 
@@ -205,16 +205,16 @@ async def _in_place(call: Call, places: WindowLayout, arrays: Sequence[Vector], 
 
     Args:
         arrays: the array of every rank, in the group's order.
-    Cost: two meetings; each byte of an array is read from memory once and written once. No extra memory.
+    Cost: two barriers; each byte of an array is read from memory once and written once. No extra memory.
     """
     places.greet(call)
-    await places.memory.meet()
+    await places.memory.barrier()
     places.compare(call)
     await _reduce_in_place(places.memory, arrays, segment(len(arrays[0]), places.size, places.rank), reduction)
-    await places.memory.meet()
+    await places.memory.barrier()
 
 
-async def _reduce_in_place(memory: Shared, arrays: Sequence[Vector], span: Range, reduction: Reduction) -> None:
+async def _reduce_in_place(memory: SharedWindows, arrays: Sequence[Vector], span: Range, reduction: Reduction) -> None:
     """Reduce in the order of ranks into the first rank's array, and copy the result to the other arrays."""
     first, *others = arrays
     due = perf_counter() + TURN_S
@@ -226,5 +226,5 @@ async def _reduce_in_place(memory: Shared, arrays: Sequence[Vector], span: Range
         for other in others:
             other.bytes(low, high)[:] = first.bytes(low, high)
         if perf_counter() > due:
-            await memory.pause()
+            await memory.yield_core()
             due = perf_counter() + TURN_S

@@ -9,7 +9,7 @@ from collectives.arrays import Vector
 from collectives.call import Call
 from collectives.group import Group
 from collectives.signature import GREETING_BYTES
-from transports.base import Shared
+from transports.base import SharedWindows
 
 ALIGNED = 64
 """The length of a slot is a multiple of this many bytes, so that places begin at the same byte for every dtype.
@@ -26,7 +26,7 @@ class WindowLayout:
             one slot, because other ranks may still read from other slots.
     """
 
-    def __init__(self, group: Group, memory: Shared, vector: Vector):
+    def __init__(self, group: Group, memory: SharedWindows, vector: Vector):
         self.size, self.rank, self.memory, self.windows = group.size, group.rank, memory, group.shared.windows(vector)
         self._ranks, self._first = group.ranks, 2 * GREETING_BYTES // vector.itemsize
         slot_bytes = (self.windows[0].nbytes - 2 * GREETING_BYTES) // (2 * group.size) // ALIGNED * ALIGNED
@@ -38,11 +38,11 @@ class WindowLayout:
         self._last: WholeSlot | None = None
 
     def slot(self, turn: int, number: int) -> int:
-        """The element at which this slot begins, in each window, for data written after `turn` meetings."""
+        """The element at which this slot begins, in each window, for data written after `turn` barriers."""
         return self._first + (turn & 1) * self.most + number * self._part
 
     def starts(self, turn: int) -> list[int]:
-        """For each rank's window, the element at which a chunk begins that was lent whole after `turn` meetings."""
+        """For each rank's window, the element at which a chunk begins that was lent whole after `turn` barriers."""
         return self._starts[turn & 1]
 
     def at_once(self, length: int) -> "WholeSlot":
@@ -53,16 +53,16 @@ class WindowLayout:
 
     def greet(self, call: Call) -> None:
         """Write this call's greeting into this rank's window."""
-        self._greetings[self.memory.meetings & 1][self.rank][:] = call.greeting
+        self._greetings[self.memory.epoch & 1][self.rank][:] = call.greeting
 
     def compare(self, call: Call) -> None:
-        """Check, one meeting later, that all ranks wrote the same greeting.
+        """Check, one barrier later, that all ranks wrote the same greeting.
 
         Raises:
             Mismatch: the greeting of a rank differs.
         """
         mine = call.greeting
-        for place, greeting in enumerate(self._greetings[self.memory.meetings - 1 & 1]):
+        for place, greeting in enumerate(self._greetings[self.memory.epoch - 1 & 1]):
             if greeting != mine:
                 call.compare(self._ranks[place], greeting)
 
@@ -75,7 +75,7 @@ class WholeSlot:
     """The place of `length` elements that every rank lends whole.
 
     Attributes:
-        mine: the bytes of this rank's window to write to, after an even and after an odd number of meetings.
+        mine: the bytes of this rank's window to write to, after an even and after an odd number of barriers.
         operands: the elements of all ranks to read, likewise.
     """
 

@@ -24,7 +24,7 @@ _OPS = {"sum": MPI.SUM, "max": MPI.MAX}
 
 
 class MpiNative:
-    """All-reduce by `MPI_Iallreduce`; implements `transports.base.Native`.
+    """All-reduce by `MPI_Iallreduce`; implements `transports.base.NativeCollectives`.
 
     Args:
         transport: carries the messages before the communicator is created.
@@ -52,7 +52,7 @@ class MpiNative:
         await self._progress.wait(request, urgent=True)
 
     async def ready(self) -> None:
-        """Make the group's communicator; see `transports.base.Native`."""
+        """Make the group's communicator; see `transports.base.NativeCollectives`."""
         await self._communicator()
 
     async def _communicator(self) -> MPI.Intracomm:

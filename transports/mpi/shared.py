@@ -1,6 +1,6 @@
-"""Memory that the ranks of a group on one node share, over MPI: a window for each rank, and meetings.
+"""Memory that the ranks of a group on one node share, over MPI: a window for each rank, and barriers.
 
-A rank that waits in a meeting first checks for its peers for some microseconds, because most come at once; then it lets
+A rank that waits in a barrier first checks for its peers for some microseconds, because most come at once; then it lets
 the loop run between two checks; then it sleeps until a doorbell or the progress engine wakes it. The first rank of the
 group gathers whether every rank could map the memory and sends the result to all, so that all ranks decide alike.
 """
@@ -26,7 +26,7 @@ SPIN_S = 2e-3
 
 
 class MpiShared:
-    """Implements `transports.base.Shared` over MPI.
+    """Implements `transports.base.SharedWindows` over MPI.
 
     Args:
         transport: carries the messages of `ready`.
@@ -65,10 +65,10 @@ class MpiShared:
         return True
 
     @property
-    def meetings(self) -> int:
-        return self._windows.meetings
+    def epoch(self) -> int:
+        return self._windows.epoch
 
-    async def meet(self) -> None:
+    async def barrier(self) -> None:
         windows = self._windows
         if windows.arrive() is None:
             for at in windows.wake():
@@ -81,7 +81,7 @@ class MpiShared:
         elif perf_counter() > self._due:
             await yield_to_timers()
 
-    async def pause(self) -> None:
+    async def yield_core(self) -> None:
         if self._oversubscribed:
             os.sched_yield()  # else the kernel preempts this rank for milliseconds at a time
         await yield_to_timers()
@@ -91,7 +91,7 @@ class MpiShared:
         return 0.0 if self._progress.is_computing else self._check_s
 
     def _on_loop_turn(self) -> None:
-        """The loop has had a turn; the next meeting sets a new deadline."""
+        """The loop has had a turn; the next barrier sets a new deadline."""
         self._due = 0.0
 
     async def _wait(self) -> None:

@@ -1,13 +1,13 @@
-"""A barrier in shared memory for the ranks of a group: each rank's window and meeting count, and a futex to sleep on.
+"""A barrier in shared memory for the ranks of a group: each rank's window and barrier count, and a futex to sleep on.
 
     byte 0       64           128       192       4096
-    token        meetings     sleep     over      window
+    token        epoch        sleep     over      window
 
-Each byte has one writer, its owner. The exception is `over`, the number of completed meetings, in the first rank's
+Each byte has one writer, its owner. The exception is `over`, the number of completed barriers, in the first rank's
 memory: any rank that sees that all have come writes it; if several ranks do, they write the same value. A sleeping rank
 waits for `over` to change, so the last rank to come wakes it once.
 
-What a rank writes before it comes to a meeting is visible to every rank that has seen it come, because x86-64
+What a rank writes before it comes to a barrier is visible to every rank that has seen it come, because x86-64
 processors keep the order of a core's writes. Processors that do not (ARM) must not use this module: see `KEEPS_ORDER`.
 
 Why not only `sched_yield`: since Linux 6.18 a rank that yields goes behind all others for a whole slice (milliseconds)
@@ -61,7 +61,7 @@ class Futex:
         self._call(FUTEX_CALL, self._address, WAKE, ALL, None, None, 0)
 
 
-MEETINGS, SLEEP, OVER = 64, 128, 192
+EPOCH, SLEEP, OVER = 64, 128, 192
 HEAD = 4096
 KEEPS_ORDER = platform.machine() in ("x86_64", "AMD64")
 LOOKS, YIELDS = 4, 100
@@ -77,7 +77,7 @@ class WaitState(IntEnum):
     """How a rank waits; the last rank to come reads it."""
 
     NONE = 0  # awake, checking the counts
-    NAP = 1  # on the futex, until the meeting is over
+    NAP = 1  # on the futex, until the barrier is over
     DEEP = 2  # only a doorbell wakes it
 
 
@@ -90,7 +90,7 @@ class Windows:
         rank: this rank's index among them.
     Attributes:
         windows: one for each rank; this rank may write only its own.
-        meetings: how many meetings this rank has come to.
+        epoch: how many barriers this rank has come to.
     Raises:
         OSError: a rank's memory cannot be mapped.
     """
@@ -99,21 +99,21 @@ class Windows:
         nbytes = len(lent.memory)
         maps = [lent.memory if at == rank else mapped(address, nbytes) for at, address in enumerate(addresses)]
         self.windows = [memoryview(shared)[HEAD:] for shared in maps]
-        counters = [_count(shared, MEETINGS) for shared in maps]
+        counters = [_count(shared, EPOCH) for shared in maps]
         self._over = _count(maps[0], OVER)
         self._futex = Futex(maps[0], OVER)  # the lower half of the count: x86-64 is little-endian
         self._mine, self._my_sleep = counters.pop(rank), maps.pop(rank)
         self._others, self._sleeps = counters, maps
         self._fence = threading.Lock()
-        self.meetings = 0
+        self.epoch = 0
 
     def arrive(self) -> int | None:
         """Announce that this rank has come: its window is written, and it no longer reads the others' previous data.
 
         Returns: as `first_absent`. None: this rank may be the last, and must call `wake`.
         """
-        self.meetings += 1
-        self._mine[0] = self.meetings
+        self.epoch += 1
+        self._mine[0] = self.epoch
         self._order_memory()
         return self.first_absent()
 
@@ -122,7 +122,7 @@ class Windows:
 
         A rank that announces sleep too late to be seen here sees that this rank has come: `arrive` ordered that write.
         """
-        self._over[0] = self.meetings
+        self._over[0] = self.epoch
         for sleep in self._sleeps:
             if sleep[SLEEP]:
                 return self._wake_sleepers()
@@ -149,8 +149,8 @@ class Windows:
             pass
 
     def first_absent(self, place: int = 0) -> int | None:
-        """The index, from `place` on, of the first other rank that has not come to this meeting; None if all have."""
-        due, others = self.meetings, self._others
+        """The index, from `place` on, of the first other rank that has not come to this barrier; None if all have."""
+        due, others = self.epoch, self._others
         for at in range(place, len(others)):
             if others[at][0] < due:
                 return at
@@ -181,7 +181,7 @@ class Windows:
                 self._nap(absent, left)
 
     def _nap(self, absent: int, seconds: float) -> None:
-        """Sleep until the meeting is over; a late wake-up from the previous meeting also ends the nap."""
+        """Sleep until the barrier is over; a late wake-up from the previous barrier also ends the nap."""
         self.sleep(WaitState.NAP)
         over = self._over[0]
         if self.first_absent(absent) is not None:

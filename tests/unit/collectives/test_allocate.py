@@ -54,7 +54,7 @@ def test_it_is_reduced_in_the_order_of_ranks_to_the_last_bit_without_a_window(si
         array = await allocate(group, LENGTH)
         array[:] = normal(group.rank)
         await all_reduce(group, array, op, algorithm)
-        return array.tobytes(), (await group.shared.open()).meetings
+        return array.tobytes(), (await group.shared.open()).epoch
 
     assert on_groups(size, work) == [(exact.tobytes(), 2)] * size
 
@@ -89,7 +89,7 @@ def test_measured_prices_of_ordinary_arrays_are_not_asked():
         array = await allocate(group, LENGTH)
         group.prices = Prices({"ring": ((1024, 1.0),)})
         await all_reduce(group, array)
-        return (await group.shared.open()).meetings
+        return (await group.shared.open()).epoch
 
     assert on_groups(2, work) == [2] * 2
 

@@ -80,7 +80,7 @@ async def test_a_chunk_is_a_meeting_and_dividing_one_takes_another(size, length,
     async def rank(end):
         group = Group(end, range(size), 0, window=(1 << 14) + 2 * GREETING_BYTES)  # two places of 2,048 elements
         await all_reduce(group, np.ones(length, "float32"), "sum", "shared")
-        return (await group.shared.open()).meetings
+        return (await group.shared.open()).epoch
 
     assert (await asyncio.wait_for(asyncio.gather(*map(rank, ends)), 30)) == [meetings] * size
 

@@ -36,7 +36,7 @@ def test_a_meeting_waits_for_the_last():
     assert second.arrive() == 1 and first.first_absent() == 1
     assert third.arrive() is None
     assert first.first_absent() is second.first_absent() is third.first_absent() is None
-    assert [view.meetings for view in (first, second, third)] == [1, 1, 1]
+    assert [view.epoch for view in (first, second, third)] == [1, 1, 1]
 
 
 def test_a_rank_already_met_returns_at_once():
