@@ -1,25 +1,27 @@
 """Shared: all-reduce through memory that the ranks share, where the transport offers it.
 
-To copy in is to copy into this rank's window, where the others read it; to copy out, from their windows.
+To copy in is to copy into this rank's window, where the others read; to copy out, from their windows into the array.
 
-Short array: every rank lends all of it; after one barrier every rank reduces the arrays of all ranks. Long array on two
-ranks: the same, chunk by chunk, because neither rank reads more than if they divided the work, and one barrier per
-chunk is enough. Long array on more ranks, or on two ranks with a dtype that is slow to reduce: the work is divided. In
-each chunk rank r reduces segment r and lends all other segments, so each byte is copied in once and out once. Chunks
-stay in the cores' caches, and several are in progress between two barriers:
+    mode                     when                                        barriers        a rank copies, of the array
+    _at_once                 short                                       1               all of it in
+    _redundant               two ranks, a dtype that is fast to reduce   1 a chunk       all of it in
+    _reduce_scatter_gather   else                                        1 a chunk, +2   (n-1)/n in, (n-1)/n out
+    _in_place                long, made by `allocate`                    2               nothing
 
-    between barriers     0        1         2         3       ...
-    lends the parts of   chunk 0  chunk 1   chunk 2   chunk 3      others' segments, copied into this rank's window
-    reduces its part of           chunk 0   chunk 1   chunk 2      from all windows into its window and its array
-    takes the parts of                      chunk 0   chunk 1      others' reduced segments, copied out
+In the first two modes every rank reduces the arrays of all ranks itself: for two ranks no one reads more than if they
+divided the work. In `_reduce_scatter_gather`, rank r reduces segment r of each chunk. Chunks stay in the cores' caches,
+and several are in progress between two barriers:
 
-A long array made by `allocate` already lies in shared memory and is reduced there (`_in_place`): between two barriers
-rank r reduces segment r of all arrays and writes the result to all of them, one piece in the cache at a time. So each
-byte of every array is read and written by one rank.
+    between barriers          0        1         2         3       ...
+    copies in the parts of    chunk 0  chunk 1   chunk 2   chunk 3      others' segments, into this rank's window
+    reduces its part of                chunk 0   chunk 1   chunk 2      from all windows into its window and its array
+    copies out the parts of                      chunk 0   chunk 1      others' reduced segments
+
+`_in_place`: rank r reduces segment r of all arrays and writes the result to all of them, one piece in the cache at a
+time. So each byte of every array is read and written by one rank.
 
 Data written into a window between two barriers is read between the next two, and may be overwritten after those; so
-each window has two places, used in turn. Where the work is divided, a place has one slot per segment: a rank lends in
-the slots of the other ranks, and its own slot holds its reduced segment.
+each window has two halves, used in turn (see `collectives.all_reduce.window_layout`).
 
 Operands are reduced in the order of ranks, each segment by one rank or by all in the same way, so all ranks end with
 the same bits.
@@ -37,24 +39,24 @@ from collectives.group import Group
 from collectives.reduction import Reduction
 from transports.base import SharedWindows
 
-SHORT = 1 << 20
+SHORT_BYTES = 1 << 20
 """Bytes of other ranks' arrays up to which a rank reduces them all itself: this costs less than a second barrier."""
-CHUNK = 512 << 10
-"""Bytes that each of two ranks lends at a time: together with the arrays they stay in a core's cache (1 MiB took 1.7
+CHUNK_BYTES = 512 << 10
+"""Bytes that each of two ranks copies in at a time: with the arrays they stay in a core's cache (1 MiB took 1.7
 times as long for arrays of 64 MiB, 1.6 times for 16 MiB). Chunks divided by more ranks are larger: each costs a
 barrier."""
-HALF = 2
+SLOW_ITEMSIZE = 2
 """Bytes of an element up to which its reduction takes longer than its copies, so that two ranks divide the work."""
-LONG = 512 << 10
+IN_PLACE_BYTES = 512 << 10
 """Bytes from which an array in shared memory is reduced in place."""
-AT_ONCE = 512 << 10
+PIECE_BYTES = 512 << 10
 """Bytes, over all arrays together, that are reduced at a time; they fit into a core's cache."""
 TURN_S = 1e-3
 """Seconds after which a long reduction pauses, so that the event loop can run."""
 
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
-    """Lend, reduce, and, where the work is divided, take.
+    """Copy in, reduce, and, where the work is divided, copy out.
 
     Raises:
         ValueError: the group's ranks share no memory.
@@ -72,18 +74,18 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
     if not others or not length:
         return reduction.finish(vector.elements, group.size)
     call = group.calls.running
-    places = group.workspace.cached(
+    layout = group.workspace.cached(
         (WindowLayout, vector.dtype, type(vector.elements)), lambda: WindowLayout(group, memory, vector)
     )
-    if vector.nbytes >= LONG and (found := group.shared.find(vector)):
+    if vector.nbytes >= IN_PLACE_BYTES and (found := group.shared.find(vector)):
         call.refine(replace(call.signature, place=found.place))
-        await _in_place(call, places, found.arrays, reduction)
-    elif length <= places.whole and (others == 1 or vector.nbytes * others <= SHORT):
-        await _at_once(call, places, vector, reduction)
-    elif others == 1 and vector.itemsize > HALF:
-        await _for_itself(call, places, vector, reduction)
+        await _in_place(call, layout, found.arrays, reduction)
+    elif length <= layout.whole and (others == 1 or vector.nbytes * others <= SHORT_BYTES):
+        await _at_once(call, layout, vector, reduction)
+    elif others == 1 and vector.itemsize > SLOW_ITEMSIZE:
+        await _redundant(call, layout, vector, reduction)
     else:
-        await _divided(call, places, vector, reduction)
+        await _reduce_scatter_gather(call, layout, vector, reduction)
 
 
 def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
@@ -91,97 +93,97 @@ def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> flo
     return math.inf
 
 
-async def _at_once(call: Call, places: WindowLayout, vector: Vector, reduction: Reduction) -> None:
-    """Lend the whole array, and reduce the arrays of all ranks."""
-    memory, whole = places.memory, places.at_once(len(vector))
-    turn = memory.epoch & 1
-    places.greet(call)
-    whole.mine[turn][:] = vector.data
+async def _at_once(call: Call, layout: WindowLayout, vector: Vector, reduction: Reduction) -> None:
+    """Copy the whole array in, and reduce the arrays of all ranks."""
+    memory, whole = layout.memory, layout.at_once(len(vector))
+    parity = memory.epoch & 1
+    layout.write_greeting(call)
+    whole.mine[parity][:] = vector.data
     await memory.barrier()
-    places.compare(call)
-    operands = whole.operands[turn]
-    if places.rank < 2:  # `_combine` reads the first two before it writes: use this rank's own array
+    layout.compare(call)
+    operands = whole.operands[parity]
+    if layout.rank < 2:  # `_combine` reads the first two before it writes: use this rank's own array
         operands = [*operands]
-        operands[places.rank] = vector.elements
+        operands[layout.rank] = vector.elements
     _combine(operands, vector.elements, reduction)
-    reduction.finish(vector.elements, places.size)
+    reduction.finish(vector.elements, layout.size)
 
 
-async def _for_itself(call: Call, places: WindowLayout, vector: Vector, reduction: Reduction) -> None:
-    """For two ranks: lend one whole chunk after another, and reduce the previous one."""
-    lent, *chunks = pieces(0, len(vector), min(places.whole, max(1, CHUNK // vector.itemsize)))
-    places.greet(call)
-    _lend_whole(places, vector, lent)
-    await places.memory.barrier()
-    places.compare(call)
+async def _redundant(call: Call, layout: WindowLayout, vector: Vector, reduction: Reduction) -> None:
+    """For two ranks: copy in one whole chunk after another, and reduce the previous one."""
+    previous, *chunks = pieces(0, len(vector), min(layout.whole, max(1, CHUNK_BYTES // vector.itemsize)))
+    layout.write_greeting(call)
+    _copy_in_whole(layout, vector, previous)
+    await layout.memory.barrier()
+    layout.compare(call)
     for chunk in chunks:
-        _lend_whole(places, vector, chunk)
-        _reduce_whole(places, vector, lent, reduction)
-        await places.memory.barrier()
-        lent = chunk
-    _reduce_whole(places, vector, lent, reduction)
+        _copy_in_whole(layout, vector, chunk)
+        _reduce_whole(layout, vector, previous, reduction)
+        await layout.memory.barrier()
+        previous = chunk
+    _reduce_whole(layout, vector, previous, reduction)
 
 
-def _lend_whole(places: WindowLayout, vector: Vector, chunk: Range) -> None:
-    (low, high), at = chunk, places.starts(places.memory.epoch)[places.rank]
-    places.windows[places.rank].bytes(at, at + high - low)[:] = vector.bytes(low, high)
+def _copy_in_whole(layout: WindowLayout, vector: Vector, chunk: Range) -> None:
+    (low, high), at = chunk, layout.starts(layout.memory.epoch)[layout.rank]
+    layout.windows[layout.rank].bytes(at, at + high - low)[:] = vector.bytes(low, high)
 
 
-def _reduce_whole(places: WindowLayout, vector: Vector, chunk: Range, reduction: Reduction) -> None:
-    """Reduce the chunk that both lent before the last barrier; both operands are read before anything is written."""
-    (low, high), starts = chunk, places.starts(places.memory.epoch - 1)
-    operands = [window.elements[at : at + high - low] for window, at in zip(places.windows, starts, strict=True)]
+def _reduce_whole(layout: WindowLayout, vector: Vector, chunk: Range, reduction: Reduction) -> None:
+    """Reduce the chunk copied in before the last barrier; both operands are read before anything is written."""
+    (low, high), starts = chunk, layout.starts(layout.memory.epoch - 1)
+    operands = [window.elements[at : at + high - low] for window, at in zip(layout.windows, starts, strict=True)]
     into = vector.elements[low:high]
-    operands[places.rank] = into
+    operands[layout.rank] = into
     _combine(operands, into, reduction)
-    reduction.finish(into, places.size)
+    reduction.finish(into, layout.size)
 
 
-async def _divided(call: Call, places: WindowLayout, vector: Vector, reduction: Reduction) -> None:
-    chunks = list(pieces(0, len(vector), places.most))
-    places.greet(call)
+async def _reduce_scatter_gather(call: Call, layout: WindowLayout, vector: Vector, reduction: Reduction) -> None:
+    chunks = list(pieces(0, len(vector), layout.most))
+    layout.write_greeting(call)
     for step in range(len(chunks) + 2):
         if step:
-            await places.memory.barrier()
+            await layout.memory.barrier()
         if step == 1:
-            places.compare(call)
+            layout.compare(call)
         if step < len(chunks):
-            _lend(places, vector, chunks[step])
+            _copy_in(layout, vector, chunks[step])
         if 1 <= step <= len(chunks):
-            _reduce(places, vector, chunks[step - 1], reduction)
+            _reduce(layout, vector, chunks[step - 1], reduction)
         if step >= 2:
-            _take(places, vector, chunks[step - 2])
-    if places.size == 2:
-        await places.memory.barrier()  # the next whole array may overwrite a place that the other rank still reads
+            _copy_out(layout, vector, chunks[step - 2])
+    if layout.size == 2:
+        await layout.memory.barrier()  # the next whole array may overwrite a half that the other rank still reads
 
 
-def _lend(places: WindowLayout, vector: Vector, chunk: Range) -> None:
+def _copy_in(layout: WindowLayout, vector: Vector, chunk: Range) -> None:
     """Copy all segments but this rank's own into its window."""
-    turn, window = places.memory.epoch, places.windows[places.rank]
-    for rank in _others(places.rank, places.size):
-        low, high = _segment(chunk, places.size, rank)
-        at = places.slot(turn, rank)
+    epoch, window = layout.memory.epoch, layout.windows[layout.rank]
+    for rank in _others(layout.rank, layout.size):
+        low, high = _segment(chunk, layout.size, rank)
+        at = layout.slot(epoch, rank)
         window.bytes(at, at + high - low)[:] = vector.bytes(low, high)
 
 
-def _reduce(places: WindowLayout, vector: Vector, chunk: Range, reduction: Reduction) -> None:
-    """Reduce this rank's own segment, lent before the last barrier, into its slot; finish it, copy it to the array."""
-    low, high = _segment(chunk, places.size, places.rank)
-    start = places.slot(places.memory.epoch - 1, places.rank)
+def _reduce(layout: WindowLayout, vector: Vector, chunk: Range, reduction: Reduction) -> None:
+    """Reduce this rank's own segment, copied in before the last barrier, into its slot; copy it to the array."""
+    low, high = _segment(chunk, layout.size, layout.rank)
+    start = layout.slot(layout.memory.epoch - 1, layout.rank)
     stop = start + high - low
-    operands = [window.elements[start:stop] for window in places.windows]
-    mine, operands[places.rank] = operands[places.rank], vector.elements[low:high]
+    operands = [window.elements[start:stop] for window in layout.windows]
+    mine, operands[layout.rank] = operands[layout.rank], vector.elements[low:high]
     _combine(operands, mine, reduction)
-    reduction.finish(mine, places.size)
-    vector.bytes(low, high)[:] = places.windows[places.rank].bytes(start, stop)
+    reduction.finish(mine, layout.size)
+    vector.bytes(low, high)[:] = layout.windows[layout.rank].bytes(start, stop)
 
 
-def _take(places: WindowLayout, vector: Vector, chunk: Range) -> None:
+def _copy_out(layout: WindowLayout, vector: Vector, chunk: Range) -> None:
     """Copy the segments that the others reduced, from the next rank on, so that ranks read different windows."""
-    for rank in _others(places.rank, places.size):
-        low, high = _segment(chunk, places.size, rank)
-        at = places.slot(places.memory.epoch - 2, rank)
-        vector.bytes(low, high)[:] = places.windows[rank].bytes(at, at + high - low)
+    for rank in _others(layout.rank, layout.size):
+        low, high = _segment(chunk, layout.size, rank)
+        at = layout.slot(layout.memory.epoch - 2, rank)
+        vector.bytes(low, high)[:] = layout.windows[rank].bytes(at, at + high - low)
 
 
 def _combine(operands: list, into: object, reduction: Reduction) -> None:
@@ -200,25 +202,25 @@ def _others(rank: int, size: int) -> Iterator[int]:
     return ((rank + distance) % size for distance in range(1, size))
 
 
-async def _in_place(call: Call, places: WindowLayout, arrays: Sequence[Vector], reduction: Reduction) -> None:
+async def _in_place(call: Call, layout: WindowLayout, arrays: Sequence[Vector], reduction: Reduction) -> None:
     """Reduce arrays that all ranks of the group map, without copying them into a window.
 
     Args:
         arrays: the array of every rank, in the group's order.
     Cost: two barriers; each byte of an array is read from memory once and written once. No extra memory.
     """
-    places.greet(call)
-    await places.memory.barrier()
-    places.compare(call)
-    await _reduce_in_place(places.memory, arrays, segment(len(arrays[0]), places.size, places.rank), reduction)
-    await places.memory.barrier()
+    layout.write_greeting(call)
+    await layout.memory.barrier()
+    layout.compare(call)
+    await _reduce_in_place(layout.memory, arrays, segment(len(arrays[0]), layout.size, layout.rank), reduction)
+    await layout.memory.barrier()
 
 
 async def _reduce_in_place(memory: SharedWindows, arrays: Sequence[Vector], span: Range, reduction: Reduction) -> None:
     """Reduce in the order of ranks into the first rank's array, and copy the result to the other arrays."""
     first, *others = arrays
     due = perf_counter() + TURN_S
-    for low, high in pieces(*span, max(1, AT_ONCE // len(arrays) // first.itemsize)):
+    for low, high in pieces(*span, max(1, PIECE_BYTES // len(arrays) // first.itemsize)):
         into = first.elements[low:high]
         for other in others:
             reduction.combine(into, other.elements[low:high], into)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from collectives import Group, Mismatch, Prices, all_reduce, allocate
-from collectives.all_reduce.shared import LONG
+from collectives.all_reduce.shared import IN_PLACE_BYTES
 from transports.testing import local_world
 
-LENGTH = LONG // 4 + 1001
+LENGTH = IN_PLACE_BYTES // 4 + 1001
 
 
 def on_groups(size, work, shares=True):
