@@ -5,8 +5,7 @@ ALONE = (
     "tests/chaos/test_interrupted.py",
     "tests/chaos/test_stopped_in_each_phase.py",
     "tests/chaos/test_struck_swarm.py",
-    "tests/launch/test_doctor.py",
-    "tests/launch/test_signals.py",
+    "tests/launch/",
     "tests/slurm/",
     "tests/swarm/test_local_swarm.py",
     "tests/swarm/test_real_directories.py",
@@ -18,7 +17,7 @@ ALONE = (
     "tests/unit/transports/tcp/test_processes.py",
 )
 """Files of which the tests kill, stop or time real processes, or look at what all processes of this machine hold: on
-a busy core their limits of seconds would not be true.
+a busy core their limits of seconds would not be true. Jobs of several ranks that compute take all cores themselves.
 """
 
 

@@ -66,7 +66,10 @@ def test_a_peer_serves_a_stage_that_there_is():
             "train --coordinator tcp://127.0.0.1:1 --stages 9",
             "(stages: 9, layers that can be parted: 6)",
         ),
-        ("local --links nonsense", "unknown option in the tcp:// URL (got: nonsense; known: listen, delay, jitter, rate"),
+        (
+            "local --links nonsense",
+            "unknown option in the tcp:// URL (got: nonsense; known: listen, delay, jitter, rate",
+        ),
         ("local --links delay=50", "?delay= takes a number and one of the units"),
         ("local --peers 1", "every stage needs a peer"),
         ("train --coordinator tcp://127.0.0.1:1 --batch 30", "let --microbatch divide --batch"),
