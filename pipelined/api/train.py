@@ -3,22 +3,20 @@
 mpirun -n 4 python mine.py        (or torchrun, srun; plain python runs every rank in this process)
 """
 
-import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sized
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from pipelined.api.batch import Batch
 from pipelined.api.feed import BatchFeed, Feed, MicrobatchFeed
+from pipelined.api.laboratory.planning import Planned
 from pipelined.api.rank import RankSession, TrainingJob
 from pipelined.api.sequential import Loss
 from pipelined.api.user_model import Layers, bind
@@ -26,7 +24,7 @@ from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.api.whole_run import Trained, WholeRun
 from pipelined.errors import UsageError
 from pipelined.process.launch import AGENT, ALONE, Launch, detect
-from pipelined.process.run import refuse, run
+from pipelined.process.run import outside_of_a_loop, refuse, run
 from pipelined.process.stop_request import StopRequest
 from pipelined.programs.plan import Plan, PlanError
 from pipelined.programs.staleness import steps_to_fill
@@ -37,8 +35,6 @@ from pipelined.training.step_report import StepReport
 from pipelined.training.trainer import Numerics
 from transports import Transport
 
-T = TypeVar("T")
-
 
 def train(
     model: Layers,
@@ -46,6 +42,7 @@ def train(
     *,
     loss: Loss,
     optimizer: OptimizerBuilder,
+    plan: Planned | None = None,
     schedule: SomeSchedule = "one_f_one_b",
     depth: int | None = None,
     width: int = 1,
@@ -64,7 +61,7 @@ def train(
     resume: str | os.PathLike[str] | None = None,
     save_every: int = 0,
     keep: int = 2,
-    report: Callable[[StepReport], None] = lambda report: None,
+    report: Callable[[StepReport], object] = lambda report: None,
     **knobs: Value,
 ) -> Trained:
     """Train a model that is cut into stages, one or more on each rank, and return when all ranks are done.
@@ -78,6 +75,7 @@ def train(
             again, is repeated. Or a `Feed`, which gives each rank the microbatches that it computes.
         loss: the mean loss of one microbatch, from its outputs and targets.
         optimizer: builds an optimizer of torch from a list of parameters; called on each rank with its own.
+        plan: the result of `pipelined.plan`; then schedule, depth, width, microbatches, recompute and knobs are its.
         schedule: a name, the path of a .py file or .csv table, or a class, function or module of your own.
         depth: the stages of a pipeline; default: the ranks that were started, divided by `width`.
         width: pipelines that run in parallel, each on its own microbatches.
@@ -107,12 +105,21 @@ def train(
     try:
         launch = detect(os.environ, transport)
         feed = MicrobatchFeed(batches) if isinstance(batches, Feed) else BatchFeed(batches)
-        plan = _plan(launch, feed, schedule=schedule, depth=depth, width=width, microbatches=microbatches, knobs=knobs)
-        feed.cut(plan.rows, dtype, kept=2 + steps_to_fill(plan.shape))
+        if plan is None:
+            arranged = _plan(
+                launch, feed, schedule=schedule, depth=depth, width=width, microbatches=microbatches, knobs=knobs
+            )
+        else:
+            arranged, recompute = plan.plan, plan.recompute
+            _require_rows(arranged, feed)
+        feed.cut(arranged.rows, dtype, kept=2 + steps_to_fill(arranged.shape))
+        bound = bind(model, loss, seed, feed.inputs(0, 0))
+        if plan is not None:
+            plan.content.require(Path("plan="), bound.identity(), launch.world_size)
         job = TrainingJob(
-            model=bind(model, loss, seed, feed.inputs(0, 0)),
+            model=bound,
             feed=feed,
-            plan=plan,
+            plan=arranged,
             optimizer=partial(UserOptimizer, optimizer, clip, lr_scheduler),
             numerics=Numerics(dtype, autocast, recompute, all_reduce, compress),
             seed=seed,
@@ -153,6 +160,14 @@ def _plan(
     return replace(plan, microbatch=rows * plan.layout.parts) if isinstance(feed, MicrobatchFeed) else plan
 
 
+def _require_rows(plan: Plan, feed: BatchFeed | MicrobatchFeed) -> None:
+    """Refuse batches of other rows than those that were planned."""
+    rows = feed.rows_each(plan.total_microbatches)
+    if rows != plan.rows:
+        fact = f"the plan is for microbatches of other rows (rows planned: {plan.rows}, rows: {rows})"
+        raise PlanError(f"{fact}; plan for these batches")
+
+
 def _steps(steps: int | None, batches: Iterable[Batch] | Feed) -> int:
     if steps is None:
         if not isinstance(batches, Sized):
@@ -181,20 +196,7 @@ def _run(launch: Launch, work: WholeRun) -> Trained:
 
     is_main = threading.current_thread() is threading.main_thread()
     with stop.listening() if is_main else nullcontext():
-        code = _in_thread(start) if _loop_is_running() else start()
+        code = outside_of_a_loop(start)
     if code:
         raise SystemExit(code)
     return results[launch.rank]
-
-
-def _loop_is_running() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-def _in_thread(work: Callable[[], T]) -> T:
-    with ThreadPoolExecutor(1, thread_name_prefix="pipelined.train") as thread:
-        return thread.submit(work).result()

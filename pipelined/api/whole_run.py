@@ -53,7 +53,7 @@ class WholeRun:
     resume: Path | None
     save_every: int
     keep: int
-    report: Callable[[StepReport], None]
+    report: Callable[[StepReport], object]
 
     async def train(self, rank: RankSession, stopping: Callable[[], bool]) -> Trained:
         """Train one rank to the end.

@@ -39,7 +39,7 @@ class LayerSizes:
     kept: Storages
 
 
-def measured_sizes(parts: Sequence[nn.Module], inputs: torch.Tensor, loss: Callable[[Tree], Any]) -> list[LayerSizes]:
+def measured_sizes(parts: Sequence[nn.Module], inputs: Tree, loss: Callable[[Tree], Any]) -> list[LayerSizes]:
     """Run one microbatch through layers.
 
     Args:

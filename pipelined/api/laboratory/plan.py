@@ -11,7 +11,7 @@ from collectives import Links
 from pipelined.api.batch import Batch
 from pipelined.api.laboratory.described import machine_of
 from pipelined.api.laboratory.planned_layers import PlannedLayers
-from pipelined.api.laboratory.planning import Planned, PlanRequest, Tell, find_plan, stated_costs
+from pipelined.api.laboratory.planning import Planned, PlanRequest, Progress, find_plan, stated_costs
 from pipelined.api.sequential import Loss
 from pipelined.api.user_model import Layers, bind
 from pipelined.api.user_optimizer import OptimizerBuilder
@@ -50,7 +50,7 @@ def plan(
     memory_limit: float | None = None,
     stale: bool = False,
     tries: int | None = None,
-    tell: Tell = lambda line: None,
+    progress: Progress = lambda line: None,
     **knobs: Value,
 ) -> Planned:
     """Find the fastest arrangement of a model: measure this machine, search by simulation, and try the best.
@@ -59,7 +59,7 @@ def plan(
     one forward on the meta device and one update of each layer; seconds come from timed stages, or from `costs`.
 
     Args:
-        model: a `Sequential`, or what it is made of.
+        model: as in `train`.
         batch: (inputs, targets) of a whole step.
         ranks: the ranks to plan for; default: those that were started.
         loss: the mean loss of one microbatch; default: the mean of the outputs.
@@ -72,7 +72,7 @@ def plan(
         memory_limit: bytes of a rank; default: its share of this machine's memory.
         stale: look at schedules without a flush, too; those are not exact.
         tries: plans to try with real steps; default: 3 if it measures on as many ranks as it plans for, else 0.
-        tell: called on rank 0 with a line as the work goes on.
+        progress: called on rank 0 with a line as the work goes on.
         knobs: settings of the schedule that the plan must have, such as `pipes=4`.
     Raises:
         UsageError: the layers do not chain, no plan fits the memory, or none has what it must have.
@@ -96,7 +96,7 @@ def plan(
         stale,
         tries,
     )
-    return outside_of_a_loop(partial(find_plan, planned, launch, request, tell, "pipelined.plan"))
+    return outside_of_a_loop(partial(find_plan, planned, launch, request, progress, "pipelined.plan"))
 
 
 def _mean(output: Any, targets: torch.Tensor) -> torch.Tensor:

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
-from pipelined.api.batch import Batch
+from pipelined.api.batch import Batch, rows_of_batch
 from pipelined.api.feed import BatchFeed
 from pipelined.api.laboratory.layer_sizes import LayerSizes, Storages, measured_sizes, optimizer_bytes, some_values
 from pipelined.api.user_model import UserModel
@@ -44,7 +45,7 @@ class PlannedLayers:
 
     @property
     def batch(self) -> int:
-        return len(self.step[0])
+        return rows_of_batch(self.step, "the batch")
 
     @property
     def sequence(self) -> int:
@@ -98,7 +99,8 @@ class PlannedLayers:
 
     def _measured(self, rows: int, device: str) -> list[LayerSizes]:
         feed, dtype = self.feed(rows), self.precision.dtype
-        inputs, targets = feed.inputs(0, 0).to(device), feed.targets(0, 0).to(device)
+        step = feed.inputs(0, 0), feed.targets(0, 0)
+        inputs, targets = tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), step)
         parts = [self.model.build(range(n, n + 1), dtype, device, seed=0) for n in range(self.model.layers)]
         with torch.random.fork_rng(devices=[]):
             return measured_sizes(parts, inputs, lambda output: self.model.loss(output, targets))

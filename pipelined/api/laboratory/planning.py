@@ -26,7 +26,7 @@ from transports import Transport
 
 SPEED = ("flops", "overhead", "coding")
 """Floating-point operations a second, seconds an instruction, and seconds a byte of a message in the codec."""
-Tell = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -161,11 +161,11 @@ def stated_costs(given: Mapping[str, float], operations: list[float], sequence: 
     return Stated(operations, sequence, given["flops"], given.get("overhead", 0.0), coding)
 
 
-def find_plan(model: PlannedModel, launch: Launch, request: PlanRequest, tell: Tell, command: str) -> Planned:
+def find_plan(model: PlannedModel, launch: Launch, request: PlanRequest, progress: Progress, command: str) -> Planned:
     """The fastest plan; under a launcher all ranks call this together, and all get the same.
 
     Args:
-        tell: called on rank 0 with a line as the work goes on.
+        progress: called on rank 0 with a line as the work goes on.
         command: prefix of the message when a rank fails.
     Raises:
         UsageError: no plan fits. SystemExit: a rank failed; it has printed why.
@@ -175,18 +175,18 @@ def find_plan(model: PlannedModel, launch: Launch, request: PlanRequest, tell: T
         wanted = SearchRequest(
             model, request.costs, request.machine, request.ranks, request.limit_on(launch), request.stale
         )
-        answer = search(wanted, tell)
+        answer = search(wanted, progress)
         return Planned(planned(answer, request.costs.plain()), answer)
-    return _Measuring(model, launch, request, tries, tell).run(command)
+    return _Measuring(model, launch, request, tries, progress).run(command)
 
 
 class _Measuring:
     """A measurement on all ranks, the search on rank 0, and the trials on all."""
 
-    def __init__(self, model: PlannedModel, launch: Launch, request: PlanRequest, tries: int, tell: Tell):
+    def __init__(self, model: PlannedModel, launch: Launch, request: PlanRequest, tries: int, progress: Progress):
         from pipelined.measurement.measure import gpu_bytes
 
-        self._model, self._launch, self._request, self._tries, self._tell = model, launch, request, tries, tell
+        self._model, self._launch, self._request, self._tries, self._progress = model, launch, request, tries, progress
         self._limit = request.limit_on(launch, gpu_bytes())
         self._sizes = sizes_that_fit(model, request.ranks, self._limit, request.stale)
         self._found: Planned | None = None
@@ -213,7 +213,7 @@ class _Measuring:
         from pipelined.planner.trial import try_best
 
         request, model = self._request, self._model
-        tell = self._tell if transport.rank == 0 else _quietly
+        progress = self._progress if transport.rank == 0 else _quietly
         found = await measure(
             transport,
             model,
@@ -221,18 +221,18 @@ class _Measuring:
             sizes=self._sizes,
             stated=request.machine,
             ranks=request.ranks,
-            progress=tell,
+            progress=progress,
         )
 
         def answer() -> SearchResult | None:
             if found is None:
                 return None
             costs, machine = found.costs, found.machine
-            return search(SearchRequest(model, costs, machine, request.ranks, self._limit, request.stale), tell)
+            return search(SearchRequest(model, costs, machine, request.ranks, self._limit, request.stale), progress)
 
         best = await agree(transport, "plan", asyncio.to_thread(answer))
         if self._tries:
-            best = await try_best(transport, model, self._launch, best, most=self._tries, progress=tell)
+            best = await try_best(transport, model, self._launch, best, most=self._tries, progress=progress)
         content = None if best is None or found is None else planned(best, found.plain)
         plain = await broadcast(transport, "planned", content and content.plain())
         return Planned(content or PlanFile.of(plain, model.fixed.get("schedule")), best)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -119,3 +120,28 @@ def test_it_plans_inside_a_running_loop_too():
 def test_a_mistake_is_one_exception_with_a_remedy(settings, message):
     with pytest.raises(pp.UsageError, match=message):
         pp.plan(LAYERS, STEP, **{"costs": {"flops": 1e9}, **settings})
+
+
+def trained(**settings):
+    optimizer = partial(torch.optim.SGD, lr=0.1)
+    return pp.train(LAYERS, [STEP] * 2, loss=nn.functional.cross_entropy, optimizer=optimizer, **settings)
+
+
+def test_a_plan_is_trained_by():
+    found = mlp(ranks=2, schedule="chimera", depth=2, microbatches=2, recompute=True)
+    plain = trained(schedule="chimera", depth=2, microbatches=2, recompute=True)
+    assert trained(plan=found).losses == plain.losses
+
+
+@pytest.mark.parametrize(
+    "model, batch, message",
+    [
+        (LAYERS, (STEP[0][:6], STEP[1][:6]), "microbatches of other rows (rows planned:"),
+        (LAYERS[:1], STEP, "plan= is a plan for another model"),
+    ],
+)
+def test_a_plan_for_another_model_or_batch_is_refused(capsys, model, batch, message):
+    found = pp.plan(model, batch, ranks=1, costs={"flops": 1e9})
+    with pytest.raises(SystemExit, match="2"):
+        trained(plan=found)
+    assert message in capsys.readouterr().err
