@@ -113,10 +113,13 @@ class SearchResult:
         return self.best[0]
 
     def worth_trying(self, most: int) -> list[Outcome]:
-        """The best `most` plans with a flush, plus data parallelism if it fits the memory."""
+        """The best `most` plans with a flush, plus data parallelism if it fits the memory and the user's settings."""
         every = [one for one in self.best if one.candidate.plan.flushes][:most]
-        other = self.baseline
+        other, fixed = self.baseline, self.request.model.fixed
         if not most or other is None or other.memory > self.request.memory_limit:
+            return every
+        known = {**other.candidate.plan.plain(), "recompute": other.candidate.recompute}
+        if any(known.get(name) != value for name, value in fixed.items()):
             return every
         return every if other.candidate in [one.candidate for one in every] else [*every, other]
 

@@ -133,6 +133,12 @@ def test_the_best_are_tried_data_parallelism_with_them_and_the_fastest_is_chosen
     assert len(after.best) == len(result.best) and "a step took 1000.0 ms when it was tried" in reason(after)
 
 
+def test_data_parallelism_is_not_tried_where_the_user_chose_otherwise():
+    toy = Toy(fixed={"depth": 2})
+    result = search(SearchRequest(toy, Stated(toy.layer_costs, 10, 10.0), Machine(Links(1.0, 1e-3, 0.0)), 4))
+    assert {one.candidate.plan.depth for one in result.worth_trying(3)} == {2}
+
+
 def test_all_ranks_run_what_took_least():
     model = planned_model_of(Config(layers=1, d_model=16, heads=2, seq=8, batch=2, schedule="gpipe", recompute=False))
     threads = torch.get_num_threads()
