@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
@@ -105,17 +106,13 @@ def train(
     try:
         launch = detect(os.environ, transport)
         feed = MicrobatchFeed(batches) if isinstance(batches, Feed) else BatchFeed(batches)
-        if plan is None:
-            arranged = _plan(
-                launch, feed, schedule=schedule, depth=depth, width=width, microbatches=microbatches, knobs=knobs
-            )
-        else:
-            arranged, recompute = plan.plan, plan.recompute
-            _require_rows(arranged, feed)
+        asked = partial(_plan, schedule=schedule, depth=depth, width=width, microbatches=microbatches, knobs=knobs)
+        arranged = asked(launch, feed) if plan is None else plan.plan
         feed.cut(arranged.rows, dtype, kept=2 + steps_to_fill(arranged.shape))
         bound = bind(model, loss, seed, feed.inputs(0, 0))
         if plan is not None:
-            plan.content.require(Path("plan="), bound.identity(), launch.world_size)
+            recompute = plan.recompute
+            _require(plan, bound.identity(), feed, launch)
         job = TrainingJob(
             model=bound,
             feed=feed,
@@ -124,16 +121,8 @@ def train(
             numerics=Numerics(dtype, autocast, recompute, all_reduce, compress),
             seed=seed,
         )
-        work = WholeRun(
-            job,
-            feed,
-            steps=_steps(steps, batches),
-            checkpoint=_path(checkpoint),
-            resume=_path(resume),
-            save_every=save_every,
-            keep=keep,
-            report=report,
-        )
+        saved = partial(WholeRun, checkpoint=_path(checkpoint), resume=_path(resume), save_every=save_every, keep=keep)
+        work = saved(job, feed, steps=_steps(steps, batches), report=report)
     except UsageError as error:
         raise SystemExit(refuse(error, launch)) from error
     return _run(launch, work)
@@ -160,11 +149,12 @@ def _plan(
     return replace(plan, microbatch=rows * plan.layout.parts) if isinstance(feed, MicrobatchFeed) else plan
 
 
-def _require_rows(plan: Plan, feed: BatchFeed | MicrobatchFeed) -> None:
-    """Refuse batches of other rows than those that were planned."""
-    rows = feed.rows_each(plan.total_microbatches)
-    if rows != plan.rows:
-        fact = f"the plan is for microbatches of other rows (rows planned: {plan.rows}, rows: {rows})"
+def _require(planned: Planned, identity: Mapping[str, Any], feed: BatchFeed | MicrobatchFeed, launch: Launch) -> None:
+    """Refuse another model, number of ranks or rows of a microbatch than those that were planned."""
+    planned.content.require(Path("plan="), identity, launch.world_size)
+    rows = feed.rows_each(planned.plan.total_microbatches)
+    if rows != planned.plan.rows:
+        fact = f"the plan is for microbatches of other rows (rows planned: {planned.plan.rows}, rows: {rows})"
         raise PlanError(f"{fact}; plan for these batches")
 
 
