@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pipelined.api.laboratory.planning import Planned
     from pipelined.api.laboratory.proof import Proof, prove
     from pipelined.api.laboratory.simulation import Simulation, draw, simulate
+    from pipelined.api.layer_builders import initial_seed, tied
     from pipelined.api.sequential import Sequential
     from pipelined.api.trace import trace
     from pipelined.api.train import train
@@ -38,10 +39,12 @@ __all__ = [
     "Worker",
     "__version__",
     "draw",
+    "initial_seed",
     "layer_seed",
     "plan",
     "prove",
     "simulate",
+    "tied",
     "trace",
     "train",
 ]
@@ -62,10 +65,12 @@ _HOMES = {
     "UsageError": "pipelined.errors",
     "Worker": "pipelined.schedules",
     "draw": "pipelined.api.laboratory.simulation",
+    "initial_seed": "pipelined.api.layer_builders",
     "layer_seed": "pipelined.training.keyed_random",
     "plan": "pipelined.api.laboratory.plan",
     "prove": "pipelined.api.laboratory.proof",
     "simulate": "pipelined.api.laboratory.simulation",
+    "tied": "pipelined.api.layer_builders",
     "trace": "pipelined.api.trace",
     "train": "pipelined.api.train",
 }

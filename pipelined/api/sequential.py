@@ -15,6 +15,15 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from pipelined.api.layer_builders import (
+    LayerBuilder,
+    build_layer,
+    build_on_meta,
+    check_builder,
+    initial_seed,
+    share_parameters,
+    tied_groups,
+)
 from pipelined.errors import UsageError
 from pipelined.training.check_model import ModelError
 from pipelined.training.keyed_random import place_of_layer
@@ -25,7 +34,7 @@ from pipelined.training.torch_random import run_layer
 
 Loss = Callable[[Any, Any], Any]
 """The loss of one microbatch from (output, targets): its mean, a scalar; or (sum, count)."""
-LayerBuilder = Callable[[], nn.Module]
+ORDERED, KEYED = "ordered", "keyed"
 
 
 class Sequential:
@@ -33,11 +42,14 @@ class Sequential:
 
     Args:
         layers: an `nn.Sequential`, which is cut between its children as they are; or a list of callables without
-            arguments, each of which builds one layer (a layer's class is such a callable).
+            arguments, each of which builds one layer (a layer's class is such a callable, and so is `tied`'s result).
+        initial: how the callables draw initial values. "ordered": as in one process, where all are called in order
+            under the run's seed; so every rank calls all. "keyed": each layer under a key of its own, `initial_seed`;
+            a rank calls those of its own layers, and the others without memory.
     """
 
-    def __init__(self, layers: "nn.Sequential | Sequence[LayerBuilder]"):
-        self._given = layers
+    def __init__(self, layers: "nn.Sequential | Sequence[LayerBuilder]", initial: str = ORDERED):
+        self._given, self.initial = layers, initial
         if isinstance(layers, nn.Sequential):
             self._names = list(layers._modules)  # its children, and again those that it has twice
         else:
@@ -51,22 +63,55 @@ class Sequential:
         """The name of each layer, the first part of its tensors' names."""
         return list(self._names)
 
-    def build(self, seed: int) -> list[nn.Module]:
-        """Every layer, with the initial values that its own code draws.
+    def build(self, seed: int, wanted: Sequence[int] | None = None) -> list[nn.Module]:
+        """Layers with the initial values that their own code draws; the generator is restored afterwards.
 
-        The layers are built in order, after `torch.manual_seed(seed)`; the generator is restored afterwards. Those of a
-        given `nn.Sequential` are copied with the values that they have.
+        Those of a given `nn.Sequential` are copied with the values that they have.
 
+        Args:
+            wanted: the numbers of the layers; None: all.
         Raises:
             ModelError: there are no layers; an entry is no callable, fails, or builds something else than a layer.
         """
-        if not self._names:
-            raise ModelError("a model without layers; give pp.Sequential at least one layer for each stage")
+        wanted = range(len(self)) if wanted is None else wanted
+        self._check()
         if isinstance(self._given, nn.Sequential):
-            return list(copy.deepcopy(self._given))
+            every = list(copy.deepcopy(self._given))
+            return [every[number] for number in wanted]
+        builders = self._builders()
+        groups, built = tied_groups(builders), dict[int, nn.Module]()
+        firsts = [group[0] for group in groups if any(number in wanted for number in group)]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return [_built(number, _checked(number, builder)) for number, builder in enumerate(self._given)]
+            for number in sorted({*wanted, *firsts}) if self.initial == KEYED else range(len(self)):
+                if self.initial == KEYED:
+                    torch.manual_seed(initial_seed(seed, self._names[number]))
+                built[number] = build_layer(number, builders[number])
+        share_parameters(groups, built)
+        return [built[number] for number in wanted]
+
+    def build_on_meta(self) -> list[nn.Module]:
+        """Every layer without values and without memory.
+
+        Raises:
+            ModelError: as `build`; or the code of a layer needs values.
+        """
+        self._check()
+        builders = self._builders()
+        built = {number: build_on_meta(number, builder) for number, builder in enumerate(builders)}
+        share_parameters(tied_groups(builders), built)
+        return list(built.values())
+
+    def _check(self) -> None:
+        if not self._names:
+            raise ModelError("a model without layers; give pp.Sequential at least one layer for each stage")
+        if self.initial not in (ORDERED, KEYED):
+            raise ModelError(f"initial is {self.initial!r}; choose {ORDERED!r} or {KEYED!r}")
+        if isinstance(self._given, nn.Sequential) and self.initial == KEYED:
+            raise ModelError('an nn.Sequential has its values already; leave initial="keyed" out, or give callables')
+
+    def _builders(self) -> list[LayerBuilder]:
+        return [check_builder(number, builder) for number, builder in enumerate(self._given)]
 
 
 class LayeredModel:
@@ -81,9 +126,10 @@ class LayeredModel:
 
     def __init__(self, row: Sequential, loss: Loss, seed: int, example: torch.Tensor | None = None):
         self._row, self._loss, self._seed = row, loss, seed
-        self._first_build: list[nn.Module] | None = row.build(seed)
-        self._aliases = shared_names(row.names, self._first_build)
-        self._meta = [copy.deepcopy(layer).to("meta") for layer in self._first_build]
+        self._first_build = None if row.initial == KEYED else row.build(seed)
+        built = row.build_on_meta() if self._first_build is None else self._first_build
+        self._aliases = shared_names(row.names, built)
+        self._meta = [copy.deepcopy(layer).to("meta") for layer in built]
         self._costs = self._measured(example)
 
     @property
@@ -103,9 +149,10 @@ class LayeredModel:
         """These layers as one module. The seed is the model's own: `seed` None only means that values are loaded."""
         if torch.device(device).type == "meta":
             row = [copy.deepcopy(self._meta[number]) for number in layers]
+        elif self._first_build is None:
+            row = self._row.build(self._seed, layers)
         else:
-            every = self._first_build or self._row.build(self._seed)
-            row = [copy.deepcopy(every[number]) for number in layers]
+            row = [copy.deepcopy(self._first_build[number]) for number in layers]
         return LayerRow([self._row.names[number] for number in layers], row, self._aliases).to(dtype).to(device)
 
     def state_dict(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -123,9 +170,8 @@ class LayeredModel:
 
     def _measured(self, example: torch.Tensor | None) -> list[float]:
         """The weight of each layer. Counted on the meta device, or by computing where a layer needs values."""
-        row, names = self._first_build, self._row.names
-        assert row is not None
-        sizes = [1.0 + sum(parameter.numel() for parameter in layer.parameters()) for layer in row]
+        names = self._row.names
+        sizes = [1.0 + sum(parameter.numel() for parameter in layer.parameters()) for layer in self._meta]
         if example is None:
             return sizes
         if example.is_floating_point():
@@ -133,7 +179,9 @@ class LayeredModel:
         try:
             operations = _operations(self._meta, names, example.to("meta"))
         except ModelError:
-            operations = _operations(row, names, example)
+            if self._first_build is None:
+                raise
+            operations = _operations(self._first_build, names, example)
         return [size + count / len(example) for size, count in zip(sizes, operations, strict=True)]
 
     def loss(self, output: Tree, targets: Tree) -> Any:
@@ -161,9 +209,8 @@ class LayerRow(nn.Module):
         layers = nn.ModuleDict(dict(self._row))
         for alias, name in aliases.items():
             if alias.partition(".")[0] in layers and name.partition(".")[0] not in layers:
-                register_tensor(
-                    self, name, layers.get_parameter(alias)
-                )  # before the layer, which has it under its alias
+                held = layers.get_parameter(alias)
+                register_tensor(self, name, held)  # before the layer, which has it under its alias
         for name, layer in self._row:
             self.add_module(name, layer)
         for alias, name in aliases.items():
@@ -186,27 +233,6 @@ def shared_names(names: Sequence[str], row: Sequence[nn.Module]) -> dict[str, st
             if own.partition(".")[0] != name:
                 aliases[f"{name}.{path}"] = own
     return aliases
-
-
-def _checked(number: int, builder: object) -> LayerBuilder:
-    if isinstance(builder, nn.Module):
-        fact = f"layer {number} is a {type(builder).__name__} that is built already"
-        raise ModelError(f"{fact}; give a callable that builds it (lambda: ...), or one nn.Sequential of all layers")
-    if not callable(builder):
-        fact = f"layer {number} is a {type(builder).__name__}, not a callable that builds a layer"
-        raise ModelError(f"{fact}; give lambda: torch.nn.Linear(64, 64), or a class such as torch.nn.ReLU")
-    return builder
-
-
-def _built(number: int, builder: LayerBuilder) -> nn.Module:
-    try:
-        layer = builder()
-    except Exception as error:
-        raise ModelError(f"layer {number} cannot be built ({type(error).__name__}: {error})") from error
-    if not isinstance(layer, nn.Module):
-        fact = f"layer {number} was built as a {type(layer).__name__}"
-        raise ModelError(f"{fact}; let its callable return an nn.Module")
-    return layer
 
 
 def _operations(row: Sequence[nn.Module], names: Sequence[str], x: Tree) -> list[float]:

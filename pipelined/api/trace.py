@@ -106,7 +106,7 @@ class TracedModel:
         return frozenset(self._traced.names.values()) | self._traced.program().constants
 
     def costs(self, sequence: int) -> list[float]:
-        """The operations of the example's forward, plus the parameters, of each piece."""
+        """The operations for one row, plus the parameters, of each piece."""
         return self._traced.program().costs(self._traced.cuts)
 
     def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:

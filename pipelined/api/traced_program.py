@@ -107,7 +107,7 @@ class TracedProgram:
         return sorted(chosen, key=lambda boundary: boundary.at)
 
     def costs(self, cuts: Sequence[str]) -> list[float]:
-        """The operations of the example's forward, plus the parameters, of each piece between these cuts."""
+        """The operations for one row, plus the parameters, of each piece between these cuts."""
         at = [0, *(self.boundary(name).at for name in cuts), len(self.graph.work)]
         return [1.0 + self._work(start, stop) for start, stop in pairwise(at)]
 
@@ -125,8 +125,10 @@ class TracedProgram:
         return [0.0, *accumulate(counts)]
 
     def _operations(self) -> Mapping[fx.Node, float]:
-        """The floating-point operations of each node for the example, counted without values."""
-        examples = iter(pytree.tree_leaves(_arguments(self._example)))
+        """The floating-point operations of each node for one row of the example, counted without values."""
+        leaves = pytree.tree_leaves(_arguments(self._example))
+        rows = next((len(one) for one in leaves if isinstance(one, torch.Tensor) and one.dim()), 1)
+        examples = iter(leaves)
         specs = self._exported.graph_signature.input_specs
         values = [next(examples) if one.kind == InputKind.USER_INPUT else self.tensor(str(one.target)) for one in specs]
         with (
@@ -137,7 +139,7 @@ class TracedProgram:
             here = [fake.from_tensor(one) if isinstance(one, torch.Tensor) else one for one in values]
             counter = _Counter(self._exported.graph_module, flops)
             counter.run(*here)
-        return counter.counts
+        return {node: count / max(1, rows) for node, count in counter.counts.items()}
 
     def _require_sizes(self, traced: torch.Tensor, value: torch.Tensor) -> None:
         limits = self._exported.range_constraints

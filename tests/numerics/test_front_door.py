@@ -58,6 +58,12 @@ def row():
     ]
 
 
+def tied_row():
+    """Two layers that share all parameters, with others between them."""
+    ends = pp.tied(SHARED, linear)
+    return [ends, nn.Tanh, lambda: nn.Dropout(0.3), linear, nn.GELU, linear, ends, linear]
+
+
 class Begin(nn.Module):
     """One tensor in; a dict of tensors out, some without a gradient, and a plain value."""
 
@@ -115,11 +121,16 @@ def adam(parameters):
 
 
 @functools.cache
-def plain(microbatches, clip=0.0, layers=row, loss=nn.functional.mse_loss):
+def plain(microbatches, clip=0.0, layers=row, loss=nn.functional.mse_loss, keyed=False):
     """Losses and state of a loop on one process. The loss of a step is the sum of all losses over all counts."""
-    builders = layers()
+    builders, model = layers(), nn.Sequential()
     torch.manual_seed(SEED)
-    model = nn.Sequential(*[build() for build in builders]).double()
+    for number, build in enumerate(builders):
+        if keyed:
+            torch.manual_seed(pp.initial_seed(SEED, str(number)))
+        model.append(build().double())
+    if layers is tied_row:
+        model[6].weight, model[6].bias = model[0].weight, model[0].bias
     optimizer = adam([parameter for parameter in model.parameters() if parameter.requires_grad])
     losses = []
     for step, (inputs, targets) in enumerate(batches()):
@@ -141,9 +152,9 @@ def plain(microbatches, clip=0.0, layers=row, loss=nn.functional.mse_loss):
     return losses, model.state_dict()
 
 
-def trained(layers=row, **arguments):
+def trained(layers=row, initial="ordered", **arguments):
     defaults = {"loss": nn.functional.mse_loss, "optimizer": adam, "dtype": torch.float64, "seed": SEED}
-    return pp.train(pp.Sequential(layers()), batches(), **{**defaults, **arguments})
+    return pp.train(pp.Sequential(layers(), initial=initial), batches(), **{**defaults, **arguments})
 
 
 def require_equal(done, expected):
@@ -202,6 +213,13 @@ def test_a_loss_that_cannot_train_is_refused(loss, schedule, message, capfd):
         trained(schedule=schedule, depth=2, microbatches=2, loss=loss)
     assert refused.value.code == 2
     assert re.search(message, capfd.readouterr().err)
+
+
+@pytest.mark.parametrize("initial", ["ordered", "keyed"])
+@pytest.mark.parametrize(("schedule", "depth"), [("one_f_one_b", 4), ("chimera", 2), ("zb_h1", 4)])
+def test_tied_layers_have_one_parameter_however_they_are_built(initial, schedule, depth):
+    done = trained(tied_row, initial, schedule=schedule, depth=depth, microbatches=4)
+    require_equal(done, plain(4, layers=tied_row, keyed=initial == "keyed"))
 
 
 def test_gradients_are_clipped_by_the_norm_over_all_stages():

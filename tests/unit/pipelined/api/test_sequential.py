@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from pipelined.api.layer_builders import initial_seed, tied
 from pipelined.api.sequential import LayeredModel, Sequential
 from pipelined.training.check_model import ModelError
 
@@ -98,3 +99,59 @@ class Strange(nn.Module):
 def test_layers_that_cannot_train_are_refused_with_their_number(layers, message):
     with pytest.raises(ModelError, match=message):
         model(layers, torch.zeros(2, 4))
+
+
+def embedding():
+    return nn.Embedding(7, 4)
+
+
+def head():
+    return nn.Linear(4, 7, bias=False)
+
+
+def test_tied_layers_share_the_parameters_of_the_first_one_under_its_name():
+    made = model([tied("words", embedding), linear(), tied("words", head)])
+    assert made.tied == {"0.weight"}
+    (name, weight), *_ = build(made, 2, 3).named_parameters()
+    assert name == "0.weight"
+    assert torch.equal(weight, build(made, 0, 1).get_parameter("0.weight"))
+
+
+class Counted(nn.Linear):
+    """A layer that counts how often it was built with values."""
+
+    built = 0
+
+    def __init__(self):
+        super().__init__(4, 4)
+        Counted.built += not self.weight.is_meta
+
+
+def test_with_keyed_values_a_rank_builds_its_own_layers_alone_and_any_rank_the_same():
+    made = LayeredModel(Sequential([Counted, nn.Tanh, Counted], "keyed"), nn.functional.mse_loss, 1, torch.zeros(2, 4))
+    before = Counted.built
+    part = build(made, 2, 3)
+    assert Counted.built == before + 1
+    torch.manual_seed(initial_seed(1, "2"))
+    assert torch.equal(part.get_parameter("2.weight"), nn.Linear(4, 4).weight)
+
+
+@pytest.mark.parametrize(
+    ("layers", "initial", "message"),
+    [
+        ([tied("words", embedding), linear()], "ordered", "layer 0 alone is tied as 'words'; tie another layer"),
+        ([tied("a", embedding), tied("a", nn.Tanh)], "ordered", "layers 0 and 1 are tied and have no parameter of the"),
+        (
+            [tied("a", linear()), tied("a", linear(5))],
+            "keyed",
+            r"weight is tied .*\(4, 4\), layer 1: \(5, 4\)",
+        ),
+        ([tied("a", nn.Linear(4, 4)), linear()], "ordered", "layer 0 is a Linear that is built already"),
+        ([linear()], "sorted", "initial is 'sorted'; choose 'ordered' or 'keyed'"),
+        (nn.Sequential(nn.Linear(4, 4)), "keyed", "an nn.Sequential has its values already"),
+        ([lambda: nn.Linear(int(torch.ones(1).item()), 4)], "keyed", 'on the meta device.* leave out initial="keyed"'),
+    ],
+)
+def test_layers_that_cannot_be_tied_or_keyed_are_refused(layers, initial, message):
+    with pytest.raises(ModelError, match=message):
+        LayeredModel(Sequential(layers, initial), nn.functional.mse_loss, 1)

@@ -142,8 +142,8 @@ def test_a_module_is_cut_where_the_fewest_tensors_cross_and_never_before_a_write
 
 def test_costs_count_operations_and_parameters_once():
     costs = dict(zip(["embed", *traced().cuts], traced().bind(None).costs(1), strict=True))
-    assert costs["head"] == 1 + 2 * 4 * WIDTH * 7  # the embedding has the parameters
-    assert costs["blocks.1.outer"] == 1 + 2 * 4 * WIDTH * WIDTH + WIDTH * WIDTH + WIDTH
+    assert costs["head"] == 1 + 2 * WIDTH * 7  # the embedding has the parameters
+    assert costs["blocks.1.outer"] == 1 + 2 * WIDTH * WIDTH + WIDTH * WIDTH + WIDTH
 
 
 class Chain(nn.Module):

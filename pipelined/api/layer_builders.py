@@ -1,0 +1,136 @@
+"""The callables that build the layers of a row, and the layers among them that share parameters."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from pipelined.training.check_model import ModelError
+from pipelined.training.keyed_random import seed_of
+from pipelined.training.parameters import replace_tensor
+
+LayerBuilder = Callable[[], nn.Module]
+
+
+@dataclass(frozen=True)
+class TiedBuilder:
+    """A callable that builds a layer which shares parameters with others; see `tied`."""
+
+    name: str
+    build: LayerBuilder
+
+    def __call__(self) -> nn.Module:
+        return self.build()
+
+
+def tied(name: str, layer: LayerBuilder) -> TiedBuilder:
+    """Let layers of a row share the parameters that have the same name in each of them.
+
+    `pp.tied("embedding", lambda: nn.Embedding(V, C))` and, later in the row,
+    `pp.tied("embedding", lambda: nn.Linear(C, V, bias=False))` have one `weight`, (V, C): that of the first of them.
+
+    Args:
+        name: the same for all layers that share.
+        layer: a callable that builds the layer.
+    """
+    return TiedBuilder(name, layer)
+
+
+def initial_seed(seed: int, layer: str) -> int:
+    """The seed of torch's generators while a layer is built, in a row with `initial="keyed"`.
+
+    Args:
+        seed: the seed of the run.
+        layer: the layer's name, the first part of the names of its tensors.
+    """
+    return seed_of(seed, "initial", layer)
+
+
+def check_builder(number: int, builder: object) -> LayerBuilder:
+    """The builder of a layer.
+
+    Raises:
+        ModelError: it is not a callable.
+    """
+    if isinstance(builder, TiedBuilder):
+        return TiedBuilder(builder.name, check_builder(number, builder.build))
+    if isinstance(builder, nn.Module):
+        fact = f"layer {number} is a {type(builder).__name__} that is built already"
+        raise ModelError(f"{fact}; give a callable that builds it (lambda: ...), or one nn.Sequential of all layers")
+    if not callable(builder):
+        fact = f"layer {number} is a {type(builder).__name__}, not a callable that builds a layer"
+        raise ModelError(f"{fact}; give lambda: torch.nn.Linear(64, 64), or a class such as torch.nn.ReLU")
+    return builder
+
+
+def build_layer(number: int, builder: LayerBuilder) -> nn.Module:
+    """Build one layer.
+
+    Raises:
+        ModelError: the callable fails, or builds something else than a layer.
+    """
+    try:
+        layer = builder()
+    except Exception as error:
+        raise ModelError(f"layer {number} cannot be built ({type(error).__name__}: {error})") from error
+    if not isinstance(layer, nn.Module):
+        fact = f"layer {number} was built as a {type(layer).__name__}"
+        raise ModelError(f"{fact}; let its callable return an nn.Module")
+    return layer
+
+
+def build_on_meta(number: int, builder: LayerBuilder) -> nn.Module:
+    """Build one layer without memory.
+
+    Raises:
+        ModelError: as `build_layer`, or the layer's code needs values.
+    """
+    try:
+        with torch.device("meta"):
+            return build_layer(number, builder)
+    except ModelError as error:
+        fact = f"{error} on the meta device, where other ranks' layers are built"
+        raise ModelError(f'{fact}; leave out initial="keyed" if it can be built on the CPU') from error
+
+
+def tied_groups(builders: Sequence[LayerBuilder]) -> list[list[int]]:
+    """The numbers of the layers that share parameters, by their common name.
+
+    Raises:
+        ModelError: a name that only one layer has.
+    """
+    groups: dict[str, list[int]] = {}
+    for number, builder in enumerate(builders):
+        if isinstance(builder, TiedBuilder):
+            groups.setdefault(builder.name, []).append(number)
+    for name, numbers in groups.items():
+        if len(numbers) == 1:
+            fact = f"layer {numbers[0]} alone is tied as {name!r}"
+            raise ModelError(f"{fact}; tie another layer under the same name, or leave pp.tied out")
+    return list(groups.values())
+
+
+def share_parameters(groups: Sequence[Sequence[int]], built: Mapping[int, nn.Module]) -> None:
+    """Put the parameters of the first layer of each group into the other layers, where their names are the same.
+
+    Raises:
+        ModelError: two layers of a group have no name in common, or other shapes under it.
+    """
+    for first, *others in groups:
+        for other in others:
+            if first in built and other in built:
+                _share(first, built[first], other, built[other])
+
+
+def _share(first: int, source: nn.Module, other: int, layer: nn.Module) -> None:
+    given, own = dict(source.named_parameters()), dict(layer.named_parameters())
+    common = [name for name in own if name in given]
+    if not common:
+        fact = f"layers {first} and {other} are tied and have no parameter of the same name"
+        raise ModelError(f"{fact} (layer {first}: {', '.join(given)}; layer {other}: {', '.join(own)})")
+    for name in common:
+        if given[name].shape != own[name].shape:
+            shapes = f"layer {first}: {tuple(given[name].shape)}, layer {other}: {tuple(own[name].shape)}"
+            raise ModelError(f"{name} is tied between layers {first} and {other} and has other shapes ({shapes})")
+        replace_tensor(layer, own[name], given[name])
