@@ -22,7 +22,7 @@ from transports.event_loop import this_task
 
 PATIENCE_S = 10.0
 """Seconds that a rank waits in a call before it reports its call to the first rank."""
-STILL_S = 10.0
+STALL_S = 10.0
 """Seconds for which all ranks wait and no rank receives a byte; after that, calls of different numbers are unequal."""
 
 
@@ -103,11 +103,11 @@ class WaitCheck:
     """Ends calls in which ranks wait for one another because they called different things and exchange no greeting.
 
     A rank that waits longer than its patience reports its call to the first rank of the group, and again after
-    `STILL_S` seconds, twice that, and so on. The first rank keeps the latest call of each rank. When it waits that long
+    `STALL_S` seconds, twice that, and so on. The first rank keeps the latest call of each rank. When it waits that long
     itself, it compares them with its own:
 
         calls of one number that differ     end at once
-        calls of different numbers          end when all ranks have waited at the same time for `STILL_S` and no rank
+        calls of different numbers          end when all ranks have waited at the same time for `STALL_S` and no rank
                                             received a byte: before that, a rank may correctly be ahead of a slow one
 
     One timer serves all calls: a timer for each call would cost 2 microseconds a call.
@@ -164,7 +164,7 @@ class WaitCheck:
             self._task = loop.create_task(late(self._call))
 
     async def _send(self, call: Call) -> None:
-        pause = STILL_S
+        pause = STALL_S
         with suppress(TransportError):  # the call itself fails in the same way, or does not need the first rank
             while True:
                 await self._transport.send(self._ranks[0], self._key, note=self._note(call))
@@ -178,7 +178,7 @@ class WaitCheck:
         with suppress(TransportError):
             while True:
                 self._keep(self._transport.rank, self._note(call))
-                self._found = self._unequal(call) or self._apart(call)
+                self._found = self._find_mismatch(call) or self._find_stuck(call)
                 if self._found is not None:
                     call.task.cancel()
                     return
@@ -195,7 +195,7 @@ class WaitCheck:
         self._waited[rank] = (self._waited[rank][0] if same else now), now
         self._latest[rank] = note
 
-    def _unequal(self, call: Call) -> Mismatch | None:
+    def _find_mismatch(self, call: Call) -> Mismatch | None:
         """The error for a differing call of the same number.
 
         If one of two ranks has not yet chosen its algorithm, both may still choose the same: that is no difference.
@@ -209,13 +209,13 @@ class WaitCheck:
                         return Mismatch.between(self._transport.rank, mine, rank, signature)
         return None
 
-    def _apart(self, call: Call) -> Mismatch | None:
+    def _find_stuck(self, call: Call) -> Mismatch | None:
         """The error for a call of another number, once all ranks have waited at the same time.
 
         Time counts from the moment this rank began to wait, so reports received before that prove nothing.
         """
         since, last = zip(*self._waited.values(), strict=True)
-        if len(since) < len(self._ranks) or min(last) - max(since) < STILL_S:
+        if len(since) < len(self._ranks) or min(last) - max(since) < STALL_S:
             return None
         for rank, note in self._latest.items():
             match note:

@@ -14,7 +14,7 @@ from transports import Nursery
 Work = Coroutine[Any, Any, object]
 
 
-async def together(first: Work, second: Work) -> None:
+async def run_both(first: Work, second: Work) -> None:
     """Run both to their end.
 
     Args:
@@ -32,7 +32,7 @@ async def together(first: Work, second: Work) -> None:
         second.close()
         raise
     else:
-        await _both(_resumed(first, awaited), second)
+        await _both(_continue(first, awaited), second)
 
 
 async def _both(aside: Work, here: Work) -> None:
@@ -45,7 +45,7 @@ async def _both(aside: Work, here: Work) -> None:
             raise
 
 
-async def _resumed(begun: Work, awaited: Any) -> None:
+async def _continue(begun: Work, awaited: Any) -> None:
     """The rest of a coroutine that has run up to its wait for `awaited`."""
     await _steps(begun, awaited)
 

@@ -9,7 +9,7 @@ from copy import copy
 from functools import cached_property
 
 from collectives.call import PATIENCE_S, Call, Calls
-from collectives.concurrency import together
+from collectives.concurrency import run_both
 from collectives.cost_model import Links, Prices
 from collectives.shared_memory import SharedMemory
 from collectives.signature import GREETING_BYTES, Signature
@@ -17,7 +17,7 @@ from collectives.workspace import Workspace
 from transports.base import NativeCollectives, Transport
 from transports.errors import SizeMismatch
 
-PACKED_BYTES = 16 << 10
+INLINE_BYTES = 16 << 10
 """Bytes up to which a first message is sent together with its greeting: a copy costs less than another message."""
 
 
@@ -83,7 +83,7 @@ class Group:
         if not view.nbytes:
             return
         if call.first_to(peer):
-            if view.nbytes <= PACKED_BYTES:
+            if view.nbytes <= INLINE_BYTES:
                 view, header = memoryview(b"".join((call.greeting, view))), GREETING_BYTES
             else:
                 await self._send_greeting(peer, call)
@@ -98,7 +98,7 @@ class Group:
         if not view.nbytes:
             return
         if call.first_from(peer):
-            if view.nbytes <= PACKED_BYTES:
+            if view.nbytes <= INLINE_BYTES:
                 view[:] = await self._receive_first(peer, call, view.nbytes)
                 return
             await self._receive_first(peer, call)
@@ -106,13 +106,13 @@ class Group:
 
     async def exchange(self, to: int, outgoing: memoryview, source: int, incoming: memoryview) -> None:
         """Send and receive at once; when either fails, the other is cancelled and the error is raised."""
-        await together(self.send(to, outgoing), self.receive(source, incoming))
+        await run_both(self.send(to, outgoing), self.receive(source, incoming))
 
     async def greet(self, to: int, source: int) -> None:
         """Send only the greeting of the call to one rank, and compare that of another; the call's first messages."""
         call, to, source = self.calls.running, self.ranks[to], self.ranks[source]
         call.first_to(to), call.first_from(source)
-        await together(self._send_greeting(to, call), self._receive_first(source, call))
+        await run_both(self._send_greeting(to, call), self._receive_first(source, call))
 
     async def _send_greeting(self, peer: int, call: Call) -> None:
         await self.transport.send_buffer(peer, self.channel, memoryview(call.greeting), GREETING_BYTES)

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from collectives.arrays import Range, Vector, segment
-from collectives.concurrency import together
+from collectives.concurrency import run_both
 from collectives.group import Group
 from collectives.reduction import Reduction
 
@@ -62,7 +62,7 @@ class RingPass:
         if start == stop:
             return
         ready = asyncio.Semaphore(sum(1 for _ in self._met(start, start + 1)))
-        await together(self._send(start, stop, ready), self._receive(stop, reduction, ready))
+        await run_both(self._send(start, stop, ready), self._receive(stop, reduction, ready))
 
     def _met(self, start: int, stop: int) -> Iterator[Range]:
         """The pieces of the segments v(start) .. v(stop - 1)."""

@@ -9,7 +9,7 @@ from apps.common.codecs import check_codec
 from apps.common.paths import check_directory, check_export, check_file
 from apps.gpt2.job import Job
 from apps.gpt2.resume import start_of
-from collectives.all_reduce import choices
+from collectives.all_reduce import parse_choice
 from pipelined.checkpoints import checkpoint
 from pipelined.checkpoints.checkpoint import Checkpoint
 from pipelined.errors import UsageError
@@ -51,7 +51,7 @@ def check_sums(words: str) -> None:
     if words == MEASURED:
         return
     try:
-        choices(words)
+        parse_choice(words)
     except ValueError as error:
         raise UsageError(f"--all-reduce: {error}; or {MEASURED}") from error
 

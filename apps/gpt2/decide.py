@@ -15,7 +15,7 @@ from apps.gpt2.plan_file import AUTO, arrangement, is_open
 from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
 from apps.gpt2.resume import start_of
 from apps.gpt2.workload import workload
-from collectives.all_reduce import choices
+from collectives.all_reduce import parse_choice
 from pipelined.actors.agree import broadcast
 from pipelined.checkpoints import checkpoint
 from pipelined.measurement.effort import BRIEF
@@ -142,7 +142,7 @@ def _sums_before(job: Job) -> str | None:
     if before is None or before.plan != job.plan or not isinstance(words, str) or words in ("auto", MEASURED):
         return None
     try:
-        choices(words)
+        parse_choice(words)
     except ValueError:  # written by a release with other algorithms
         return None
     return words

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from collectives.all_reduce.registry import algorithms, known
+from collectives.all_reduce.registry import algorithms, module_of
 from collectives.arrays import Vector
 from collectives.cost_model import Links
 from collectives.group import Group
@@ -17,13 +17,13 @@ from collectives.signature import Signature
 
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
-    """Run the algorithm that `chosen_by` names; the signature names that of the first of several blocks."""
+    """Run the algorithm that `choose_for` names; the signature names that of the first of several blocks."""
     allocated = group.prices is not None and group.shared.find(vector) is not None
-    chosen = await chosen_by(group, vector.nbytes, allocated) if group.prices or not group.shared.memory else "shared"
+    chosen = await choose_for(group, vector.nbytes, allocated) if group.prices or not group.shared.memory else "shared"
     call = group.calls.running
     if not call.signature.chosen:
         call.refine(_with_choice(call.signature, chosen))
-    await known(chosen).all_reduce(group, vector, reduction)
+    await module_of(chosen).all_reduce(group, vector, reduction)
 
 
 @lru_cache(maxsize=1024)
@@ -31,7 +31,7 @@ def _with_choice(signature: Signature, chosen: str) -> Signature:
     return replace(signature, chosen=chosen)
 
 
-async def chosen_by(group: Group, nbytes: int, allocated: bool = False) -> str:
+async def choose_for(group: Group, nbytes: int, allocated: bool = False) -> str:
     """The algorithm that all ranks of the group choose for an array of `nbytes`, inside a running call.
 
     Args:
@@ -50,13 +50,13 @@ def choose(size: int, nbytes: int, links: Links, nodes: Sequence[int] = ()) -> s
     Args:
         nodes: for each rank, the lowest rank on its node; empty: all ranks are on one node.
     """
-    names = [name for name in reversed(algorithms()) if known(name).__name__ != __name__]
+    names = [name for name in reversed(algorithms()) if module_of(name).__name__ != __name__]
     return min(names, key=lambda name: price(name, size, nbytes, links, nodes))
 
 
 def price(name: str, size: int, nbytes: int, links: Links, nodes: Sequence[int] = ()) -> float:
     """Seconds by the model; an algorithm without `price` is charged for all links as for links between nodes."""
-    algorithm, apart = known(name), len(set(nodes)) > 1
+    algorithm, apart = module_of(name), len(set(nodes)) > 1
     if apart and hasattr(algorithm, "price"):
         return algorithm.price(nodes, nbytes, links)
     worst = links.far if apart and links.far is not None else links

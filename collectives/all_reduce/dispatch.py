@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from collectives.all_reduce import accumulate as _wide
-from collectives.all_reduce.registry import algorithm_for, choices, known
+from collectives.all_reduce import accumulate as widening
+from collectives.all_reduce.registry import algorithm_for, module_of, parse_choice
 from collectives.arrays import Vector
 from collectives.barrier import meet
 from collectives.group import Group
@@ -25,7 +25,7 @@ async def all_reduce(
     Args:
         array: a contiguous numpy array or CPU torch tensor.
         op: "sum", "mean" (a sum divided once, at the end) or "max" (NaN if any operand is NaN).
-        algorithm: the name of a file in this package, or several by size (see `registry.choices`); equal on all ranks.
+        algorithm: the name of a file in this package, or several by size (`registry.parse_choice`); equal on all ranks.
         accumulate: "float32" to sum float16 and bfloat16 in float32 and round once, at the end (float32 arrays are
             always summed in float32); None to sum in the array's own dtype. Equal on all ranks.
     Raises:
@@ -39,10 +39,10 @@ async def all_reduce(
     Cost: see each algorithm; with float32 accumulation, half-width floats are sent as float32 (see `accumulate`).
         With t seconds for m bytes on n ranks, algbw is m/t and busbw is 2(n-1)/n m/t.
     """
-    choices(algorithm)  # refuse an invalid choice before anything else
+    parse_choice(algorithm)  # refuse an invalid choice before anything else
     vector = Vector.of(array)
     asked = op, algorithm, accumulate, vector.dtype, len(vector), type(vector.elements)
-    run, reduction, signature = group.workspace.cached_last(asked, lambda: _meant(vector, op, algorithm, accumulate))
+    run, reduction, signature = group.workspace.cached_last(asked, lambda: _resolve(vector, op, algorithm, accumulate))
     async with group.calling(signature):
         if not len(vector):
             await meet(group)
@@ -50,10 +50,10 @@ async def all_reduce(
             await run(group, vector, reduction)
 
 
-def _meant(vector: Vector, op: str, algorithm: str, accumulate: str | None) -> tuple[Algorithm, Reduction, Signature]:
+def _resolve(vector: Vector, op: str, algorithm: str, accumulate: str | None) -> tuple[Algorithm, Reduction, Signature]:
     """The algorithm to run, its reduction, and the signature that must be equal on all ranks."""
     algorithm = algorithm_for(algorithm, vector.nbytes)
-    run, reduction = known(algorithm).all_reduce, Reduction(op, vector)
-    if _wide.check(accumulate, vector):
-        run, op = partial(_wide.all_reduce, run), f"{op} in {accumulate}"
+    run, reduction = module_of(algorithm).all_reduce, Reduction(op, vector)
+    if widening.check(accumulate, vector):
+        run, op = partial(widening.all_reduce, run), f"{op} in {accumulate}"
     return run, reduction, Signature("all_reduce", op, len(vector), vector.dtype, algorithm)

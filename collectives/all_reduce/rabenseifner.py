@@ -10,7 +10,7 @@ from collections import Counter
 from collectives.all_reduce import power_of_two as _fold
 from collectives.all_reduce.pipelining import receive_pieces, reduce_pieces, send_pieces
 from collectives.arrays import Range, Vector
-from collectives.concurrency import together
+from collectives.concurrency import run_both
 from collectives.group import Group
 from collectives.reduction import Reduction
 
@@ -29,12 +29,12 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
         for distance, kept, given in levels:
             partner = _fold.rank_of(member ^ distance, group.size)
             sending = send_pieces(group, partner, vector, given)
-            await together(sending, reduce_pieces(group, partner, vector, kept, reduction))
+            await run_both(sending, reduce_pieces(group, partner, vector, kept, reduction))
         low, high = levels[-1][1] if levels else (0, len(vector))
         reduction.finish(vector.elements[low:high], group.size)
         for distance, kept, given in reversed(levels):
             partner = _fold.rank_of(member ^ distance, group.size)
-            await together(send_pieces(group, partner, vector, kept), receive_pieces(group, partner, vector, given))
+            await run_both(send_pieces(group, partner, vector, kept), receive_pieces(group, partner, vector, given))
 
     await _fold.folded(group, vector, reduction, halve_and_double)
 

@@ -47,7 +47,7 @@ def algorithms() -> tuple[str, ...]:
 
 
 @functools.cache
-def known(name: str) -> ModuleType:
+def module_of(name: str) -> ModuleType:
     """The module of this algorithm, which defines the functions above.
 
     Raises:
@@ -58,38 +58,38 @@ def known(name: str) -> ModuleType:
     return importlib.import_module(ALGORITHMS[name])
 
 
-Choices = tuple[tuple[float, str], ...]
+Choice = tuple[tuple[float, str], ...]
 EXAMPLE = "write for example recursive_doubling:16384,ring"
 
 
 @lru_cache(maxsize=64)
-def choices(words: str) -> Choices:
+def parse_choice(choice: str) -> Choice:
     """The largest array, in bytes, for which each algorithm is used, ascending; the last one has no limit.
 
     Raises:
         ValueError: an unknown algorithm (the known are listed), or sizes that do not rise.
     """
-    *sized, last = words.split(",")
+    *sized, last = choice.split(",")
     found = (*map(_sized, sized), (inf, last))
     for (below, _), (most, _) in pairwise(found):
         if below >= most:
-            raise ValueError(f"sizes that do not rise in {words!r} (bytes: {below:.0f}, then {most:.0f}); {EXAMPLE}")
+            raise ValueError(f"sizes that do not rise in {choice!r} (bytes: {below:.0f}, then {most:.0f}); {EXAMPLE}")
     for _, name in found:
-        known(name)
+        module_of(name)
     return found
 
 
-def algorithm_for(words: str, nbytes: int) -> str:
+def algorithm_for(choice: str, nbytes: int) -> str:
     """The name of the algorithm for an array of `nbytes`."""
-    return next(name for most, name in choices(words) if nbytes <= most)
+    return next(name for most, name in parse_choice(choice) if nbytes <= most)
 
 
-def names_in(words: str) -> set[str]:
+def names_in(choice: str) -> set[str]:
     """All algorithms that the text names."""
-    return {name for _, name in choices(words)}
+    return {name for _, name in parse_choice(choice)}
 
 
-def in_words(best: Mapping[int, str]) -> str:
+def format_choice(best: Mapping[int, str]) -> str:
     """The text for one or more algorithms by bytes: each is used above the previous size, up to its own size."""
     runs = [list(run) for _, run in groupby(sorted(best.items()), key=lambda item: item[1])]
     return ",".join([*(f"{name}:{nbytes}" for *_, (nbytes, name) in runs[:-1]), runs[-1][0][1]])

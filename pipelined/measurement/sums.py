@@ -1,14 +1,14 @@
 """The choice of the fastest all-reduce for each bucket of gradients, timed on the ranks that hold the bucket.
 
 The ranks time sums of the same sizes as in training, and at the same time where training sums at the same time. Rank 0
-decides and broadcasts the choice as a string (`collectives.all_reduce.in_words`). No torch.
+decides and broadcasts the choice as a string (`collectives.all_reduce.format_choice`). No torch.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from collectives import Group, measure
-from collectives.all_reduce import in_words
+from collectives.all_reduce import format_choice
 from pipelined.actors.agree import broadcast, gather
 from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import Parameters
@@ -50,7 +50,7 @@ def decided(trials: Sequence[tuple[int, Seconds]]) -> str:
     found: dict[int, list[Seconds]] = defaultdict(list)
     for nbytes, seconds in trials:
         found[nbytes].append(seconds)
-    return in_words({nbytes: _best(groups) for nbytes, groups in found.items()}) if found else "auto"
+    return format_choice({nbytes: _best(groups) for nbytes, groups in found.items()}) if found else "auto"
 
 
 def _best(groups: Sequence[Seconds]) -> str:

@@ -7,7 +7,7 @@ another; a message from a rank to itself uses no link.
 from collections import Counter
 
 from collectives import Links
-from collectives.all_reduce import known
+from collectives.all_reduce import module_of
 from pipelined.programs.plan import Plan
 from pipelined.programs.step_totals import StepTotals
 from pipelined.simulation.workload import Workload
@@ -51,9 +51,9 @@ def sum_bytes(ranks: tuple[int, ...], nbytes: int, itemsize: int, algorithm: str
     """Bytes by link of one all-reduce over these ranks; `auto` chooses by a group's default link costs."""
     carried, name = Counter[Link](), algorithm
     if algorithm == "auto":
-        name = known("auto").choose(len(ranks), nbytes, Links())
+        name = module_of("auto").choose(len(ranks), nbytes, Links())
     for place, rank in enumerate(ranks):
-        for peer, sent in known(name).bytes_to(len(ranks), place, nbytes, itemsize).items():
+        for peer, sent in module_of(name).bytes_to(len(ranks), place, nbytes, itemsize).items():
             carried[rank, ranks[peer]] += sent
     return carried
 

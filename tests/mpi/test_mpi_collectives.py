@@ -9,7 +9,7 @@ import pytest
 from mpi4py import MPI
 
 from collectives import Group, all_gather, all_reduce, all_to_all, barrier, broadcast, reduce_scatter, segment
-from collectives.all_reduce import algorithms, known
+from collectives.all_reduce import algorithms, module_of
 from tests.mpi.every_rank import SECONDS, on_every_rank
 
 WORLD = MPI.COMM_WORLD
@@ -46,13 +46,13 @@ def test_reduces_as_float64_does_and_alike_on_all_ranks(algorithm, op):
     on_every_rank(work)
 
 
-@pytest.mark.parametrize("algorithm", [name for name in algorithms() if hasattr(known(name), "bytes_to")])
+@pytest.mark.parametrize("algorithm", [name for name in algorithms() if hasattr(module_of(name), "bytes_to")])
 def test_sends_the_bytes_of_the_closed_form(algorithm):
     async def work(transport):
         group = Group(transport, EVERY_RANK, 1, patience=SECONDS)  # else who waits long asks why
         array = np.ones(100_003)
         await all_reduce(group, array, "sum", algorithm)
-        expected = known(algorithm).bytes_to(WORLD.size, WORLD.rank, array.nbytes, array.itemsize)
+        expected = module_of(algorithm).bytes_to(WORLD.size, WORLD.rank, array.nbytes, array.itemsize)
         assert transport.traffic.bytes_to == expected
 
     on_every_rank(work)

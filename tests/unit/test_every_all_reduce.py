@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives import BrokenGroup, Group, Links, all_reduce
-from collectives.all_reduce import algorithms, known
+from collectives.all_reduce import algorithms, module_of
 from collectives.all_reduce.auto import choose
 from tests.unit.collectives.owned import owned
 from transports import PeerAborted, PeerLost
@@ -172,7 +172,7 @@ def test_every_peer_is_sent_the_bytes_of_the_closed_form(algorithm, scheme, size
         name = choose(size, length * 4, Links()) if algorithm == "auto" else algorithm
         ends = reduced(normal(size, length), "sum", algorithm, scheme=scheme)
         sent = [end.traffic.bytes_to for end in ends]
-        form = getattr(known(name), "bytes_to", lambda *call: {})  # without one, nothing is sent
+        form = getattr(module_of(name), "bytes_to", lambda *call: {})  # without one, nothing is sent
         assert sent == [form(size, rank, length * 4, 4) for rank in range(size)]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from collectives import Group, Mismatch, Signature, all_reduce
-from collectives.call import STILL_S
+from collectives.call import STALL_S
 from pipelined.aio.clock import VirtualClock, run_virtual
 from tests.unit.collectives.owned import owned
 from transports import PeerAborted, new_event_loop
@@ -170,8 +170,8 @@ def test_a_cancellation_from_outside_is_not_taken_for_the_watchdogs():
     async def main():
         waits = Waits()
         task = asyncio.ensure_future(waits.call())
-        compare = waits.group.calls.wait_check._unequal
-        waits.group.calls.wait_check._unequal = lambda call: task.cancel() and compare(call)
+        compare = waits.group.calls.wait_check._find_mismatch
+        waits.group.calls.wait_check._find_mismatch = lambda call: task.cancel() and compare(call)
         with pytest.raises(asyncio.CancelledError):
             await task
 
@@ -194,7 +194,7 @@ def test_what_is_no_call_is_ignored(note):
         waits = Waits()
         waits.group.calls.wait_check._latest[1] = note
         task = asyncio.ensure_future(waits.call())
-        await VirtualClock().sleep(3 * STILL_S)
+        await VirtualClock().sleep(3 * STALL_S)
         assert not task.done() and 0 in waits.group.calls.wait_check._latest, "it has compared the calls"
         task.cancel()
         await asyncio.wait([task])

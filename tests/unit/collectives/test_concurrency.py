@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from collectives.concurrency import together
+from collectives.concurrency import run_both
 
 
 async def fail(error):
@@ -23,7 +23,7 @@ async def wait(ended):
 async def test_the_first_error_ends_the_other_and_comes_bare(order):
     ended = []
     with pytest.raises(KeyError):
-        await together(*(fail(KeyError("x")), wait(ended))[::order])
+        await run_both(*(fail(KeyError("x")), wait(ended))[::order])
     assert ended == [True]
 
 
@@ -43,13 +43,13 @@ async def test_an_error_before_the_second_one_waits_cancels_the_first_one():
         raise KeyError("x")
 
     with pytest.raises(KeyError):
-        await together(send(), receive())
+        await run_both(send(), receive())
     assert ended == [True]
 
 
 async def test_cancelling_ends_both():
     ended = []
-    call = asyncio.ensure_future(together(wait(ended), wait(ended)))
+    call = asyncio.ensure_future(run_both(wait(ended), wait(ended)))
     for _ in range(3):
         await asyncio.sleep(0)
     call.cancel()
@@ -68,7 +68,7 @@ async def test_the_first_one_begins_at_once_and_goes_on_from_there(steps):
             await asyncio.sleep(0)
         order.append(name)
 
-    await together(note("a", steps), note("b", 1))
+    await run_both(note("a", steps), note("b", 1))
     assert order[0] == "a0"[: 2 - (steps == 0)] and order.index("b0") == 1
     assert [name for name in order if name[0] == "a"] == [f"a{step}" for step in range(steps)] + ["a"]
     assert order.count("b") == 1
@@ -81,7 +81,7 @@ async def test_what_ends_at_once_needs_no_task():
     async def count():
         assert len(asyncio.all_tasks()) == 1
 
-    await together(nothing(), count())
+    await run_both(nothing(), count())
 
 
 async def test_an_error_at_the_first_step_leaves_the_other_one_unbegun():
@@ -91,7 +91,7 @@ async def test_an_error_at_the_first_step_leaves_the_other_one_unbegun():
         raise KeyError("x")
 
     with pytest.raises(KeyError):
-        await together(fail_now(), wait(ended))
+        await run_both(fail_now(), wait(ended))
     assert ended == []
 
 
@@ -106,5 +106,5 @@ async def test_a_first_that_swallows_its_cancelling_is_waited_for():
             order.append("let go")
 
     with pytest.raises(KeyError):
-        await together(stubborn(), fail(KeyError("x")))
+        await run_both(stubborn(), fail(KeyError("x")))
     assert order == ["let go"]

@@ -9,7 +9,7 @@ from apps.gpt2.checks import check_sums
 from apps.gpt2.config import Config
 from apps.gpt2.decide import decide_sums
 from apps.gpt2.job import resolve
-from collectives.all_reduce import choices
+from collectives.all_reduce import parse_choice
 from pipelined.checkpoints import checkpoint
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
@@ -43,7 +43,7 @@ def test_what_was_given_is_run_untouched(words):
 
 def test_what_is_measured_is_in_the_resolved_configuration_and_told(capsys):
     words = decided(resolve(ASKED, 2)).plain()["all_reduce"]
-    assert words != "measured" and choices(words)
+    assert words != "measured" and parse_choice(words)
     assert capsys.readouterr().out == f"all-reduce: {words} (as measured)\n"
 
 

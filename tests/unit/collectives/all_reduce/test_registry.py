@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives import Group, all_reduce
-from collectives.all_reduce import algorithms, known
-from collectives.all_reduce.registry import algorithm_for, choices, in_words, names_in
+from collectives.all_reduce import algorithms, module_of
+from collectives.all_reduce.registry import algorithm_for, format_choice, names_in, parse_choice
 from transports.local import world
 
 
 def test_one_name_is_for_all_sizes():
-    assert choices("ring") == ((inf, "ring"),) and algorithm_for("ring", 1 << 40) == "ring"
+    assert parse_choice("ring") == ((inf, "ring"),) and algorithm_for("ring", 1 << 40) == "ring"
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,12 @@ def test_a_size_is_within_its_own_bytes(nbytes, name):
 )
 def test_words_that_make_no_sense_are_refused_with_what_does(words, says):
     with pytest.raises(ValueError, match=says):
-        choices(words)
+        parse_choice(words)
 
 
 @given(st.dictionaries(st.integers(0, 1 << 30), st.sampled_from(algorithms()), min_size=1, max_size=8))
 def test_what_is_said_of_each_size_is_read_again(best):
-    words = in_words(best)
+    words = format_choice(best)
     assert {nbytes: algorithm_for(words, nbytes) for nbytes in best} == best
     assert names_in(words) == set(best.values())
 
@@ -58,7 +58,7 @@ def test_each_array_is_reduced_by_the_algorithm_of_its_size():
 
     asyncio.run(main())
     for rank, end in enumerate(ends):
-        sent = known("ring").bytes_to(5, rank, 320, 8), known("rabenseifner").bytes_to(5, rank, 3200, 8)
+        sent = module_of("ring").bytes_to(5, rank, 320, 8), module_of("rabenseifner").bytes_to(5, rank, 3200, 8)
         assert end.traffic.bytes_to == {
             peer: sum(part.get(peer, 0) for part in sent) for peer in sorted({*sent[0], *sent[1]})
         }

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from collectives.all_reduce import choices, names_in
+from collectives.all_reduce import names_in, parse_choice
 from pipelined.measurement.sums import decided, measured_sums
 from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import Parameters
@@ -31,7 +31,9 @@ async def test_all_ranks_get_the_same_words_for_what_they_hold_together():
     first, *others = await asyncio.gather(*(measured_sums(end, plan, parameters) for end in world(4)))
     assert others == [first] * 3
     assert names_in(first) <= {"multi_ring", "rabenseifner", "recursive_doubling", "ring"}
-    assert [most for most, _ in choices(first)][:-1] == sorted({most for most, _ in choices(first)} - {float("inf")})
+    assert [most for most, _ in parse_choice(first)][:-1] == sorted(
+        {most for most, _ in parse_choice(first)} - {float("inf")}
+    )
 
 
 async def test_a_plan_without_sums_measures_nothing():
