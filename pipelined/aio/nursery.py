@@ -1,4 +1,4 @@
-"""Structured tasks: `Nursery`, which the transports use as well, `beside`, and a time-out on any clock."""
+"""Structured tasks: `Nursery`, which the transports use as well, `beside`, `first_of`, and a time-out on any clock."""
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from pipelined.aio.clock import Clock
 from transports import Nursery
 
-__all__ = ["Nursery", "beside", "with_timeout"]
+__all__ = ["Nursery", "beside", "first_of", "with_timeout"]
 
 T = TypeVar("T")
 
@@ -24,6 +24,20 @@ async def beside(work: Coroutine[Any, Any, T], *others: Coroutine[Any, Any, Any]
         for task in running:
             task.cancel()
     return result
+
+
+async def first_of(*works: Coroutine[Any, Any, T]) -> T:
+    """Return the result of the first of these to end, of several at once that of the first named; cancel the others.
+
+    Raises:
+        The first error of any of them.
+    """
+    async with Nursery() as tasks:
+        running = [tasks.create_task(work) for work in works]
+        await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for task in running:
+            task.cancel()
+    return next(task.result() for task in running if not task.cancelled())
 
 
 async def with_timeout(clock: Clock, seconds: float, work: Awaitable[T]) -> T:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from pipelined.aio.events import emit, warn
 from pipelined.aio.notifier import Notifier
-from pipelined.aio.nursery import Nursery
+from pipelined.aio.nursery import Nursery, first_of
 from pipelined.directory import Conflict, CutOff
 from pipelined.directory.registration import Registration
 from pipelined.membership.client import Node, PeerClient
@@ -205,7 +205,7 @@ class Leader:
 
     async def _first_head(self) -> Commit:
         """The first head of a swarm: before the first step, or at the step that a former run saved."""
-        return self._head_at(await self._rollback.wait()) if self._rollback.resume else self._head_at(None)
+        return await self._roll_back() if self._rollback.resume else self._head_at(None)
 
     async def _next_head(self, head: Commit, revision: int, queue: WorkQueue, known: bool) -> Commit:
         """The head after this one: of the next step, of a rollback of all stages, or of moves to a deserted stage.
@@ -213,22 +213,22 @@ class Leader:
         Args:
             known: whether the queue has all that peers counted.
         """
-        async with Nursery() as tasks:
-            step = tasks.create_task(self._take_step(head, revision, queue, known))
-            rollback = tasks.create_task(self._rollback.wait())
-            moves = tasks.create_task(self._reassignment.wait())
-            await asyncio.wait((step, rollback, moves), return_when=asyncio.FIRST_COMPLETED)
-            for task in (step, rollback, moves):
-                task.cancel()
-        if not step.cancelled():
-            return step.result()
-        if not rollback.cancelled():
-            saved, why = rollback.result(), "a stage lost every peer that held its state"
-            warn("rolled back", step=head.step, to=saved.step, why=why)
-            return self._head_at(saved)
-        for peer, stage in moves.result().items():
-            warn("peer called", peer=peer, stage=stage, why="no peer that stays holds this stage")
-        return replace(head, moves=moves.result())
+        step = self._take_step(head, revision, queue, known)
+        after = await first_of(step, self._roll_back(), self._reassign(head))
+        if after.version == head.version:
+            for peer, stage in after.moves.items():
+                warn("peer reassigned", peer=peer, stage=stage, why="no peer that stays holds this stage")
+        elif not after.was_summed:
+            warn("rolled back", step=head.step, to=after.step, why="a stage lost every peer that held its state")
+        return after
+
+    async def _roll_back(self) -> Commit:
+        """The head of a rollback, as soon as the swarm must roll back."""
+        return self._head_at(await self._rollback.wait())
+
+    async def _reassign(self, head: Commit) -> Commit:
+        """This head with moves to a deserted stage, as soon as there is one."""
+        return replace(head, moves=await self._reassignment.wait())
 
     async def _take_step(self, head: Commit, revision: int, queue: WorkQueue, known: bool) -> Commit:
         """The head of the next step, after the evaluation of this one is written. Never returns after the last step."""

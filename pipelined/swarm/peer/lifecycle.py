@@ -240,7 +240,9 @@ class Readmission:
                 reported = False
                 while await self._is_evicted():
                     if not reported:
-                        warn("kept away", peer=self._name, why="the leader evicted it; it comes again after a pause")
+                        warn(
+                            "still evicted", peer=self._name, why="the leader evicted it; it joins again after a pause"
+                        )
                     reported = True
                     await self._clock.sleep(self._lease_s / LOOKS)
 

@@ -96,7 +96,7 @@ class StagePeer:
                     warn("membership lost", peer=self.name, why=str(error) or type(error).__name__)
                     await self._clock.sleep(RETRY_S)
                 except PeerEvicted:
-                    warn("struck out", peer=self.name, why="the leader could not reach it, or sums with it failed")
+                    warn("evicted", peer=self.name, why="the leader could not reach it, or sums with it failed")
                     await self._readmission.wait_for_step(self._is_needed)
             self._on(PeerEvent.ENDED)
             watching.cancel()

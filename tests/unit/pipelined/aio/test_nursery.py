@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.aio.nursery import Nursery, beside, with_timeout
+from pipelined.aio.nursery import Nursery, beside, first_of, with_timeout
 
 pytestmark = pytest.mark.virtual
 
@@ -164,6 +164,31 @@ async def worked(seconds, story):
     except asyncio.CancelledError:
         story.append(CLOCK.now())
         raise
+
+
+async def ends(after, result, ended=None):
+    try:
+        await VirtualClock().sleep(after)
+        return result
+    finally:
+        if ended is not None:
+            ended.append(result)
+
+
+async def test_the_first_result_is_returned_and_the_others_are_cancelled():
+    ended = []
+    assert await first_of(ends(2.0, "late", ended), ends(1.0, "first", ended), waits()) == "first"
+    assert VirtualClock().now() == 1.0 and ended == ["first", "late"]
+
+
+async def test_of_results_at_one_moment_that_of_the_first_named_is_returned():
+    assert await first_of(ends(1.0, "a"), ends(1.0, "b")) == "a"
+    assert await first_of(ends(2.0, "c"), ends(1.0, "d"), ends(1.0, "e")) == "d"
+
+
+async def test_an_error_before_any_result_is_raised():
+    with pytest.raises(Broken):
+        await first_of(ends(2.0, "late"), breaks(1.0))
 
 
 def test_what_comes_in_time_is_returned():
