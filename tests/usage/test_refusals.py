@@ -77,7 +77,7 @@ MISTAKES = [
     mistake("--checkpoint ~/empty", "is a file", "give --checkpoint a directory"),
     mistake("--checkpoint ~/other", "another model", "layers: 9 saved, 4 asked", "another directory"),
     mistake("--checkpoint ~/same", "an earlier run (the latest: step-00000007)", "add --resume auto"),
-    mistake("--checkpoint ~/taken", "taken is in use by another run (process ", "give --checkpoint another directory"),
+    mistake("--checkpoint ~/taken", "taken is in use by another run (process ", "save into another directory"),
     mistake("--checkpoint ~/other --resume auto", "another model", "layers: 9 saved, 4 asked"),
     mistake("--resume auto", "--resume auto needs to know where", "--checkpoint DIR"),
     mistake("--new-data", "--new-data goes with a run that is resumed", "add --resume auto"),
