@@ -6,19 +6,18 @@ broadcasts the decision; every arrangement trains on the same batch. Torch is im
 """
 
 import asyncio
-from dataclasses import dataclass
-from math import inf
+from dataclasses import dataclass, replace
 from typing import Any
 
 from collectives import Links
 from pipelined.actors.agree import agree, broadcast
-from pipelined.aio.clock import RealClock
-from pipelined.measurement.effort import BRIEF, THOROUGH, Effort
+from pipelined.measurement.effort import BRIEF
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.explain import reason
 from pipelined.planner.limits import share_of_memory, sizes_that_fit
+from pipelined.planner.measured import MeasuredSearch
 from pipelined.planner.planned_model import PlannedModel
-from pipelined.planner.search import Outcome, SearchRequest, SearchResult, search
+from pipelined.planner.search import Outcome, SearchResult
 from pipelined.planner.worth import worth_timing
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
@@ -74,9 +73,11 @@ async def decide(transport: Transport, model: PlannedModel, launch: Launch, defa
     """
     limit = await _limit(transport, launch)
     sizes = worth_timing(await _sizes(transport, model, limit), default)
-    result = await _searched(transport, model, launch, limit=limit, sizes=sizes, effort=BRIEF, seconds=SEARCH_S)
-    if result is None:
+    brief = _search(transport, model, launch, sizes, limit)
+    found = await replace(brief, effort=BRIEF, max_seconds=SEARCH_S).run(transport)
+    if found is None:
         return await _broadcast(transport, None)
+    result, _ = found
     outcome = await asyncio.to_thread(result.request.simulate, Candidate(default))
     return await _broadcast(transport, choose(result, outcome))
 
@@ -93,8 +94,8 @@ async def decide_among_all(transport: Transport, model: PlannedModel, launch: La
 
     limit = await _limit(transport, launch)
     sizes = await _sizes(transport, model, limit)
-    result = await _searched(transport, model, launch, limit=limit, sizes=sizes, effort=THOROUGH, seconds=inf)
-    result = await try_best(transport, model, launch, result, most=TRIES)
+    found = await _search(transport, model, launch, sizes, limit).run(transport)
+    result = await try_best(transport, model, launch, found and found[0], most=TRIES)
     if result is None:
         return await _broadcast(transport, None)
     best = result.chosen
@@ -114,38 +115,12 @@ async def _sizes(transport: Transport, model: PlannedModel, limit: float) -> lis
     return await agree(transport, "sizes", asyncio.to_thread(sizes_that_fit, model, transport.world_size, limit))
 
 
-async def _searched(
-    transport: Transport,
-    model: PlannedModel,
-    launch: Launch,
-    *,
-    limit: float,
-    sizes: list[int],
-    effort: Effort,
-    seconds: float,
-) -> SearchResult | None:
-    """The result of measuring and searching, on rank 0; None on the others.
-
-    Args:
-        limit: bytes that a rank may hold.
-        seconds: the most seconds of the search; it then returns the best plans so far.
-    """
-    from pipelined.measurement.measure import measure
-
-    ranks = transport.world_size
-    found = await measure(
-        transport, model, launch, sizes=sizes, stated=Machine(Links()), ranks=ranks, progress=_ignore, effort=effort
-    )
-
-    def searched() -> SearchResult | None:
-        if found is None:
-            return None
-        clock = RealClock()
-        end = clock.now() + seconds
-        request = SearchRequest(model, found.costs, found.machine, ranks, limit)
-        return search(request, stop=lambda: clock.now() > end)
-
-    return await agree(transport, "decide", asyncio.to_thread(searched))
+def _search(
+    transport: Transport, model: PlannedModel, launch: Launch, sizes: list[int], limit: float
+) -> MeasuredSearch:
+    """The search for a plan of all ranks, on links that are measured."""
+    machine, ranks = Machine(Links()), transport.world_size
+    return MeasuredSearch(model=model, launch=launch, sizes=sizes, machine=machine, ranks=ranks, memory_limit=limit)
 
 
 async def _broadcast(transport: Transport, decision: Decision | None) -> Decision:
@@ -182,7 +157,3 @@ def _ms(outcome: Outcome) -> str:
 
 def _mib(nbytes: float) -> str:
     return f"{nbytes / 2**20:,.0f} MiB"
-
-
-def _ignore(line: str) -> None:
-    """Report no progress."""

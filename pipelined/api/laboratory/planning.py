@@ -1,13 +1,12 @@
 """The fastest arrangement of a model: measure, search, try. Behind `pipelined.plan` and `python -m pipelined plan`."""
 
-import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelined.actors.agree import AgreedError, agree, broadcast
+from pipelined.actors.agree import AgreedError, broadcast
 from pipelined.api.laboratory.names import require_names
 from pipelined.api.laboratory.picture import Picture
 from pipelined.api.laboratory.simulation import simulation_of
@@ -17,6 +16,7 @@ from pipelined.planner import PlanFile, PlannedModel, SearchRequest, SearchResul
 from pipelined.planner.decide import TRIES
 from pipelined.planner.explain import as_json, as_text, planned
 from pipelined.planner.limits import share_of_memory, sizes_that_fit
+from pipelined.planner.measured import MeasuredSearch
 from pipelined.process.exit import USAGE
 from pipelined.process.launch import Launch
 from pipelined.process.run import run
@@ -209,31 +209,24 @@ class _Measuring:
         return 0
 
     async def _plan(self, transport: Transport) -> Planned:
-        from pipelined.measurement.measure import measure
         from pipelined.planner.trial import try_best
 
         request, model = self._request, self._model
         progress = self._progress if transport.rank == 0 else _quietly
-        found = await measure(
-            transport,
-            model,
-            self._launch,
+        measured = MeasuredSearch(
+            model=model,
+            launch=self._launch,
             sizes=self._sizes,
-            stated=request.machine,
+            machine=request.machine,
             ranks=request.ranks,
+            memory_limit=self._limit,
+            asynchronous=request.stale,
             progress=progress,
         )
-
-        def answer() -> SearchResult | None:
-            if found is None:
-                return None
-            costs, machine = found.costs, found.machine
-            return search(SearchRequest(model, costs, machine, request.ranks, self._limit, request.stale), progress)
-
-        best = await agree(transport, "plan", asyncio.to_thread(answer))
+        best, costs = await measured.run(transport) or (None, {})
         if self._tries:
             best = await try_best(transport, model, self._launch, best, most=self._tries, progress=progress)
-        content = None if best is None or found is None else planned(best, found.plain)
+        content = None if best is None else planned(best, costs)
         plain = await broadcast(transport, "planned", content and content.plain())
         return Planned(content or PlanFile.of(plain, model.fixed.get("schedule")), best)
 

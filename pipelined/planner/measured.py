@@ -1,0 +1,73 @@
+"""A search with costs that are measured on the ranks of the job."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from pipelined.actors.agree import agree
+from pipelined.aio.clock import RealClock
+from pipelined.measurement.effort import THOROUGH, Effort
+from pipelined.planner.planned_model import PlannedModel
+from pipelined.planner.search import SearchRequest, SearchResult, search
+from pipelined.process.launch import Launch
+from pipelined.simulation.machine import Machine
+from transports import Transport
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredSearch:
+    """A measurement on all ranks, and a search on rank 0.
+
+    Args:
+        sizes: microbatch sizes to time, in sequences.
+        machine: the machine that gives the links if there is only one rank.
+        ranks: the number of ranks to plan for.
+        memory_limit: bytes that a rank may hold.
+        asynchronous: whether to include schedules without a flush.
+        effort: the sizes and repetitions of the measurement.
+        max_seconds: the most seconds of the search; it then returns the best plans so far.
+        progress: called with lines of progress.
+    """
+
+    model: PlannedModel
+    launch: Launch
+    sizes: list[int]
+    machine: Machine
+    ranks: int
+    memory_limit: float
+    asynchronous: bool = False
+    effort: Effort = THOROUGH
+    max_seconds: float = inf
+    progress: Callable[[str], None] = lambda line: None
+
+    async def run(self, transport: Transport) -> tuple[SearchResult, dict[str, Any]] | None:
+        """The result and the measured costs as JSON on rank 0, None elsewhere; all ranks call this together.
+
+        Raises:
+            AgreedError: no plan uses all ranks, or none fits the memory.
+        """
+        from pipelined.measurement.measure import measure  # needs torch
+
+        found = await measure(
+            transport,
+            self.model,
+            self.launch,
+            sizes=self.sizes,
+            stated=self.machine,
+            ranks=self.ranks,
+            progress=self.progress,
+            effort=self.effort,
+        )
+
+        def searched() -> tuple[SearchResult, dict[str, Any]] | None:
+            if found is None:
+                return None
+            clock = RealClock()
+            end = clock.now() + self.max_seconds
+            limits = self.ranks, self.memory_limit, self.asynchronous
+            request = SearchRequest(self.model, found.costs, found.machine, *limits)
+            return search(request, self.progress, lambda: clock.now() > end), found.plain
+
+        return await agree(transport, "search", asyncio.to_thread(searched))
