@@ -74,7 +74,7 @@ class Lesson:
             x = torch.from_numpy(inputs[start : start + rows])
             for stage in wide:
                 (x,) = stage.forward(Microbatch(0, 0), [Block.of(x)])
-            losses.append(float(self.training.model.loss(x, torch.from_numpy(targets[start : start + rows]))))
+            losses.append(float(self.training.loss(x, torch.from_numpy(targets[start : start + rows]))))
         return fmean(losses)
 
 

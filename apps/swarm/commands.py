@@ -34,13 +34,13 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
     async with AsyncExitStack() as stack:
         endpoint, directory = await stack.enter_async_context(connected(address.url, address.listen))
         from apps.swarm.training import check_device, session_of
-        from pipelined.swarm.session import run_peer
+        from pipelined.swarm.session import run_peer, torch_peer
 
         await asyncio.to_thread(check_device, flags.device)
         told = Told.unpack(await read_task(directory, address.url, say))
         told.subject.check_stage(flags.stage)
         session = await asyncio.to_thread(session_of, told)
-        identity, rules, clock = session.training.model.identity(), session.rules, RealClock()
+        identity, rules, clock = session.model.identity(), session.rules, RealClock()
         if flags.checkpoint:
             found = await asyncio.to_thread(saved_of, flags.checkpoint, identity)
             if fact := await asyncio.to_thread(other_text, flags.checkpoint, found, told.text):
@@ -54,7 +54,7 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
 
         store = DiskStore(flags.checkpoint, identity, text=told.text) if flags.checkpoint else None
         config = PeerConfig(flags.stage, flags.grace, store, flags.save_every)
-        process = session.peer(Node(name, endpoint, directory, clock), device, config)
+        process = torch_peer(Node(name, endpoint, directory, clock), session.training, rules, device, config)
         say(f"{name}: peer at {endpoint.address}, model {rules.digest}")
         reason = f"{name}: received a request to leave (grace period: {flags.grace:g} s)"
         await run_peer(process, _stop_request(reason, say), say)
@@ -76,7 +76,7 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
 
         session = await asyncio.to_thread(session_of, mine)
         wish = Wish(flags.export, flags.sample, flags.prompt, subject.seq, subject.seed)
-        wish.check(session.training.model)
+        wish.check(session.model)
         rules, name = session.rules, address.name or own_name()
         async with reported_wait(described(address.url), say):
             await publish(directory, mine)

@@ -18,7 +18,7 @@ from apps.lm.models.rotary import RotaryLM
 from apps.lm.models.rotary_presets import RotaryConfig
 from apps.swarm.config import Told
 from apps.swarm.flags import Export
-from apps.swarm.training import session_of
+from apps.swarm.training import Session, session_of
 from apps.swarm.weights import Weights, check_destination
 from pipelined.aio.clock import RealClock
 from pipelined.directory import CutOff, Directory, LeaseLost
@@ -27,7 +27,7 @@ from pipelined.membership.client import Node
 from pipelined.state.store import load_whole
 from pipelined.swarm.joining import connected, read_task
 from pipelined.swarm.logs import reported_wait
-from pipelined.swarm.session import Session
+from pipelined.swarm.session import snapshot
 from transports.rpc import Endpoint
 
 Say = Callable[[str], None]
@@ -101,7 +101,7 @@ async def _fetch_running(flags: Export, text: Text, say: Say) -> Weights:
             raise UsageError(f"{fact}; give the --data and --tokenizer that its trainers were given")
         session = await asyncio.to_thread(session_of, trained)
         if flags.to is not None:
-            check_destination("--to", flags.to, session.training.model)
+            check_destination("--to", flags.to, session.model)
         return await fetch("export", session, endpoint, directory, say)
 
 
@@ -117,11 +117,11 @@ async def fetch(name: str, session: Session, endpoint: Endpoint, directory: Dire
     node = Node(f"{name}-{secrets.token_hex(4)}", endpoint, directory, RealClock())
     try:
         async with reported_wait(f"the state of every stage (stages: {session.rules.stages})", say):
-            snapshot = await session.snapshot(node)
+            stages = await snapshot(node, session.training, session.rules)
     except (LeaseLost, CutOff) as error:
         raise UsageError(f"the directory does not reply ({error}); start it again, and repeat this command") from error
-    say(f"step {snapshot[0][0].step}, as it stands at {len(snapshot)} stages")
-    return Weights.of_stages(session.training.model, [state for _, state in snapshot])
+    say(f"step {stages[0][0].step}, as it stands at {len(stages)} stages")
+    return Weights.of_stages(session.model, [state for _, state in stages])
 
 
 def model_of(identity: Mapping[str, Any]) -> GPT2:

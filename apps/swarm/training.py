@@ -3,6 +3,8 @@
 `python -m apps.swarm` and the ranks of `--schedule swarm` begin here.
 """
 
+from dataclasses import dataclass
+
 import torch
 
 from apps.lm.models.gpt2 import GPT2, UntiedGPT2
@@ -12,7 +14,6 @@ from apps.swarm.config import Told
 from apps.swarm.families import cut_of, is_cut_loose
 from pipelined.errors import UsageError
 from pipelined.swarm.config import Rules
-from pipelined.swarm.session import Session
 from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.training import Training
 from pipelined.training.compression import NONE
@@ -22,10 +23,19 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.
 """Of parameters, sums and what stages send; bfloat16 is an autocast inside the forward."""
 
 
+@dataclass(frozen=True)
+class Session:
+    """What all processes of one swarm share."""
+
+    model: GPT2
+    training: Training
+    rules: Rules
+
+
 def session_of(told: Told) -> Session:
     """Build the model and the rules; blocks. Raises UsageError: see `training_of`."""
     training = training_of(told)
-    return Session(training, rules_of(told, training))
+    return Session(model_of(told)[0], training, rules_of(told, training))
 
 
 def model_of(told: Told) -> tuple[GPT2, tuple[range, ...]]:

@@ -10,7 +10,7 @@ for Deep Learning, algorithm 2.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -36,6 +36,8 @@ class Learned(NamedTuple):
     exp_avg_sq: torch.Tensor
 
 
+COUNT = "updates/count"
+"""The name in a state of the number of updates."""
 Update = Callable[[Learned, torch.Tensor, int, float, OptimizerConfig], None]
 """Change one tensor in place: by its gradient, the number of the update (from 1), the rate and the settings."""
 
@@ -82,6 +84,44 @@ def find_update(name: str) -> Update:
     return UPDATES[name]
 
 
+class ExactOptimizer:
+    """The parameters of one stage, and AdamW or LAMB for them; a `StageOptimizer`.
+
+    Args:
+        parameters: by name.
+        update: of `UPDATES`.
+    Cost: memory of two further tensors for each parameter.
+    """
+
+    def __init__(self, parameters: Mapping[str, torch.nn.Parameter], update: str, optimizer_config: OptimizerConfig):
+        self._learned = {name: _at_first(parameter) for name, parameter in parameters.items()}
+        self._update, self._optimizer_config, self._updates = find_update(update), optimizer_config, 0
+
+    def apply(self, step: int, gradients: Sequence[torch.Tensor]) -> None:
+        """Update every parameter at the rate of this step; the same bits on every processor."""
+        self._updates += 1
+        rate = self._optimizer_config.rate(step)
+        for learned, gradient in zip(self._learned.values(), gradients, strict=True):
+            self._update(learned, gradient, self._updates, rate, self._optimizer_config)
+
+    def state(self) -> Mapping[str, torch.Tensor]:
+        """Every parameter as NAME/value, NAME/exp_avg and NAME/exp_avg_sq, and the count of updates, on the host.
+
+        On a CPU these are the tensors themselves, and the next `apply` changes them.
+        """
+        fields = [(n, f, tensor) for n, p in self._learned.items() for f, tensor in p._asdict().items()]
+        tensors = {f"{name}/{field}": tensor.detach().cpu() for name, field, tensor in fields}
+        return {**tensors, COUNT: torch.tensor(self._updates)}
+
+    @torch.no_grad()
+    def load(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Load a state with the names and layouts of `state`."""
+        for name, learned in self._learned.items():
+            for field, tensor in learned._asdict().items():
+                tensor.copy_(state[f"{name}/{field}"])
+        self._updates = int(state[COUNT])
+
+
 def trust_ratio(value: torch.Tensor, direction: torch.Tensor) -> float:
     """The factor of a tensor's rate: its norm divided by its direction's, or 1 if either is 0."""
     norm, step = math.sqrt(sum_of_squares(value)), math.sqrt(sum_of_squares(direction))
@@ -107,6 +147,10 @@ def _fold(terms: torch.Tensor) -> float:
         terms[: count - half].add_(terms[half:count])
         count = half
     return float(terms[0]) if count else 0.0
+
+
+def _at_first(parameter: torch.nn.Parameter) -> Learned:
+    return Learned(parameter, torch.zeros_like(parameter.detach()), torch.zeros_like(parameter.detach()))
 
 
 def _direction(

@@ -6,7 +6,6 @@ and signals belong to the programs. Imports torch.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from pipelined.actors.executor import TorchExecutor
@@ -18,29 +17,24 @@ from pipelined.swarm.logs import PeerLog, Say, WaitLog
 from pipelined.swarm.observer import SwarmObserver, SwarmSnapshot
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.stages.torch_stage import TorchStage
-from pipelined.swarm.stages.training import Training
+from pipelined.swarm.stages.training import StageTraining
 
 
-@dataclass(frozen=True)
-class Session:
-    """What all processes of one swarm share."""
+def torch_peer(
+    node: Node, training: StageTraining, rules: Rules, executor: TorchExecutor, config: PeerConfig
+) -> PeerProcess:
+    """A peer that computes with this executor."""
+    build = partial(TorchStage, training, device=executor.device)
+    return PeerProcess(node, build, rules, executor, config)
 
-    training: Training
-    rules: Rules
 
-    def peer(self, node: Node, executor: TorchExecutor, config: PeerConfig) -> PeerProcess:
-        """A peer that computes with this executor."""
-        build = partial(TorchStage, self.training, device=executor.device)
-        return PeerProcess(node, build, self.rules, executor, config)
-
-    async def snapshot(self, node: Node) -> SwarmSnapshot:
-        """The state of all stages, on the CPU; see `SwarmObserver.snapshot`."""
-        executor = TorchExecutor("cpu", node.clock)
-        try:
-            observer = SwarmObserver(node, partial(TorchStage, self.training), self.rules, executor)
-            return await observer.snapshot()
-        finally:
-            executor.close()
+async def snapshot(node: Node, training: StageTraining, rules: Rules) -> SwarmSnapshot:
+    """The state of all stages, on the CPU; see `SwarmObserver.snapshot`."""
+    executor = TorchExecutor("cpu", node.clock)
+    try:
+        return await SwarmObserver(node, partial(TorchStage, training), rules, executor).snapshot()
+    finally:
+        executor.close()
 
 
 async def run_peer(process: PeerProcess, stop: asyncio.Event, say: Say | None = None) -> None:

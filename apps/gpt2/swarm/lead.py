@@ -25,7 +25,7 @@ from pipelined.state import store
 from pipelined.swarm.joining import connected
 from pipelined.swarm.observer import SwarmSnapshot
 from pipelined.swarm.processes import TrainerProcess
-from pipelined.swarm.session import run_trainer
+from pipelined.swarm.session import run_trainer, snapshot
 from transports import Message
 
 
@@ -81,15 +81,16 @@ class RankZero:
         config, head = self.rank.job.config, self.trainer.view.head
         step = head.step if head is not None else 0
         wanted = config.checkpoint or (done and (config.export or config.sample))
-        snapshot = await self.rank.session.snapshot(node) if step and wanted else []
-        result = TrainingResult(self.rank.job, self.rank.text, snapshot)
+        session = self.rank.session
+        stages = await snapshot(node, session.training, session.rules) if step and wanted else []
+        result = TrainingResult(self.rank.job, self.rank.text, stages)
         await result.save()
         if done:
             return await result.report(loss, report.say)
-        step = snapshot[0][0].step if snapshot else step
+        step = stages[0][0].step if stages else step
         nowhere = "give --checkpoint to keep the work" if config.checkpoint is None else "there was no step yet"
         report.say(
-            f"stopped on request after step {step}; saved to {config.checkpoint if snapshot else f'nowhere: {nowhere}'}"
+            f"stopped on request after step {step}; saved to {config.checkpoint if stages else f'nowhere: {nowhere}'}"
         )
 
 

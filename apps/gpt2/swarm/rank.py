@@ -7,7 +7,7 @@ from apps.gpt2.swarm.job import SwarmJob
 from apps.lm.data.text import Text
 from apps.swarm.config import Told, publish
 from apps.swarm.data import MicrobatchFeed, feed_of
-from apps.swarm.training import session_of
+from apps.swarm.training import Session, session_of
 from apps.swarm.weights_store import WeightsStore
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
@@ -20,7 +20,7 @@ from pipelined.swarm.config import PeerConfig
 from pipelined.swarm.joining import connected
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records import HEAD, Commit
-from pipelined.swarm.session import Session
+from pipelined.swarm.session import torch_peer
 from transports import Transport
 from transports.rpc import Endpoint
 
@@ -68,7 +68,8 @@ class Rank:
         rank, config = self.transport.rank, self.job.config
         every = config.save_every if config.checkpoint else 0
         peer_config = PeerConfig(self.job.stage_of(rank), store=self.store, save_every=every)
-        return self.session.peer(self.node(f"rank{rank}", endpoint, directory), self.executor, peer_config)
+        node = self.node(f"rank{rank}", endpoint, directory)
+        return torch_peer(node, self.session.training, self.session.rules, self.executor, peer_config)
 
     @property
     def trains(self) -> bool:

@@ -14,16 +14,13 @@ import numpy as np
 import torch
 
 from pipelined.state.manifest import layout_of
-from pipelined.swarm.exact_optimizers import Learned, find_update, sum_of_squares
+from pipelined.swarm.exact_optimizers import sum_of_squares
 from pipelined.swarm.stages.stage import Microbatch, NotFinite, Passed
-from pipelined.swarm.stages.training import Training
+from pipelined.swarm.stages.training import Layout, StageTraining
 from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.stage import evaluating
 from pipelined.training.torch_random import TorchRandom
 from transports import Block
-
-COUNT = "updates/count"
-"""The name in a state of the number of updates."""
 
 
 class TorchStage:
@@ -39,19 +36,18 @@ class TorchStage:
     Attributes:
         model: digest of the training and of the code that computes it.
 
-    Cost: memory of 4 times the parameters (values, sums, two moments), once more their size in a backward that
+    Cost: memory of the parameters, their sums and the optimizer's state, once more the parameters' in a backward that
         counts, and one forward's activations.
     """
 
-    def __init__(self, training: Training, index: int, device: torch.device | str = "cpu"):
+    def __init__(self, training: StageTraining, index: int, device: torch.device | str = "cpu"):
         self.training, self.index, self.device = training, index, torch.device(device)
         self.model = training.digest([sys.modules[__name__]])
-        self._module = training.model.build(training.cut[index], training.dtype, self.device, training.seed)
-        self._learned = {n: _at_first(p.requires_grad_()) for n, p in self._module.named_parameters()}
-        self._updates, self._random = 0, TorchRandom(self.device)
-        self._host = torch.zeros(sum(p.value.numel() for p in self._learned.values()), dtype=training.dtype)
+        self._module, self._random = training.build(index, self.device), TorchRandom(self.device)
+        self._learned = {name: p for name, p in self._module.named_parameters() if p.requires_grad}
+        self._optimizer = training.optimizer(index, self._learned)
+        self._host = torch.zeros(sum(p.numel() for p in self._learned.values()), dtype=training.dtype)
         self._sums, self._stale = self._host.to(self.device), False
-        self._update = find_update(training.update)
 
     @property
     def first(self) -> bool:
@@ -80,13 +76,13 @@ class TorchStage:
         self._sums.copy_(self._host)
         self._stale = False
 
-    def expects(self) -> Sequence[tuple[str, tuple[int, ...]]]:
-        """See `SwarmStage`: token ids (B, T) on the first stage, then the residual stream (B, T, C)."""
-        return (self._flow(self.training.cut[self.index].start),)
+    def expects(self) -> Sequence[Layout]:
+        """See `SwarmStage`."""
+        return (self.training.inputs(self.index),)
 
-    def expects_given(self) -> Sequence[tuple[str, tuple[int, ...]]]:
-        """Dtype and shape of the `given` of `backward`: output gradients, or the last stage's labels (B, T)."""
-        return (self._flow(0 if self.last else self.training.cut[self.index].stop),)
+    def expects_given(self) -> Sequence[Layout]:
+        """See `SwarmStage`."""
+        return (self.training.targets() if self.last else self.training.inputs(self.index + 1),)
 
     def forward(self, microbatch: Microbatch, inputs: Sequence[Block]) -> Sequence[torch.Tensor]:
         """See `SwarmStage`. Raises ValueError: the inputs are not what it `expects`."""
@@ -96,17 +92,17 @@ class TorchStage:
             return (output.cpu(),)
 
     def backward(self, microbatch: Microbatch, inputs: Sequence[Block], given: Sequence[Block], count: bool) -> Passed:
-        """See `SwarmStage`; the loss is the mean nats a token of each sequence, summed over the sequences.
+        """See `SwarmStage`; the loss is the mean loss of the rows, times their number.
 
         Raises:
             ValueError: the arrays are not what it `expects`; nothing was counted.
         """
         x, end = self._input(inputs), self._taken(given, self.expects_given(), "given")
-        sources = [p.value for p in self._learned.values()] if count else []
+        sources: list[torch.Tensor] = [*self._learned.values()] if count else []
         if not self.first:
             sources.insert(0, x.requires_grad_())
         if self.last:
-            self._refuse_strange_ids(end, "given")
+            self.training.check_ids(end, f"given at stage {self.index}")
         output = self._output(x, microbatch)
         root, seed = (self._loss(output, end), None) if self.last else (output, end)
         gradients = list(torch.autograd.grad(root, sources, seed)) if sources else []
@@ -117,7 +113,7 @@ class TorchStage:
 
     @torch.no_grad()
     def evaluate(self, inputs: Sequence[Block], labels: Sequence[Block] = ()) -> Sequence[torch.Tensor]:
-        """See `SwarmStage`; a sequence's loss is its mean nats a token.
+        """See `SwarmStage`.
 
         Raises:
             ValueError: the arrays are not what it `expects`, or labels were given to a stage before the last.
@@ -128,7 +124,7 @@ class TorchStage:
             output = self._module(self._input(inputs)).to(self.training.dtype)
         if self.last:
             ends = self._labels(labels)
-            losses = [self.training.model.loss(output[n : n + 1], ends[n : n + 1]) for n in range(len(ends))]
+            losses = [self.training.loss(output[n : n + 1], ends[n : n + 1]) for n in range(len(ends))]
             output = torch.stack(losses).double()
         if not output.isfinite().all():
             raise NotFinite(f"validation data comes to nothing finite at stage {self.index}")
@@ -144,66 +140,48 @@ class TorchStage:
         return sum_of_squares(_tensor(total))
 
     def apply(self, step: int, total: np.ndarray, scale: float) -> None:
-        """Update every parameter at the rate of this step; the same bits on every processor.
+        """Update every parameter at the rate of this step, as the training's optimizer does.
 
         Args:
             total: with the layout of `sums`.
-            scale: factor of the gradient: one over the batch's sequences, times the clip's factor.
+            scale: factor of the gradient: one over the batch's rows, times the clip's factor.
         Raises:
             ValueError: the total is not of these parameters; nothing was changed.
         """
         if total.shape != self._sums.shape or total.dtype.name != _name(self._sums.dtype):
             mine = f"{_name(self._sums.dtype)} {tuple(self._sums.shape)}"
             raise ValueError(f"a total of another stage (got: {total.dtype.name} {total.shape}, expected: {mine})")
-        optimizer_config = self.training.optimizer_config
-        self._updates += 1
-        for learned, gradient in zip(self._learned.values(), self._parted(_tensor(total)), strict=True):
-            here = gradient.to(self.device) * scale
-            self._update(learned, here, self._updates, optimizer_config.rate(step), optimizer_config)
+        self._optimizer.apply(step, [part.to(self.device) * scale for part in self._parted(_tensor(total))])
 
     def parts(self, flat: np.ndarray) -> Mapping[str, torch.Tensor]:
         """See `SwarmStage`."""
         return dict(zip(self._learned, self._parted(_tensor(flat)), strict=True))
 
     def state(self) -> Mapping[str, torch.Tensor]:
-        """Every parameter as NAME/value, NAME/exp_avg and NAME/exp_avg_sq, and the count of updates, on the host.
-
-        On a CPU these are the tensors themselves, and the next `apply` changes them.
-        """
-        fields = [(n, f, tensor) for n, p in self._learned.items() for f, tensor in p._asdict().items()]
-        tensors = {f"{name}/{field}": tensor.detach().cpu() for name, field, tensor in fields}
-        return {**tensors, COUNT: torch.tensor(self._updates)}
+        """See `StageOptimizer.state`. On a CPU these may be the tensors themselves, which the next `apply` changes."""
+        return self._optimizer.state()
 
     def load(self, state: Mapping[str, Block]) -> None:
         """See `SwarmStage`."""
         blocks = {name: Block.of(value) for name, value in state.items()}
         _refuse_other({n: (b.dtype, b.shape) for n, b in blocks.items()}, layout_of(self.state()))
-        with torch.no_grad():
-            for name, learned in self._learned.items():
-                for field, tensor in learned._asdict().items():
-                    tensor.copy_(_tensor(blocks[f"{name}/{field}"]))
-        self._updates = int(_tensor(blocks[COUNT]))
-
-    def _flow(self, layer: int) -> tuple[str, tuple[int, ...]]:
-        """Dtype and shape of a layer's input."""
-        shape = self.training.model.shape_of(layer, self.training.rows, self.training.sequence)
-        return (_name(torch.int64 if layer == 0 else self.training.dtype), shape)
+        self._optimizer.load({name: _tensor(block) for name, block in blocks.items()})
 
     def _labels(self, labels: Sequence[Block]) -> torch.Tensor:
-        """Labels of the whole microbatch, or of its first sequences."""
+        """Labels of the whole microbatch, or of its first rows."""
         ((dtype, shape),) = self.expects_given()
         rows = max((1,), min(shape[:1], Block.of(labels[0]).shape[:1]))
         ends = self._taken(labels, [(dtype, rows + shape[1:])], "labels")
-        self._refuse_strange_ids(ends, "labels")
+        self.training.check_ids(ends, f"labels at stage {self.index}")
         return ends
 
     def _input(self, inputs: Sequence[Block]) -> torch.Tensor:
         x = self._taken(inputs, self.expects(), "inputs")
         if self.first:
-            self._refuse_strange_ids(x, "inputs")
+            self.training.check_ids(x, f"inputs at stage {self.index}")
         return x
 
-    def _taken(self, blocks: Sequence[Block], expected: Sequence[tuple[str, Any]], what: str) -> torch.Tensor:
+    def _taken(self, blocks: Sequence[Block], expected: Sequence[Layout], what: str) -> torch.Tensor:
         """The one tensor of the blocks, on this device; blocks may also be arrays or tensors."""
         came = [Block.of(block) for block in blocks]
         if [(block.dtype, block.shape) for block in came] != list(expected):
@@ -211,13 +189,6 @@ class TorchStage:
             wanted = ", ".join(f"{dtype} {shape}" for dtype, shape in expected)
             raise ValueError(f"strange {what} at stage {self.index} (got: {got}, expected: {wanted})")
         return _tensor(came[0]).to(self.device)
-
-    def _refuse_strange_ids(self, ids: torch.Tensor, what: str) -> None:
-        """Raises ValueError: an id is outside the vocabulary. On a GPU its look-up would end the process."""
-        least, most = map(int, ids.aminmax())
-        vocabulary = self.training.model.shape_of(self.training.model.layers, 1, 1)[-1]
-        if least < 0 or most >= vocabulary:
-            raise ValueError(f"strange {what} at stage {self.index} (ids: {least} to {most}, symbols: {vocabulary})")
 
     def _refuse_not_finite(self, what: str, microbatch: Microbatch, tensors: Sequence[torch.Tensor]) -> None:
         """Raises NotFinite. Checks only each tensor's sum: one value that is not finite makes it not finite."""
@@ -232,7 +203,7 @@ class TorchStage:
             return output.to(self.training.dtype)
 
     def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return self.training.model.loss(logits, labels) * self.training.rows
+        return self.training.loss(logits, labels) * self.training.rows
 
     def _precision(self) -> AbstractContextManager[object]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.training.autocast else nullcontext()
@@ -245,13 +216,9 @@ class TorchStage:
 
     def _parted(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Views of a flat tensor, one of each parameter's shape."""
-        values = [learned.value for learned in self._learned.values()]
+        values = self._learned.values()
         pieces = flat.split([value.numel() for value in values])
         return [piece.view_as(value) for piece, value in zip(pieces, values, strict=True)]
-
-
-def _at_first(value: torch.Tensor) -> Learned:
-    return Learned(value, torch.zeros_like(value.detach()), torch.zeros_like(value.detach()))
 
 
 def _tensor(array: np.ndarray | Block) -> torch.Tensor:

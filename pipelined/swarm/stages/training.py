@@ -1,27 +1,93 @@
-"""The settings that all peers of one swarm must share, and the digest by which they detect a difference.
+"""What a stage needs of a training, and the training of a language model with the exact optimizers.
 
-The digest covers everything that can change a number that a stage computes, including the code.
+All peers of one swarm share a training. They detect a difference by its digest, which covers everything that can change
+a number that a stage computes, including the code.
 """
 
 import hashlib
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Protocol
 
 import torch
+from torch import nn
 
 from pipelined.errors import UsageError
-from pipelined.swarm.exact_optimizers import find_update
+from pipelined.swarm.exact_optimizers import ExactOptimizer, find_update
 from pipelined.training.model import ShapedModel
 from pipelined.training.optimizer import OptimizerConfig
+
+Layout = tuple[str, tuple[int, ...]]
+"""Dtype and shape of a tensor, the rows of a microbatch first."""
+
+
+class StageOptimizer(Protocol):
+    """The parameters of one stage, with the state of their optimizer."""
+
+    def apply(self, step: int, gradients: Sequence[torch.Tensor]) -> None:
+        """Update the parameters at the rate of this step; every peer computes the same."""
+
+    def state(self) -> Mapping[str, torch.Tensor]:
+        """Every parameter as NAME/value, what the optimizer keeps of it as NAME/FIELD, and numbers, on the host.
+
+        Names, dtypes and shapes are the same before and after every update.
+        """
+
+    def load(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Load a state with the names and layouts of `state`."""
+
+
+class StageTraining(Protocol):
+    """What a stage that computes with torch needs of a training; equal on all peers.
+
+    Attributes:
+        cut: the layers that each stage holds.
+        rows: of a microbatch.
+        seed: of initial values and of random numbers in layers.
+        dtype: of parameters, sums and the tensors between stages.
+        autocast: bfloat16 for matrix products inside the forward.
+    """
+
+    @property
+    def cut(self) -> Sequence[range]: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def autocast(self) -> bool: ...
+
+    def build(self, stage: int, device: torch.device) -> nn.Module:
+        """The layers of a stage, with their initial values."""
+
+    def optimizer(self, stage: int, parameters: Mapping[str, nn.Parameter]) -> StageOptimizer:
+        """The optimizer of a stage's parameters, before the first update."""
+
+    def inputs(self, stage: int) -> Layout:
+        """The tensor that a stage takes."""
+
+    def targets(self) -> Layout:
+        """The tensor that the last stage's loss takes besides the output."""
+
+    def check_ids(self, ids: torch.Tensor, what: str) -> None:
+        """Refuse ids in inputs or targets that the model cannot look up. Raises ValueError."""
+
+    def loss(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Mean loss over the rows, a scalar."""
+
+    def digest(self, code: Iterable[ModuleType]) -> str:
+        """Hexadecimal digits that depend on all of this, and on the sources of these modules."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """One training of one model, cut into stages: the same for every peer of every stage.
+    """One training of one language model, cut into stages: the same for every peer of every stage.
 
     Args:
         model: as a row of layers.
@@ -58,6 +124,35 @@ class Training:
             raise UsageError(f"{fact}; let every stage begin where the one before it ends")
         self._refuse_ties()
 
+    def build(self, stage: int, device: torch.device) -> nn.Module:
+        """See `StageTraining`."""
+        module = self.model.build(self.cut[stage], self.dtype, device, self.seed)
+        return module.requires_grad_()
+
+    def optimizer(self, stage: int, parameters: Mapping[str, nn.Parameter]) -> ExactOptimizer:
+        """See `StageTraining`."""
+        return ExactOptimizer(parameters, self.update, self.optimizer_config)
+
+    def inputs(self, stage: int) -> Layout:
+        """See `StageTraining`: token ids (B, T) for the first stage, then the residual stream (B, T, C)."""
+        shape = self.model.shape_of(self.cut[stage].start, self.rows, self.sequence)
+        return (_name(self.dtype if stage else torch.int64), shape)
+
+    def targets(self) -> Layout:
+        """See `StageTraining`: labels (B, T)."""
+        return self.inputs(0)
+
+    def check_ids(self, ids: torch.Tensor, what: str) -> None:
+        """Raises ValueError: an id is outside the vocabulary. On a GPU its look-up would end the process."""
+        least, most = map(int, ids.aminmax())
+        vocabulary = self.model.shape_of(self.model.layers, 1, 1)[-1]
+        if least < 0 or most >= vocabulary:
+            raise ValueError(f"strange {what} (ids: {least} to {most}, symbols: {vocabulary})")
+
+    def loss(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """See `StageTraining`: the mean nats a token."""
+        return self.model.loss(output, targets)
+
     def shapes(self) -> list[dict[str, tuple[int, ...]]]:
         """The shape of every parameter of each stage. Cost: no memory, for a model of any size."""
         parts = [self.model.build(layers, self.dtype, "meta", None) for layers in self.cut]
@@ -89,6 +184,10 @@ class Training:
                 if holder.setdefault(name, stage) != stage:
                     fact = f"stages {holder[name]} and {stage} would share {name}"
                     raise UsageError(f"{fact}, but a swarm ties nothing between stages; untie it, or take one stage")
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def digest_of_code(modules: Iterable[ModuleType]) -> str:
