@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pipelined import swarm
     from pipelined.api.feed import Feed
     from pipelined.api.laboratory.picture import Picture
     from pipelined.api.laboratory.plan import plan
@@ -44,6 +45,7 @@ __all__ = [
     "plan",
     "prove",
     "simulate",
+    "swarm",
     "tied",
     "trace",
     "train",
@@ -72,6 +74,7 @@ _HOMES = {
     "simulate": "pipelined.api.laboratory.simulation",
     "tied": "pipelined.api.layer_builders",
     "trace": "pipelined.api.trace",
+    "swarm": "pipelined.swarm",
     "train": "pipelined.api.train",
 }
 
@@ -79,7 +82,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    home = import_module(_HOMES[name])
+    value = globals()[name] = home if home.__name__ == f"{__name__}.{name}" else getattr(home, name)
     return value
 
 

@@ -20,14 +20,14 @@ def test_the_reference_is_built_and_has_every_public_name(tmp_path, monkeypatch)
         pages = importlib.import_module("reference").build(tmp_path)
     finally:
         sys.modules.pop("reference", None)
-    assert [page.name for page in pages] == ["index.html", "pipelined.html", "transports.html"]
+    assert [page.name for page in pages] == ["index.html", "swarm.html", "pipelined.html", "transports.html"]
     page = (tmp_path / "pipelined.html").read_text()
-    missing = [name for name in pp.__all__ if f'id="{name}"' not in page and name != "__version__"]
+    missing = [name for name in pp.__all__ if f'id="{name}"' not in page and name not in ("__version__", "swarm")]
     assert not missing
     assert "pipelines that run in parallel, each on its own microbatches" in page  # an argument of `train`
 
 
-@pytest.mark.parametrize("face", [pp, transports], ids=lambda face: face.__name__)
+@pytest.mark.parametrize("face", [pp, pp.swarm, transports], ids=lambda face: face.__name__)
 def test_every_public_name_has_a_docstring(face):
     found = {name: getattr(face, name) for name in face.__all__}
     documented = {name: one for name, one in found.items() if callable(one) or inspect.isclass(one)}

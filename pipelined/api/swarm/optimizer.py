@@ -1,0 +1,135 @@
+"""A user's own optimizer for one stage of a swarm, with its state by parameter name.
+
+A peer that joins receives the state from another peer, so its names, dtypes and shapes must be known before the first
+update. They are found by one update of zeros on copies of the parameters.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipelined.api.user_optimizer import UserOptimizer
+from pipelined.errors import UsageError
+from pipelined.swarm.exact_optimizers import COUNT
+from pipelined.training.keyed_random import KeyedRandom
+from pipelined.training.torch_random import TorchRandom
+
+VALUE = "value"
+"""The field of a parameter itself."""
+
+
+class UserStageOptimizer:
+    """The parameters of one stage, with an optimizer of torch; see `pipelined.swarm.stages.training.StageOptimizer`.
+
+    Random numbers that the optimizer draws are keyed by (seed, step, stage), so that every peer draws the same.
+
+    Args:
+        parameters: by name; all are trained.
+        settings: makes the settings of the optimizer of such parameters.
+        seed: of the training.
+        stage: number of the stage.
+    Raises:
+        UsageError: every peer must compute the same update from the same state, and with this optimizer it cannot.
+    Cost: memory of the optimizer's state; while it is made, of its state and the parameters once more.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], settings: Callable[[], UserOptimizer], seed: int, stage: int
+    ):
+        self._parameters, self._make, self._seed, self._place = parameters, settings, seed, f"optimizer {stage}"
+        self._random = TorchRandom(next(iter(parameters.values())).device)
+        self._fields = _fields(parameters, settings())
+        self._begin(0)
+
+    def apply(self, step: int, gradients: Sequence[torch.Tensor]) -> None:
+        """Update every parameter by the optimizer, then step the scheduler; the learning rates are the optimizer's own.
+
+        Every peer with the same torch and the same kind of processor computes the same bits.
+        """
+        for parameter, gradient in zip(self._parameters.values(), gradients, strict=True):
+            parameter.grad = gradient.clone()
+        self._random.run(self._optimizer.step, KeyedRandom(self._seed, step, 0), self._place)
+        self._optimizer.zero_grad(set_to_none=True)
+        self._settings.step()
+        self._updates += 1
+
+    def state(self) -> Mapping[str, torch.Tensor]:
+        """Every parameter as NAME/value, the optimizer's state of it as NAME/FIELD, and the count of updates.
+
+        Before the first update the fields are zeros, and `load` ignores them.
+        """
+        found = dict[str, torch.Tensor]()
+        for name, parameter in self._parameters.items():
+            found[f"{name}/{VALUE}"] = parameter.detach().cpu()
+            kept = self._optimizer.state[parameter] if self._updates else {}
+            for field, like in self._fields[name].items():
+                found[f"{name}/{field}"] = _as_tensor(kept.get(field, like)).detach().cpu()
+        return {**found, COUNT: torch.tensor(self._updates)}
+
+    @torch.no_grad()
+    def load(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Load a state with the names and layouts of `state`."""
+        for name, parameter in self._parameters.items():
+            parameter.copy_(state[f"{name}/{VALUE}"])
+        self._begin(int(state[COUNT]))
+        for name, parameter in self._parameters.items() if self._updates else ():
+            self._optimizer.state[parameter] = {
+                field: _like(state[f"{name}/{field}"], like) for field, like in self._fields[name].items()
+            }
+
+    def _begin(self, updates: int) -> None:
+        """A new optimizer, with its scheduler where it is after so many updates."""
+        self._settings, self._updates = self._make(), updates
+        self._optimizer = self._settings.build(self._parameters)
+        self._settings.resume(updates)
+
+
+def _fields(parameters: Mapping[str, nn.Parameter], settings: UserOptimizer) -> dict[str, dict[str, Any]]:
+    """What an optimizer keeps of each parameter: zeros of the kinds and shapes that it has after an update."""
+    copies = {name: nn.Parameter(parameter.detach().clone()) for name, parameter in parameters.items()}
+    optimizer = settings.build(copies)
+    kind, before = type(optimizer).__name__, _group_values(optimizer)
+    for copied in copies.values():
+        copied.grad = torch.zeros_like(copied)
+    try:
+        optimizer.step()
+    except TypeError as error:
+        fact = f"{kind} cannot update parameters from their gradients alone ({error})"
+        raise UsageError(f"{fact}; choose an optimizer without a closure for a swarm") from error
+    if changed := [key for key, value in _group_values(optimizer).items() if before.get(key, value) != value]:
+        fact = f"{kind} keeps state in its parameter groups ({changed[0]}), which peers of a swarm do not exchange"
+        raise UsageError(f"{fact}; choose an optimizer that keeps its state by parameter")
+    return {name: _kept(kind, name, optimizer.state[copied]) for name, copied in copies.items()}
+
+
+def _kept(kind: str, name: str, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Zeros like the state of one parameter. Entries that are None stay None, and are no field."""
+    fields = dict[str, Any]()
+    for field, value in state.items():
+        if isinstance(value, torch.Tensor):
+            fields[field] = torch.zeros_like(value)
+        elif isinstance(value, int | float):
+            fields[field] = type(value)(0)
+        elif value is not None:
+            fact = f"{kind} keeps a {type(value).__name__} of {name} ({field}), which peers of a swarm cannot exchange"
+            raise UsageError(f"{fact}; choose an optimizer that keeps tensors and numbers")
+    return fields
+
+
+def _group_values(optimizer: torch.optim.Optimizer) -> dict[str, str]:
+    """The settings of every parameter group, as text."""
+    groups = enumerate(optimizer.param_groups)
+    return {
+        f"{number}.{key}": repr(value) for number, group in groups for key, value in group.items() if key != "params"
+    }
+
+
+def _as_tensor(value: Any) -> torch.Tensor:
+    return value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=torch.float64)
+
+
+def _like(tensor: torch.Tensor, like: Any) -> Any:
+    """A field as the optimizer keeps it: a tensor of its own on the same device, or a number."""
+    return tensor.clone().to(like.device) if isinstance(like, torch.Tensor) else type(like)(tensor.item())

@@ -1,0 +1,247 @@
+"""A peer and a trainer of a user's model, from joining the swarm to their end."""
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import Callable, Coroutine, Iterable, Sized
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from pipelined.actors.executor import TorchExecutor
+from pipelined.aio.clock import RealClock
+from pipelined.api.batch import Batch
+from pipelined.api.feed import BatchFeed, Feed, MicrobatchFeed
+from pipelined.api.swarm.training import Given, Task, UserTraining, layout_of
+from pipelined.api.whole_run import Trained
+from pipelined.errors import UsageError
+from pipelined.membership.client import Node
+from pipelined.state.store import DiskStore
+from pipelined.swarm.committed_steps import StepCommitted, StepEvent, StepsBegan
+from pipelined.swarm.config import PeerConfig
+from pipelined.swarm.joining import claim_for, connected, described, member_directory, publish_task, read_task
+from pipelined.swarm.logs import Say, reported_wait
+from pipelined.swarm.processes import TrainerProcess
+from pipelined.swarm.session import run_peer, run_trainer, snapshot, torch_peer
+from pipelined.swarm.stages.stage import Microbatch
+from pipelined.training.trainer import StepReport
+from transports import Block
+
+T = TypeVar("T")
+KEPT_STEPS = 4
+"""Batches that a trainer keeps: of the step under way, and of those that another trainer may still report."""
+
+
+class Stopped(Exception):
+    """A stop request arrived before the process had joined the swarm."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process finds its swarm, and where it listens; each field as in `train`."""
+
+    coordinator: str
+    listen: str | None = None
+    name: str = ""
+
+    @property
+    def own_name(self) -> str:
+        """The name of this process: HOST-PID, if none is given."""
+        return self.name or f"{socket.gethostname()}-{os.getpid()}"
+
+
+@dataclass(frozen=True)
+class PeerOptions:
+    """The settings of one peer; each field as in `serve`."""
+
+    stage: int | None = None
+    device: str = "cpu"
+    checkpoint: Path | None = None
+    save_every: int = 50
+    grace: float = 20.0
+
+
+@dataclass(frozen=True)
+class TrainerOptions:
+    """The settings of one trainer; each field as in `train`."""
+
+    slots: int = 4
+    resume: bool = False
+    report: Callable[[StepReport], None] = lambda report: None
+
+
+class StepData:
+    """The microbatches of a swarm's trainer, by step and index.
+
+    Args:
+        batches: (inputs, targets) of each whole step, or a `Feed`. After a rollback batches are read from the
+            beginning, which a generator cannot; a feed gives any step.
+        microbatches: of a step.
+    """
+
+    def __init__(self, batches: Iterable[Batch] | Feed, microbatches: int, dtype: torch.dtype):
+        self._batches, self._microbatches, self._dtype = batches, microbatches, dtype
+        self._newest, self._feed = 0, self._opened()
+        self.rows = self._feed.rows_each(microbatches)
+
+    def __call__(self, which: Microbatch) -> tuple[tuple[torch.Tensor], tuple[torch.Tensor]]:
+        """The inputs and the targets of a microbatch.
+
+        Raises:
+            UsageError: the batches end, cannot be read again, or are not one tensor each.
+        """
+        if not isinstance(self._batches, Feed) and which.step <= self._newest - KEPT_STEPS:
+            if iter(self._batches) is self._batches:
+                fact = f"step {which.step} is computed again, and its batch was read before"
+                raise UsageError(f"{fact}; give a list or a loader, which can begin again, or a pp.Feed")
+            self._newest, self._feed = 0, self._opened()
+        self._newest = max(self._newest, which.step)
+        inputs = _tensor(self._feed.inputs(which.step, which.index), "inputs")
+        return (inputs,), (_tensor(self._feed.targets(which.step, which.index), "targets"),)
+
+    def first(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The inputs and the targets of the first microbatch of all."""
+        (inputs,), (targets,) = self(Microbatch(0, 0))
+        return inputs, targets
+
+    def _opened(self) -> BatchFeed | MicrobatchFeed:
+        """The microbatches from the first step on."""
+        batches = self._batches
+        feed = MicrobatchFeed(batches) if isinstance(batches, Feed) else BatchFeed(batches, KEPT_STEPS)
+        feed.cut(feed.rows_each(self._microbatches), self._dtype, KEPT_STEPS)
+        return feed
+
+
+def prepare(
+    batches: Iterable[Batch] | Feed,
+    given: Given,
+    *,
+    depth: int,
+    microbatches: int | None = None,
+    steps: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    **settings: Any,
+) -> tuple[StepData, UserTraining]:
+    """The microbatches and the training of a trainer. Raises UsageError: they do not fit one another."""
+    if depth < 1:
+        raise UsageError(f"depth must be at least 1 (it is {depth})")
+    if steps is None:
+        if not isinstance(batches, Sized):
+            raise UsageError("the batches have no length, so the number of steps is unknown; give steps=")
+        steps = len(batches)
+    microbatches = 2 * depth if microbatches is None else microbatches
+    data = StepData(batches, microbatches, dtype)
+    x, y = data.first()
+    name = str(dtype).removeprefix("torch.")
+    task = Task(depth, microbatches, steps, data.rows, layout_of(x), layout_of(y), dtype=name, **settings)
+    training = UserTraining(given, task)
+    training.check_first(x, y)
+    return data, training
+
+
+async def run_user_peer(
+    training_of: Callable[[Task], UserTraining],
+    place: Place,
+    options: PeerOptions,
+    *,
+    stop: asyncio.Event,
+    say: Say,
+) -> None:
+    """Serve a stage until `stop` is set; see `serve`."""
+    async with AsyncExitStack() as stack:
+        endpoint, directory = await stack.enter_async_context(connected(place.coordinator, place.listen))
+        task = Task.unpack(await _unless(stop, read_task(directory, place.coordinator, say)))
+        if options.stage is not None and not 0 <= options.stage < task.depth:
+            raise UsageError(f"there is no stage {options.stage} (depth: {task.depth}); take one below the depth")
+        training = await asyncio.to_thread(training_of, task)
+        rules, store = training.rules(), None
+        if options.checkpoint is not None:
+            claimed = stack.enter_context(await claim_for(directory, options.checkpoint))
+            if claimed.warning:
+                say(f"warning: {claimed.warning}")
+            store = DiskStore(options.checkpoint, dict(training.model.identity()))
+        members = await stack.enter_async_context(member_directory(place.coordinator, endpoint, rules.lease_s))
+        executor = TorchExecutor(options.device, RealClock())
+        stack.callback(executor.close)
+        node = Node(place.own_name, endpoint, members, RealClock())
+        config = PeerConfig(options.stage, options.grace, store, options.save_every)
+        say(f"{node.name}: peer at {endpoint.address}")
+        await run_peer(torch_peer(node, training, rules, executor, config), stop, say)
+        say(f"{node.name}: left")
+
+
+async def run_user_trainer(
+    training: UserTraining, data: StepData, place: Place, options: TrainerOptions, *, stop: asyncio.Event, say: Say
+) -> Trained:
+    """Train until the last step, or until `stop` is set, then fetch the model; see `train`."""
+    task, rules = training.task, training.rules()
+    async with AsyncExitStack() as stack:
+        endpoint, directory = await stack.enter_async_context(connected(place.coordinator, place.listen))
+        async with reported_wait(described(place.coordinator), say):
+            theirs = Task.unpack(await _unless(stop, publish_task(directory, task.pack())))
+        if theirs != task:
+            fact = f"this swarm trains something else ({task.differences(theirs)})"
+            raise UsageError(f"{fact}; give the same arguments, or another coordinator")
+        members = await stack.enter_async_context(member_directory(place.coordinator, endpoint, rules.lease_s))
+        node = Node(place.own_name, endpoint, members, RealClock())
+        process = TrainerProcess(node, data, rules, slots=options.slots, steps=task.steps, resume=options.resume)
+        say(f"{node.name}: trainer at {endpoint.address}")
+        result = StepResults(options.report)
+        done = await run_trainer(process, stop, result.add, say)
+        trained = Trained(result.losses, process.view.head.step if process.view.head else 0, stopped=not done)
+        if done:
+            observer = Node(f"{node.name}-{secrets.token_hex(4)}", endpoint, directory, RealClock())
+            stages = await snapshot(observer, training, rules)
+            trained.state = await asyncio.to_thread(training.whole_state, [_tensors(state) for _, state in stages])
+        return trained
+
+
+class StepResults:
+    """The losses of the steps that this trainer saw. A rollback removes those of the steps that are trained again.
+
+    Args:
+        report: called with the report of each step.
+    """
+
+    def __init__(self, report: Callable[[StepReport], None]):
+        self.losses: list[float] = []
+        self._report, self._first = report, 0
+
+    def add(self, event: StepEvent) -> None:
+        """Take a commit or a rollback."""
+        match event:
+            case StepsBegan(head):
+                self._first = min(self._first, head.step) if self.losses else head.step
+                del self.losses[head.step - self._first :]
+            case StepCommitted(head, seconds):
+                self.losses.append(head.loss)
+                self._report(StepReport(head.step - 1, head.loss, head.norm, float("nan"), seconds, 0.0, False))
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
+    """The result of this work. Raises Stopped: the event was set before."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise Stopped
+        return working.result()
+    finally:
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
+
+
+def _tensor(tree: Any, what: str) -> torch.Tensor:
+    if not isinstance(tree, torch.Tensor):
+        fact = f"the {what} of a microbatch are a {type(tree).__name__}, and a swarm takes one tensor"
+        raise UsageError(f"{fact}; pack them into one, or train with pipelined.train")
+    return tree.contiguous()
+
+
+def _tensors(state: Any) -> dict[str, torch.Tensor]:
+    return {name: Block.of(value).torch() for name, value in state.items()}

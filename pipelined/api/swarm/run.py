@@ -1,0 +1,282 @@
+"""`pp.swarm`: serve, train, or run a whole swarm in this process, with a user's own model."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import torch
+
+from pipelined.aio.clock import RealClock
+from pipelined.aio.nursery import Nursery
+from pipelined.api.batch import Batch
+from pipelined.api.feed import Feed
+from pipelined.api.sequential import Loss
+from pipelined.api.swarm.parties import (
+    PeerOptions,
+    Place,
+    Stopped,
+    TrainerOptions,
+    prepare,
+    run_user_peer,
+    run_user_trainer,
+)
+from pipelined.api.swarm.training import Given, UserTraining
+from pipelined.api.train import OptimizerBuilder
+from pipelined.api.user_model import Layers
+from pipelined.api.user_optimizer import UserOptimizer
+from pipelined.api.whole_run import Trained
+from pipelined.directory import CutOff, serve_directory
+from pipelined.errors import UsageError
+from pipelined.process.exit import FAILED, USAGE, print_to_stderr
+from pipelined.process.run import complaint
+from pipelined.process.stop_request import StopRequest
+from pipelined.swarm.joining import endpoint_at
+from pipelined.training.compression import NONE
+from pipelined.training.trainer import StepReport
+from transports import new_event_loop
+
+T = TypeVar("T")
+LOOPBACK = "tcp://127.0.0.1:0"
+POLL_S = 0.1
+"""Seconds between two checks for a stop request."""
+
+
+def serve(
+    model: Layers,
+    *,
+    loss: Loss,
+    optimizer: OptimizerBuilder,
+    coordinator: str,
+    lr_scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
+    stage: int | None = None,
+    device: str = "cpu",
+    checkpoint: str | os.PathLike[str] | None = None,
+    save_every: int = 50,
+    grace: float = 20.0,
+    listen: str | None = None,
+    name: str = "",
+    say: Callable[[str], None] = print,
+) -> None:
+    """Serve a stage of a swarm until a stop request (SIGTERM): then hand the state to another peer, and return.
+
+    The process joins at any time, fetches the state of its stage from another peer, and may be killed at any time. What
+    is trained, and how, it reads from the directory. Model, loss and optimizer must be those of the trainers.
+
+    Args:
+        model, loss, optimizer, lr_scheduler: as in `pipelined.train`.
+        coordinator: address of the directory, which `python -m pipelined directory` prints: tcp://HOST:PORT.
+        stage: which stage to serve; None: where it helps most.
+        device: where to compute: "cpu", "cuda:0", ...
+        checkpoint: directory to save the stage in and to load it from; other peers may share it.
+        save_every: steps from one save to the next, the same for all peers; 0 saves nothing.
+        grace: seconds that the last peer of a stage keeps serving after a stop request, until another has its state.
+        listen: URL at which this process listens; None: where this machine reaches the directory from.
+        name: unique name of this process; default: HOST-PID.
+        say: called with a line whenever the state of this peer changes.
+    Raises:
+        SystemExit: 2 after an error that the user can correct, 1 where the directory does not reply; the message is
+            printed.
+    """
+    given, place = _given(model, loss, optimizer, lr_scheduler), Place(coordinator, listen, name)
+    path = None if checkpoint is None else Path(checkpoint)
+    options = PeerOptions(stage, device, path, save_every, grace)
+    _run(lambda stop: run_user_peer(partial(UserTraining, given), place, options, stop=stop, say=say))
+
+
+def train(
+    model: Layers,
+    batches: Iterable[Batch] | Feed,
+    *,
+    loss: Loss,
+    optimizer: OptimizerBuilder,
+    coordinator: str,
+    depth: int,
+    microbatches: int | None = None,
+    steps: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    autocast: bool = False,
+    seed: int = 0,
+    clip: float = 0.0,
+    lr_scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
+    compress: str = NONE,
+    compress_sums: str = NONE,
+    lease: float = 3.0,
+    rebalance: float = 60.0,
+    slots: int = 4,
+    resume: bool = False,
+    listen: str | None = None,
+    name: str = "",
+    report: Callable[[StepReport], None] = lambda report: None,
+    say: Callable[[str], None] = print,
+) -> Trained:
+    """Train a model in a swarm: this process sends microbatches through the peers, and holds no parameters meanwhile.
+
+    Peers (`serve`) may come, leave and be killed at any time; each step's result is that of one process that computes
+    the same microbatches. Several trainers may run with the same arguments.
+
+    Args:
+        model, batches, loss, optimizer, dtype, autocast, seed, lr_scheduler: as in `pipelined.train`. After a rollback
+            `batches` is read from the beginning, which a generator cannot.
+        coordinator: address of the directory, which `python -m pipelined directory` prints: tcp://HOST:PORT.
+        depth: the stages that the model is cut into; each needs a peer.
+        microbatches: microbatches of a step; default: twice the depth.
+        steps: the steps to train; default: as many as there are batches.
+        clip: the largest norm of the mean gradient; 0 does not clip.
+        compress: the codec of tensors between stages; `compress_sums` that of the sums of gradients.
+        lease: seconds without a heartbeat after which a member is removed.
+        rebalance: seconds between two comparisons of the stages' loads; 0: peers stay at their stages.
+        slots: microbatches under way at once.
+        resume: begin at the latest step that peers saved of all stages, and wait for such peers.
+        listen, name, say: as in `serve`.
+        report: called with the report of each step.
+    Returns: losses and state. The state is fetched from the peers at the end; None after a stop request.
+    Raises:
+        SystemExit: as in `serve`.
+    """
+    with _Refusals():
+        data, training = prepare(
+            batches,
+            _given(model, loss, optimizer, lr_scheduler),
+            depth=depth,
+            microbatches=microbatches,
+            steps=steps,
+            dtype=dtype,
+            autocast=autocast,
+            seed=seed,
+            clip=clip,
+            compress=compress,
+            compress_sums=compress_sums,
+            lease=lease,
+            rebalance=rebalance,
+        )
+    place, options = Place(coordinator, listen, name), TrainerOptions(slots, resume, report)
+    return _run(lambda stop: run_user_trainer(training, data, place, options, stop=stop, say=say)) or Trained(
+        stopped=True
+    )
+
+
+def local(
+    model: Layers,
+    batches: Iterable[Batch] | Feed,
+    *,
+    loss: Loss,
+    optimizer: OptimizerBuilder,
+    depth: int,
+    peers: int | None = None,
+    slots: int = 4,
+    lr_scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
+    clip: float = 0.0,
+    report: Callable[[StepReport], None] = lambda report: None,
+    say: Callable[[str], None] = lambda line: None,
+    **settings: Any,
+) -> Trained:
+    """Train in a whole swarm inside this process: a directory, peers and a trainer, over TCP on this machine.
+
+    Args:
+        peers: the peers to start; default: two for each stage.
+        settings: microbatches, steps, dtype, autocast, seed, compress, compress_sums, lease and rebalance, as in
+            `train`; the other arguments are those of `train`, too.
+    Returns: losses and state.
+    Raises:
+        SystemExit: as in `serve`.
+    """
+    peers = 2 * depth if peers is None else peers
+    with _Refusals():
+        if peers < depth:
+            raise UsageError(f"every stage needs a peer (peers: {peers}, depth: {depth}); start more peers")
+        given = _given(model, loss, optimizer, lr_scheduler)
+        data, training = prepare(batches, given, depth=depth, clip=clip, **settings)
+
+    async def work(stop: asyncio.Event) -> Trained:
+        async with await endpoint_at(LOOPBACK) as endpoint, Nursery() as tasks:
+            serving = tasks.create_task(serve_directory(endpoint, RealClock()))
+            places = [Place(endpoint.address, name=f"peer{number}") for number in range(peers)]
+            stays, options = asyncio.Event(), PeerOptions()
+            running = [
+                tasks.create_task(run_user_peer(lambda task: training, place, options, stop=stays, say=say))
+                for place in places
+            ]
+            place = Place(endpoint.address, name="trainer")
+            trained = await run_user_trainer(
+                training, data, place, TrainerOptions(slots, report=report), stop=stop, say=say
+            )
+            for task in (*running, serving):
+                task.cancel()
+        return trained
+
+    return _run(work) or Trained(stopped=True)
+
+
+def _given(
+    model: Layers,
+    loss: Loss,
+    optimizer: OptimizerBuilder,
+    lr_scheduler: Callable[[torch.optim.Optimizer], Any] | None,
+) -> Given:
+    return Given(model, loss, partial(UserOptimizer, optimizer, schedule=lr_scheduler))
+
+
+class _Refusals:
+    """A block whose errors that the user can correct end in one message and exit code 2."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, UsageError):
+            _end(error, USAGE)
+        if isinstance(error, CutOff):
+            _end(error, FAILED)
+
+
+def _end(error: BaseException, code: int) -> NoReturn:
+    print_to_stderr(complaint(error, "pipelined.swarm"))
+    raise SystemExit(code) from error
+
+
+def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T | None:
+    """Run a process of a swarm until it ends; a stop request sets the event. None: it was stopped before it joined.
+
+    Where a loop is running already, as in a notebook, it runs in a thread of its own.
+    """
+    request = StopRequest()
+
+    async def main() -> T | None:
+        stop, result = asyncio.Event(), None
+
+        async def poll() -> None:
+            while not request.requested:  # noqa: ASYNC110 (a signal handler sets it, in the main thread)
+                await asyncio.sleep(POLL_S)
+            stop.set()
+
+        async with Nursery() as tasks:
+            polling = tasks.create_task(poll())
+            with suppress(Stopped):
+                result = await work(stop)
+            polling.cancel()
+        return result
+
+    def start() -> T | None:
+        with _Refusals(), asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(main())
+
+    is_main = threading.current_thread() is threading.main_thread()
+    with request.listening() if is_main else nullcontext():
+        if not _loop_is_running():
+            return start()
+        with ThreadPoolExecutor(1, thread_name_prefix="pipelined.swarm") as thread:
+            return thread.submit(start).result()
+
+
+def _loop_is_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,145 @@
+"""A user's model in a swarm equals a plain loop in float64, also when a peer is killed."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+
+import pytest
+from torch import nn
+
+import pipelined as pp
+from pipelined.aio.clock import run_virtual
+from pipelined.api.swarm.parties import StepData, StepResults, prepare
+from pipelined.api.swarm.training import Given
+from pipelined.api.user_optimizer import UserOptimizer
+from pipelined.membership.client import Node
+from pipelined.swarm.observer import SwarmObserver
+from pipelined.swarm.simulated import VirtualParties
+from pipelined.swarm.stages.stage import Microbatch
+from pipelined.swarm.stages.torch_stage import TorchStage
+from tests.launching import ROOT
+from tests.swarm.own_model import (
+    DTYPE,
+    MICROBATCHES,
+    SEED,
+    STEPS,
+    adam,
+    assert_equal,
+    batches,
+    halved,
+    layers,
+    momentum,
+    plain,
+)
+from transports.rpc.virtual.network import VirtualNetwork
+
+SECONDS = {"forward": 0.01, "backward": 0.02, "step": 0.005}
+LOSS = nn.functional.mse_loss
+COMMON = {"depth": 2, "microbatches": MICROBATCHES, "dtype": DTYPE, "seed": SEED}
+
+
+async def trained_virtually(peers, killed, optimizer, lr_scheduler, clip):
+    """Losses and state of a swarm with so many peers a stage; one is killed after the second step."""
+    given = Given(layers(), LOSS, partial(UserOptimizer, optimizer, schedule=lr_scheduler))
+    data, training = prepare(batches(), given, clip=clip, lease=1.0, rebalance=0.0, **COMMON)
+    swarm = VirtualParties(VirtualNetwork(1, delay=1e-3), training.rules())
+    swarm.start_directory()
+    build = partial(TorchStage, training)
+    for stage in range(2):
+        for number in range(peers):
+            swarm.start_peer(f"p{stage}{number}", build, SECONDS, stage)
+    trainer, results = swarm.start_trainer("t", data, slots=4, steps=STEPS), StepResults(lambda report: None)
+    async for event in trainer.committed_steps().follow():
+        results.add(event)
+        if len(results.losses) == 2 and killed in swarm.peers:
+            swarm.kill(killed)
+    node = Node("observer", *swarm.client("observer"))
+    stages = await SwarmObserver(node, build, training.rules(), swarm.device(SECONDS, node.clock)).snapshot()
+    await swarm.close()
+    return results.losses, training.whole_state([state for _, state in stages])
+
+
+@pytest.mark.parametrize(
+    ("peers", "killed", "settings"),
+    [
+        (1, "", (adam, None, 0.0)),
+        (2, "", (adam, None, 0.05)),
+        (2, "p01", (adam, None, 0.0)),
+        (2, "p11", (momentum, halved, 0.0)),
+    ],
+)
+def test_a_swarm_trains_a_user_s_model_as_a_plain_loop_does(peers, killed, settings):
+    assert_equal(*run_virtual(trained_virtually(peers, killed, *settings)), plain(*settings))
+
+
+def test_a_whole_swarm_in_one_process_trains_the_same():
+    done = pp.swarm.local(layers(), batches(), loss=LOSS, optimizer=adam, peers=3, lease=10.0, **COMMON)
+    assert done.steps == STEPS and not done.stopped
+    assert_equal(done.losses, done.state_dict(), plain())
+
+
+PEER = """
+import sys
+from torch import nn
+import pipelined as pp
+from tests.swarm.own_model import adam, layers
+pp.swarm.serve(layers(), loss=nn.functional.mse_loss, optimizer=adam, coordinator=sys.argv[1], name=sys.argv[2])
+"""
+MANY = 100
+"""Steps that a test with processes trains: they last until a stage has two peers, one of which is killed."""
+
+
+@pytest.mark.timeout(60)
+def test_a_peer_s_process_is_killed_and_training_goes_on():
+    """Three peers for two stages, and the trainer in this process."""
+    serving, killed = dict[str, str](), list[str]()
+    with ExitStack() as stack:
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+        def start(*words):
+            settings = {"stdout": subprocess.PIPE, "text": True, "cwd": ROOT, "env": env}
+            process = stack.enter_context(subprocess.Popen([sys.executable, "-u", *words], **settings))
+            stack.callback(process.kill)
+            return process
+
+        def listen(name):
+            for line in peers[name].stdout:
+                if found := re.fullmatch(r"\w+: (stage \d): (.*)\n", line):
+                    serving[name] = found[1] if found[2] == "serves" else ""
+
+        def report(step):
+            at = [serving.get(name, "") for name in peers]
+            twice = [name for name in peers if at.count(serving.get(name) or name) == 2]
+            if not killed and twice and step.step > 1:
+                killed.append(twice[0])
+                peers[twice[0]].kill()
+            time.sleep(0 if killed else 0.1)  # less than a lease
+
+        directory = start("-m", "pipelined", "directory")
+        coordinator = directory.stdout.readline().split()[-1]
+        peers = {name: start("-c", PEER, coordinator, name) for name in ("a", "b", "c")}
+        threads = stack.enter_context(ThreadPoolExecutor(len(peers)))
+        for name in peers:
+            threads.submit(listen, name)
+        arguments = {"coordinator": coordinator, "lease": 1.0, "rebalance": 0.0, "say": lambda line: None, **COMMON}
+        done = pp.swarm.train(layers(), batches(MANY), loss=LOSS, optimizer=adam, report=report, **arguments)
+        for process in peers.values():
+            process.kill()
+    assert killed and done.steps == MANY
+    assert_equal(done.losses, done.state_dict(), plain(steps=MANY))
+
+
+def test_batches_are_read_again_after_a_rollback():
+    data = StepData(batches(9), MICROBATCHES, DTYPE)
+    first = data.first()
+    data(Microbatch(8, 0))
+    assert (data(Microbatch(0, 0))[0][0] == first[0]).all()
+    once = StepData(iter(batches(9)), MICROBATCHES, DTYPE)
+    once(Microbatch(8, 0))
+    with pytest.raises(pp.UsageError, match=r"step 0 is computed again.*give a list"):
+        once(Microbatch(0, 0))
