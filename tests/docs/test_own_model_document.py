@@ -3,6 +3,8 @@
 import ast
 import inspect
 import re
+import runpy
+import sys
 
 import torch
 from torch import nn
@@ -53,3 +55,15 @@ def test_the_loop_of_ones_own_runs_as_it_is_shown(tmp_path, monkeypatch):
     assert names["report"].step == 99
     assert list(names["state"]) == list(nn.Sequential(*[build() for build in names["layers"]]).state_dict())
     assert (tmp_path / "checkpoints" / "step-00000100").is_dir()
+
+
+def test_the_swarm_that_is_shown_trains():
+    names = {}
+    exec(block("pp.swarm.local("), names)
+    assert len(names["done"].losses) == 5 and names["done"].losses[4] < names["done"].losses[0]
+
+
+def test_the_example_of_a_swarm_trains_on_one_machine(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["swarm_mlp.py"])
+    runpy.run_path(str(ROOT / "examples" / "swarm_mlp.py"))
+    assert re.search(r"loss 2\.\d+ at first, 0\.\d+ at step 10", capsys.readouterr().out)
