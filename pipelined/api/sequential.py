@@ -7,7 +7,7 @@ own, so the initial values are those of one process, whatever the arrangement.
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -48,12 +48,13 @@ class Sequential:
             a rank calls those of its own layers, and the others without memory.
     """
 
-    def __init__(self, layers: "nn.Sequential | Sequence[LayerBuilder]", initial: str = ORDERED):
-        self._given, self.initial = layers, initial
-        if isinstance(layers, nn.Sequential):
-            self._names = list(layers._modules)  # its children, and again those that it has twice
+    def __init__(self, layers: "nn.Sequential | Iterable[LayerBuilder]", initial: str = ORDERED):
+        self.initial = initial
+        self._given = layers if isinstance(layers, nn.Sequential) else list(layers)
+        if isinstance(self._given, nn.Sequential):
+            self._names = list(self._given._modules)  # its children, and again those that it has twice
         else:
-            self._names = [str(number) for number in range(len(layers))]
+            self._names = [str(number) for number in range(len(self._given))]
 
     def __len__(self) -> int:
         return len(self._names)

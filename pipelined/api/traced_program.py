@@ -142,6 +142,9 @@ class TracedProgram:
         return {node: count / max(1, rows) for node, count in counter.counts.items()}
 
     def _require_sizes(self, traced: torch.Tensor, value: torch.Tensor) -> None:
+        if traced.is_floating_point() != value.is_floating_point():
+            fact = f"inputs of {value.dtype} for a model that was traced for {traced.dtype}"
+            raise ModelError(f"{fact}; give pp.trace an example of the inputs")
         limits = self._exported.range_constraints
         sizes = [size if isinstance(size, int) else None for size in traced.shape]
         least = [size if isinstance(size, int) else int(limits[size.node.expr].lower) for size in traced.shape]

@@ -29,6 +29,7 @@ from pipelined.process.run import outside_of_a_loop, refuse, run
 from pipelined.process.stop_request import StopRequest
 from pipelined.programs.plan import Plan, PlanError
 from pipelined.programs.staleness import steps_to_fill
+from pipelined.schedules import knobs_of
 from pipelined.schedules.knobs import Value
 from pipelined.schedules.own import SomeSchedule, name_of
 from pipelined.training.compression import NONE
@@ -145,7 +146,12 @@ def _plan(
     depth = max(1, ranks // width) if depth is None else depth
     microbatches = 2 * depth if microbatches is None else microbatches
     rows = feed.rows_each(microbatches * width)
-    plan = Plan(name_of(schedule), depth, width, rows, microbatches, knobs)
+    name = name_of(schedule)
+    known = [knob.name for knob in knobs_of(name)]
+    if unknown := [knob for knob in knobs if knob not in known]:
+        fact = f"unknown argument {unknown[0]!r}: `train` has none of this name, and {name} has no such setting"
+        raise PlanError(f"{fact} (its settings: {', '.join(known) or 'none'}); correct the name, or leave it out")
+    plan = Plan(name, depth, width, rows, microbatches, knobs)
     return replace(plan, microbatch=rows * plan.layout.parts) if isinstance(feed, MicrobatchFeed) else plan
 
 

@@ -35,6 +35,9 @@ class UserOptimizer:
         Raises:
             UsageError: the optimizer updates other tensors than the given parameters, or is no optimizer.
         """
+        if not callable(self.make):
+            fact = f"`optimizer` is a {type(self.make).__name__}, and every rank needs one of its own parameters"
+            raise UsageError(f"{fact}; give a function of a list of parameters that returns an optimizer of torch")
         trained = [parameter for parameter in parameters.values() if parameter.requires_grad]
         optimizer = self.make(trained) if trained else torch.optim.SGD([{"params": []}], lr=0.0)
         if not isinstance(optimizer, Optimizer):

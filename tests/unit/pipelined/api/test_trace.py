@@ -193,6 +193,7 @@ def test_a_module_that_cannot_be_traced_is_refused_with_the_line_of_its_code(mod
             torch.zeros(2, WIDTH + 1),
             r"shape \(2, 5\) .* traced for \(. or more, 4\); give pp.trace an example",
         ),
+        (lambda x: x, torch.zeros(2, WIDTH, dtype=torch.long), "inputs of torch.int64 for a model .* torch.float32"),
         (lambda x: x, {"x": torch.zeros(2, WIDTH)}, r"another structure .*inputs: a dict of x, example: a Tensor"),
         (
             lambda x: x + torch.zeros(2, 1),

@@ -1,0 +1,148 @@
+"""What newcomers get wrong, against `pipelined.train`: refused before the first step with a remedy, or right."""
+
+import itertools
+import re
+
+import pytest
+import torch
+from torch import nn
+
+import pipelined as pp
+
+ROWS, WIDTH, SEED = 16, 8, 1
+
+
+def linear(to=WIDTH, of=WIDTH):
+    return lambda: nn.Linear(of, to)
+
+
+def batches(rows=ROWS, targets=ROWS):
+    generator = torch.Generator().manual_seed(7)
+    return [(torch.randn(rows, WIDTH, generator=generator).double(), torch.ones(targets, WIDTH).double())] * 2
+
+
+def adam(parameters):
+    return torch.optim.AdamW(parameters, lr=1e-2)
+
+
+def trained(layers, given=None, **more):
+    settings = {"depth": 4, "microbatches": 4, "loss": nn.functional.mse_loss, "optimizer": adam, **more}
+    return pp.train(layers, batches() if given is None else given, dtype=torch.float64, seed=SEED, **settings)
+
+
+class NoTensor(nn.Module):
+    def forward(self, x):
+        return len(x)
+
+
+class Skip(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + self.inner(x)
+
+
+values = itertools.count()
+
+
+def differently():
+    """A layer with other values each time that it is built, whatever the seed."""
+    layer = nn.Linear(WIDTH, WIDTH)
+    nn.init.constant_(layer.weight, next(values))
+    return layer
+
+
+four = [linear()] * 4
+foreign = nn.Parameter(torch.ones(3))
+REFUSED = {
+    "a module that is no row": (Skip(), {}, "a Skip is no row of layers; give pp.trace.model, example."),
+    "layers that are built": ([nn.Linear(8, 8)] * 4, {}, "built already; give a callable that builds it"),
+    "layers that do not chain": ([*four, linear(of=9)], {}, "layer 4 .* cannot take what layer 3 gives .shape .4, 8."),
+    "a layer that gives no tensor": ([*four, NoTensor], {}, "layer 4 .*NoTensor.* gives "),
+    "a parameter tied by one name with other shapes": (
+        [pp.tied("a", linear()), *four, pp.tied("a", linear(9))],
+        {},
+        "weight is tied between layers 0 and 5 and has other shapes",
+    ),
+    "replicas with different values": (
+        pp.Sequential([differently] * 4, initial="keyed"),
+        {"schedule": "chimera"},
+        "ranks . and . hold different values of .* before the first step; let",
+    ),
+    "fewer layers than stages": ([linear()], {}, r"4.*1|1.*4"),
+    "targets with other rows": (four, {"given": batches(targets=3)}, "16 rows of inputs and 3 of targets"),
+    "a batch that does not divide": (four, {"given": batches(18, 18)}, "a batch of 18 rows cannot be cut into 4"),
+    "a batch that is no pair": (four, {"given": [torch.ones(16, 8)]}, "not a pair .inputs, targets."),
+    "no number of steps": (four, {"given": iter(batches())}, "so the number of steps is unknown; give steps="),
+    "an optimizer of other parameters": (
+        four,
+        {"optimizer": lambda parameters: torch.optim.SGD([foreign], lr=0.1)},
+        r"updates a tensor that is not the model's \(shape: \(3,\)\); build it from the parameters",
+    ),
+    "an optimizer that is none": (four, {"optimizer": lambda parameters: None}, "returns a NoneType; let it return"),
+    "an optimizer that is built": (
+        four,
+        {"optimizer": adam([foreign])},
+        "`optimizer` is a AdamW, and every rank needs one of its own parameters; give a function",
+    ),
+    "no list": (linear(), {}, "a function is no row of layers; give a list of callables"),
+    "a loss that is a class": (four, {"loss": nn.MSELoss}, r"the loss is the class MSELoss.*; give MSELoss\(\)"),
+    "no loss": (four, {"loss": None}, "the loss is a NoneType, not a function"),
+    "a misspelt argument": (four, {"checkpiont": 1}, "unknown argument 'checkpiont'.* correct the name"),
+    "a loss for each row": (four, {"loss": lambda x, y: (x - y).mean(1)}, "the loss gives no scalar"),
+    "a loss that is not finite": (four, {"loss": lambda x, y: (x - y).mean() / 0}, "no finite numbers"),
+    "nothing to train": ([lambda: linear()().requires_grad_(False)] * 4, {}, "the model has nothing to train"),
+    "an unknown schedule": (four, {"schedule": "1f1b"}, "1f1b.*one_f_one_b"),
+}
+
+
+@pytest.mark.parametrize("mistake", REFUSED)
+def test_a_mistake_is_refused_before_the_first_step_with_a_remedy(mistake, capfd):
+    layers, settings, message = REFUSED[mistake]
+    steps = []
+    with pytest.raises(SystemExit) as refused:
+        trained(layers, report=steps.append, **settings)
+    assert refused.value.code == 2
+    text = capfd.readouterr().err
+    assert re.search(message, text, re.DOTALL), text
+    assert text.count("error: ") == 1
+    assert not steps
+
+
+RIGHT = {
+    "an nn.Sequential": lambda: [linear()] * 4,
+    "layers with the same names inside and other shapes": lambda: [
+        lambda: nn.Sequential(nn.Linear(8, 5), nn.Tanh()),
+        lambda: nn.Sequential(nn.Linear(5, 7), nn.Tanh()),
+        lambda: nn.Sequential(nn.Linear(7, 9), nn.Tanh()),
+        lambda: nn.Sequential(nn.Linear(9, 8), nn.Tanh()),
+    ],
+    "dropout": lambda: [linear(), lambda: nn.Dropout(0.5), linear(), Skip, lambda: nn.Dropout(0.5), linear()],
+    "writes in place": lambda: [linear(), lambda: nn.ReLU(inplace=True), linear(), Skip, nn.Tanh],
+    "batch norms": lambda: [linear(), lambda: nn.BatchNorm1d(8), linear(), lambda: nn.BatchNorm1d(8), linear()],
+}
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("case", RIGHT)
+def test_what_looks_like_a_trap_trains_as_a_plain_loop_does(case, recompute):
+    torch.manual_seed(SEED)
+    model = nn.Sequential(*[build() for build in RIGHT[case]()])
+    given = model if case == "an nn.Sequential" else RIGHT[case]()
+    done = trained(given, schedule="chimera", depth=2, recompute=recompute)
+    model = model.double()
+    optimizer, losses = adam(model.parameters()), []
+    for step, (inputs, targets) in enumerate(batches()):
+        optimizer.zero_grad()
+        losses.append(0.0)
+        for number, (x, y) in enumerate(zip(inputs.chunk(4), targets.chunk(4), strict=True)):
+            for name, layer in model.named_children():
+                torch.manual_seed(pp.layer_seed(SEED, step, number, name))
+                x = layer(x)
+            loss = nn.functional.mse_loss(x, y) / 4
+            loss.backward()
+            losses[-1] += loss.item()
+        optimizer.step()
+    assert done.losses == pytest.approx(losses, rel=0, abs=1e-12)
