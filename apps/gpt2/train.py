@@ -82,7 +82,7 @@ async def train(
         claimed: on rank 0: whether this run has claimed its checkpoint directory, so that no other run saves there.
     """
     config, clock = job.config, RealClock()
-    ranks_here = launch.local_size or transport.world_size
+    ranks_here = launch.ranks_here(transport.world_size)
     executor = TorchExecutor.of_rank(launch.local_rank, ranks_here, transport)
     tracer = Tracer(clock.now) if config.trace else NullTracer()
     try:

@@ -72,7 +72,7 @@ class RankSession:
         Raises:
             AgreedError: on every rank: the model, the plan and the optimizer do not fit together on one of them.
         """
-        ranks_here = launch.local_size or transport.world_size
+        ranks_here = launch.ranks_here(transport.world_size)
         async with AsyncExitStack() as stack:
             executor = TorchExecutor.of_rank(launch.local_rank, ranks_here, transport)
             stack.callback(executor.close)

@@ -95,7 +95,7 @@ def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> 
     feed = feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
     told = Told(subject, job.model.vocab, text.digest, feed.held_out)
     session, store = session_of(told), _store(job, text)
-    executor = TorchExecutor.of_rank(launch.local_rank, launch.local_size or transport.world_size, transport)
+    executor = TorchExecutor.of_rank(launch.local_rank, launch.ranks_here(transport.world_size), transport)
     start = None if store is None else common_step(store.saved_stages())
     return Rank(transport, job, text, feed, told, session, store, start, executor)
 
