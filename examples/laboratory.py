@@ -1,14 +1,12 @@
 """Look before you train: prove schedules, plan the model of mlp.py, and draw it (`python examples/laboratory.py`)."""
 
-from collections.abc import Callable
-
 import torch
 from torch import nn
 
 import pipelined as pp
 
-layers: list[Callable[[], nn.Module]] = [lambda: nn.Linear(32, 64), nn.ReLU]
-layers += [*[lambda: nn.Linear(64, 64), nn.ReLU] * 6, lambda: nn.Linear(64, 10)]
+hidden: list[pp.LayerBuilder] = [lambda: nn.Linear(64, 64), nn.ReLU]
+layers: list[pp.LayerBuilder] = [lambda: nn.Linear(32, 64), nn.ReLU, *hidden * 6, lambda: nn.Linear(64, 10)]
 batch = torch.randn(64, 32), torch.randint(10, (64,))
 
 for schedule in ("gpipe", "one_f_one_b", "zb_h1", "chimera"):

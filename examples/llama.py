@@ -20,6 +20,6 @@ def loss(output, targets):
 
 
 done = pp.train(pp.trace(model, text[:2, :-1]), batches, loss=loss, optimizer=torch.optim.AdamW, depth=4)
-if done.state_dict():  # on rank 0
-    model.load_state_dict(done.state_dict())
+if state := done.state_dict():  # on rank 0
+    model.load_state_dict(state)
     print(f"loss {done.losses[0]:.4f} at first, {done.losses[-1]:.4f} at last; the state loads into the Llama")

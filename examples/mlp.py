@@ -5,7 +5,8 @@ from torch import nn
 
 import pipelined as pp
 
-layers = [lambda: nn.Linear(32, 64), nn.ReLU, *[lambda: nn.Linear(64, 64), nn.ReLU] * 6, lambda: nn.Linear(64, 10)]
+hidden: list[pp.LayerBuilder] = [lambda: nn.Linear(64, 64), nn.ReLU]
+layers: list[pp.LayerBuilder] = [lambda: nn.Linear(32, 64), nn.ReLU, *hidden * 6, lambda: nn.Linear(64, 10)]
 torch.manual_seed(1)  # the same batches on every rank
 teacher = torch.randn(32, 10)
 batches = [(x, (x @ teacher).argmax(1)) for x in torch.randn(100, 64, 32)]
@@ -19,6 +20,6 @@ done = pp.train(
     microbatches=8,
     report=lambda step: step.step % 10 == 9 and print(f"step {step.step + 1}: loss {step.loss:.4f}"),
 )
-if done.state_dict() is not None:  # on rank 0
-    nn.Sequential(*[build() for build in layers]).load_state_dict(done.state_dict())
+if state := done.state_dict():  # on rank 0
+    nn.Sequential(*[build() for build in layers]).load_state_dict(state)
     print(f"loss {done.losses[0]:.4f} at first, {done.losses[-1]:.4f} at last; the state loads into plain torch")

@@ -20,6 +20,6 @@ torch.manual_seed(0)  # every rank builds the same model and the same batches
 model = nn.Sequential(nn.Conv2d(3, 16, 3), *[Block() for _ in range(4)], nn.Flatten(), nn.Linear(16 * 6 * 6, 10))
 batches = [(torch.randn(64, 3, 8, 8), torch.randint(10, (64,)))] * 10
 done = pp.train(pp.trace(model, batches[0][0]), batches, loss=cross_entropy, optimizer=torch.optim.AdamW, depth=4)
-if done.state_dict():  # on rank 0
-    model.load_state_dict(done.state_dict())
+if state := done.state_dict():  # on rank 0
+    model.load_state_dict(state)
     print(f"loss {done.losses[0]:.4f} at first, {done.losses[-1]:.4f} at last; the state loads into the ResNet")

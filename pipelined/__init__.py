@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pipelined.api.laboratory.planning import Planned
     from pipelined.api.laboratory.proof import Proof, prove
     from pipelined.api.laboratory.simulation import Simulation, draw, simulate
-    from pipelined.api.layer_builders import initial_seed, tied
+    from pipelined.api.layer_builders import LayerBuilder, initial_seed, tied
     from pipelined.api.sequential import Sequential
     from pipelined.api.trace import trace
     from pipelined.api.train import train
@@ -26,6 +26,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Feed",
     "Knob",
+    "LayerBuilder",
     "Picture",
     "Plan",
     "Planned",
@@ -54,6 +55,7 @@ __all__ = [
 _HOMES = {
     "Feed": "pipelined.api.feed",
     "Knob": "pipelined.schedules",
+    "LayerBuilder": "pipelined.api.layer_builders",
     "Picture": "pipelined.api.laboratory.picture",
     "Plan": "pipelined.programs.plan",
     "Planned": "pipelined.api.laboratory.planning",
