@@ -21,7 +21,7 @@ from typing import Annotated, NoReturn
 from apps.swarm.config import ChildFailed
 from apps.swarm.flags import Coordinator, Export, Local, Serve, Status, Train
 from pipelined import __version__
-from pipelined.actors.device_watchdog import DeviceStalled
+from pipelined.actors.executor import DeviceStalled
 from pipelined.aio.events import log_to_stderr, printable, recent_text
 from pipelined.directory import CutOff, JournalError, WrongKey
 from pipelined.errors import UsageError

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import msgpack
 
 from pipelined.directory.api import Change, Entry, FellBehind, Full, LeaseLost, Prefixes
-from pipelined.directory.dedup import DirectoryRequest, StaleRequest
+from pipelined.directory.clients import DirectoryRequest, StaleRequest
 from pipelined.directory.limits import DirectoryLimits, check_length_of_time, check_whole
 from transports.rpc import Rejected, Request, Response
 

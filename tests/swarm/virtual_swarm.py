@@ -9,7 +9,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from pipelined.actors.device_watchdog import DeviceStalled
+from pipelined.actors.executor import DeviceStalled
 from pipelined.directory import MemoryDisk
 from pipelined.state.manifest import layout_of
 from pipelined.state.store import StoreError

@@ -8,8 +8,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 
-from pipelined.actors.device_watchdog import DeviceLate, DeviceWatchdog
-from pipelined.actors.executor import Executor
+from pipelined.actors.executor import DeviceLate, DeviceWatchdog, Executor
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import CutOff, LeaseLost
@@ -107,10 +106,10 @@ class StagePeer:
 
     async def _acquire_lease(self, stack: AsyncExitStack) -> Registration | None:
         """Wait for a lease and for the name; None: it is to leave, and has nothing to hand over."""
-        key, seconds, mine = PEERS + self.name, self._rules.lease_s, self._endpoint.address
+        key, seconds, address = PEERS + self.name, self._rules.lease_s, self._endpoint.address
         with suppress(NoLongerValid):
             async with self._view.while_holds(lambda: bool(self.replica) or not self._drain.requested):
-                waiting = registered(self._view.directory, key, seconds, self._clock, mine)
+                waiting = registered(self._view.directory, key, seconds, self._clock, address)
                 return await stack.enter_async_context(waiting)
         return None
 
@@ -266,8 +265,8 @@ class StagePeer:
         After a failed save a peer tries again at each step at which a save is due; the chosen peer saves as well.
         """
         chosen = choose_saver(self._view.serving(replica.index), replica.step)
-        mine = chosen is not None and chosen.name == self.name
-        if self._saver.due(replica.step) and (mine or self._saver.failed):
+        is_chosen = chosen is not None and chosen.name == self.name
+        if self._saver.due(replica.step) and (is_chosen or self._saver.failed):
             await self._saver.save(self._tasks, replica.as_saved(), replica.copy)
 
     def _on(self, event: PeerEvent) -> None:

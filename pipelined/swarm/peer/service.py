@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
-from pipelined.actors.device_watchdog import DeviceLate, DeviceWatchdog
+from pipelined.actors.executor import DeviceLate, DeviceWatchdog
 from pipelined.membership.client import Probe
 from pipelined.membership.messages import Done, MemberReply, MemberRequest, MemberRole, Ping, RoundRequest, serve
 from pipelined.membership.reasons import Reason

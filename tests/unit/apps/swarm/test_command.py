@@ -7,7 +7,7 @@ import pytest
 
 from apps.swarm import __main__ as swarm
 from apps.swarm.config import ChildFailed
-from pipelined.actors.device_watchdog import DeviceStalled
+from pipelined.actors.executor import DeviceStalled
 from pipelined.aio.events import emit, warn
 from pipelined.directory import CutOff, JournalError
 from pipelined.errors import UsageError

@@ -4,21 +4,21 @@ import asyncio
 
 import pytest
 
-from pipelined.actors.device_watchdog import (
+from pipelined.actors.executor import (
+    CHECKS_PER_LEASE,
     LATE,
-    LOOKS,
     STUCK,
     UNKNOWN_LEASES,
     DeviceLate,
     DeviceStalled,
     DeviceWatchdog,
+    TimedExecutor,
 )
-from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import run_virtual
 from transports.rpc.virtual.network import VirtualNetwork
 
 LEASE_S, LONG_S = 1.0, 1e3
-LOOK_S = LEASE_S / LOOKS
+LOOK_S = LEASE_S / CHECKS_PER_LEASE
 
 
 async def seen(before, kind="op", stopped=0.0):
