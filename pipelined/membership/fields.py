@@ -48,7 +48,7 @@ class Form(Protocol):
     def write(self, value: Any, blocks: list[Any]) -> Any:
         """The plain value of a field; its arrays are appended to `blocks`."""
 
-    def read(self, told: Any, blocks: deque[Block]) -> Any:
+    def read(self, value: Any, blocks: deque[Block]) -> Any:
         """The value of a field from its plain value; its arrays are taken from `blocks`. Raises Malformed."""
 
 
@@ -67,10 +67,10 @@ class Plain:
     def write(self, value: Any, blocks: list[Any]) -> Any:
         return value
 
-    def read(self, told: Any, blocks: deque[Block]) -> Any:
-        if not self.holds(told):
-            raise Malformed(f"no {self.text} (got: {repr(told)})")
-        return told
+    def read(self, value: Any, blocks: deque[Block]) -> Any:
+        if not self.holds(value):
+            raise Malformed(f"no {self.text} (got: {repr(value)})")
+        return value
 
     def __str__(self) -> str:
         return self.text
@@ -79,27 +79,27 @@ class Plain:
 def whole(most: int = MOST) -> Plain:
     """A whole number from 0 to `most`."""
     limit = f" to {most:,}" if most < MOST else ""
-    return Plain(f"whole number from 0{limit}", lambda told: type(told) is int and 0 <= told <= most)
+    return Plain(f"whole number from 0{limit}", lambda value: type(value) is int and 0 <= value <= most)
 
 
 def number(least: float = -MOST_NUMBER) -> Plain:
     """A number from `least` to `MOST_NUMBER`."""
     text = f"number from {least:g} to {MOST_NUMBER:g}"
-    return Plain(text, lambda told: type(told) in (int, float) and least <= told <= MOST_NUMBER)
+    return Plain(text, lambda value: type(value) in (int, float) and least <= value <= MOST_NUMBER)
 
 
 def text(most: int = MOST_NAME) -> Plain:
     """Text of at most `most` characters."""
-    return Plain(f"text of at most {most} characters", lambda told: type(told) is str and len(told) <= most)
+    return Plain(f"text of at most {most} characters", lambda value: type(value) is str and len(value) <= most)
 
 
 def raw(size: int) -> Plain:
     """Exactly `size` bytes."""
-    return Plain(f"{size} bytes", lambda told: type(told) is bytes and len(told) == size)
+    return Plain(f"{size} bytes", lambda value: type(value) is bytes and len(value) == size)
 
 
-FLAG = Plain("true or false", lambda told: type(told) is bool)
-ANY = Plain("any value, checked by its reader", lambda told: True)
+FLAG = Plain("true or false", lambda value: type(value) is bool)
+ANY = Plain("any value, checked by its reader", lambda value: True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +119,12 @@ class Many:
     def write(self, value: Any, blocks: list[Any]) -> list[Any]:
         return [self.item.write(each, blocks) for each in (value.items() if self.pairs else value)]
 
-    def read(self, told: Any, blocks: deque[Block]) -> Any:
-        if type(told) is not list or not self.least <= len(told) <= self.most:
-            raise Malformed(f"not a list of {self.least} to {self.most} items (got: {repr(told)})")
-        items = tuple(self.item.read(each, blocks) for each in told)
+    def read(self, value: Any, blocks: deque[Block]) -> Any:
+        if type(value) is not list or not self.least <= len(value) <= self.most:
+            raise Malformed(f"not a list of {self.least} to {self.most} items (got: {repr(value)})")
+        items = tuple(self.item.read(each, blocks) for each in value)
         if self.pairs and len(dict(items)) < len(items):
-            raise Malformed(f"a key twice (got: {repr(told)})")
+            raise Malformed(f"a key twice (got: {repr(value)})")
         return dict(items) if self.pairs else items
 
     def __str__(self) -> str:
@@ -140,8 +140,8 @@ class Maybe:
     def write(self, value: Any, blocks: list[Any]) -> Any:
         return None if value is None else self.form.write(value, blocks)
 
-    def read(self, told: Any, blocks: deque[Block]) -> Any:
-        return None if told is None else self.form.read(told, blocks)
+    def read(self, value: Any, blocks: deque[Block]) -> Any:
+        return None if value is None else self.form.read(value, blocks)
 
     def __str__(self) -> str:
         return f"none, or {self.form}"
@@ -158,11 +158,11 @@ class FieldList:
         parts = value if isinstance(value, tuple) else [getattr(value, name) for name, _ in self.fields]
         return [form.write(part, blocks) for part, (_, form) in zip(parts, self.fields, strict=True)]
 
-    def read(self, told: Any, blocks: deque[Block]) -> Any:
-        if type(told) is not list or len(told) != len(self.fields):
-            raise Malformed(f"not a list of {len(self.fields)} fields (got: {repr(told)})")
+    def read(self, value: Any, blocks: deque[Block]) -> Any:
+        if type(value) is not list or len(value) != len(self.fields):
+            raise Malformed(f"not a list of {len(self.fields)} fields (got: {repr(value)})")
         parts = []
-        for each, (name, form) in zip(told, self.fields, strict=True):
+        for each, (name, form) in zip(value, self.fields, strict=True):
             try:
                 parts.append(form.read(each, blocks))
             except Malformed as error:
@@ -182,9 +182,9 @@ class OneArray:
     def write(self, value: Any, blocks: list[Any]) -> None:
         blocks.append(value)
 
-    def read(self, told: Any, blocks: deque[Block]) -> np.ndarray:
-        if told is not None or not blocks:
-            raise Malformed(f"no array (got: {repr(told)})")
+    def read(self, value: Any, blocks: deque[Block]) -> np.ndarray:
+        if value is not None or not blocks:
+            raise Malformed(f"no array (got: {repr(value)})")
         block = blocks.popleft()
         if block.dtype not in self.dtypes or len(block.shape) != 1:
             raise Malformed(f"not one dimension of {' or '.join(self.dtypes)} (got: {block.dtype} {block.shape})")
@@ -202,10 +202,10 @@ class Arrays:
         blocks.extend(value)
         return len(value)
 
-    def read(self, told: Any, blocks: deque[Block]) -> tuple[Block, ...]:
-        if type(told) is not int or not 0 <= told <= len(blocks):
-            raise Malformed(f"not a number of arrays (got: {repr(told)}, arrays: {len(blocks)})")
-        return tuple(blocks.popleft() for _ in range(told))
+    def read(self, value: Any, blocks: deque[Block]) -> tuple[Block, ...]:
+        if type(value) is not int or not 0 <= value <= len(blocks):
+            raise Malformed(f"not a number of arrays (got: {repr(value)}, arrays: {len(blocks)})")
+        return tuple(blocks.popleft() for _ in range(value))
 
     def __str__(self) -> str:
         return "arrays, checked by their reader"

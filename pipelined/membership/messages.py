@@ -39,8 +39,8 @@ class MemberRole(Enum):
 class OtherVersion(Rejected):
     """A request of another version of the protocol."""
 
-    def __init__(self, there: object):
-        shown = there if type(there) is int else 1
+    def __init__(self, version: object):
+        shown = version if type(version) is int else 1
         super().__init__(Reason.OTHER_VERSION, here=VERSION, there=shown)
 
 

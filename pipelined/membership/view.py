@@ -172,7 +172,7 @@ class MembershipView:
             self._known = stages
             self._recheck()
             async for changes in self.directory.watch(prefixes, self.revision):
-                self._take(changes)
+                self.apply_changes(changes)
 
     def add(self, stage: int) -> None:
         """Follow the peers of one more stage from now on."""
@@ -257,7 +257,7 @@ class MembershipView:
     def load(self, view: View) -> None:
         """Replace everything by these entries."""
         gone = dict.fromkeys(self._keys - view.entries.keys())
-        self._take([Change(key, entry, view.revision) for key, entry in [*gone.items(), *view.entries.items()]])
+        self.apply_changes([Change(key, entry, view.revision) for key, entry in [*gone.items(), *view.entries.items()]])
         self.revision = view.revision
 
     @contextmanager
@@ -273,7 +273,8 @@ class MembershipView:
         finally:
             self._change_queues = [each for each in self._change_queues if each is not entry]
 
-    def _take(self, changes: Sequence[Change]) -> None:
+    def apply_changes(self, changes: Sequence[Change]) -> None:
+        """Apply changes of the directory, in order; a record that cannot be read is noted in `unreadable`."""
         for prefixes, queue in self._change_queues:
             queue.extend(change for change in changes if change.key.startswith(prefixes))
         for change in changes:

@@ -129,8 +129,8 @@ class Donor:
             waiting: peers that are joining, or took no part in the last step.
             arrived: peers that took part in it, and need nothing.
         """
-        asked = {each: at for each, at in self._last_request.items() if each not in arrived}
-        self._last_request = {each: at for each, at in asked.items() if each in waiting or self._is_recent(at)}
+        requested = {each: at for each, at in self._last_request.items() if each not in arrived}
+        self._last_request = {each: at for each, at in requested.items() if each in waiting or self._is_recent(at)}
         for each in waiting:
             self._last_request.setdefault(each, self._steps)
         self._forget()

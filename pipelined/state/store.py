@@ -197,10 +197,10 @@ def load_whole(directories: Sequence[str | Path]) -> Whole:
         CheckpointError: there is no such step, or a save is damaged, or the saves are from two models.
     Cost: reads every byte of that step, including the optimizer's; memory of the parameters and of one shard.
     """
-    there = [saved for directory in directories for saved in saved_stages(directory)]
-    at = common_step(there)
+    found_stages = [saved for directory in directories for saved in saved_stages(directory)]
+    at = common_step(found_stages)
     if at is None:
-        places, steps = ", ".join(map(str, directories)), saved_steps(there) or "nothing"
+        places, steps = ", ".join(map(str, directories)), saved_steps(found_stages) or "nothing"
         fact = f"no step that all stages saved lies in {places} (saved: {steps})"
         raise CheckpointError(f"{fact}; name every directory of its peers")
     identity = dict[str, Any]()

@@ -83,7 +83,7 @@ def common_step(saved: Iterable[SavedStage]) -> SavedStage | None:
     stages: dict[tuple[int, str, int], set[int]] = {}
     for entry in saved:
         stages.setdefault((entry.step, entry.lineage, entry.stages), set()).add(entry.stage)
-    whole = [key for key, there in stages.items() if there >= set(range(key[2]))]
+    whole = [key for key, saved_stages in stages.items() if saved_stages >= set(range(key[2]))]
     return max((SavedStage(step, 0, count, lineage) for step, lineage, count in whole), default=None)
 
 
@@ -102,10 +102,10 @@ def saved_steps(saved: Iterable[SavedStage]) -> str:
         several = len(lineages[entry.step]) > 1
         steps[entry.stages, entry.stage].append(f"{entry.step} ({entry.lineage[-4:]})" if several else f"{entry.step}")
     alike: dict[tuple[int, str], list[str]] = {}
-    for (count, stage), told in sorted(steps.items()):
-        alike.setdefault((count, ", ".join(told)), []).append(str(stage))
+    for (count, stage), listed in sorted(steps.items()):
+        alike.setdefault((count, ", ".join(listed)), []).append(str(stage))
     several = len(counts) > 1
     return "; ".join(
-        f"{f'steps {told}' if told else 'no step'}: stage {', '.join(stages)}{f' of {count}' if several else ''}"
-        for (count, told), stages in alike.items()
+        f"{f'steps {listed}' if listed else 'no step'}: stage {', '.join(stages)}{f' of {count}' if several else ''}"
+        for (count, listed), stages in alike.items()
     )

@@ -110,8 +110,8 @@ class StageAssigner:
         """The stages that a peer has saved at the head's version; empty if it has saved all of them."""
         record, version = self._view.saved.get(name), self._view.head.version if self._view.head else None
         saved_stages = record.all() if record else []
-        mine = {saved.stage for saved in saved_stages if saved.version == version and saved.stages == self._stages}
-        return mine if len(mine) < self._stages else set()
+        found = {saved.stage for saved in saved_stages if saved.version == version and saved.stages == self._stages}
+        return found if len(found) < self._stages else set()
 
 
 def fewest(peers: Sequence[int]) -> int:

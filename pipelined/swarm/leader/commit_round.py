@@ -102,7 +102,7 @@ class CommitRound:
         members: by stage, the peers that have its state.
 
     Attributes:
-        asked: by stage, the peers that have its state.
+        peers: by stage, those that have its state.
         replies: by stage and name, the replies of the peers that are prepared.
         digests: by stage, the digest of the total.
         beyond_codec: by stage, why the codec could not carry its sums; no member is at fault.

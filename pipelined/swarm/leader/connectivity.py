@@ -217,8 +217,8 @@ class ConnectivityCheck:
     async def _reports(self, name: RoundName, peers: Sequence[Peer]) -> dict[str, Reach]:
         """The replies by name; a missing member could not be reached."""
         async with Nursery() as tasks:
-            asked = {peer.name: tasks.create_task(self._ask(name, peer)) for peer in peers}
-        return {peer: reach for peer, task in asked.items() if (reach := task.result()) is not None}
+            requests = {peer.name: tasks.create_task(self._ask(name, peer)) for peer in peers}
+        return {peer: reach for peer, task in requests.items() if (reach := task.result()) is not None}
 
     async def _ask(self, name: RoundName, peer: Peer) -> Reach | None:
         """A peer's reply; None: unreachable. A member that has left, or refuses to reply, reports no other member."""

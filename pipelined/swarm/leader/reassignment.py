@@ -118,18 +118,18 @@ class RebalanceTimer:
         self._moves, self._every, self._clock = moves, every, clock
         self._looked, self._moved = clock.now(), set[str]()
 
-    def due(self, coming: Sequence[Mapping[str, None]], loads: Sequence[Mapping[str, float]]) -> dict[str, int]:
+    def due(self, joining: Sequence[Mapping[str, None]], loads: Sequence[Mapping[str, float]]) -> dict[str, int]:
         """The new stages, by name, of the peers that move now.
 
         Args:
-            coming: by stage, the peers on their way there.
+            joining: by stage, the peers on their way there.
             loads: by stage, the loads that its peers reported.
         """
         now = self._clock.now()
         if not self._every or now - self._looked < self._every:
             return {}
         self._looked = now
-        moves = self._moves([{**there, **here} for there, here in zip(coming, loads, strict=True)])
+        moves = self._moves([{**on_the_way, **measured} for on_the_way, measured in zip(joining, loads, strict=True)])
         moved, self._moved = self._moved, set(moves)
         return {name: stage for name, stage in moves.items() if name not in moved}
 

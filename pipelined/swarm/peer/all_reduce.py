@@ -276,10 +276,10 @@ class AllReduce:
     async def _decoded(self, coded: Coded, span: slice) -> np.ndarray:
         """The numbers that were received. Raises Rejected: they are not as many as the span has."""
         most = (span.stop - span.start) * self._sums.itemsize
-        came = [Block.of(block) for block in await self._coding.unpack(*coded, most)]
-        if [(block.dtype, block.shape) for block in came] != [(self._sums.dtype.name, (span.stop - span.start,))]:
-            raise Rejected(Reason.STRANGE_PART, arrays=str([(block.dtype, block.shape) for block in came])[:80])
-        return came[0].numpy()
+        received = [Block.of(block) for block in await self._coding.unpack(*coded, most)]
+        if [(block.dtype, block.shape) for block in received] != [(self._sums.dtype.name, (span.stop - span.start,))]:
+            raise Rejected(Reason.STRANGE_PART, arrays=str([(block.dtype, block.shape) for block in received])[:80])
+        return received[0].numpy()
 
 
 def _check_finite(part: np.ndarray) -> None:

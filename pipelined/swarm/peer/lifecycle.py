@@ -28,8 +28,8 @@ from pipelined.swarm.view import SwarmView
 
 NEWS_S = 1.0
 """A peer repeats its announcement at most this often, however many trainers request it."""
-LOOKS = 4
-"""Checks whether an eviction has expired, per lease."""
+CHECKS_PER_LEASE = 4
+"""How often a peer checks whether its eviction has expired."""
 
 
 class PeerState(Enum):
@@ -168,8 +168,8 @@ class Drain:
         view = self._view
         if not self.requested or not view.trainers or self.left_s <= 0:
             return self.requested
-        mine = view.peers.get(self._name)
-        announced = mine is not None and mine.phase == Phase.DRAINING
+        own = view.peers.get(self._name)
+        announced = own is not None and own.phase == Phase.DRAINING
         return announced and any(self._stays(other) for other in view.serving(stage))
 
     def is_last(self, stage: int) -> bool:
@@ -233,7 +233,7 @@ class Readmission:
         """Wait until this name's eviction expires, or until this peer is needed.
 
         Raises: CutOff: the directory does not reply.
-        Cost: one small request, and `LOOKS` per lease while the name is evicted.
+        Cost: one small request, and `CHECKS_PER_LEASE` per lease while the name is evicted.
         """
         with suppress(NoLongerValid):
             async with self._view.while_holds(lambda: not needed()):
@@ -244,7 +244,7 @@ class Readmission:
                             "still evicted", peer=self._name, why="the leader evicted it; it joins again after a pause"
                         )
                     reported = True
-                    await self._clock.sleep(self._lease_s / LOOKS)
+                    await self._clock.sleep(self._lease_s / CHECKS_PER_LEASE)
 
     async def _is_evicted(self) -> bool:
         try:

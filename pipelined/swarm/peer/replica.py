@@ -98,19 +98,19 @@ class Replica:
         if not here or total is None:
             return False
 
-        await self._take(AppliedStep(self.version, head.version, total, head.scale), head.parameter_version)
+        await self._apply(AppliedStep(self.version, head.version, total, head.scale), head.parameter_version)
         return True
 
     async def apply_missed(self, steps: Sequence[AppliedStep]) -> None:
         """Apply steps that were committed without this peer, which continues to serve; discard its counts of them."""
         self.rounds.abort("the step was committed without this peer")
         for step in steps:
-            await self._take(step, self.version.lineage if self._rules.delayed else step.after.lineage)
+            await self._apply(step, self.version.lineage if self._rules.delayed else step.after.lineage)
 
-    async def _take(self, step: AppliedStep, parameter_version: str) -> None:
+    async def _apply(self, step: AppliedStep, parameter_version: str) -> None:
         before = self.version
 
-        def take() -> None:
+        def apply() -> None:
             state = self._state
             if state.version != before:  # a cancelled call has applied it meanwhile
                 return
@@ -121,7 +121,7 @@ class Replica:
             state.go_on(step.after, parameter_version)
             self.rounds.release_total()
 
-        await self._state.device.run("step", take)
+        await self._state.device.run("step", apply)
         self._state.changed.notify_all()
 
     def give_up(self, why: str) -> None:

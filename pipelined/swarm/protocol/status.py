@@ -27,10 +27,10 @@ class EventForm:
     def write(self, value: Event, blocks: list[Any]) -> Any:
         return value.plain()
 
-    def read(self, told: Any, blocks: deque[Block]) -> Event:
-        event = read(told)
+    def read(self, value: Any, blocks: deque[Block]) -> Event:
+        event = read(value)
         if event is None:
-            raise Malformed(f"no event (got: {repr(told)})")
+            raise Malformed(f"no event (got: {repr(value)})")
         return event
 
     def __str__(self) -> str:

@@ -183,12 +183,12 @@ class TorchStage:
 
     def _taken(self, blocks: Sequence[Block], expected: Sequence[Layout], what: str) -> torch.Tensor:
         """The one tensor of the blocks, on this device; blocks may also be arrays or tensors."""
-        came = [Block.of(block) for block in blocks]
-        if [(block.dtype, block.shape) for block in came] != list(expected):
-            got = ", ".join(f"{block.dtype} {block.shape}" for block in came) or "nothing"
+        received = [Block.of(block) for block in blocks]
+        if [(block.dtype, block.shape) for block in received] != list(expected):
+            got = ", ".join(f"{block.dtype} {block.shape}" for block in received) or "nothing"
             wanted = ", ".join(f"{dtype} {shape}" for dtype, shape in expected)
             raise ValueError(f"strange {what} at stage {self.index} (got: {got}, expected: {wanted})")
-        return _tensor(came[0]).to(self.device)
+        return _tensor(received[0]).to(self.device)
 
     def _refuse_not_finite(self, what: str, microbatch: Microbatch, tensors: Sequence[torch.Tensor]) -> None:
         """Raises NotFinite. Checks only each tensor's sum: one value that is not finite makes it not finite."""

@@ -35,7 +35,7 @@ async def log(path, *records):
     for revision, record in enumerate(records, start=1):
         entries = {EVALUATED: record.pack()} if isinstance(record, Evaluation) else record.entries({})
         await VirtualClock().sleep(1.0)
-        view._take([Change(key, Entry(value, revision), revision) for key, value in entries.items()])
+        view.apply_changes([Change(key, Entry(value, revision), revision) for key, value in entries.items()])
     await VirtualClock().sleep(1.0)
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)

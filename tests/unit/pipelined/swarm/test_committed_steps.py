@@ -40,7 +40,7 @@ async def follow(*messages):
     following = asyncio.ensure_future(collect())
     for records in messages:
         await VirtualClock().sleep(1.0)
-        view._take(changes(*records, first=view.revision + 1))
+        view.apply_changes(changes(*records, first=view.revision + 1))
     await VirtualClock().sleep(1.0)
     ended = following.done()
     following.cancel()
@@ -113,7 +113,7 @@ def test_a_loss_that_was_known_before_comes_with_the_beginning():
 def test_a_view_that_already_has_a_head_begins_there():
     async def follow_late():
         view = SwarmView(None, VirtualClock())
-        view._take(changes(head(STEPS), Evaluation(STEPS, "r", 0.5)))
+        view.apply_changes(changes(head(STEPS), Evaluation(STEPS, "r", 0.5)))
         return [short(event) async for event in CommittedSteps(view, RULES, VirtualClock(), STEPS).follow()]
 
     assert run_virtual(follow_late()) == [("began", STEPS, 0.5)]

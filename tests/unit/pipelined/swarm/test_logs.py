@@ -61,7 +61,7 @@ async def told(*news):
     for seconds, changes in news:
         for name, value in changes.items():
             if name.startswith(PEERS):
-                view._take([Change(name, value, 1)])
+                view.apply_changes([Change(name, value, 1)])
             else:
                 setattr(view, name, value)
         view.notify()

@@ -35,9 +35,9 @@ async def told(*news, revision):
             case Commit():
                 view.head = each
             case Peer():
-                view._take([Change(PEERS + each.name, Entry(each.pack(), 1), 1)])
+                view.apply_changes([Change(PEERS + each.name, Entry(each.pack(), 1), 1)])
             case "gone":
-                view._take([Change(PEERS + "p", None, 1)])
+                view.apply_changes([Change(PEERS + "p", None, 1)])
             case str():
                 peer.trouble = each
             case _:
