@@ -16,7 +16,7 @@ import functools
 import operator
 import sys
 import traceback
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 from apps.swarm.config import ChildFailed
 from apps.swarm.flags import Coordinator, Export, Local, Serve, Status, Train
@@ -79,12 +79,16 @@ def parse(arguments: list[str]) -> Flags:
     """
     import tyro
 
-    def named(kind: type, name: str) -> type:
-        return Annotated[kind, tyro.conf.subcommand(name, prefix_name=False)]
-
-    kinds = named(Coordinator, "coordinator"), named(Serve, "serve"), named(Train, "train")
-    kinds += named(Local, "local"), named(Status, "status"), named(Export, "export")
-    every = functools.reduce(operator.or_, kinds)
+    kinds = {
+        "coordinator": Coordinator,
+        "serve": Serve,
+        "train": Train,
+        "local": Local,
+        "status": Status,
+        "export": Export,
+    }
+    named = (Annotated[kind, tyro.conf.subcommand(name, prefix_name=False)] for name, kind in kinds.items())
+    every: Any = functools.reduce(operator.or_, named)  # a union, as tyro takes it
     return tyro.cli(every, args=arguments, prog=PROGRAM, description=ABOUT, config=(tyro.conf.OmitArgPrefixes,))
 
 

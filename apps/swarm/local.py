@@ -58,7 +58,7 @@ async def _local(flags: Local, say: Say) -> None:
         journal = flags.journal or folder / "journal"
         log = ["--log", flags.log]
         coordinator = await stack.enter_async_context(_child(["coordinator", "--journal", str(journal), *log]))
-        address = (await coordinator.stdout.readline()).decode().rpartition(" ")[2].strip()
+        address = (await _line(coordinator)).rpartition(" ")[2].strip()
         if not address:
             raise ChildFailed("the coordinator", await coordinator.wait())
         say(f"coordinator at {address}; look on with: python -m apps.swarm status --coordinator {address} --watch")
@@ -219,12 +219,18 @@ def _noted(last: dict[str, str], say: Say, line: str) -> None:
     say(line)
 
 
+async def _line(child: Child) -> str:
+    """The next line that a child prints; "" at its end."""
+    assert child.stdout is not None  # `_child` gives it a pipe
+    return (await child.stdout.readline()).decode(errors="replace")
+
+
 async def _pass_on(child: Child, say: Say, but: str) -> None:
     """Print the output of a child.
 
     Args:
         but: lines with this beginning are left out; "": none.
     """
-    while line := (await child.stdout.readline()).decode(errors="replace"):
+    while line := await _line(child):
         if not but or not line.startswith(but):
             say(line.rstrip())

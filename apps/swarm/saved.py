@@ -30,8 +30,7 @@ def other_text(directory: Path, saved: Iterable[SavedStage], text: str) -> str:
         text: digest of the tokenizer and text that are trained on now.
     """
     at = common_step(saved)
-    before = text_of(directory, at) if at else ""
-    if before in ("", text):
+    if at is None or (before := text_of(directory, at)) in ("", text):
         return ""
     digests = f"{before[:16]} saved, {text[:16]} here"
     return f"{directory} holds stages that were trained on other data (step {at.step}; digest: {digests})"

@@ -46,7 +46,10 @@ class Weights:
             UsageError: the directory holds something else.
         """
         config = self.model.config
-        (export_rotary if isinstance(config, RotaryConfig) else export)(directory, self.tensors, config, tokenizer)
+        if isinstance(config, RotaryConfig):
+            export_rotary(directory, self.tensors, config, tokenizer)
+        else:
+            export(directory, self.tensors, config, tokenizer)
 
     @torch.no_grad()
     def sample(self, tokenizer: Tokenizer, prompt: str, count: int, context: int, seed: int) -> str:

@@ -48,6 +48,10 @@ class WeightsStore:
     def load(self, at: SavedStage, layout: Layout) -> Mapping[str, Block]:
         """See `CheckpointStore`; of the first step the weights, and an optimizer that has seen nothing."""
         if (at.step, at.lineage) != (0, self._lineage):
+            if self._beside is None:
+                raise StoreError(
+                    f"{self._directory} holds weights to begin with, and no step {at.step}; add --checkpoint"
+                )
             return self._beside.load(at, layout)
         import torch
 

@@ -39,7 +39,7 @@ def read_swarm_text(job: SwarmJob) -> Text:
             the saved stages.
     """
     text, subject, config = text_of(job.config, job.model), job.subject, job.config
-    if config.resume is not None and not config.new_data:
+    if config.checkpoint is not None and config.resume is not None and not config.new_data:
         fact = other_text(config.checkpoint, saved_of(config.checkpoint, job.model.identity()), text.digest)
         if fact:
             raise UsageError(f"{fact}; give that run's --data and --tokenizer, or add --new-data to go on with these")
@@ -50,8 +50,8 @@ def read_swarm_text(job: SwarmJob) -> Text:
 def _check_saved(job: SwarmJob, path: Path) -> None:
     """Refuse a directory with stages of another model, schedule or earlier run, or of a step beyond the last."""
     steps = job.config.steps
-    if checkpoint.latest(path) is not None:
-        fact = f"{path} holds checkpoints of a pipeline, which are no swarm's ({checkpoint.latest(path).name})"
+    if (newest := checkpoint.latest(path)) is not None:
+        fact = f"{path} holds checkpoints of a pipeline, which are no swarm's ({newest.name})"
         raise UsageError(f"{fact}; give --checkpoint another directory")
     saved = saved_of(path, job.model.identity())
     latest = common_step(saved)
