@@ -17,7 +17,7 @@ from pipelined.api.rank import RankSession, TrainingJob
 from pipelined.errors import UsageError
 from pipelined.process.exit import USAGE
 from pipelined.process.launch import Launch
-from pipelined.process.run import run
+from pipelined.process.run import loop_is_running, run
 from transports import Transport
 
 Work = Callable[[RankSession], Awaitable[Any]]
@@ -89,11 +89,7 @@ class BackgroundRanks:
                 raise JobFailed(self._ended)
             self._unfinished = {one for one in self._unfinished if not one.future.done()} | {call}
             self._put(call)
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return call.future.result()
-        return asyncio.wrap_future(call.future)
+        return asyncio.wrap_future(call.future) if loop_is_running() else call.future.result()
 
     def close(self, error: BaseException | None = None) -> None:
         """End the job: in good order once all ranks have called this, or with the error that ended the user's loop."""
@@ -141,9 +137,9 @@ class BackgroundRanks:
             raise JobFailed(f"rank {number} left its training loop: {item!r}") from item
         try:
             await item.execute(rank, number == self._launch.rank)
-        except BaseException as error:
+        except Exception as error:
             self._fail(error)  # before the other ranks of this process fail because of it
-            raise
+            raise  # a cancellation follows from another error, which ends the rank
 
     def _enter(self, rank: int) -> "asyncio.Queue[_Call | BaseException | None]":
         inbox = self._inboxes[rank] = asyncio.Queue()

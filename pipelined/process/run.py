@@ -61,11 +61,18 @@ def run(
         return refuse(error, launch, command)
 
 
-def outside_of_a_loop(work: Callable[[], T]) -> T:
-    """Do work that runs an event loop: in a thread of its own where a loop is running already, as in a notebook."""
+def loop_is_running() -> bool:
+    """Whether this thread runs an event loop, as a notebook's does."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
+        return False
+    return True
+
+
+def outside_of_a_loop(work: Callable[[], T]) -> T:
+    """Do work that runs an event loop: in a thread of its own where a loop is running already."""
+    if not loop_is_running():
         return work()
     with ThreadPoolExecutor(1, thread_name_prefix="pipelined") as thread:
         return thread.submit(work).result()
