@@ -4,14 +4,16 @@ The loss of a step is the sum of what its microbatches give over the sum of thei
 is that of the whole batch, also where microbatches have unequal numbers of tokens.
 """
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from pipelined.errors import UsageError
 
 
-class CountedLoss(NamedTuple):
+@dataclass(frozen=True)
+class CountedLoss:
     """What a loss function gives for one microbatch.
 
     Args:

@@ -107,10 +107,7 @@ class LocalParameters:
 
     @property
     def kept(self) -> dict[str, torch.Tensor]:
-        """Every persistent buffer held, by name.
-
-        Replicas differ: the running statistics of a batch norm are those of the microbatches that a holder computed.
-        """
+        """Every persistent buffer held, by name; behind a step they are equal on all holders."""
         return {name: b for module in self.modules.values() for name, b in persistent_buffers(module).items()}
 
     @property

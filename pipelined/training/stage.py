@@ -1,8 +1,8 @@
 """One stage of the model on one rank: its layers, its live microbatches, and their forwards and backwards.
 
 The results of a stage depend only on its input, its parameters and the key of its random numbers. So they are the same
-in any schedule, and the same when activations are recomputed, also with torch's own dropout. Only the first forward of
-each microbatch writes buffers (the running statistics of a batch norm).
+in any schedule, and the same when activations are recomputed, also with torch's own dropout. The first forward of each
+microbatch notes what it would write to buffers (`RunningStatistics`).
 """
 
 from collections.abc import Iterator
@@ -17,6 +17,7 @@ from pipelined.errors import UsageError
 from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.loss import CountedLoss
 from pipelined.training.model import Model
+from pipelined.training.running_statistics import RunningStatistics
 from pipelined.training.split_backward import WeightHalf, backward_input
 from pipelined.training.stream import (
     Arrived,
@@ -46,6 +47,7 @@ class Stage:
         device: the device of its tensors.
         autocast: matrix products of the forward in bfloat16; parameters and sums keep their dtype.
         recompute: keep only the input of a microbatch and run the forward again before its backward.
+        replicas: the ranks that hold the stage.
     """
 
     model: Model
@@ -55,11 +57,13 @@ class Stage:
     device: torch.device
     autocast: bool = False
     recompute: bool = False
+    replicas: int = 1
     alive: dict[Alive, tuple[Tree, Tree]] = field(default_factory=dict)
     pending: dict[Alive, WeightHalf] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._random = TorchRandom(self.device)
+        self.statistics = RunningStatistics(self.module, self.index, self.replicas)
 
     @property
     def first(self) -> bool:
@@ -81,7 +85,7 @@ class Stage:
         """
         x = open_tree(x, self.device, gradients=not self.first)
         with torch.set_grad_enabled(not self.recompute):
-            output = self._apply(x, random, targets)
+            output = self._apply(x, random, targets, noting=True)
         self.alive[which] = (x, output.total if isinstance(output, CountedLoss) else output)
         if isinstance(output, CountedLoss):
             return Parcel((output.total.detach().cpu(), output.count))
@@ -155,9 +159,13 @@ class Stage:
             return open_gradients(gradient, tensors_of(output), self.device)
         return [(output, torch.full_like(output, scale))] if output.requires_grad else []
 
-    def _apply(self, x: Tree, random: KeyedRandom, targets: Tree) -> "Tree | CountedLoss":
+    def _apply(self, x: Tree, random: KeyedRandom, targets: Tree, noting: bool = False) -> "Tree | CountedLoss":
+        """Run the module and the loss; with `noting` the running statistics of its norms are noted."""
+        forward = partial(self.module, x)
+        if noting:
+            forward = partial(self.statistics.noting, forward, random.step, random.microbatch)
         with self._precision():
-            output = self._random.run(partial(self.module, x), random, f"stage {self.index}")
+            output = self._random.run(forward, random, f"stage {self.index}")
         if not self.last:
             return output
         assert targets is not None  # the worker gives them to the last stage

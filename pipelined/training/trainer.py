@@ -9,7 +9,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -107,9 +107,19 @@ class RankTrainer:
             seed=seed if fresh else None,
         )
         stages = {
-            index: Stage(model, module, index, plan.depth, device, numerics.autocast, numerics.recompute)
+            index: Stage(
+                model,
+                module,
+                index,
+                plan.depth,
+                device,
+                numerics.autocast,
+                numerics.recompute,
+                replicas=len(plan.holders(index)),
+            )
             for index, module in self.local.modules.items()
         }
+        self._statistics = {index: stage.statistics for index, stage in stages.items() if stage.statistics.any}
         compression = Compression(actor, numerics.compress, tracer)
         self.context = RankContext(actor, plan, stages, executor, feed, tracer, seed, compression)
         self.optimizer = optimizer_config.build(self.local.parameters)
@@ -240,10 +250,22 @@ class RankTrainer:
         loss, norm = totals.loss(entry), weight * totals.norm(entry) / self.plan.updates_a_step**0.5
         if math.isfinite(loss) and math.isfinite(norm):
             await segment.update(rate, weight * clip_factor(self.optimizer_config.clip, norm))
+            await self._merge_statistics(step)
         lr = self.optimizer.param_groups[0]["lr"] if rate is None else rate
         seconds = self.context.executor.clock.now() - since
         idle = max(0.0, 1.0 - totals.busy(entry) / seconds)
         return StepReport(step, loss, norm, lr, seconds, idle, totals.stop(entry), totals.staleness(entry))
+
+    async def _merge_statistics(self, step: int) -> None:
+        """Make the running statistics those of all microbatches of a step, the same on all holders of a stage."""
+        actor = self.context.actor
+        for index, statistics in self._statistics.items():
+            own, key = statistics.take(step), ("statistics", step, index)
+            peers = [rank for rank in self.plan.holders(index) if rank != actor.rank]
+            for peer in peers:
+                actor.tell(peer, key, *own.tensors, note=own.note)
+            others = [await actor.receive(peer, key) for peer in peers]
+            await self.context.executor.run("statistics", partial(statistics.merge, [own, *others]))
 
     async def _prepare(self) -> Prepared:
         """Before the first step: prove the schedule, and open what the gradient sums need."""

@@ -1,0 +1,210 @@
+"""The running statistics of a stage: those of a plain loop that computes the microbatches of every step in their order.
+
+A batch norm normalises by the statistics of one microbatch, and averages them over time in its buffers. A replica of a
+stage computes only some microbatches, and perhaps in another order. So each forward only notes the statistics of its
+microbatch; behind the step all replicas exchange theirs, and average them in the order of the microbatches. All hold
+the same statistics then, whatever the schedule and the number of replicas.
+
+The statistics are caught where a batch norm or an instance norm is computed (a call of torch, or a node of an exported
+graph). A buffer that a layer writes by other means holds what its replica computed; if there are several replicas, they
+would differ, and the model is refused.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
+
+from pipelined.errors import UsageError
+from pipelined.training.stream import Parcel
+from transports import Message
+
+T = TypeVar("T")
+COUNTER = "num_batches_tracked"
+CALL = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps", "cudnn_enabled")
+PYTHON = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+NORMS: Mapping[Any, Sequence[str]] = {
+    functional.batch_norm: PYTHON,
+    functional.instance_norm: tuple("use_input_stats" if name == "training" else name for name in PYTHON),
+    torch.batch_norm: CALL,
+    torch.instance_norm: tuple("use_input_stats" if name == "training" else name for name in CALL),
+    torch.ops.aten.batch_norm.default: CALL,
+    torch.ops.aten.instance_norm.default: tuple("use_input_stats" if name == "training" else name for name in CALL),
+}
+"""The calls that write running statistics, with the names of their arguments."""
+
+
+class Normalised(NamedTuple):
+    """One call of a norm: the names of its buffers, its momentum, and the statistics of its input."""
+
+    names: tuple[str, str]
+    momentum: float
+    statistics: tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass
+class Noted:
+    """What a forward of one microbatch would have changed: running statistics and the counters beside them."""
+
+    calls: list[Normalised] = field(default_factory=list)
+    counted: dict[str, int] = field(default_factory=dict)
+
+
+class RunningStatistics:
+    """The running statistics of one stage on one rank.
+
+    Args:
+        module: the stage.
+        stage: its number, for messages.
+        replicas: the ranks that hold the stage.
+
+    Attributes:
+        any: whether the stage has persistent buffers at all; else nothing is noted, and nothing need be merged.
+    """
+
+    def __init__(self, module: nn.Module, stage: int, replicas: int):
+        self._stage, self._replicas, self._steps = stage, replicas, dict[int, dict[int, Noted]]()
+        self._owners = {
+            f"{path}.{leaf}".lstrip("."): (owner, leaf)
+            for path, owner in module.named_modules()
+            for leaf, _ in owner.named_buffers(recurse=False)
+            if leaf not in owner._non_persistent_buffers_set
+        }
+        self._cumulative = {
+            f"{path}.running_{kind}".lstrip(".")
+            for path, owner in module.named_modules()
+            for kind in ("mean", "var")
+            if isinstance(owner, _BatchNorm) and owner.momentum is None
+        }
+        self.any = bool(self._owners)
+
+    def noting(self, forward: Callable[[], T], step: int, microbatch: int) -> T:
+        """Run the first forward of a microbatch; its statistics are noted, and the buffers stay as they are.
+
+        Raises:
+            UsageError: a layer writes a buffer by itself, and the stage has several replicas.
+        """
+        if not self.any:
+            return forward()
+        originals = {name: owner._buffers[leaf] for name, (owner, leaf) in self._owners.items()}
+        copies = {name: original.clone() for name, original in originals.items() if original is not None}
+        try:
+            self._put(copies)
+            with _Observer({id(copy): name for name, copy in copies.items()}) as observer:
+                result = forward()
+            found = {name: owner._buffers[leaf] for name, (owner, leaf) in self._owners.items()}
+        finally:
+            self._put(originals)
+        written = {n: t for n, t in found.items() if t is not None and (t is not copies.get(n) or _changes(t))}
+        noted = Noted(observer.calls)
+        for name, value in written.items():
+            if name.endswith(COUNTER):
+                noted.counted[name] = int(value) - int(originals[name])
+            else:
+                self._keep(name, originals[name], value)
+        self._steps.setdefault(step, {})[microbatch] = noted
+        return result
+
+    def take(self, step: int) -> Parcel:
+        """What this replica has noted in a step, as it is sent to the others; it is forgotten here."""
+        noted = sorted(self._steps.pop(step, {}).items())
+        tensors = [tensor.cpu() for _, one in noted for call in one.calls for tensor in call.statistics]
+        note = [[m, [[*call.names, call.momentum] for call in one.calls], one.counted] for m, one in noted]
+        return Parcel(tuple(tensors), note)
+
+    @torch.no_grad()
+    def merge(self, replicas: Iterable[Parcel | Message]) -> None:
+        """Average the statistics of a step over all its microbatches, in their order.
+
+        Args:
+            replicas: what each replica, this one included, has taken.
+        """
+        found = sorted((one for parcel in replicas for one in _read(parcel)), key=lambda one: one[0])
+        counts = Counter[str]()
+        for _, noted in found:
+            for call in noted.calls:
+                self._average(call, counts)
+        for name, (owner, leaf) in self._owners.items():
+            if more := sum(noted.counted.get(name, 0) for _, noted in found):
+                owner.get_buffer(leaf).add_(more)
+
+    def _average(self, call: Normalised, counts: Counter[str]) -> None:
+        """Take one call into the running statistics; without a momentum they are the mean over all calls."""
+        for name, value in zip(call.names, call.statistics, strict=True):
+            owner, leaf = self._owners[name]
+            momentum = call.momentum
+            if name in self._cumulative:
+                counts[name] += 1
+                momentum = 1.0 / (int(owner.get_buffer(COUNTER)) + counts[name])
+            buffer = owner.get_buffer(leaf)
+            buffer.mul_(1.0 - momentum).add_(value.to(buffer), alpha=momentum)
+
+    @torch.no_grad()
+    def _keep(self, name: str, buffer: torch.Tensor | None, value: torch.Tensor) -> None:
+        """Keep what a layer wrote to a buffer by itself."""
+        if self._replicas > 1 or buffer is None or buffer.shape != value.shape:
+            fact = f"a layer of stage {self._stage} writes its buffer {name} (ranks with this stage: {self._replicas})"
+            raise UsageError(
+                f"{fact}, so replicas would differ; train one pipeline of one direction, or register it with "
+                "persistent=False if it is no state of the model"
+            )
+        buffer.copy_(value)
+
+    def _put(self, tensors: Mapping[str, torch.Tensor | None]) -> None:
+        for name, tensor in tensors.items():
+            owner, leaf = self._owners[name]
+            setattr(owner, leaf, tensor)
+
+
+class _Observer(TorchFunctionMode):
+    """Notes what the norms of a forward would write to their running statistics.
+
+    Args:
+        names: the names of the buffers, by identity.
+    """
+
+    def __init__(self, names: Mapping[int, str]):
+        super().__init__()
+        self._names, self.calls = names, list[Normalised]()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        names, kwargs = NORMS.get(func), kwargs or {}
+        if names is None:
+            return func(*args, **kwargs)
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        mean, var = given.get("running_mean"), given.get("running_var")
+        computes = given.get("training", given.get("use_input_stats", True))
+        if mean is None or var is None or id(mean) not in self._names or not computes:
+            return func(*args, **kwargs)
+        statistics = torch.zeros_like(mean), torch.zeros_like(var)
+        fresh = {"running_mean": statistics[0], "running_var": statistics[1], "momentum": 1.0}
+        positional = [fresh.get(name, value) for name, value in zip(names, args, strict=False)]
+        rest = {name: value for name, value in {**kwargs, **fresh}.items() if name not in names[: len(args)]}
+        result = func(*positional, **rest)
+        pair = self._names[id(mean)], self._names[id(var)]
+        self.calls.append(Normalised(pair, float(given.get("momentum", 0.1)), statistics))
+        return result
+
+
+def _changes(tensor: torch.Tensor) -> int:
+    """How often autograd has seen this tensor change in place; torch's types do not have it."""
+    return int(getattr(tensor, "_version", 0))
+
+
+def _read(parcel: Parcel | Message) -> list[tuple[int, Noted]]:
+    """What a replica has noted, by microbatch."""
+    blocks = [block.torch() for block in parcel.blocks] if isinstance(parcel, Message) else parcel.tensors
+    tensors = iter(blocks)
+    return [
+        (
+            microbatch,
+            Noted([Normalised((mean, var), m, (next(tensors), next(tensors))) for mean, var, m in calls], counted),
+        )
+        for microbatch, calls, counted in parcel.note
+    ]

@@ -1,0 +1,91 @@
+"""What norms would write is noted by microbatch and averaged in their order; other writes stay, or are refused."""
+
+import pytest
+import torch
+from torch import nn
+
+from pipelined.errors import UsageError
+from pipelined.training.running_statistics import RunningStatistics
+from transports import Block, Message
+
+X = torch.arange(24.0).reshape(4, 3, 2).pow(2)  # four microbatches
+
+
+def replicas_of(make, *shares):
+    """Modules whose replicas computed these microbatches of step 0, after the exchange."""
+    modules = [make() for _ in shares]
+    statistics = [RunningStatistics(module, 0, len(shares)) for module in modules]
+    for module, own, share in zip(modules, statistics, shares, strict=True):
+        for microbatch in share:
+            own.noting(lambda module=module, m=microbatch: module(X[m]), 0, microbatch)
+    taken = [own.take(0) for own in statistics]
+    sent = [Message(0, ("x",), tuple(map(Block.of, one.tensors)), one.note) for one in taken]
+    for own in statistics:
+        own.merge(sent)
+    return [module.state_dict() for module in modules]
+
+
+class Called(nn.Module):
+    """A batch norm by a call of torch, with buffers of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(2))
+        self.register_buffer("var", torch.ones(2))
+
+    def forward(self, x):
+        return nn.functional.batch_norm(x, self.mean, self.var, training=True)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.BatchNorm1d(2),
+        lambda: nn.BatchNorm1d(2, momentum=None),
+        lambda: nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(2, momentum=0.5)),
+        lambda: nn.BatchNorm1d(2).eval(),
+        Called,
+    ],
+)
+def test_replicas_hold_what_one_loop_in_order_gives(make):
+    expected = make()
+    for x in X:
+        expected(x)
+    for state in replicas_of(make, (2, 0), (3, 1)):
+        for name, value in expected.state_dict().items():
+            torch.testing.assert_close(state[name], value)
+
+
+def test_a_forward_leaves_the_buffers_as_they_were_until_the_step_ends():
+    norm = nn.BatchNorm1d(2)
+    own = RunningStatistics(norm, 0, 1)
+    own.noting(lambda: norm(X[0]), 0, 0)
+    assert norm.num_batches_tracked == 0 and not norm.running_mean.any()
+    own.noting(lambda: norm(X[1]), 1, 0)
+    own.merge([own.take(0)])
+    alone = nn.BatchNorm1d(2)
+    alone(X[0])
+    torch.testing.assert_close(norm.state_dict(), alone.state_dict())
+
+
+class Counting(nn.Module):
+    """It writes a buffer by itself."""
+
+    def __init__(self, persistent=True):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(2), persistent)
+
+    def forward(self, x):
+        self.seen = self.seen * 0.5 + x.sum(0)
+        return x
+
+
+def test_a_buffer_that_a_layer_writes_by_itself_is_kept_where_there_is_one_replica():
+    (state,) = replicas_of(Counting, (0, 1))
+    assert torch.equal(state["seen"], X[0].sum(0) * 0.5 + X[1].sum(0))
+
+
+def test_it_is_refused_where_replicas_would_differ():
+    with pytest.raises(UsageError, match=r"a layer of stage 0 writes its buffer seen \(ranks with this stage: 2\)"):
+        replicas_of(Counting, (0,), (1,))
+    replicas_of(lambda: Counting(persistent=False), (0,), (1,))
