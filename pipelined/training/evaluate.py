@@ -12,8 +12,7 @@ import torch
 
 from collectives import Group, all_reduce
 from pipelined.aio.nursery import Nursery
-from pipelined.training.loss import CountedLoss
-from pipelined.training.model import Model
+from pipelined.training.model import CountedLoss, Model
 from pipelined.training.stream import Parcel, Tree, open_tree, pack_tree, tensors_of
 from pipelined.training.worker import RankContext
 

@@ -15,8 +15,7 @@ from torch import nn
 
 from pipelined.errors import UsageError
 from pipelined.training.keyed_random import KeyedRandom
-from pipelined.training.loss import CountedLoss
-from pipelined.training.model import Model
+from pipelined.training.model import CountedLoss, Model
 from pipelined.training.running_statistics import RunningStatistics
 from pipelined.training.split_backward import WeightHalf, backward_input
 from pipelined.training.stream import (
