@@ -15,7 +15,7 @@ import torch
 
 from apps.lm.data.batches import Rows, validation_windows
 from apps.lm.data.text import Text
-from apps.swarm.config import Subject, Told
+from apps.swarm.config import SwarmTask, TrainingConfig
 from apps.swarm.data import MicrobatchFeed, feed_of
 from apps.swarm.training import rules_of, training_of
 from pipelined.aio.clock import run_virtual
@@ -44,16 +44,16 @@ class Lesson:
         windows: inputs and targets that it is scored on, int64, (windows, T) each.
     """
 
-    subject: Subject
+    subject: TrainingConfig
     training: Training
     rules: Rules
     feed: MicrobatchFeed
     windows: Rows
 
     @classmethod
-    def of(cls, subject: Subject, text: Text) -> "Lesson":
+    def of(cls, subject: TrainingConfig, text: Text) -> "Lesson":
         """Of what is to be trained and what on; it is scored on the whole of the text's validation part."""
-        told = Told(subject, text.tokenizer.vocab_size, text.digest)
+        told = SwarmTask(subject, text.tokenizer.vocab_size, text.digest)
         training = training_of(told)
         rows, microbatches = subject.microbatch, subject.batch // subject.microbatch
         feed = feed_of(text, rows, subject.seq, microbatches, subject.seed)

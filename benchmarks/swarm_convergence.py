@@ -21,7 +21,7 @@ import tyro
 
 from apps.lm.data.ngram import score_ngrams
 from apps.lm.data.text import Text, read_text
-from apps.swarm.config import Subject
+from apps.swarm.config import TrainingConfig
 from benchmarks._convergence_table import HEAD, LAST, Arm, Row, rows_of
 from benchmarks._ranks import check, program
 from benchmarks._results import Reported, tell
@@ -82,9 +82,9 @@ class Options(Reported):
         check(steps=[self.steps / LAST], replicas=[self.replicas], workers=[self.workers])
         check(least=1 if self.keep else 2, seeds=[len(self.seeds)])
 
-    def subject(self, arm: Arm, seed: int) -> Subject:
+    def subject(self, arm: Arm, seed: int) -> TrainingConfig:
         """What is trained."""
-        return Subject(
+        return TrainingConfig(
             layers=self.layers,
             d_model=self.d_model,
             squeeze=arm.squeeze,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from apps.lm.data.text import read_text
-from apps.swarm.config import Told, publish
+from apps.swarm.config import SwarmTask, publish
 from apps.swarm.data import feed_of
 from apps.swarm.families import cut_of
 from apps.swarm.flags import Serve, Train
@@ -37,13 +37,13 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
         from pipelined.swarm.session import run_peer, torch_peer
 
         await asyncio.to_thread(check_device, flags.device)
-        told = Told.unpack(await read_task(directory, address.url, say))
-        told.subject.check_stage(flags.stage)
-        session = await asyncio.to_thread(session_of, told)
+        task = SwarmTask.unpack(await read_task(directory, address.url, say))
+        task.subject.check_stage(flags.stage)
+        session = await asyncio.to_thread(session_of, task)
         identity, rules, clock = session.model.identity(), session.rules, RealClock()
         if flags.checkpoint:
             found = await asyncio.to_thread(saved_of, flags.checkpoint, identity)
-            if fact := await asyncio.to_thread(other_text, flags.checkpoint, found, told.text):
+            if fact := await asyncio.to_thread(other_text, flags.checkpoint, found, task.text):
                 say(f"warning: {fact}")
             claimed = stack.enter_context(await claim_for(directory, flags.checkpoint))
             if claimed.warning:
@@ -52,7 +52,7 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
         device = TorchExecutor(flags.device, clock)
         name = address.name or own_name()
 
-        store = DiskStore(flags.checkpoint, identity, text=told.text) if flags.checkpoint else None
+        store = DiskStore(flags.checkpoint, identity, text=task.text) if flags.checkpoint else None
         config = PeerConfig(flags.stage, flags.grace, store, flags.save_every)
         process = torch_peer(Node(name, endpoint, directory, clock), session.training, rules, device, config)
         say(f"{name}: peer at {endpoint.address}, model {rules.digest}")
@@ -66,17 +66,17 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
     subject, address = flags.subject, flags.address
     text = await asyncio.to_thread(read_text, flags.data, flags.tokenizer)
     feed = feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
-    mine = Told(subject, text.tokenizer.vocab_size, text.digest, feed.held_out)
+    mine = SwarmTask(subject, text.tokenizer.vocab_size, text.digest, feed.held_out)
     cut_of(subject, mine.vocabulary)  # before torch is imported
     async with AsyncExitStack() as stack:
         endpoint, directory = await stack.enter_async_context(connected(address.url, address.listen))
-        from apps.swarm.export import Wish, fetch
+        from apps.swarm.export import FinalOutput, fetch
         from apps.swarm.training import session_of
         from pipelined.swarm.session import run_trainer
 
         session = await asyncio.to_thread(session_of, mine)
-        wish = Wish(flags.export, flags.sample, flags.prompt, subject.seq, subject.seed)
-        wish.check(session.model)
+        output = FinalOutput(flags.export, flags.sample, flags.prompt, subject.seq, subject.seed)
+        output.check(session.model)
         rules, name = session.rules, address.name or own_name()
         async with reported_wait(described(address.url), say):
             await publish(directory, mine)
@@ -86,9 +86,9 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
         say(f"{name}: trainer at {endpoint.address}, model {rules.digest}")
         with StepLog(session.training.optimizer_config, subject.batch * subject.seq, flags.metrics, say) as steps:
             done = await run_trainer(process, _stop_request("", say), steps.log, say)
-        if done and not wish.empty:
+        if done and not output.is_empty:
             weights = await fetch(name, session, endpoint, directory, say)
-            await wish.fulfil(weights, text.tokenizer, say)
+            await output.write(weights, text.tokenizer, say)
 
 
 def own_name() -> str:

@@ -31,7 +31,7 @@ class ChildFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Subject:
+class TrainingConfig:
     """What a swarm trains; the same for all of its processes."""
 
     preset: str = "tiny"
@@ -120,8 +120,8 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Told:
-    """A subject as the directory keeps it, with what depends on the text.
+class SwarmTask:
+    """What is trained as the directory keeps it, with what depends on the text.
 
     Args:
         vocabulary: symbols of the model: those of the tokenizer, or more.
@@ -129,7 +129,7 @@ class Told:
         held_out: microbatches of validation data; 0: nothing is evaluated.
     """
 
-    subject: Subject
+    subject: TrainingConfig
     vocabulary: int
     text: str
     held_out: int = 0
@@ -138,11 +138,11 @@ class Told:
         return json.dumps(asdict(self), sort_keys=True).encode()
 
     @classmethod
-    def unpack(cls, data: bytes) -> "Told":
+    def unpack(cls, data: bytes) -> "SwarmTask":
         """Read the directory's record.
 
         Raises:
-            UsageError: it is not a subject of this release.
+            UsageError: it is not a training of this release.
         """
         try:
             found = json.loads(data)
@@ -156,17 +156,17 @@ class Told:
 
 
 def read_goal(data: bytes) -> Goal:
-    """What the status of a swarm shows of the directory's record. Raises UsageError: as `Told.unpack`."""
-    told = Told.unpack(data)
-    return Goal(told.subject.steps, told.subject.tokens, told.held_out)
+    """What the status of a swarm shows of the directory's record. Raises UsageError: as `SwarmTask.unpack`."""
+    task = SwarmTask.unpack(data)
+    return Goal(task.subject.steps, task.subject.tokens, task.held_out)
 
 
-def _read_subject(values: dict[str, Any]) -> Subject:
-    kinds = get_type_hints(Subject)
+def _read_subject(values: dict[str, Any]) -> TrainingConfig:
+    kinds = get_type_hints(TrainingConfig)
     for name, value in values.items():
         if not _is_one(value, kinds[name]):
             raise ValueError(f"{name} is {value!r}")
-    subject = Subject(**values)
+    subject = TrainingConfig(**values)
     subject.check()
     return subject
 
@@ -178,14 +178,14 @@ def _is_one(value: Any, kind: Any) -> bool:
     return type(value) in (get_args(kind) or (kind,))
 
 
-def differences(mine: Told, theirs: Told) -> str:
+def differences(mine: SwarmTask, theirs: SwarmTask) -> str:
     """What differs, in words."""
     pairs = [(name, value, getattr(theirs.subject, name)) for name, value in asdict(mine.subject).items()]
     pairs += [("vocabulary", mine.vocabulary, theirs.vocabulary), ("text", mine.text[:16], theirs.text[:16])]
     return ", ".join(f"{name}: {here} here, {there} there" for name, here, there in pairs if here != there)
 
 
-async def publish(directory: Directory, mine: Told, swarm: str = "") -> None:
+async def publish(directory: Directory, mine: SwarmTask, swarm: str = "") -> None:
     """Write what is trained to the directory, or check that the directory has the same.
 
     Args:
@@ -194,7 +194,7 @@ async def publish(directory: Directory, mine: Told, swarm: str = "") -> None:
     Raises:
         UsageError: the swarm trains something else.
     """
-    theirs = Told.unpack(await publish_task(directory, mine.pack(), swarm))
+    theirs = SwarmTask.unpack(await publish_task(directory, mine.pack(), swarm))
     if theirs != mine:
         fact = f"this swarm trains something else ({differences(mine, theirs)})"
         raise UsageError(f"{fact}; give the same flags, or another coordinator")

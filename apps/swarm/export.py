@@ -16,7 +16,7 @@ from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.models.rotary import RotaryLM
 from apps.lm.models.rotary_presets import RotaryConfig
-from apps.swarm.config import Told
+from apps.swarm.config import SwarmTask
 from apps.swarm.flags import Export
 from apps.swarm.training import Session, session_of
 from apps.swarm.weights import Weights, check_destination
@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Wish:
+class FinalOutput:
     """What to write and to sample at the end.
 
     Args:
@@ -52,7 +52,7 @@ class Wish:
     seed: int
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether there is nothing to do."""
         return self.to is None and not self.sample
 
@@ -61,7 +61,7 @@ class Wish:
         if self.to is not None:
             check_destination("--export", self.to, model)
 
-    async def fulfil(self, weights: Weights, tokenizer: Tokenizer, say: Say) -> None:
+    async def write(self, weights: Weights, tokenizer: Tokenizer, say: Say) -> None:
         """Write and sample, as requested."""
         if self.to is not None:
             await asyncio.to_thread(weights.export, self.to, tokenizer)
@@ -88,14 +88,14 @@ async def export(flags: Export, say: Say) -> None:
     else:
         weights = await _fetch_running(flags, text, say)
     context = flags.context or weights.model.config.positions
-    await Wish(flags.to, flags.sample, flags.prompt, context, flags.seed).fulfil(weights, text.tokenizer, say)
+    await FinalOutput(flags.to, flags.sample, flags.prompt, context, flags.seed).write(weights, text.tokenizer, say)
 
 
 async def _fetch_running(flags: Export, text: Text, say: Say) -> Weights:
     """Fetch the model of a running swarm. Raises UsageError: its text or tokenizer differs."""
     url = flags.directory or flags.coordinator
     async with connected(url, flags.listen) as (endpoint, directory):
-        trained = Told.unpack(await read_task(directory, url, say))
+        trained = SwarmTask.unpack(await read_task(directory, url, say))
         if trained.text != text.digest:
             fact = f"this swarm learns from another text (here: {text.digest[:16]}, there: {trained.text[:16]})"
             raise UsageError(f"{fact}; give the --data and --tokenizer that its trainers were given")

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, find_preset, layer_costs
 from apps.lm.models.rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for
-from apps.swarm.config import Subject
+from apps.swarm.config import TrainingConfig
 from pipelined.errors import UsageError
 from pipelined.programs.partition import partition
 
@@ -22,8 +22,8 @@ GPT2_PRESETS: Mapping[str, ModelConfig] = {gpt2_name(name): config for name, con
 """GPT-2's, under their names here."""
 
 
-def sizes_of(subject: Subject, vocabulary: int) -> ModelConfig:
-    """The sizes of what a subject trains, before it is cut.
+def sizes_of(subject: TrainingConfig, vocabulary: int) -> ModelConfig:
+    """The sizes of what is trained, before it is cut.
 
     Args:
         vocabulary: symbols of the model.
@@ -43,8 +43,8 @@ def sizes_of(subject: Subject, vocabulary: int) -> ModelConfig:
     return config
 
 
-def cut_of(subject: Subject, vocabulary: int) -> tuple[ModelConfig, tuple[range, ...]]:
-    """The sizes of what a subject trains, and each stage's layers: the slowest stage is as fast as can be.
+def cut_of(subject: TrainingConfig, vocabulary: int) -> tuple[ModelConfig, tuple[range, ...]]:
+    """The sizes of what is trained, and each stage's layers: the slowest stage is as fast as can be.
 
     Args:
         vocabulary: symbols of the model.
@@ -57,7 +57,7 @@ def cut_of(subject: Subject, vocabulary: int) -> tuple[ModelConfig, tuple[range,
     return config, tuple(partition(layer_costs(config, subject.seq), subject.stages))
 
 
-def is_cut_loose(subject: Subject) -> bool:
+def is_cut_loose(subject: TrainingConfig) -> bool:
     """Whether this is a GPT-2 that is tied as published, and not here."""
     published = GPT2_PRESETS.get(subject.preset)
     return published is not None and published.tied and not subject.tied

@@ -9,7 +9,7 @@ from pathlib import Path
 from apps.common.numbers import refuse_below
 from apps.common.paths import check_directory, check_file
 from apps.swarm.address import SwarmAddress
-from apps.swarm.config import Subject
+from apps.swarm.config import TrainingConfig
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError
 
@@ -59,7 +59,7 @@ class Train:
     """Run a trainer: it holds no parameters, and sends microbatches through the peers."""
 
     address: SwarmAddress
-    subject: Subject = field(default_factory=Subject)
+    subject: TrainingConfig = field(default_factory=TrainingConfig)
     data: tuple[Path, ...] = ()
     """Text files or directories. Open: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
     tokenizer: str = "bytes"
@@ -92,7 +92,7 @@ class Train:
 class Local:
     """Start a whole swarm on this machine, with a live view: a coordinator, peers and trainers, a process each."""
 
-    subject: Subject = field(default_factory=Subject)
+    subject: TrainingConfig = field(default_factory=TrainingConfig)
     data: tuple[Path, ...] = ()
     """Text files or directories. Open: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
     tokenizer: str = "bytes"

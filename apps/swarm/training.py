@@ -10,7 +10,7 @@ import torch
 from apps.lm.models.gpt2 import GPT2, UntiedGPT2
 from apps.lm.models.rotary import RotaryLM
 from apps.lm.models.rotary_presets import RotaryConfig
-from apps.swarm.config import Told
+from apps.swarm.config import SwarmTask
 from apps.swarm.families import cut_of, is_cut_loose
 from pipelined.errors import UsageError
 from pipelined.swarm.config import Rules
@@ -32,33 +32,33 @@ class Session:
     rules: Rules
 
 
-def session_of(told: Told) -> Session:
+def session_of(task: SwarmTask) -> Session:
     """Build the model and the rules; blocks. Raises UsageError: see `training_of`."""
-    training = training_of(told)
-    return Session(model_of(told)[0], training, rules_of(told, training))
+    training = training_of(task)
+    return Session(model_of(task)[0], training, rules_of(task, training))
 
 
-def model_of(told: Told) -> tuple[GPT2, tuple[range, ...]]:
+def model_of(task: SwarmTask) -> tuple[GPT2, tuple[range, ...]]:
     """The model, and each stage's layers: the slowest stage is as fast as can be.
 
     Raises:
         UsageError: no such preset, sizes that do not fit, or more stages than layers.
     """
-    config, cut = cut_of(told.subject, told.vocabulary)
+    config, cut = cut_of(task.subject, task.vocabulary)
     if isinstance(config, RotaryConfig):
         return RotaryLM(config), cut
-    kind = UntiedGPT2 if is_cut_loose(told.subject) else GPT2
+    kind = UntiedGPT2 if is_cut_loose(task.subject) else GPT2
     return kind(config), cut
 
 
-def training_of(told: Told) -> Training:
+def training_of(task: SwarmTask) -> Training:
     """The training that all peers share.
 
     Raises:
         UsageError: it cannot be; see `model_of`.
     """
-    subject = told.subject
-    model, cut = model_of(told)
+    subject = task.subject
+    model, cut = model_of(task)
     optimizer_config = OptimizerConfig(
         subject.lr, subject.steps, subject.warmup, clip=subject.clip, weight_decay=subject.weight_decay
     )
@@ -72,13 +72,13 @@ def training_of(told: Told) -> Training:
         update=subject.optimizer,
         dtype=DTYPES[subject.dtype],
         autocast=subject.dtype == "bfloat16",
-        text=told.text,
+        text=task.text,
     )
 
 
-def rules_of(told: Told, training: Training) -> Rules:
+def rules_of(task: SwarmTask, training: Training) -> Rules:
     """The rules that all processes must share."""
-    subject = told.subject
+    subject = task.subject
     return Rules(
         model=training.digest([torch_stage]),
         stages=subject.stages,
@@ -91,7 +91,7 @@ def rules_of(told: Told, training: Training) -> Rules:
         sums_codec=_codec(subject.compress_sums),
         delayed=subject.delayed_updates,
         eval_every=subject.eval_every,
-        eval_batch=told.held_out,
+        eval_batch=task.held_out,
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from apps.gpt2.config import Config
 from apps.swarm.address import SwarmAddress
-from apps.swarm.config import Subject
+from apps.swarm.config import TrainingConfig
 from apps.swarm.flags import Coordinator, Export, Local, Serve, Status, Train
 from pipelined.__main__ import COMMANDS
 from pipelined.commands.flags import add_knobs
@@ -26,7 +26,7 @@ from tests.launching import ROOT
 FILE = ROOT / "docs" / "command-line.md"
 Row = tuple[str, str]
 """The default and the help of a flag."""
-SHARED = {"### What is trained": Subject, "### Where a process finds its swarm": SwarmAddress}
+SHARED = {"### What is trained": TrainingConfig, "### Where a process finds its swarm": SwarmAddress}
 """The flags that commands of a swarm share, by the heading above their table."""
 SWARM = {kind.__name__.lower(): kind for kind in (Coordinator, Serve, Train, Local, Status, Export)}
 INNER = ("address", "subject", "knobs")
@@ -40,7 +40,7 @@ SEE = {
     ("gpt2", "--listen"): "[A swarm](swarm.md#gpt-2)",
     ("gpt2", "--clip"): "[Without a flush](asynchronous.md#what-is-refused)",
     ("gpt2", "--resume"): "[Checkpoints](checkpoints.md#going-on)",
-    ("Subject", "--delayed-updates"): "[Updates one step late](swarm.md#updates-one-step-late)",
+    ("TrainingConfig", "--delayed-updates"): "[Updates one step late](swarm.md#updates-one-step-late)",
     ("schedule", "--csv"): "[Tables](schedules.md#tables)",
     ("schedule", "--steps"): "[Without a flush](asynchronous.md)",
     ("plan", "--stale"): "[Without a flush](asynchronous.md)",

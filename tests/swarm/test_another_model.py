@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from apps.lm.data.text import read_text
-from apps.swarm.config import Subject, Told
+from apps.swarm.config import SwarmTask, TrainingConfig
 from apps.swarm.data import feed_of
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
@@ -59,9 +59,9 @@ def test_a_program_with_other_code_ends_with_both_digests_and_code_2(command):
         async with await open_endpoint("tcp://127.0.0.1:0") as end:
             serving = asyncio.ensure_future(serve_directory(end, RealClock()))
             directory = EmbeddedDirectory(end, end.address, RealClock())
-            subject = Subject()
+            subject = TrainingConfig()
             feed = feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
-            told = Told(subject, text.tokenizer.vocab_size, text.digest, feed.held_out)
+            told = SwarmTask(subject, text.tokenizer.vocab_size, text.digest, feed.held_out)
             await directory.transact({}, {SUBJECT: told.pack(), HEAD: Commit(3, THEIRS).pack()})
             outcome = await refused(end.address)
             serving.cancel()

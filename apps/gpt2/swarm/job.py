@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from apps.gpt2.config import Config, flag
 from apps.gpt2.job import BATCH, CLIP, model_of, sequence_of
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, parameters
-from apps.swarm.config import Subject
+from apps.swarm.config import TrainingConfig
 from apps.swarm.families import gpt2_name
 from pipelined.errors import UsageError
 from pipelined.programs.partition import partition
@@ -20,7 +20,7 @@ STAGES, PEERS_A_STAGE = 3, 2
 """By default: at most this many stages, and this many peers of each."""
 SAME_IN_MODEL = ("layers", "d_model", "heads", "positions", "dropout")
 SAME_IN_CONFIG = ("steps", "eval_every", "lr", "warmup", "weight_decay", "seed", "dtype", "compress")
-"""Fields of a subject with the name and value that the model and the flags have."""
+"""Fields of a `TrainingConfig` with the name and value that the model and the flags have."""
 ROWS = 4
 """The most sequences in a microbatch, by default."""
 MEANINGLESS = {
@@ -47,7 +47,7 @@ class SwarmJob:
 
     config: Config
     model: ModelConfig
-    subject: Subject
+    subject: TrainingConfig
     ranks: int
     loose: bool
 
@@ -110,7 +110,7 @@ def resolve_swarm(config: Config, world_size: int | None) -> SwarmJob:
     batch, rows = _batch(config, ranks, stages)
     tied = published.tied and stages == 1
     model = replace(published, tied=tied)
-    subject = Subject(
+    subject = TrainingConfig(
         preset=gpt2_name(config.preset) if config.init is None else "gpt2",
         tied=tied,
         stages=stages,

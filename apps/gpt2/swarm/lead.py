@@ -17,7 +17,7 @@ from apps.gpt2.train import compare
 from apps.lm.data.ngram import score_ngrams
 from apps.lm.data.text import Text
 from apps.lm.models.gpt2 import GPT2
-from apps.swarm.export import Say, Wish
+from apps.swarm.export import FinalOutput, Say
 from apps.swarm.weights import Weights
 from pipelined.aio.nursery import Nursery
 from pipelined.membership.client import Node
@@ -134,7 +134,7 @@ class TrainingResult:
         if not self.snapshot:
             return
         weights = Weights.of_stages(GPT2(self.job.model), [state for _, state in self.snapshot])
-        await Wish(config.export, config.sample, config.prompt, context, config.seed).fulfil(
+        await FinalOutput(config.export, config.sample, config.prompt, context, config.seed).write(
             weights, text.tokenizer, say
         )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from apps.gpt2.swarm.job import SwarmJob
 from apps.lm.data.text import Text
-from apps.swarm.config import Told, publish
+from apps.swarm.config import SwarmTask, publish
 from apps.swarm.data import MicrobatchFeed, feed_of
 from apps.swarm.training import Session, session_of
 from apps.swarm.weights_store import WeightsStore
@@ -43,7 +43,7 @@ class Rank:
     job: SwarmJob
     text: Text
     feed: MicrobatchFeed
-    told: Told
+    task: SwarmTask
     session: Session
     store: CheckpointStore | None
     start: SavedStage | None
@@ -60,7 +60,7 @@ class Rank:
         if self.start is not None:
             head = replace(head, step=self.start.step, lineage=self.start.lineage)
         async with connected(url) as (_, directory):
-            await publish(directory, self.told, swarm)
+            await publish(directory, self.task, swarm)
             await directory.transact({HEAD: 0}, {HEAD: head.pack()})
 
     def peer(self, endpoint: Endpoint, directory: Directory) -> PeerProcess:
@@ -93,11 +93,11 @@ def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> 
     """
     subject = job.subject
     feed = feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
-    told = Told(subject, job.model.vocab, text.digest, feed.held_out)
-    session, store = session_of(told), _store(job, text)
+    task = SwarmTask(subject, job.model.vocab, text.digest, feed.held_out)
+    session, store = session_of(task), _store(job, text)
     executor = TorchExecutor.of_rank(launch.local_rank, launch.ranks_here(transport.world_size), transport)
     start = None if store is None else common_step(store.saved_stages())
-    return Rank(transport, job, text, feed, told, session, store, start, executor)
+    return Rank(transport, job, text, feed, task, session, store, start, executor)
 
 
 async def cancelled(*tasks: "asyncio.Task[object]") -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from apps.lm.data.text import read_text
-from apps.swarm.config import Subject
+from apps.swarm.config import TrainingConfig
 from benchmarks._convergence_table import LAST, Arm, rows_of, smoothed
 from benchmarks._swarm_lm import Lesson, Trained, alone, together
 from benchmarks.swarm_convergence import ARMS, Options, found
@@ -18,7 +18,7 @@ FLAT, HIGH = [2.0] * (2 * LAST), [3.0] * (2 * LAST)
 def lesson(**changed):
     sizes = {"layers": 1, "d_model": 16, "heads": 2, "seq": 8, "microbatch": 2, "batch": 8, "steps": 12, "warmup": 2}
     text = replace(PLAYS, validation=PLAYS.validation[:2000])
-    return Lesson.of(Subject(**sizes | {"lease": 1.0, "rebalance": 0.0} | changed), text)
+    return Lesson.of(TrainingConfig(**sizes | {"lease": 1.0, "rebalance": 0.0} | changed), text)
 
 
 def test_a_swarm_learns_what_one_process_learns_while_peers_die_and_join():

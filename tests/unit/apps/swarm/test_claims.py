@@ -8,7 +8,7 @@ import pytest
 
 from apps.swarm.address import SwarmAddress
 from apps.swarm.commands import serve
-from apps.swarm.config import Subject, Told, publish
+from apps.swarm.config import SwarmTask, TrainingConfig, publish
 from apps.swarm.flags import Serve
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
@@ -19,8 +19,8 @@ from pipelined.swarm.joining import claim_for
 from transports import new_event_loop
 from transports.rpc import open_endpoint
 
-SUBJECT = Subject(preset="gpt2-tiny", layers=1, d_model=8, heads=1, positions=8, seq=8, stages=1, tied=True)
-TOLD = Told(SUBJECT, 256, "text")
+SUBJECT = TrainingConfig(preset="gpt2-tiny", layers=1, d_model=8, heads=1, positions=8, seq=8, stages=1, tied=True)
+TOLD = SwarmTask(SUBJECT, 256, "text")
 LOOPBACK = "tcp://127.0.0.1:0"
 
 

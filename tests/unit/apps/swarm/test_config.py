@@ -5,14 +5,14 @@ import json
 import pytest
 
 from apps.swarm.__main__ import main
-from apps.swarm.config import Subject, Told, differences
+from apps.swarm.config import SwarmTask, TrainingConfig, differences
 from pipelined.errors import UsageError
 
-TOLD = Told(Subject(preset="tiny", layers=2, stages=2, lr=1e-3), 256, "ab" * 32, 7)
+TOLD = SwarmTask(TrainingConfig(preset="tiny", layers=2, stages=2, lr=1e-3), 256, "ab" * 32, 7)
 
 
 def test_what_is_trained_comes_back_as_it_was_kept():
-    assert Told.unpack(TOLD.pack()) == TOLD
+    assert SwarmTask.unpack(TOLD.pack()) == TOLD
 
 
 @pytest.mark.parametrize(
@@ -22,26 +22,26 @@ def test_what_no_release_wrote_is_refused(change):
     told = json.loads(TOLD.pack())
     told["subject"] |= change
     with pytest.raises(UsageError):
-        Told.unpack(json.dumps(told).encode())
+        SwarmTask.unpack(json.dumps(told).encode())
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000])
 def test_what_is_no_subject_is_refused(data):
     with pytest.raises(UsageError):
-        Told.unpack(data)
+        SwarmTask.unpack(data)
 
 
 def test_differences_name_both_sides():
-    theirs = Told(Subject(preset="tiny", layers=2, stages=3, lr=1e-3), 256, "cd" * 32, 7)
+    theirs = SwarmTask(TrainingConfig(preset="tiny", layers=2, stages=3, lr=1e-3), 256, "cd" * 32, 7)
     assert differences(TOLD, theirs) == f"stages: 2 here, 3 there, text: {'ab' * 8} here, {'cd' * 8} there"
 
 
 def test_a_peer_serves_a_stage_that_there_is():
     for stage in (None, 0, 2):
-        Subject(stages=3).check_stage(stage)
+        TrainingConfig(stages=3).check_stage(stage)
     for stage in (-1, 3):
         with pytest.raises(UsageError, match=rf"--stage {stage}, stages: 3\); take one from 0 to 2"):
-            Subject(stages=3).check_stage(stage)
+            TrainingConfig(stages=3).check_stage(stage)
 
 
 @pytest.mark.parametrize(

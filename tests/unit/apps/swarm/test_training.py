@@ -2,15 +2,17 @@
 
 import pytest
 
-from apps.swarm.config import Subject, Told
+from apps.swarm.config import SwarmTask, TrainingConfig
 from apps.swarm.training import check_device, rules_of, training_of
 from pipelined.errors import UsageError
 
 
 @pytest.mark.parametrize("delayed", [False, True])
 def test_updates_are_late_where_that_is_configured_and_another_setting_is_refused(delayed):
-    told = Told(Subject(delayed_updates=delayed), vocabulary=256, text="")
-    rules, others = (rules_of(each, training_of(each)) for each in (told, Told(Subject(), vocabulary=256, text="")))
+    told = SwarmTask(TrainingConfig(delayed_updates=delayed), vocabulary=256, text="")
+    rules, others = (
+        rules_of(each, training_of(each)) for each in (told, SwarmTask(TrainingConfig(), vocabulary=256, text=""))
+    )
     assert rules.delayed == delayed
     assert (rules.digest != others.digest) == delayed
 

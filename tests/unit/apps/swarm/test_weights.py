@@ -10,7 +10,7 @@ from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.models.rotary import RotaryLM
 from apps.lm.models.rotary_presets import RotaryConfig, cut_for
-from apps.swarm.export import Wish, model_of
+from apps.swarm.export import FinalOutput, model_of
 from apps.swarm.weights import Weights
 from pipelined.errors import UsageError
 from pipelined.swarm.stages.torch_stage import TorchStage
@@ -52,8 +52,8 @@ def test_the_model_of_a_checkpoint_is_found_by_what_it_says(config: ModelConfig)
 def test_a_wish_is_checked_before_it_costs_anything(tmp_path: Path):
     (tmp_path / "mine").write_text("notes")
     with pytest.raises(UsageError, match="something else"):
-        Wish(tmp_path, 0, "", 8, 0).check(MODEL)
-    assert Wish(None, 0, "", 8, 0).empty and not Wish(None, 1, "R", 8, 0).empty
+        FinalOutput(tmp_path, 0, "", 8, 0).check(MODEL)
+    assert FinalOutput(None, 0, "", 8, 0).is_empty and not FinalOutput(None, 1, "R", 8, 0).is_empty
 
 
 def test_a_directory_holds_the_model_that_was_trained(weights: Weights, tmp_path: Path):

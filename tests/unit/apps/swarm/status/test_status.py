@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from apps.swarm.config import Subject, Told, read_goal
+from apps.swarm.config import SwarmTask, TrainingConfig, read_goal
 from apps.swarm.status.prometheus import metrics
 from apps.swarm.status.web import as_json, page
 from pipelined.aio.clock import run_virtual
@@ -31,7 +31,7 @@ from pipelined.swarm.status_reader import DIRECTORY_TIMEOUT_S, MOST_REQUESTS, St
 from tests.unit.apps.swarm.status.samples import peer_reply, trainer_reply
 from transports.rpc import Response, Unreachable
 
-TOLD = Told(Subject(stages=2, microbatch=4, batch=8, seq=16, steps=5), 256, "text", 7)
+TOLD = SwarmTask(TrainingConfig(stages=2, microbatch=4, batch=8, seq=16, steps=5), 256, "text", 7)
 
 
 class Keys:
