@@ -57,6 +57,7 @@ def plan(
 
     Under a launcher every rank calls this with equal arguments and gets the same plan. Operations and sizes come from
     one forward on the meta device and one update of each layer; seconds come from timed stages, or from `costs`.
+    Updates are timed with AdamW, whatever the optimizer.
 
     Args:
         model: as in `train`.

@@ -17,7 +17,11 @@ from pipelined.programs.bucket_names import name_buckets
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
+from pipelined.training.check_model import ModelError
 from pipelined.training.trainer import Numerics
+
+IMPOSSIBLE = 1 << 60
+"""Bytes of a microbatch that the model refuses: no rank has the memory, so that no plan has such microbatches."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class PlannedLayers:
     precision: Numerics
     fixed: Mapping[str, Any]
     _sizes: dict[int, list[LayerSizes]] = field(default_factory=dict)
+    _refused: set[int] = field(default_factory=set)
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -95,7 +100,18 @@ class PlannedLayers:
 
     def workload(self, plan: Plan) -> Workload:
         cut = partition(self.layer_costs, plan.depth)
+        if not all(map(self._takes, {plan.microbatch, plan.rows})):
+            return Workload([StageCosts(activation_bytes=IMPOSSIBLE)] * plan.depth, self._parameters(cut))
         return Workload([self._stage(layers, plan.microbatch) for layers in cut], self._parameters(cut))
+
+    def _takes(self, rows: int) -> bool:
+        """Whether the model takes microbatches of so many rows; a traced one may not."""
+        if rows not in self._refused:
+            try:
+                self.sizes(rows)
+            except ModelError:
+                self._refused.add(rows)
+        return rows not in self._refused
 
     def _measured(self, rows: int, device: str) -> list[LayerSizes]:
         feed, dtype = self.feed(rows), self.precision.dtype

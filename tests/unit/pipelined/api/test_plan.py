@@ -99,6 +99,12 @@ def test_stages_are_timed_where_no_speed_is_stated():
     assert found.plan == pp.Plan("gpipe", 2, 1, 6, 2) and found.to_dict()["found"]["costs"]
 
 
+def test_a_traced_model_is_planned_with_microbatches_that_it_takes():
+    module = nn.Sequential(*[build() for build in LAYERS])
+    rows = pp.plan(pp.trace(module, STEP[0]), STEP, ranks=2, schedule="gpipe", depth=2, costs={"flops": 1e9}).to_dict()
+    assert {row["microbatch"] for row in rows["best"]} == {2, 3, 4, 6, 12}  # it was traced for two rows or more
+
+
 def test_it_plans_inside_a_running_loop_too():
     async def cell():
         return mlp(ranks=2)
