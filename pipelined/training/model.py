@@ -65,14 +65,6 @@ class Model(Protocol):
         ...
 
 
-class ShapedModel(Model, Protocol):
-    """A model that knows the shapes between its layers, so that it can be planned and can train in a swarm."""
-
-    def shape_of(self, layer: int, microbatch: int, sequence: int) -> tuple[int, ...]:
-        """Shape of the input of this layer."""
-        ...
-
-
 @dataclass(frozen=True)
 class CountedLoss:
     """The loss of one microbatch: a mean, or a sum with its count.

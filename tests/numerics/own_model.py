@@ -68,9 +68,6 @@ class Rows:
     def loss(self, output, targets):
         return (output - targets).square().mean()
 
-    def shape_of(self, layer, microbatch, sequence):
-        return (microbatch, WIDTH)
-
     def identity(self):
         return {"rows": list(self.kinds)}
 

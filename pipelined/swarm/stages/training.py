@@ -18,7 +18,7 @@ from torch import nn
 
 from pipelined.errors import UsageError
 from pipelined.swarm.exact_optimizers import ExactOptimizer, find_update
-from pipelined.training.model import ShapedModel
+from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerConfig
 
 Layout = tuple[str, tuple[int, ...]]
@@ -85,6 +85,18 @@ class StageTraining(Protocol):
         """Hexadecimal digits that depend on all of this, and on the sources of these modules."""
 
 
+class LanguageModel(Model, Protocol):
+    """A model of token ids that knows the shapes between its layers in closed form.
+
+    A peer needs them before it has computed anything; a forward on the meta device would load torch's decompositions,
+    which takes seconds at the start of every peer.
+    """
+
+    def shape_of(self, layer: int, microbatch: int, sequence: int) -> tuple[int, ...]:
+        """Shape of the input of this layer; beyond the last one, of the logits."""
+        ...
+
+
 @dataclass(frozen=True)
 class Training:
     """One training of one language model, cut into stages: the same for every peer of every stage.
@@ -106,7 +118,7 @@ class Training:
             or no optimizer has this name.
     """
 
-    model: ShapedModel
+    model: LanguageModel
     cut: tuple[range, ...]
     optimizer_config: OptimizerConfig
     rows: int
