@@ -6,6 +6,7 @@ but the directory's address.
 
 import json
 import math
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -156,7 +157,17 @@ class SwarmTask:
 
 
 def read_goal(data: bytes) -> Goal:
-    """What the status of a swarm shows of the directory's record. Raises UsageError: as `SwarmTask.unpack`."""
+    """What the status of a swarm shows of the directory's record, also of a swarm that `pipelined.swarm.train` began.
+
+    The tokens of a microbatch of a user's own model are its rows.
+
+    Raises:
+        UsageError: as `SwarmTask.unpack`.
+    """
+    with suppress(ValueError, TypeError, KeyError):
+        found = json.loads(data)
+        if "subject" not in found:
+            return Goal(int(found["steps"]), int(found["rows"]), 0)
     task = SwarmTask.unpack(data)
     return Goal(task.subject.steps, task.subject.tokens, task.held_out)
 

@@ -5,8 +5,10 @@ import json
 import pytest
 
 from apps.swarm.__main__ import main
-from apps.swarm.config import SwarmTask, TrainingConfig, differences
+from apps.swarm.config import SwarmTask, TrainingConfig, differences, read_goal
+from pipelined.api.swarm.training import Task
 from pipelined.errors import UsageError
+from pipelined.swarm.status import Goal
 
 TOLD = SwarmTask(TrainingConfig(preset="tiny", layers=2, stages=2, lr=1e-3), 256, "ab" * 32, 7)
 
@@ -91,3 +93,11 @@ def test_what_cannot_work_is_told_with_its_remedy(words, told, capsys):
     assert code == 2
     said = " ".join(capsys.readouterr().err.split())
     assert told in said.replace(" │ │ ", " ") and "dummy" not in said
+
+
+def test_the_goal_of_a_user_s_own_model_is_read_from_its_record():
+    task = Task(2, 4, 100, 8, ("float32", (8, 3)), ("int64", (8,)))
+    assert read_goal(task.pack()) == Goal(steps=100, tokens=8, held_out=0)
+    assert read_goal(TOLD.pack()) == Goal(200, 256, 7)
+    with pytest.raises(UsageError, match="no training that this release knows"):
+        read_goal(b"[1")
