@@ -76,9 +76,7 @@ class DirectoryLimits:
     def check_seconds(self, seconds: object) -> float:
         """The length of a lease. Raises ValueError: not a number, or not above 0 and at most `longest_lease`."""
         if not _is_number(seconds) or not 0 < seconds <= self.longest_lease:
-            raise ValueError(
-                f"no such lease (seconds: {seconds!r}); it lives more than 0, at most {self.longest_lease}"
-            )
+            raise ValueError(f"lease out of range (seconds: {seconds!r}, more than 0, at most: {self.longest_lease})")
         return float(seconds)
 
     def check_transaction(self, expect: Mapping[str, int], put: Mapping[str, bytes], delete: Sequence[str]) -> None:

@@ -105,7 +105,7 @@ class StateMachine:
     def renew(self, lease: int, now: float) -> float:
         """Start the time of a lease again; returns its length in seconds. Raises LeaseLost."""
         if lease not in self._leases:
-            raise LeaseLost(f"no such lease (lease: {lease}); it ran out or was revoked")
+            raise LeaseLost(f"no such lease (lease: {lease}); it expired or was revoked")
         return self._leases.renew(lease, now)
 
     def lives(self, lease: int) -> bool:
@@ -130,7 +130,7 @@ class StateMachine:
         if done is not None:
             return done
         if lease and lease not in self._leases:
-            raise LeaseLost(f"no such lease (lease: {lease}); it ran out or was revoked")
+            raise LeaseLost(f"no such lease (lease: {lease}); it expired or was revoked")
         self._compare(expect)
         gone = [key for key in delete if key in self._entries]
         if not put and not gone:

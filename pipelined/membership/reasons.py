@@ -58,7 +58,12 @@ class Reason(StrEnum):
     MALFORMED = "malformed", Blame.CALLER, Next.ELSEWHERE, "A field or an array is missing, or beyond its limits."
     OTHER_VERSION = "another version", Blame.CALLER, Next.STOP, "The two ends have different versions of this protocol."
     OTHER_MODEL = "another model", Blame.CALLER, Next.STOP, "The two ends have different models, code or tokenizers."
-    STRANGE_PART = "strange piece", Blame.CALLER, Next.ATTEMPT, "The part does not belong to the round, or came before."
+    UNEXPECTED_PART = (
+        "unexpected part",
+        Blame.CALLER,
+        Next.ATTEMPT,
+        "The part is not of the round, or a second one.",
+    )
     TOO_LARGE = "too large", Blame.CALLER, Next.ELSEWHERE, "The arrays are larger than the callee accepts."
     UNKNOWN_TOPIC = "unknown topic", Blame.CALLER, Next.ELSEWHERE, "The callee serves no such request."
     # the member that rejects is at fault, or names the two that are

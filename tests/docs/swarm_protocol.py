@@ -56,7 +56,7 @@ trainer                 leader                  peers of a stage                
 ```
 
 If a count is missing or a sum fails, the leader sends `resume` to all, assigns the missing microbatches again, and
-makes another attempt under a greater round name. While a round lasts it sends `hears`.
+makes another attempt under a greater round name. While a round lasts it sends `reach`.
 
 """
 

@@ -29,7 +29,7 @@ def refuse_pieces(monkeypatch, culprit):
 
     async def take(self, request, sender):
         if self._members[self._me].name == culprit:
-            raise Rejected("strange piece", arrays="float64")
+            raise Rejected("unexpected part", arrays="float64")
         return await plain(self, request, sender)
 
     monkeypatch.setattr(AllReduce, "receive_part", take)

@@ -68,7 +68,7 @@ class EtcdDirectory(Directory):
             revision, found = await transact(compare, success, failure)
         except EtcdError as error:
             if error.code == NOT_FOUND:
-                raise LeaseLost(f"no such lease (lease: {number}); it ran out or was revoked") from error
+                raise LeaseLost(f"no such lease (lease: {number}); it expired or was revoked") from error
             raise
         if not revision:
             entries = {key: entry for each in found for key, entry in keys.entries(each).items()}

@@ -35,7 +35,7 @@ class EtcdLease(Lease):
     async def renew(self) -> None:
         told = await self._gateway.call("lease/keepalive", {"ID": str(self.number)})
         if int(told.get("TTL", 0)) <= 0:
-            raise LeaseLost(f"no such lease (lease: {self.number}); it ran out or was revoked")
+            raise LeaseLost(f"no such lease (lease: {self.number}); it expired or was revoked")
 
     async def revoke(self) -> None:
         try:

@@ -199,11 +199,11 @@ class ConnectivityCheck:
             reports = await self._reports(name, reachable)
             limit = lambda name: self._limit(name, spread)  # noqa: E731
             waits = overdue(reports, limit)
-            unreached = {each: waits[each].union(reports[each].silent) for each in reports}
+            unreached = {each: waits[each].union(reports[each].unreachable) for each in reports}
             for stage, peers in enumerate(here):
                 names = {peer.name for peer in peers}
                 reporting = names & reports.keys()
-                held = {other for each in reporting for other in waits[each].difference(reports[each].silent)}
+                held = {other for each in reporting for other in waits[each].difference(reports[each].unreachable)}
                 why = WITHHELD.format(seconds=min(map(limit, held))) if held else UNREACHED
                 self._history.failed({each, other} for each in names for other in names & unreached.get(each, set()))
                 evicted = choose_evictions(peers, unreached, self._history.partners)

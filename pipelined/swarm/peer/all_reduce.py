@@ -136,10 +136,10 @@ class AllReduce:
         """
         position, start = request.position, request.start
         if position >= len(self._members) or self._members[position].address != sender.address:
-            raise Rejected(Reason.STRANGE_PART, position=position)
+            raise Rejected(Reason.UNEXPECTED_PART, position=position)
         chunk = self._chunk(start)
         if position in chunk.senders:
-            raise Rejected(Reason.STRANGE_PART, position=position)
+            raise Rejected(Reason.UNEXPECTED_PART, position=position)
         chunk.senders.add(position)
         try:
             self._add_part(chunk, position, await self._part(request.part, self._span(start)))
@@ -251,7 +251,7 @@ class AllReduce:
         if self._aborted:
             raise self._aborted
         if start not in range(first, last, self._step):
-            raise Rejected(Reason.STRANGE_PART, start=start)
+            raise Rejected(Reason.UNEXPECTED_PART, start=start)
         return self._chunks.setdefault(start, _Chunk())
 
     def _span(self, start: int) -> slice:
@@ -278,7 +278,7 @@ class AllReduce:
         most = (span.stop - span.start) * self._sums.itemsize
         received = [Block.of(block) for block in await self._coding.unpack(*coded, most)]
         if [(block.dtype, block.shape) for block in received] != [(self._sums.dtype.name, (span.stop - span.start,))]:
-            raise Rejected(Reason.STRANGE_PART, arrays=str([(block.dtype, block.shape) for block in received])[:80])
+            raise Rejected(Reason.UNEXPECTED_PART, arrays=str([(block.dtype, block.shape) for block in received])[:80])
         return received[0].numpy()
 
 

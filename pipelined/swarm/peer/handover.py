@@ -63,7 +63,7 @@ class Handover:
         Raises:
             Rejected: "step passed", "behind", "other lineage", "in a round"; "overlap": both sums hold a microbatch;
                 "not finite".
-            Malformed: the sums are of another stage, or the indices of no step.
+            Malformed: the sums are of another stage, or indices are outside the step.
         """
         state = self._state
         await state.reached_version(request.version)

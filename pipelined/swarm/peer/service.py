@@ -184,7 +184,7 @@ class PeerService:
         mates = [peer for peer in self._view.holding(replica.index) if peer.name != replica.name]
         unreachable = await self._probe.unreachable(mates)  # meanwhile a resumed process reads what has arrived
         awaited = self.replica.rounds.awaited(request.round) if self.replica else Reach()
-        return replace(awaited, silent=tuple(unreachable))
+        return replace(awaited, unreachable=tuple(unreachable))
 
     async def _ping(self, request: Ping, sender: Party) -> Done:
         return Done()

@@ -118,12 +118,12 @@ class Reach(MemberReply):
     """What one member says of the others during a sum.
 
     Args:
-        silent: members that it cannot reach.
+        unreachable: members that it cannot reach.
         parts: by name, seconds since the member last sent a part, for members that have not sent the first missing one.
         totals: by name, seconds since the owner last replied, for owners that owe a reply.
     """
 
-    silent: Annotated[tuple[Name, ...], Many()] = ()
+    unreachable: Annotated[tuple[Name, ...], Many()] = ()
     parts: Waits = field(default_factory=dict)
     totals: Waits = field(default_factory=dict)
 
@@ -132,7 +132,7 @@ class Reach(MemberReply):
 class ReportReach(RoundRequest[Reach]):
     """Probe the other members of the stage, and report which are unreachable and for which the sum waits."""
 
-    topic = "hears"
+    topic = "reach"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class SendPart(MemberRequest[PartTotal]):
     """
 
     topic, sender, receiver = "piece", MemberRole.PEER, MemberRole.PEER
-    rejections = (Reason.OLD_ROUND, Reason.LEFT, Reason.STRANGE_PART, Reason.ABORTED, *OF_NUMBERS)
+    rejections = (Reason.OLD_ROUND, Reason.LEFT, Reason.UNEXPECTED_PART, Reason.ABORTED, *OF_NUMBERS)
 
     round: RoundName
     position: Annotated[int, whole()]

@@ -36,8 +36,8 @@ def test_only_the_last_events_are_kept():
 def test_the_log_shows_events_from_its_level_up_one_line_each(log):
     events.log_to_stderr("warning")
     events.emit("peer serves", peer="a")
-    events.warn("peer struck", peer="b", why="refused the sum: strange piece")
-    assert log()[9:] == 'warning peer struck: peer=b why="refused the sum: strange piece"\n'
+    events.warn("peer struck", peer="b", why="refused the sum: unexpected part")
+    assert log()[9:] == 'warning peer struck: peer=b why="refused the sum: unexpected part"\n'
 
 
 def test_a_second_call_changes_the_level_and_doubles_no_line(log):

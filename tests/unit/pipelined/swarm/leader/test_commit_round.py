@@ -94,7 +94,7 @@ class Refusing(PeerClient):
 
 
 def lost(by, member):
-    return Rejected("lost", by=by, member=member, why="strange piece")
+    return Rejected("lost", by=by, member=member, why="unexpected part")
 
 
 @pytest.mark.parametrize(

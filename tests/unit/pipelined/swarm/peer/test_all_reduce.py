@@ -160,7 +160,7 @@ async def test_members_that_a_round_ends_for_name_the_two_between_which_it_faile
 
     async def take(request, sender):
         if request.position == 1:
-            raise Rejected(Reason.STRANGE_PART)
+            raise Rejected(Reason.UNEXPECTED_PART)
         return await asyncio.get_running_loop().create_future()
 
     stage = Members(3, 3000)
@@ -223,7 +223,7 @@ async def test_a_part_that_is_not_the_bringers_own_is_refused_and_the_sum_is_rig
     refused = [] if late else [await bad(stage)]
     totals = await stage.run()
     refused += [await bad(stage)] if late else []
-    assert refused == ["strange piece"]
+    assert refused == ["unexpected part"]
     assert all(np.array_equal(total, right) for total in totals)
 
 
@@ -247,7 +247,7 @@ async def test_a_second_part_of_one_member_is_refused_and_the_sum_is_right(frame
     stage.network.listen(hear)
     totals = await stage.run()
     again = again or [asyncio.ensure_future(twice())]
-    assert await again[0] == "strange piece"
+    assert await again[0] == "unexpected part"
     assert all(np.array_equal(total, right) for total in totals)
 
 
@@ -268,7 +268,7 @@ async def test_a_part_that_is_not_finite_ends_the_round_and_its_owner_names_the_
 async def test_a_part_of_another_shape_ends_the_round_and_its_owner_names_the_member_that_brought_it(part):
     stage = Members(3, 3000)
     owner = asyncio.ensure_future(stage.rounds[0].run(at_once()))
-    assert await bring(stage, 2, 0, chunk_of(stage, 0)[0], part) == "strange piece"
+    assert await bring(stage, 2, 0, chunk_of(stage, 0)[0], part) == "unexpected part"
     with pytest.raises(Rejected) as refused:
         await owner
     assert failed_between(refused.value)[1:] == ("p0", "p2")
