@@ -67,3 +67,21 @@ def test_the_example_of_a_swarm_trains_on_one_machine(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["swarm_mlp.py"])
     runpy.run_path(str(ROOT / "examples" / "swarm_mlp.py"))
     assert re.search(r"loss 2\.\d+ at first, 0\.\d+ at step 10", capsys.readouterr().out)
+
+
+def test_the_program_beside_torchs_own_runs_and_both_have_the_lines_that_the_page_counts(capsys):
+    ours, theirs = block("targets)),\n    loss=nn.functional"), block("PipelineStage(")
+    counted = [sum(bool(line) for line in text.splitlines()) for text in (ours, theirs)]
+    told = re.search(r"with `pipelined`, (\d+) lines .*with torch alone, (\d+) lines", DOCUMENT, re.DOTALL)
+    assert counted == list(map(int, told.groups()))
+    compile(theirs, "theirs.py", "exec")
+    with torch.random.fork_rng(devices=[]):
+        exec(ours.replace("microbatches=4", "microbatches=4, steps=2"), {})
+    assert round(float(capsys.readouterr().out.split()[0]), 5) == 2.32135
+
+
+def test_a_traced_module_is_shown_as_it_trains():
+    shown = block("pp.trace(model, tokens)")
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)), torch.randn(8, 8)
+    names = {"LlamaForCausalLM": lambda config: model, "config": None, "tokens": x, "batches": [(x, x)]}
+    exec(shown.replace("depth=4", "depth=2"), {**names, "pp": pp, "torch": torch, "loss": nn.functional.mse_loss})
