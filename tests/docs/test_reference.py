@@ -30,5 +30,5 @@ def test_the_reference_is_built_and_has_every_public_name(tmp_path, monkeypatch)
 @pytest.mark.parametrize("face", [pp, pp.swarm, transports], ids=lambda face: face.__name__)
 def test_every_public_name_has_a_docstring(face):
     found = {name: getattr(face, name) for name in face.__all__}
-    documented = {name: one for name, one in found.items() if callable(one) or inspect.isclass(one)}
+    documented = {name: one for name, one in found.items() if inspect.isroutine(one) or inspect.isclass(one)}
     assert not [name for name, one in documented.items() if not inspect.getdoc(one)]

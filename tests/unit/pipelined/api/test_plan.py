@@ -12,6 +12,7 @@ import pipelined as pp
 from pipelined.api.laboratory.planned_layers import PlannedLayers
 from pipelined.api.sequential import LayeredModel
 from pipelined.planner import read_plan
+from pipelined.simulation.memory import rank_memory
 from pipelined.training.trainer import Numerics
 
 ROWS, IN, WIDE, OUT, F = 12, 16, 32, 8, 4
@@ -61,6 +62,8 @@ def test_frozen_parameters_and_buffers_are_held_and_not_summed():
     (stage,) = (workload := planned_layers(row).workload(pp.Plan("gpipe", 1, 1, 3, 4))).stages
     assert stage.frozen_bytes == (IN * OUT + OUT) * F + 2 * OUT * F + 8
     assert workload.parameters[0].elements == 2 * OUT
+    held = rank_memory(workload, pp.Plan("gpipe", 1, 1, 3, 4).layout, 0, ())
+    assert (held.weights, held.gradients) == (stage.frozen_bytes + 2 * OUT * F, 2 * OUT * F)
 
 
 def test_a_tied_parameter_is_one_with_several_holders():
