@@ -35,9 +35,9 @@ class MeasuredModel(Protocol):
         ...
 
     def feed(self, rows: int) -> Any:
-        """Data of the right shapes, a `pipelined.training.worker.Feed` of microbatches of so many sequences."""
+        """Data of the right shapes, a `pipelined.training.worker.Feed` with `rows` sequences in a microbatch."""
         ...
 
     def between(self, layer: int, rows: int) -> Any:
-        """Random values of the shape of this layer's input, for so many sequences; not asked for layer 0."""
+        """Random values of the shape of this layer's input, for `rows` sequences; never called for layer 0."""
         ...

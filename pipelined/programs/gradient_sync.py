@@ -49,14 +49,14 @@ class GradientSync(Generic[B]):
         self._parent, self._sum = parent, sum_bucket
         self._held = {instruction.stage for instruction in program if not instruction.computes}
         self._left = Counter(instruction.stage for instruction in program if instruction.op in "BW")
-        self._asked = set(_early(program))
+        self._due = set(_early(program))
         self._waiting = list(buckets)
         self._running: list[asyncio.Task[None]] = []
 
     def ended(self, instruction: Instruction) -> None:
         """Record the end of an instruction on this rank; start the sums that may start now."""
         if not instruction.computes:
-            self._asked.add(instruction.stage)
+            self._due.add(instruction.stage)
         elif instruction.op in "BW":
             self._left[instruction.stage] -= 1
         else:
@@ -71,7 +71,7 @@ class GradientSync(Generic[B]):
     def _complete(self, bucket: B) -> bool:
         """Whether every stage of a bucket on this rank has its last gradient, and its sum is due."""
         here = self._held.intersection(bucket.stages)
-        return here <= self._asked and not any(self._left[stage] for stage in here)
+        return here <= self._due and not any(self._left[stage] for stage in here)
 
     def _start(self, buckets: Sequence[B]) -> None:
         for bucket in buckets:

@@ -148,7 +148,7 @@ class Plan:
 
         Args:
             steps: the steps of the whole job.
-            every: the pipe is drained after every so many steps; 0: only at the end.
+            every: the pipe is drained after each multiple of this many steps; 0: only at the end.
         """
         drains = [done - done % number + number for number in every if number]
         return range(done, done + 1 if self.flushes else min([steps, *drains]))

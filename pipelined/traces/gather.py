@@ -43,8 +43,8 @@ async def _offset(transport: Transport, tracer: Tracer) -> float:
         return 0.0
     trips = []
     for _ in range(PINGS):
-        asked = tracer.now()
+        sent_at = tracer.now()
         await transport.send(0, ("clock", "ask"))
         theirs = (await transport.receive(0, ("clock", "answer"))).note
-        trips.append((tracer.now() - asked, theirs - (asked + tracer.now()) / 2))
+        trips.append((tracer.now() - sent_at, theirs - (sent_at + tracer.now()) / 2))
     return min(trips)[1]
