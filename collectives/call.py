@@ -53,7 +53,7 @@ class Call:
 
     async def __aenter__(self) -> "Call":
         calls = self.calls
-        if not calls.lock.take_now():
+        if not calls.lock.take_nowait():
             await calls.lock.take()
         calls.number += 1
         calls.current, self.number = self, calls.number
@@ -243,7 +243,7 @@ class Calls:
         self.current: Call | None = None
         self.lock = FifoLock(f"Group(ranks={ranks}, channel={channel})")
         name = "collective", channel, zlib.crc32(repr(ranks).encode())
-        key = *name, transport.count(name)  # differs from the keys of other groups, also of earlier ones
+        key = *name, transport.next_serial(name)  # differs from the keys of other groups, also of earlier ones
         self.wait_check = WaitCheck(transport, ranks, key, patience)
 
     @property

@@ -25,7 +25,7 @@ class FifoLock:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._end: BaseException | None = None
 
-    def take_now(self) -> bool:
+    def take_nowait(self) -> bool:
         """Take the turn if it is free; else await `take`.
 
         Raises:
@@ -43,7 +43,7 @@ class FifoLock:
         Raises:
             BrokenGroup: a collective on this group ended half done; nothing was sent.
         """
-        if self.take_now():
+        if self.take_nowait():
             return
         mine = asyncio.get_running_loop().create_future()
         self._waiting.append(mine)

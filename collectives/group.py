@@ -123,8 +123,8 @@ class Group:
         try:
             await self.transport.receive_buffer(peer, self.channel, packed, GREETING_BYTES)
         except SizeMismatch as mismatch:
-            if len(mismatch.beginning) >= GREETING_BYTES:
-                call.compare(peer, mismatch.beginning)
+            if len(mismatch.prefix) >= GREETING_BYTES:
+                call.compare(peer, mismatch.prefix)
             raise
         call.compare(peer, packed)
         return packed[GREETING_BYTES:]

@@ -218,7 +218,7 @@ class Transport(ABC):
         """The key of the last message that arrived from this peer, for the report of a lost peer."""
         return None
 
-    def count(self, what: Hashable) -> int:
+    def next_serial(self, what: Hashable) -> int:
         """How often this was counted before on this rank; numbers the calls that all ranks make equally often."""
         counted = self.__dict__.setdefault("_counted", Counter())
         counted[what] += 1
@@ -259,7 +259,7 @@ class EndState:
         self.end: TransportError | None = None
         self.lost: dict[int, PeerLost] = {}
 
-    def finish(self, error: TransportError) -> TransportError:
+    def end_with(self, error: TransportError) -> TransportError:
         """End with this reason. Returns the reason that is kept: the first."""
         self.end = self.end or error
         return self.end

@@ -31,14 +31,14 @@ class SizeMismatch(TransportError):
 
     Args:
         expected: bytes.
-        came: bytes; None: more than expected.
-        beginning: the first bytes received, if they were kept; at most `expected` of them.
+        received: bytes; None: more than expected.
+        prefix: the first bytes received, if they were kept; at most `expected` of them.
     """
 
-    def __init__(self, peer: int, channel: int, expected: int, came: int | None, beginning: memoryview):
-        sizes = f"expected: {expected} bytes, came: {'more' if came is None else came} bytes"
+    def __init__(self, peer: int, channel: int, expected: int, received: int | None, prefix: memoryview):
+        sizes = f"expected: {expected} bytes, received: {'more' if received is None else received} bytes"
         super().__init__(f"buffer of another size from rank {peer} on channel {channel} ({sizes})")
-        self.beginning = beginning
+        self.prefix = prefix
 
 
 class WireError(TransportError):

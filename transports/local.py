@@ -55,7 +55,7 @@ class _Offer:
     def header(self) -> Header:
         return parse_header(parse_preamble(self.head), memoryview(self.head)[PREAMBLE_BYTES:])
 
-    def land(self, blocks: Sequence[Block]) -> None:
+    def copy_into(self, blocks: Sequence[Block]) -> None:
         fill(blocks, self.blocks)
         self.release()
 
@@ -90,7 +90,7 @@ class Local(Transport):
         blocks = tuple(Block.of(array) for array in arrays)
         offer = _Offer(peer, encode_head(Kind.MESSAGE, key, blocks, note), blocks)
         self._ranks[peer]._messages.arrived(self.rank, key, offer)
-        await self._handed_over(offer)
+        await self._until_taken(offer)
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
         self._end_state.check(peer)
@@ -102,7 +102,7 @@ class Local(Transport):
         except ValueError:
             self._messages.put_back(arrival)
             raise
-        arrival.item.land(blocks)
+        arrival.item.copy_into(blocks)
         self.traffic.count_received(arrival.item.nbytes)
         return Message(arrival.peer, header.key, blocks, header.note)
 
@@ -114,17 +114,17 @@ class Local(Transport):
         block = Block.bare(buffer)
         offer = _Offer(peer, encode_buffer(channel, block.nbytes), (block,))
         self._ranks[peer]._buffers.arrived(self.rank, (channel,), offer)
-        await self._handed_over(offer, header)
+        await self._until_taken(offer, header)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
         self._end_state.check(peer, channel)
         block = Block.bare(buffer)
         offer = (await self._buffers.take(peer, (channel,))).item
         if offer.nbytes != block.nbytes:
-            beginning = memoryview(bytes(offer.blocks[0].data[: block.nbytes]))
+            prefix = memoryview(bytes(offer.blocks[0].data[: block.nbytes]))
             offer.release()
-            raise SizeMismatch(peer, channel, block.nbytes, offer.nbytes, beginning)
-        offer.land((block,))
+            raise SizeMismatch(peer, channel, block.nbytes, offer.nbytes, prefix)
+        offer.copy_into((block,))
         self.traffic.count_received(offer.nbytes, header)
 
     def last_key(self, peer: int) -> Key | None:
@@ -151,7 +151,7 @@ class Local(Transport):
             other._buffers.drop(self.rank)
             other._lose(PeerLost(self.rank, reason))
 
-    async def _handed_over(self, offer: _Offer, header: int = 0) -> None:
+    async def _until_taken(self, offer: _Offer, header: int = 0) -> None:
         self._outgoing.add(offer)
         try:
             await offer.taken
@@ -176,7 +176,7 @@ class Local(Transport):
                 offer.release(error)
 
     def _finish(self, error: TransportError) -> None:
-        error = self._end_state.finish(error)
+        error = self._end_state.end_with(error)
         self._messages.fail_all(error)
         self._buffers.fail_all(error)
         for offer in self._outgoing:

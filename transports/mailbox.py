@@ -110,7 +110,7 @@ class Mailbox(Generic[Item]):
         peers = self._arrived.get(tuple(key))
         return peers is not None and (peer is None or peer in peers)
 
-    def take_now(self, peer: int | None, key: Key) -> Arrival[Item] | None:
+    def take_nowait(self, peer: int | None, key: Key) -> Arrival[Item] | None:
         """As `take`, without waiting; returns None where `take` would wait or raise."""
         return self._pop(peer, tuple(key)) if self._failure is None else None
 

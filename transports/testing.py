@@ -66,7 +66,7 @@ class OnNodes(Local):
     def shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> "LocalShared | None":
         if not self._shares or len({self.nodes[rank] for rank in ranks}) > 1:
             return None
-        group = (tuple(ranks), channel, self.count(("shared", tuple(ranks), channel)))
+        group = (tuple(ranks), channel, self.next_serial(("shared", tuple(ranks), channel)))
         found = (self._world[rank]._tables.get(group) for rank in ranks)
         self._tables[group] = next((table for table in found if table), None) or BarrierTable(len(ranks), nbytes)
         return LocalShared(self._tables[group], ranks, ranks.index(self.rank), self._end_state.check_sendable)

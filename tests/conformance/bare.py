@@ -80,7 +80,7 @@ async def _refused(end, channel, sent, room):
     async with sending(end.send_buffer(right_of(end), channel, memoryview(bytes(range(200)) * sent)[:sent])):
         with pytest.raises(SizeMismatch, match=rf"\b{room}\b.*({sent}|more)") as caught:
             await receive
-    return bytes(caught.value.beginning)
+    return bytes(caught.value.prefix)
 
 
 async def a_buffer_of_another_size_is_refused_with_both_numbers_and_tells_its_beginning(end):

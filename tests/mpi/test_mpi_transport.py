@@ -52,7 +52,7 @@ def test_a_buffer_that_a_cancelled_receive_left_tells_its_beginning_where_its_si
         end._channels._kept[0, 3].append((bytes(range(200)), 200))
         with pytest.raises(SizeMismatch) as caught:
             await end.receive_buffer(0, 3, memoryview(bytearray(room)))
-        assert bytes(caught.value.beginning) == bytes(range(min(200, room)))
+        assert bytes(caught.value.prefix) == bytes(range(min(200, room)))
 
     run(clause)
 

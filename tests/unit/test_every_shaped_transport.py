@@ -26,7 +26,7 @@ async def test_clause(clause, query):
 
 
 UNDELAYABLE = {"native", "shared"}
-OWN = {"rank", "world_size", "traffic", "count", *UNDELAYABLE}
+OWN = {"rank", "world_size", "traffic", "next_serial", *UNDELAYABLE}
 """Members of the contract that a slowed end does not ask of its inner end at each use."""
 ARGUMENTS = {"peer": 0, "key": ("k",), "channel": 0, "buffer": memoryview(bytearray(4)), "reason": "why", "busy": True}
 

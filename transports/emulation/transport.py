@@ -92,7 +92,7 @@ class SlowTransport(Transport):
         await self._ended()
 
     async def close(self) -> None:
-        self._end_state.finish(Closed(f"rank {self.rank} is closed"))
+        self._end_state.end_with(Closed(f"rank {self.rank} is closed"))
         for sender in self._senders.values():
             await sender.landed()
         await self._inner.close()
@@ -128,7 +128,7 @@ class SlowTransport(Transport):
             self._end(error)
 
     def _end(self, error: TransportError) -> None:
-        self._end_state.finish(error)
+        self._end_state.end_with(error)
         for sender in self._senders.values():
             sender.fail(error)
 

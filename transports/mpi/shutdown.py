@@ -50,7 +50,7 @@ class Shutdown:
 
     def refuse(self, error: TransportError) -> TransportError:
         """Fail every waiting and later operation here. Returns the reason that is kept: the first."""
-        error = self._end_state.finish(error)
+        error = self._end_state.end_with(error)
         self._mailbox.fail_all(error)
         self._channels.end(error)
         return error

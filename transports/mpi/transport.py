@@ -138,7 +138,7 @@ class MpiTransport(Transport):
         self._end_state.check(peer)
         places = destinations(into)
         self._progress.wake()
-        arrival = self._progress.poll_for(partial(self._mailbox.take_now, peer, key))
+        arrival = self._progress.poll_for(partial(self._mailbox.take_nowait, peer, key))
         arrival = arrival or await self._mailbox.take(peer, key)
         frame = arrival.item
         try:

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 
 from transports.errors import WireError
 from transports.stream.incoming import FrameReader
-from transports.stream.sockets import SENDING_S, system_text, unacknowledged, unanswered
+from transports.stream.sockets import SENDING_S, seconds_unacknowledged, system_text, unacknowledged
 from transports.stream.writer import LONG_BYTES, FrameQueue, Outgoing
 
-TRASH_BYTES = 64 << 10
+DISCARD_BYTES = 64 << 10
 SHORT_BYTES = 64 << 10
 STEP_BYTES = 64 << 10  # bytes that a peer must take within the patience while this end closes
-LOOKS = 12  # checks of a connection within the patience
+CHECKS = 12  # checks of a connection within the patience
 TURN_BYTES = 2 << 20  # bytes read from or written to one peer before the other peers' turn
 
 
@@ -45,14 +45,14 @@ class Link:
         self._reader: FrameReader | None = reader
         self._queue = FrameQueue(self._sendmsg, chunk)
         self._loop = asyncio.get_running_loop()
-        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._closed: asyncio.Future[None] = self._loop.create_future()
         self._writing = False
         self._farewell: Exception | None = None
         self._ended: Exception | None = None
         self._progress = 0
         self._loop.add_reader(sock, self._read)
         self._patience, self._waited = patience, False
-        self._next_look = self._loop.call_later(patience / LOOKS, self._look)
+        self._next_check = self._loop.call_later(patience / CHECKS, self._check_alive)
 
     def write(self, views: Sequence[bytes | memoryview]) -> Outgoing | None:
         """Write what the kernel accepts at once, and queue the rest.
@@ -73,7 +73,7 @@ class Link:
 
     def _write_short(self, views: Sequence[bytes | memoryview]) -> int:
         """Try to write a short frame without queueing it. Returns the bytes written."""
-        if self._gone.done():
+        if self._closed.done():
             return 0
         try:
             count = self._sock.sendmsg(views)
@@ -92,13 +92,13 @@ class Link:
         Args:
             error: the error of frames that the peer no longer takes.
         """
-        if self._farewell is None and not self._gone.done():
+        if self._farewell is None and not self._closed.done():
             self._farewell = error
             self._reader = None
             self._queue.push(views)
             self._flush()
 
-    async def gone(self, patience: float) -> None:
+    async def wait_closed(self, patience: float) -> None:
         """After a farewell, wait until the peer has closed too, which shows that it received everything; then close.
 
         Only bytes that the peer takes count as progress; bytes that it sends are dropped. So closing takes at most
@@ -109,9 +109,9 @@ class Link:
         """
         moving = True
         try:
-            while moving and not self._gone.done():
+            while moving and not self._closed.done():
                 left = self._left()
-                await asyncio.wait([self._gone], timeout=patience)
+                await asyncio.wait([self._closed], timeout=patience)
                 moving = left - self._left() >= min(left, STEP_BYTES) > 0
         finally:
             if self._farewell is not None:
@@ -119,7 +119,7 @@ class Link:
 
     def _left(self) -> int:
         """Bytes that the peer's kernel has not acknowledged."""
-        return 0 if self._gone.done() else self._queue.nbytes + unacknowledged(self._sock)
+        return 0 if self._closed.done() else self._queue.nbytes + unacknowledged(self._sock)
 
     def discard(self, error: Exception) -> None:
         """Fail every frame that has not begun."""
@@ -132,27 +132,27 @@ class Link:
 
     def drop(self, error: Exception) -> None:
         """Close now, and fail everything that is being sent or received."""
-        if self._gone.done():
+        if self._closed.done():
             return
-        self._gone.set_result(None)
+        self._closed.set_result(None)
         self._ended = error
         self._loop.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
-        self._next_look.cancel()
+        self._next_check.cancel()
         self._sock.close()
         self._queue.fail(error, begun=True)
         self.fail_incoming(error)
 
-    def _look(self) -> None:
-        """End the connection if the peer's machine has vanished: two checks in a row must find unanswered bytes.
+    def _check_alive(self) -> None:
+        """End the connection if the peer's machine has vanished: two checks in a row must find unacknowledged bytes.
 
         A single check could fall between a probe and its answer.
         """
-        silent = unanswered(self._sock)
+        silent = seconds_unacknowledged(self._sock)
         if silent is not None and silent >= self._patience and self._waited:
             return self._end(f"nothing that was sent is acknowledged (seconds: {silent:.0f})")
         self._waited = silent is not None
-        self._next_look = self._loop.call_later(self._patience / LOOKS, self._look)
+        self._next_check = self._loop.call_later(self._patience / CHECKS, self._check_alive)
 
     def _read(self) -> None:
         try:
@@ -172,7 +172,7 @@ class Link:
     def _read_some(self) -> bool:
         """Read once. Returns whether to read on: the next bytes of a large body have probably come already."""
         reader = self._reader
-        buffer = memoryview(bytearray(TRASH_BYTES)) if reader is None else reader.buffer()
+        buffer = memoryview(bytearray(DISCARD_BYTES)) if reader is None else reader.buffer()
         count = self._sock.recv_into(buffer)
         self._progress += count
         if not count:
@@ -180,7 +180,7 @@ class Link:
         elif reader is not None:
             direct = reader.direct
             reader.advance(count)
-            return direct and reader is self._reader and not self._gone.done()
+            return direct and reader is self._reader and not self._closed.done()
         return False
 
     def _flush(self) -> None:
@@ -191,7 +191,7 @@ class Link:
         except OSError as error:  # report it later: this write may answer a frame that is being read
             self._loop.call_soon(self._end, f"the connection broke ({system_text(error)})")
             return
-        if bool(self._queue) != self._writing and not self._gone.done():
+        if bool(self._queue) != self._writing and not self._closed.done():
             self._writing = bool(self._queue)
             if self._writing:
                 self._loop.add_writer(self._sock, self._flush)
@@ -201,7 +201,7 @@ class Link:
     def _end(self, reason: str) -> None:
         if self._farewell is not None:
             self.drop(self._farewell)
-        elif not self._gone.done():
+        elif not self._closed.done():
             self._broken(reason)
 
     def _sendmsg(self, views: list[memoryview]) -> int:

@@ -19,7 +19,7 @@ from transports.wire.frames import DEFAULT_LIMITS, PREAMBLE_BYTES, Header, Pream
 
 STAGING_BYTES = 2 * DEFAULT_LIMITS.header
 DIRECT_BYTES = 16 << 10
-GLIMPSE_BYTES = 1 << 10
+PEEK_BYTES = 1 << 10
 
 
 class Body(Protocol):
@@ -103,7 +103,7 @@ class IncomingBody(ABC):
             self._error, self._views, self._attached, self.on_posted = error, (), None, None
             self._wake()
 
-    def whole(self, waiter: asyncio.Future[None]) -> None:
+    def notify(self, waiter: asyncio.Future[None]) -> None:
         """Resolve this future when the last byte has come, or when the body fails."""
         self._waiter = waiter
         if not self.missing or self._error is not None:
@@ -236,7 +236,7 @@ class FrameReader:
         """
         want = self._want
         if self.direct and not isinstance(want, int):
-            self._look = GLIMPSE_BYTES
+            self._look = PEEK_BYTES
             want.advance(count)
             if not want.missing:
                 self._want = next(self._frames)

@@ -85,7 +85,7 @@ async def lookup(host: str, port: int) -> list[Address]:
     return list(dict.fromkeys((str(entry[4][0]), port) for entry in found))
 
 
-def watched(sock: socket.socket) -> socket.socket:
+def make_nonblocking(sock: socket.socket) -> socket.socket:
     """Make the socket non-blocking for the running loop; raises OSError if the loop cannot watch one more file."""
     by_select = isinstance(getattr(asyncio.get_running_loop(), "_selector", None), selectors.SelectSelector)
     if by_select and sock.fileno() >= SELECT_FILES:
@@ -111,7 +111,7 @@ def listen(address: Address) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(BACKLOG)
-        return watched(listener)
+        return make_nonblocking(listener)
     except BaseException:
         listener.close()
         raise
@@ -133,7 +133,7 @@ async def accept(listener: socket.socket) -> socket.socket:
     while True:
         await readable(listener)
         try:
-            return watched(listener.accept()[0])
+            return make_nonblocking(listener.accept()[0])
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 await asyncio.sleep(SHORT_OF_FILES_S)
@@ -148,7 +148,7 @@ async def dial(address: Address) -> socket.socket:
     """
     sock = socket.socket(family(address[0]), socket.SOCK_STREAM)
     try:
-        watched(sock)
+        make_nonblocking(sock)
         async with asyncio.timeout(CONNECT_S):
             await asyncio.get_running_loop().sock_connect(sock, address)
         if sock.getsockname() == sock.getpeername():  # TCP can connect a free ephemeral port to itself
@@ -184,8 +184,9 @@ async def read_exactly(sock: socket.socket, count: int) -> bytes:
 def tune(sock: socket.socket, keepalive: Keepalive = KEEPALIVE) -> None:
     """Send small frames at once, and let the kernel break an idle connection with a machine that vanished.
 
-    The kernel probes only idle connections; `unanswered` checks the others. TCP_USER_TIMEOUT would cover both, but it
-    overrides the number of keepalive probes, and breaks a connection with a live process that does not read.
+    The kernel probes only idle connections; `seconds_unacknowledged` checks the others. TCP_USER_TIMEOUT would cover
+    both, but it overrides the number of keepalive probes, and breaks a connection with a live process that does not
+    read.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -197,7 +198,7 @@ def tune(sock: socket.socket, keepalive: Keepalive = KEEPALIVE) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, LONGEST_PAUSE_MS)
 
 
-def unanswered(sock: socket.socket) -> float | None:
+def seconds_unacknowledged(sock: socket.socket) -> float | None:
     """Seconds since the other machine last acknowledged bytes; None while no sent byte or probe waits for an answer.
 
     To a full receiver, such as a stopped process, the kernel sends a probe or segment at intervals. Its machine answers

@@ -62,12 +62,12 @@ class TcpConfig:
             AuthenticationError: the key cannot be read.
         """
         refuse_unknown("tcp", parts.query, "wait", "unix")
-        world_size = number(environ, "WORLD_SIZE", least=1)
-        host = parts.hostname or named(environ, "MASTER_ADDR")
-        port = parse_port(parts) or number(environ, "MASTER_PORT", least=1, most=65535)
-        launchers = (host.lower(), str(port)) == (environ.get("MASTER_ADDR", "").lower(), environ.get("MASTER_PORT"))
+        world_size = required_int(environ, "WORLD_SIZE", least=1)
+        host = parts.hostname or required(environ, "MASTER_ADDR")
+        port = parse_port(parts) or required_int(environ, "MASTER_PORT", least=1, most=65535)
+        master = environ.get("MASTER_ADDR", "").lower(), environ.get("MASTER_PORT")
         return cls(
-            rank=number(environ, "RANK", most=world_size - 1),
+            rank=required_int(environ, "RANK", most=world_size - 1),
             world_size=world_size,
             host=host,
             port=port,
@@ -76,19 +76,19 @@ class TcpConfig:
             wait=read_wait(EXAMPLE, parts.query, WAIT),
             unix=read_switch(EXAMPLE, parts.query, "unix"),
             one_machine=environ.get("LOCAL_WORLD_SIZE") == str(world_size),
-            store=launchers and environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+            store=master == (host.lower(), str(port)) and environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             machine=environ.get("PIPELINED_NODE") or this_machine(),
         )
 
 
-def named(environ: Mapping[str, str], name: str) -> str:
+def required(environ: Mapping[str, str], name: str) -> str:
     if not environ.get(name):
         raise RendezvousError(f"{name} is not set; {LAUNCH}")
     return environ[name]
 
 
-def number(environ: Mapping[str, str], name: str, least: int = 0, most: int = 2**32 - 1) -> int:
-    text = named(environ, name)
+def required_int(environ: Mapping[str, str], name: str, least: int = 0, most: int = 2**32 - 1) -> int:
+    text = required(environ, name)
     if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
         raise RendezvousError(f"{name} makes no sense (got: {text!r}, from {least} to {most}); {LAUNCH}")
     return int(text)

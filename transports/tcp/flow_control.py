@@ -37,27 +37,27 @@ class Credit:
         limit: bytes in each direction; the same at both ends.
     """
 
-    __slots__ = ("_came", "_limit", "_spent", "_taken")
+    __slots__ = ("_consumed", "_limit", "_received", "_spent")
 
     def __init__(self, limit: int):
         self._limit = limit
-        self._spent = self._came = self._taken = 0
+        self._spent = self._received = self._consumed = 0
 
     def __str__(self) -> str:
         return f"{self._spent} bytes, most: {self._limit}"
 
-    def spend(self, cost: int) -> bool:
+    def acquire(self, cost: int) -> bool:
         """Spend `cost` bytes of credit; returns False, and spends nothing, if that exceeds the limit."""
         if self._spent + cost > self._limit:
             return False
         self._spent += cost
         return True
 
-    def save(self, cost: int) -> None:
+    def release(self, cost: int) -> None:
         """Take back spent credit: the message was not sent after all, or the peer requested it."""
         self._spent -= cost
 
-    def regain(self, cost: object) -> None:
+    def on_credit(self, cost: object) -> None:
         """Regain `cost` bytes that the peer reports as consumed.
 
         Raises:
@@ -67,30 +67,32 @@ class Credit:
             raise WireError(f"more credit than was spent (credit: {cost!r}, bytes sent unexpected: {self._spent})")
         self._spent -= cost
 
-    def came(self, cost: int) -> None:
+    def on_received(self, cost: int) -> None:
         """Count `cost` bytes that came unexpected.
 
         Raises:
             WireError: the peer has exceeded its limit.
         """
-        self._came += cost
-        if self._came > self._limit:
-            raise WireError(f"more unexpected messages than are kept here (bytes: {self._came}, limit: {self._limit})")
+        self._received += cost
+        if self._received > self._limit:
+            raise WireError(
+                f"more unexpected messages than are kept here (bytes: {self._received}, limit: {self._limit})"
+            )
 
-    def left(self, cost: int) -> None:
+    def on_requested(self, cost: int) -> None:
         """Count `cost` bytes less: they are no longer kept here, and the peer knows that without a credit frame."""
-        self._came -= cost
+        self._received -= cost
 
-    def taken(self, cost: int) -> int:
+    def on_consumed(self, cost: int) -> int:
         """Account for a consumed unexpected message. Returns the credit to send back, usually 0.
 
         Credit is returned in few large amounts: a quarter of the limit.
         """
-        self._taken += cost
-        if 4 * self._taken < self._limit:
+        self._consumed += cost
+        if 4 * self._consumed < self._limit:
             return 0
-        credit, self._taken = self._taken, 0
-        self._came -= credit
+        credit, self._consumed = self._consumed, 0
+        self._received -= credit
         return credit
 
 
@@ -110,7 +112,7 @@ class Offer:
         self.frame: Outgoing | None = None
         self.free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def leaves(self, frame: Outgoing | None) -> None:
+    def start_writing(self, frame: Outgoing | None) -> None:
         """The body is being written: its memory is free when `frame` is written (None: it is written already)."""
         if frame is None:
             return self.resolve()
@@ -148,7 +150,7 @@ class OfferTable:
             TransportError: no number is free, or the offers would exceed their limit at the peer.
         """
         number = self._numbers.take()
-        if not self._credit.spend(offer.cost):
+        if not self._credit.acquire(offer.cost):
             self._numbers.release(number)
             raise TransportError(
                 f"too much memory at the receiver for messages that no receive has requested (messages: "
@@ -163,7 +165,7 @@ class OfferTable:
             raise WireError(f"CTS for an unknown offer (number: {number})")
         offer = self._offers.pop(number)
         self._numbers.release(number)
-        self._credit.save(offer.cost)
+        self._credit.release(offer.cost)
         return offer
 
     def clear(self) -> dict[int, Offer]:

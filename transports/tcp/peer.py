@@ -77,21 +77,21 @@ class TcpPeer:
         frame = encode(Kind.MESSAGE, key, blocks, note)
         beside = overhead(key, note, blocks)
         cost = beside + sum([block.nbytes for block in blocks])
-        if self._credit.spend(cost):
+        if self._credit.acquire(cost):
             return await self._written(frame, cost)
         await self._offer(Kind.RTS, key, blocks, note, beside)
 
     async def send_buffer(self, channel: int, view: memoryview) -> None:
         """Send a bare buffer; return when its memory may be reused."""
         cost = FRAME_BYTES + view.nbytes
-        if self._credit.spend(cost):
+        if self._credit.acquire(cost):
             return await self._written([encode_bare(Kind.BUFFER, channel, view.nbytes), view], cost)
         await self._offer(Kind.RTS_BUFFER, (channel,), [Block.of(view)], None, FRAME_BYTES)
 
     def farewell(self, last: Views, error: Exception) -> None:
         """Deliver the open offers, up to `CLOSING_BYTES`, then send a last frame; see `Link.farewell`."""
         for number, offer in self._offer_table.clear().items():
-            if self._closing.spend(offer.nbytes):
+            if self._closing.acquire(offer.nbytes):
                 self._deliver(number, offer)
             else:
                 offer.resolve(error)
@@ -124,7 +124,7 @@ class TcpPeer:
             await frame.written
         except asyncio.CancelledError:
             if self.link.withdraw(frame):
-                self._credit.save(cost)
+                self._credit.release(cost)
             raise
 
     async def _offer(self, kind: Kind, key: Key, blocks: Sequence[Block], note: Any, cost: int) -> None:
@@ -137,21 +137,21 @@ class TcpPeer:
             raise
 
     def _deliver(self, number: int, offer: Offer) -> None:
-        offer.leaves(self.link.write([encode_bare(Kind.DATA, number, offer.nbytes), *offer.views]))
+        offer.start_writing(self.link.write([encode_bare(Kind.DATA, number, offer.nbytes), *offer.views]))
 
     def _begin(self, preamble: Preamble, header: Header) -> Body:
         """A frame's header has come: match it, and return the memory for its body."""
         match preamble.kind:
             case Kind.MESSAGE:
                 cost = kept_bytes(header)
-                self._credit.came(cost)
-                return self._arrived(header, partial(self._took, cost))
+                self._credit.on_received(cost)
+                return self._arrived(header, partial(self._on_consumed, cost))
             case Kind.BUFFER if preamble.channel < CHANNELS:
                 cost = FRAME_BYTES + preamble.body_bytes
-                self._credit.came(cost)
-                return self._buffer_arrived(preamble.channel, preamble.body_bytes, partial(self._took, cost))
+                self._credit.on_received(cost)
+                return self._buffer_arrived(preamble.channel, preamble.body_bytes, partial(self._on_consumed, cost))
             case Kind.RTS | Kind.RTS_BUFFER:
-                return self._note_offer(preamble, header)
+                return self._on_rts(preamble, header)
             case Kind.DATA:
                 return self._offered_body(preamble)
             case Kind.ABORT | Kind.GOODBYE | Kind.CTS | Kind.CREDIT if not preamble.body_bytes:
@@ -166,7 +166,7 @@ class TcpPeer:
             case Kind.CTS:
                 self._deliver(preamble.channel, self._offer_table.pop(preamble.channel))
             case Kind.CREDIT:
-                self._credit.regain(header.note)
+                self._credit.on_credit(header.note)
             case Kind.GOODBYE:
                 self._lost(PeerLost(self._rank, "it closed"))
             case Kind.ABORT:
@@ -182,14 +182,14 @@ class TcpPeer:
         self._buffers.arrived(self._rank, (channel,), incoming)
         return incoming
 
-    def _note_offer(self, preamble: Preamble, header: Header) -> Body:
+    def _on_rts(self, preamble: Preamble, header: Header) -> Body:
         """Keep an offer in the mailbox like a message; its body is requested when a receive is posted."""
         number = preamble.channel
         if number in self._offered:
             raise WireError(f"a number offered twice (number: {number})")
         bare = preamble.kind is Kind.RTS_BUFFER
         cost = FRAME_BYTES if bare else overhead(header.key, header.note, header.layouts)
-        self._offers.came(cost)
+        self._offers.on_received(cost)
         on_posted = partial(self._clear_to_send, number, cost)
         if not bare:
             self._offered[number] = self._arrived(header, on_posted)
@@ -208,14 +208,14 @@ class TcpPeer:
                 f"DATA of another size than its RTS (came: {preamble.body_bytes} bytes, offered: {offered})"
             )
         if body.on_posted is not None:
-            self._closing.came(body.nbytes)
+            self._closing.on_received(body.nbytes)
             body.on_posted = None
         return body
 
     def _clear_to_send(self, number: int, cost: int) -> None:
-        self._offers.left(cost)
+        self._offers.on_requested(cost)
         self.link.write([encode_bare(Kind.CTS, number, 0)])
 
-    def _took(self, cost: int) -> None:
-        if credit := self._credit.taken(cost):
+    def _on_consumed(self, cost: int) -> None:
+        if credit := self._credit.on_consumed(cost):
             self.link.write(encode(Kind.CREDIT, note=credit))

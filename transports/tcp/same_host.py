@@ -1,7 +1,7 @@
 """Shortcuts between ranks of one machine, after the rendezvous: Unix sockets in place of TCP, and their core count.
 
     lower rank                                  higher rank
-    "unix" [name, nonce, users], or nothing →   connects to that name, sends the nonce there
+    "unix" [name, nonce, user_namespace], or nothing →   connects to that name, sends the nonce there
                                            ←    "unix": whether it has connected
     accepts the connection that sends the nonce
 
@@ -27,7 +27,7 @@ from typing import Any
 from transports.cores import MASK_BYTES, count_cores, own_mask
 from transports.errors import RendezvousError, TransportError, WireError
 from transports.nursery import Nursery
-from transports.stream.sockets import accept, read_exactly, watched
+from transports.stream.sockets import accept, make_nonblocking, read_exactly
 from transports.tcp.config import TcpConfig
 from transports.tcp.join.control import read_control, send_control
 from transports.tcp.join.rendezvous import PeerSockets
@@ -41,7 +41,7 @@ CALLERS = 16
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
-async def shortcuts(rank: int, met: Mapping[int, socket.socket]) -> dict[int, socket.socket]:
+async def upgrade_to_unix(rank: int, met: Mapping[int, socket.socket]) -> dict[int, socket.socket]:
     """The fastest sockets to these ranks of this machine, which all call this; the replaced sockets are closed.
 
     Raises:
@@ -50,7 +50,7 @@ async def shortcuts(rank: int, met: Mapping[int, socket.socket]) -> dict[int, so
     found: dict[int, socket.socket] = {}
 
     async def improve(peer: int, sock: socket.socket) -> None:
-        found[peer] = await (_host(sock) if rank < peer else _guest(sock))
+        found[peer] = await (_listen_side(sock) if rank < peer else _connect_side(sock))
 
     try:
         async with Nursery() as group:
@@ -63,7 +63,7 @@ async def shortcuts(rank: int, met: Mapping[int, socket.socket]) -> dict[int, so
     return found
 
 
-async def _host(met: socket.socket) -> socket.socket:
+async def _listen_side(met: socket.socket) -> socket.socket:
     name, nonce = f"\0pipelined-{secrets.token_hex(16)}", secrets.token_bytes(NONCE_BYTES)
     listener = open_listener(name)
     if listener is None:
@@ -71,16 +71,16 @@ async def _host(met: socket.socket) -> socket.socket:
         await read_control(met, "unix")
         return met
     with listener:
-        await send_control(met, "unix", [name, nonce, users()])
+        await send_control(met, "unix", [name, nonce, user_namespace()])
         if not await read_control(met, "unix"):
             return met
-        sock = await _admit(listener, nonce)
+        sock = await _accept_proved(listener, nonce)
     met.close()
-    return _roomy(sock)
+    return _enlarge_buffer(sock)
 
 
-async def _guest(met: socket.socket) -> socket.socket:
-    sock = call(await read_control(met, "unix"))
+async def _connect_side(met: socket.socket) -> socket.socket:
+    sock = connect_unix(await read_control(met, "unix"))
     if sock is None:
         await send_control(met, "unix", False)
         return met
@@ -90,7 +90,7 @@ async def _guest(met: socket.socket) -> socket.socket:
         sock.close()
         raise
     met.close()
-    return _roomy(sock)
+    return _enlarge_buffer(sock)
 
 
 def open_listener(name: str) -> socket.socket | None:
@@ -99,13 +99,13 @@ def open_listener(name: str) -> socket.socket | None:
     try:
         listener.bind(name)
         listener.listen(CALLERS)
-        return watched(listener)
+        return make_nonblocking(listener)
     except OSError:
         listener.close()
         return None
 
 
-def call(told: Any) -> socket.socket | None:
+def connect_unix(told: Any) -> socket.socket | None:
     """Connect to the name in the message and send its nonce; None if that fails.
 
     Raises:
@@ -115,13 +115,13 @@ def call(told: Any) -> socket.socket | None:
         case None:
             return None
         case [str(name), bytes(nonce), str(theirs)] if name.startswith("\0") and len(nonce) == NONCE_BYTES:
-            if theirs != users():
+            if theirs != user_namespace():
                 return None
         case _:
             raise WireError("invalid offer of a Unix socket; install one release on every rank")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        watched(sock).connect(name)
+        make_nonblocking(sock).connect(name)
         if is_own(sock):
             sock.sendall(nonce)
             return sock
@@ -131,7 +131,7 @@ def call(told: Any) -> socket.socket | None:
     return None
 
 
-async def _admit(listener: socket.socket, nonce: bytes) -> socket.socket:
+async def _accept_proved(listener: socket.socket, nonce: bytes) -> socket.socket:
     """Accept the connection that sends the nonce; close all others."""
     while True:
         sock = await accept(listener)
@@ -145,14 +145,14 @@ async def _admit(listener: socket.socket, nonce: bytes) -> socket.socket:
         sock.close()
 
 
-def users() -> str:
+def user_namespace() -> str:
     """The user namespace of this process: in another namespace, the same user has another number."""
     with suppress(OSError):
         return os.readlink("/proc/self/ns/user")
     return ""
 
 
-def _roomy(sock: socket.socket) -> socket.socket:
+def _enlarge_buffer(sock: socket.socket) -> socket.socket:
     """Enlarge the send buffer beyond the system's default, up to its `wmem_max`."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM_BYTES)
     return sock
@@ -164,7 +164,7 @@ def is_own(sock: socket.socket) -> bool:
     return _CREDENTIALS.unpack(said)[1] == os.getuid()
 
 
-async def cores_together(others: Iterable[socket.socket]) -> int:
+async def count_cores_together(others: Iterable[socket.socket]) -> int:
     """The number of distinct cores that the ranks of this machine may run on; all of them call this.
 
     Args:
@@ -186,7 +186,7 @@ async def _exchange(sock: socket.socket, own: bytes) -> bytes:
     return mask
 
 
-async def settle_in(config: TcpConfig, peers: PeerSockets) -> int:
+async def upgrade_local_peers(config: TcpConfig, peers: PeerSockets) -> int:
     """Replace the sockets to ranks of this machine by faster ones; all ranks call this.
 
     Returns: the number of distinct cores that the ranks of this machine may run on.
@@ -197,9 +197,9 @@ async def settle_in(config: TcpConfig, peers: PeerSockets) -> int:
     here = {rank: sock for rank, sock in peers.items() if peers.nodes[rank] == peers.nodes[config.rank]}
     try:
         async with asyncio.timeout(config.wait):
-            cores = await cores_together(here.values())
+            cores = await count_cores_together(here.values())
             if config.unix:
-                peers.update(await shortcuts(config.rank, here))
+                peers.update(await upgrade_to_unix(config.rank, here))
     except TimeoutError as error:
         raise _left(f"no reply within {config.wait:g} s") from error
     except (TransportError, OSError) as error:

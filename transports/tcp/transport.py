@@ -23,15 +23,15 @@ from transports.tcp.flow_control import credit_limit
 from transports.tcp.join.meeting_points import MeetingPoint, meeting_point
 from transports.tcp.join.rendezvous import gather
 from transports.tcp.peer import TcpPeer
-from transports.tcp.same_host import settle_in
+from transports.tcp.same_host import upgrade_local_peers
 from transports.wire.arrays import Block, Layout, copied, destinations, flat_bytes
 from transports.wire.frames import Header, Key, Kind, encode, encode_head
 
 Item = TypeVar("Item", bound=IncomingBody)
 REASON_CHARACTERS = 4096
-SHOWN_BYTES = 64 << 10
+PREFIX_BYTES = 64 << 10
 """If a buffer of an unexpected size has at most this many bytes, the error includes its beginning."""
-MOMENT_S = 200e-6
+BUSY_LOOP_S = 200e-6
 """Seconds to keep the loop awake; a short reply comes within this time if its sender does nothing else first."""
 
 
@@ -58,7 +58,7 @@ async def meet(config: TcpConfig, point: MeetingPoint, limit: int) -> "Tcp":
     """
     peers = await gather(config, point)
     try:
-        cores = await settle_in(config, peers)
+        cores = await upgrade_local_peers(config, peers)
     except BaseException:
         for sock in peers.values():
             sock.close()
@@ -91,8 +91,8 @@ class Tcp(Transport):
         self._messages: Mailbox[IncomingMessage] = Mailbox(world_size)
         self._buffers: Mailbox[IncomingBuffer] = Mailbox(world_size)
         self._end_state = EndState(world_size)
-        self._roomy = self.nodes.count(self.nodes[rank]) <= (cores or len(os.sched_getaffinity(0)))
-        self._busy_poll = BusyPoll(self._roomy)
+        self._core_per_rank = self.nodes.count(self.nodes[rank]) <= (cores or len(os.sched_getaffinity(0)))
+        self._busy_poll = BusyPoll(self._core_per_rank)
         self._peers = {peer: self._peer(peer, sock, limit) for peer, sock in peers.items()}
 
     def __repr__(self) -> str:
@@ -152,13 +152,13 @@ class Tcp(Transport):
 
     async def _mismatch(self, peer: int, channel: int, expected: int, received: int) -> SizeMismatch:
         """The error for a buffer of another size; includes the beginning of a short buffer that is still available."""
-        beginning = memoryview(b"")
-        if received <= SHOWN_BYTES and self._buffers.holds(peer, (channel,)):
+        prefix = memoryview(b"")
+        if received <= PREFIX_BYTES and self._buffers.holds(peer, (channel,)):
             view = memoryview(bytearray(received))
             with suppress(WrongSize):  # another receive has taken it
                 await self._take(self._buffers, peer, (channel,), lambda incoming: incoming.attach_view(view))
-                beginning = view
-        return SizeMismatch(peer, channel, expected, received, beginning[:expected])
+                prefix = view
+        return SizeMismatch(peer, channel, expected, received, prefix[:expected])
 
     def computing(self, busy: bool) -> None:
         self._busy_poll.computing(busy)
@@ -169,21 +169,21 @@ class Tcp(Transport):
             peer.discard(ended)
         with suppress(TimeoutError):
             async with asyncio.timeout(ABORT_S):
-                await self._depart(encode(Kind.ABORT, note=reason[:REASON_CHARACTERS]), ended, ABORT_S)
+                await self._close_links(encode(Kind.ABORT, note=reason[:REASON_CHARACTERS]), ended, ABORT_S)
 
     async def close(self) -> None:
         ended = self._finish(Closed(f"rank {self.rank} is closed"))
-        await self._depart(encode(Kind.GOODBYE), ended, CLOSE_S)
+        await self._close_links(encode(Kind.GOODBYE), ended, CLOSE_S)
 
     def kill(self, reason: str = "it was killed") -> None:
         ended = self._finish(Closed(f"rank {self.rank} is dead: {reason}"))
         for peer in self._peers.values():
             peer.drop(ended)
 
-    async def _depart(self, last: Sequence[bytes | memoryview], ended: TransportError, patience: float) -> None:
+    async def _close_links(self, last: Sequence[bytes | memoryview], ended: TransportError, patience: float) -> None:
         for peer in self._peers.values():
             peer.farewell(last, ended)
-        await asyncio.gather(*(peer.link.gone(patience) for peer in self._peers.values()))
+        await asyncio.gather(*(peer.link.wait_closed(patience) for peer in self._peers.values()))
 
     async def _take(
         self, mailbox: Mailbox[Item], peer: int | None, key: Key, attach: Callable[[Item], Sequence[memoryview]]
@@ -206,7 +206,7 @@ class Tcp(Transport):
             arrival = await mailbox.take(peer, key, accept)
             if arrival.item.missing:
                 waiter = asyncio.get_running_loop().create_future()
-                arrival.item.whole(waiter)
+                arrival.item.notify(waiter)
                 await waiter
         except asyncio.CancelledError:
             for incoming, views in attached:
@@ -217,7 +217,7 @@ class Tcp(Transport):
         return arrival
 
     def _peer(self, rank: int, sock: socket.socket, limit: int) -> TcpPeer:
-        cached = self._roomy and self.nodes[rank] == self.nodes[self.rank]
+        cached = self._core_per_rank and self.nodes[rank] == self.nodes[self.rank]
         return TcpPeer(
             rank,
             sock,
@@ -226,10 +226,10 @@ class Tcp(Transport):
             limit=limit,
             cached=cached,
             lost=self._lose,
-            aborted=self._heed_abort,
+            aborted=self._on_abort,
         )
 
-    def _heed_abort(self, rank: int, reason: str) -> None:
+    def _on_abort(self, rank: int, reason: str) -> None:
         self._finish(PeerAborted(rank, reason))
         self._lose(PeerLost(rank, "it aborted"))
 
@@ -242,7 +242,7 @@ class Tcp(Transport):
 
     def _finish(self, error: TransportError) -> TransportError:
         """Fail every operation here except the sends in progress. Returns the reason that is kept: the first."""
-        error = self._end_state.finish(error)
+        error = self._end_state.end_with(error)
         self._messages.fail_all(error)
         self._buffers.fail_all(error)
         for peer in self._peers.values():
@@ -257,23 +257,23 @@ def _to_itself(key: Key, blocks: Sequence[Block], note: Any = None) -> IncomingM
 
 
 class BusyPoll:
-    """Keeps the loop of a waiting rank awake for `MOMENT_S` seconds, before it sleeps in the kernel.
+    """Keeps the loop of a waiting rank awake for `BUSY_LOOP_S` seconds, before it sleeps in the kernel.
 
     Sleeping and waking cost about 25 µs for each message, half of the rest of a short message's time. The loop is not
     kept awake while this rank computes, or if ranks outnumber cores: another thread or rank needs the core then.
 
     Args:
-        roomy: whether every rank of this machine has a core.
+        core_per_rank: whether every rank of this machine has a core.
     """
 
-    def __init__(self, roomy: bool):
+    def __init__(self, core_per_rank: bool):
         self._loop = asyncio.get_running_loop()
-        self._moment = MOMENT_S if roomy else 0.0
+        self._moment = BUSY_LOOP_S if core_per_rank else 0.0
         self._computing = self._looking = False
         self._until = 0.0
 
     def start(self) -> None:
-        """A receive begins to wait: keep the loop awake for `MOMENT_S` from now on."""
+        """A receive begins to wait: keep the loop awake for `BUSY_LOOP_S` from now on."""
         if not self._moment or self._computing:
             return
         self._until = self._loop.time() + self._moment

@@ -127,13 +127,13 @@ def encode_head(
     """Preamble and header, without the body. Raises as `encode`."""
     _check_key(key, limits)
     if len(blocks) > limits.blocks:
-        raise _beyond("blocks", len(blocks), limits.blocks)
+        raise _over_limit("blocks", len(blocks), limits.blocks)
     body_bytes = sum([_checked_bytes(block.dtype, block.shape, limits) for block in blocks])
     packed = _pack(key, note, blocks)
     if len(packed) > limits.header:
-        raise _beyond("header bytes", len(packed), limits.header)
+        raise _over_limit("header bytes", len(packed), limits.header)
     if body_bytes > limits.body:
-        raise _beyond("body bytes", body_bytes, limits.body)
+        raise _over_limit("body bytes", body_bytes, limits.body)
     return _preamble(kind, channel, len(packed), body_bytes) + packed
 
 
@@ -164,9 +164,9 @@ def parse_preamble(data: bytes | bytearray | memoryview, limits: WireLimits = DE
     if known is None:
         raise WireError(f"unknown kind of frame (kind: {kind}, known: {min(Kind):d} to {max(Kind):d})")
     if header_bytes > limits.header:
-        raise _beyond("header bytes", header_bytes, limits.header)
+        raise _over_limit("header bytes", header_bytes, limits.header)
     if body_bytes > limits.body:
-        raise _beyond("body bytes", body_bytes, limits.body)
+        raise _over_limit("body bytes", body_bytes, limits.body)
     return Preamble(known, channel, header_bytes, body_bytes)
 
 
@@ -187,7 +187,7 @@ def parse_header(
         raise WireError(f"header is not [key, note, blocks] (key: {key!r}, blocks: {blocks!r})")
     _check_key(key, limits)
     if len(blocks) > limits.blocks:
-        raise _beyond("blocks", len(blocks), limits.blocks)
+        raise _over_limit("blocks", len(blocks), limits.blocks)
     layouts, body_bytes = [], 0
     for block in blocks:
         dtype, shape = _layout_fields(block)
@@ -231,7 +231,7 @@ def _preamble(kind: Kind, channel: int, header_bytes: int, body_bytes: int) -> b
 
 def _bare(preamble: Preamble) -> Header:
     if preamble.header_bytes > 0:
-        raise _beyond(f"header bytes of a {preamble.kind.name}", preamble.header_bytes, 0)
+        raise _over_limit(f"header bytes of a {preamble.kind.name}", preamble.header_bytes, 0)
     return Header((), None, ())
 
 
@@ -254,7 +254,7 @@ def _fields(data: bytes | bytearray | memoryview) -> Sequence[Any]:
 
 def _check_key(key: Sequence[Any], limits: WireLimits) -> None:
     if len(key) > limits.key:
-        raise _beyond("key items", len(key), limits.key)
+        raise _over_limit("key items", len(key), limits.key)
     for item in key:
         if type(item) is not int and type(item) is not str and (type(item) is bool or not isinstance(item, (int, str))):
             raise WireError(f"a key may hold only ints and strings (key: {key!r})")
@@ -271,7 +271,7 @@ def _checked_bytes(dtype: Any, shape: Sequence[Any], limits: WireLimits) -> int:
     if type(dtype) is not str or dtype not in SIZES:
         raise WireError(f"unknown dtype {dtype!r}; known: {', '.join(SIZES)}")
     if len(shape) > limits.dims:
-        raise _beyond("dimensions", len(shape), limits.dims)
+        raise _over_limit("dimensions", len(shape), limits.dims)
     nbytes = most = SIZES[dtype]
     for size in shape:
         if type(size) is not int or size < 0:
@@ -279,9 +279,9 @@ def _checked_bytes(dtype: Any, shape: Sequence[Any], limits: WireLimits) -> int:
         nbytes *= size
         most *= size or 1  # zeros count as ones: numpy refuses (0, 2**62) too
     if most > limits.body:
-        raise _beyond("bytes of a block", most, limits.body)
+        raise _over_limit("bytes of a block", most, limits.body)
     return nbytes
 
 
-def _beyond(what: str, value: int, most: int) -> WireError:
+def _over_limit(what: str, value: int, most: int) -> WireError:
     return WireError(f"too many {what} (got: {value}, limit: {most})")

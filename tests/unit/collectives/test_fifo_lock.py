@@ -18,10 +18,10 @@ async def turns(count=3):
 
 
 async def test_a_free_turn_is_taken_at_once_and_by_one_alone(turn):
-    assert turn.take_now() and not turn.take_now()
+    assert turn.take_nowait() and not turn.take_nowait()
     turn.give(None)
     await turn.take()
-    assert not turn.take_now()
+    assert not turn.take_nowait()
 
 
 async def test_the_turn_goes_to_the_call_that_has_waited_longest(turn):
@@ -31,22 +31,22 @@ async def test_the_turn_goes_to_the_call_that_has_waited_longest(turn):
         await turn.take()
         taken.append(name)
 
-    assert turn.take_now()
+    assert turn.take_nowait()
     async with asyncio.TaskGroup() as group:
         for name in "abc":
             group.create_task(wait(name))
         await turns()
         for count in range(1, 4):
             turn.give(None)
-            assert not turn.take_now()  # it is passed on, though who waits has yet to go on
+            assert not turn.take_nowait()  # it is passed on, though who waits has yet to go on
             await turns()
             assert taken == [*"abc"[:count]]
     turn.give(None)
-    assert turn.take_now()
+    assert turn.take_nowait()
 
 
 async def test_after_an_error_everybody_is_refused_in_turn(turn):
-    assert turn.take_now()
+    assert turn.take_nowait()
     waiting = [asyncio.ensure_future(turn.take()) for _ in range(3)]
     await turns()
     turn.give(ValueError("left"))
@@ -54,12 +54,12 @@ async def test_after_an_error_everybody_is_refused_in_turn(turn):
         with pytest.raises(BrokenGroup, match=r"the group .*left"):
             await each
     with pytest.raises(BrokenGroup):
-        turn.take_now()
+        turn.take_nowait()
 
 
 @pytest.mark.parametrize("passed_on", [False, True])
 async def test_a_call_cancelled_while_it_waits_breaks_the_group_and_passes_the_turn_on(turn, passed_on):
-    assert turn.take_now()
+    assert turn.take_nowait()
     first, second = (asyncio.ensure_future(turn.take()) for _ in range(2))
     await turns()
     if passed_on:

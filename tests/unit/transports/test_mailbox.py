@@ -41,18 +41,18 @@ async def test_an_arrival_waits_for_its_receive_and_the_other_way_round(box):
 
 @pytest.mark.parametrize("peer", [1, None])
 async def test_what_is_here_may_be_taken_without_waiting(box, peer):
-    assert box.take_now(peer, ("k",)) is None
+    assert box.take_nowait(peer, ("k",)) is None
     box.arrived(1, ("other",), "another key")
     box.arrived(1, ("k",), "first")
     box.arrived(1, ("k",), "second")
-    assert [box.take_now(peer, ("k",)).item for _ in range(2)] == ["first", "second"]
-    assert box.take_now(peer, ("k",)) is None and box.take_now(2, ("other",)) is None
+    assert [box.take_nowait(peer, ("k",)).item for _ in range(2)] == ["first", "second"]
+    assert box.take_nowait(peer, ("k",)) is None and box.take_nowait(2, ("other",)) is None
 
 
 async def test_after_a_failure_nothing_is_taken_without_waiting(box):
     box.arrived(1, ("k",), "here")
     box.fail_all(Closed("over"))
-    assert box.take_now(1, ("k",)) is None
+    assert box.take_nowait(1, ("k",)) is None
     with pytest.raises(Closed, match="over"):
         await box.take(1, ("k",))
 

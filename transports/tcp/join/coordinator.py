@@ -19,7 +19,7 @@ from transports.stream.sockets import SILENCE_S, Address, is_loopback, readable
 from transports.tcp.join.control import read_control, refuse, send_control
 from transports.tcp.join.identity import RankHello, RankIdentity
 
-NAMED = 16
+MAX_LISTED = 16
 
 _logger = logging.getLogger("pipelined.transports")
 _logger.addHandler(logging.NullHandler())  # else Python prints the warnings of a logger without handlers
@@ -56,17 +56,17 @@ class Coordinator(AcceptorOwner[RankHello]):
         """
         try:
             async with Acceptor(listener, self._me, self):
-                await self._all_joined()
-            await self._mesh()
+                await self._wait_for_all()
+            await self._connect_all()
         except TransportError as error:
-            await self._dismiss(error)
+            await self._refuse_all(error)
             raise
         except BaseException:
             self._clear()
             raise
         return {number: (rank.sock, rank.machine) for number, rank in self._joined.items()}
 
-    async def _all_joined(self) -> None:
+    async def _wait_for_all(self) -> None:
         try:
             async with asyncio.timeout(self._wait):
                 await self._complete
@@ -117,9 +117,9 @@ class Coordinator(AcceptorOwner[RankHello]):
 
     def _callers(self) -> str:
         named = sorted(self._unproven, key=lambda caller: (len(caller), caller))  # rank 2, rank 10, a stranger
-        return ", ".join(named[:NAMED]) + (", …" if len(named) > NAMED else "")
+        return ", ".join(named[:MAX_LISTED]) + (", …" if len(named) > MAX_LISTED else "")
 
-    async def _mesh(self) -> None:
+    async def _connect_all(self) -> None:
         addresses = {number: rank.address for number, rank in sorted(self._joined.items()) if rank.address is not None}
         table = [(number, *address, self._joined[number].incarnation) for number, address in addresses.items()]
         check_reach(addresses.values())
@@ -148,7 +148,7 @@ class Coordinator(AcceptorOwner[RankHello]):
             for number, rank in self._joined.items():
                 group.create_task(with_one(number, rank.sock))
 
-    async def _dismiss(self, error: TransportError) -> None:
+    async def _refuse_all(self, error: TransportError) -> None:
         for rank in self._joined.values():
             await refuse(rank.sock, error)
         self._clear()
@@ -186,5 +186,5 @@ def check_reach(addresses: Iterable[Address]) -> None:
 
 
 def listed(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:NAMED]))
-    return shown if len(ranks) <= NAMED else f"{shown}, …"
+    shown = ", ".join(map(str, ranks[:MAX_LISTED]))
+    return shown if len(ranks) <= MAX_LISTED else f"{shown}, …"

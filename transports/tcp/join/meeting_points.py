@@ -85,7 +85,7 @@ class MasterPort(MeetingPoint):
             found = await lookup(host, self._config.port)
         except OSError as error:
             raise RendezvousError(f"no address for the host {host!r} ({error}); check MASTER_ADDR") from error
-        return [permitted(address, self._config) for address in found]
+        return [check_key_required(address, self._config) for address in found]
 
 
 class AgentStore(MeetingPoint):
@@ -104,19 +104,19 @@ class AgentStore(MeetingPoint):
         listener = listen(address_to_bind((host, 0)))
         try:
             address = f"{host} {listener.getsockname()[1]}"
-            await self._ask(lambda store: store.set(self._name, address.encode()))
+            await self._call_store(lambda store: store.set(self._name, address.encode()))
         except BaseException:
             listener.close()
             raise
         return listener
 
     async def find(self) -> list[Address]:
-        if not await self._ask(lambda store: store.check([self._name])):
+        if not await self._call_store(lambda store: store.check([self._name])):
             return []
-        found = await self._ask(lambda store: store.get(self._name))
+        found = await self._call_store(lambda store: store.get(self._name))
         host, _, port = found.decode(errors="replace").partition(" ")
         try:
-            return [permitted((host, int(port)), self._config)]
+            return [check_key_required((host, int(port)), self._config)]
         except ValueError as error:
             raise RendezvousError(f"torchrun's store holds no address under {self._name!r} ({found[:64]!r})") from error
 
@@ -126,11 +126,11 @@ class AgentStore(MeetingPoint):
             address = (await lookup(self._config.host, self._config.port))[0]
             with socket.socket(family(address[0]), socket.SOCK_DGRAM) as probe:
                 probe.connect(address)
-                return permitted(probe.getsockname(), self._config)[0]
+                return check_key_required(probe.getsockname(), self._config)[0]
         except OSError as error:
             raise RendezvousError(f"cannot reach {self._config.host!r} ({error}); check MASTER_ADDR") from error
 
-    async def _ask(self, question: Callable[[Any], Any]) -> Any:
+    async def _call_store(self, question: Callable[[Any], Any]) -> Any:
         try:
             return await asyncio.to_thread(lambda: question(self._connected()))
         except RuntimeError as error:
@@ -161,7 +161,7 @@ class InProcess(MeetingPoint):
         return self._found
 
 
-def permitted(address: Address, config: TcpConfig) -> Address:
+def check_key_required(address: Address, config: TcpConfig) -> Address:
     if is_loopback(address[0]) or config.key:
         return address
     raise RendezvousError(
@@ -193,7 +193,7 @@ class NodeFile(MeetingPoint):
         listener = listen((LOOPBACK, 0))
         self.key = secrets.token_bytes(KEY_BYTES)
         try:
-            self._leave(f"{listener.getsockname()[1]} {self.key.hex()}")
+            self._publish(f"{listener.getsockname()[1]} {self.key.hex()}")
         except BaseException:
             listener.close()
             raise
@@ -230,7 +230,7 @@ class NodeFile(MeetingPoint):
                 raise self._no_file(f"owner: {status.st_uid}, mode: {status.st_mode:o}")
             return self._read(file.read(FILE_BYTES)) if is_locked(found) else []
 
-    def _leave(self, text: str) -> None:
+    def _publish(self, text: str) -> None:
         """Write a file of mode 0600 and lock it, then rename it to its final name."""
         self._locked, aside = tempfile.mkstemp(dir=self._file.parent)
         try:

@@ -37,7 +37,7 @@ from transports.tcp.config import TcpConfig
 from transports.tcp.join.control import read_control, send_control
 from transports.tcp.join.coordinator import Coordinator, listening
 from transports.tcp.join.identity import RankHello, RankIdentity, digest
-from transports.tcp.join.meeting_points import MeetingPoint, permitted
+from transports.tcp.join.meeting_points import MeetingPoint, check_key_required
 
 RETRY_S = 0.05
 TABLE_BYTES = 1 << 12
@@ -79,24 +79,26 @@ async def gather(config: TcpConfig, point: MeetingPoint) -> PeerSockets:
     if config.rank == 0:
         listener = await point.open()
         try:
-            me = keyed(me, point)
+            me = with_key(me, point)
             return PeerSockets(me, await Coordinator(me, config.wait).gather(listener))
         finally:
             point.close()
     with ExitStack() as opened:
-        sock, hello = await reach(config, point, me)
+        sock, hello = await connect_to_rank_0(config, point, me)
         opened.callback(sock.close)
-        peers = await join(config, keyed(me, point), sock, hello, opened)
+        peers = await join(config, with_key(me, point), sock, hello, opened)
         opened.pop_all()
         return peers
 
 
-def keyed(me: RankIdentity, point: MeetingPoint) -> RankIdentity:
+def with_key(me: RankIdentity, point: MeetingPoint) -> RankIdentity:
     """This rank's identity with the key of the meeting point, unless it has its own key."""
     return me if me.key else replace(me, key=point.key)
 
 
-async def reach(config: TcpConfig, point: MeetingPoint, me: RankIdentity) -> tuple[socket.socket, RankHello]:
+async def connect_to_rank_0(
+    config: TcpConfig, point: MeetingPoint, me: RankIdentity
+) -> tuple[socket.socket, RankHello]:
     """Connect to rank 0 at the meeting point; retry until rank 0 listens or `config.wait` is over."""
     seen = "nothing was published there"
     try:
@@ -104,7 +106,7 @@ async def reach(config: TcpConfig, point: MeetingPoint, me: RankIdentity) -> tup
             while True:
                 for address in await point.find():
                     try:
-                        return await connect(address, keyed(me, point), 0)
+                        return await connect(address, with_key(me, point), 0)
                     except OSError as error:
                         seen = f"{address[0]}:{address[1]}: {system_text(error)}"
                 await asyncio.sleep(RETRY_S)
@@ -167,7 +169,7 @@ def read_table(content: Any, config: TcpConfig) -> dict[int, RankAddress]:
     """Parse and check a table of ranks; raises WireError if it is malformed or names other ranks."""
     try:
         table = {
-            rank: RankAddress(permitted(listening([host, port]), config), incarnation)
+            rank: RankAddress(check_key_required(listening([host, port]), config), incarnation)
             for rank, host, port, incarnation in content
         }
     except (TypeError, ValueError) as error:

@@ -13,7 +13,7 @@ DATA = memoryview(b"abcd")
 async def received(body):
     """Wait for the last byte, or the error."""
     waiter = asyncio.get_running_loop().create_future()
-    body.whole(waiter)
+    body.notify(waiter)
     await waiter
 
 

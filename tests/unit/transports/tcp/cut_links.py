@@ -25,7 +25,7 @@ from functools import partial
 
 from transports.stream import sockets as _sockets
 from transports.stream.connection import Link
-from transports.stream.sockets import CONNECT_S, KEEPALIVE, SENDING_S, Keepalive, dial, tune, unanswered
+from transports.stream.sockets import CONNECT_S, KEEPALIVE, SENDING_S, Keepalive, dial, seconds_unacknowledged, tune
 
 CLONE_NEWNET = 0x40000000
 LONG = bytes(32 << 20)
@@ -155,7 +155,7 @@ class Scene:
 
 async def idle(scene):
     """Only the kernel's keepalive is to find this one."""
-    scene.near.link._next_look.cancel()
+    scene.near.link._next_check.cancel()
     scene.wire.cut()
     return await scene.until_broken()
 
@@ -176,7 +176,7 @@ async def sending(scene):
 async def sending_to_a_full_receiver(scene):
     """The far end has read nothing, so that the kernel here only probes it."""
     scene.near.link.write([LONG])
-    while unanswered(scene.near.sock) is not None:  # noqa: ASYNC110 (the kernel has nothing to wait on)
+    while seconds_unacknowledged(scene.near.sock) is not None:  # noqa: ASYNC110 (the kernel has nothing to wait on)
         await asyncio.sleep(0.02)
     scene.wire.cut()
     return await scene.until_broken()

@@ -6,10 +6,10 @@ import selectors
 import pytest
 
 from transports.stream.writer import CACHED_CHUNK, LONG_BYTES
-from transports.tcp.transport import MOMENT_S, BusyPoll
+from transports.tcp.transport import BUSY_LOOP_S, BusyPoll
 from transports.testing import tcp_world
 
-TURN_S = MOMENT_S / 20
+TURN_S = BUSY_LOOP_S / 20
 
 
 class Loop(asyncio.SelectorEventLoop):
@@ -35,12 +35,12 @@ class Look(selectors.SelectSelector):
         return super().select(0)
 
 
-def falls_asleep(waiting, roomy=True):
+def falls_asleep(waiting, core_per_rank=True):
     """The moment at which the loop of a rank that does this first falls asleep, or None."""
 
     async def main():
         loop = asyncio.get_running_loop()
-        busy_poll = BusyPoll(roomy)
+        busy_poll = BusyPoll(core_per_rank)
         begun = loop.now
         await waiting(busy_poll)
         await asyncio.sleep(1.0)
@@ -80,11 +80,11 @@ async def compute_no_more(busy_poll):
 @pytest.mark.parametrize(
     ("waiting", "awake"),
     [
-        (begin, MOMENT_S),
-        (begin_twice, MOMENT_S + 10 * TURN_S),
+        (begin, BUSY_LOOP_S),
+        (begin_twice, BUSY_LOOP_S + 10 * TURN_S),
         (begin_while_computing, 0.0),
         (begin_to_compute, 0.0),
-        (compute_no_more, MOMENT_S),
+        (compute_no_more, BUSY_LOOP_S),
     ],
 )
 def test_a_waiting_rank_stays_awake_for_a_moment_unless_it_computes(waiting, awake):
@@ -92,7 +92,7 @@ def test_a_waiting_rank_stays_awake_for_a_moment_unless_it_computes(waiting, awa
 
 
 def test_no_rank_stays_awake_if_ranks_outnumber_cores():
-    assert falls_asleep(begin, roomy=False) == pytest.approx(0.0, abs=2 * TURN_S)
+    assert falls_asleep(begin, core_per_rank=False) == pytest.approx(0.0, abs=2 * TURN_S)
 
 
 @pytest.mark.parametrize(

@@ -29,44 +29,44 @@ def test_all_peers_share_what_may_lie_at_a_rank_but_none_has_less_than_the_least
 
 def test_what_is_beyond_the_limit_may_not_be_sent_until_something_was_taken():
     credit = Credit(LIMIT)
-    assert all(credit.spend(COST) for _ in range(100))
-    assert not credit.spend(COST)
-    credit.regain(COST)
-    assert credit.spend(COST) and not credit.spend(COST)
-    credit.save(COST)
-    assert credit.spend(COST)
+    assert all(credit.acquire(COST) for _ in range(100))
+    assert not credit.acquire(COST)
+    credit.on_credit(COST)
+    assert credit.acquire(COST) and not credit.acquire(COST)
+    credit.release(COST)
+    assert credit.acquire(COST)
 
 
 def test_a_peer_that_sends_more_than_it_may_is_told_both_numbers():
     credit = Credit(LIMIT)
     with pytest.raises(WireError, match=rf"bytes: {LIMIT + 1}, limit: {LIMIT}"):
-        credit.came(LIMIT + 1)
+        credit.on_received(LIMIT + 1)
 
 
 @pytest.mark.parametrize("claimed", [0, -1, COST + 1, "1", None, True])
 def test_more_credit_than_was_spent_is_refused(claimed):
     credit = Credit(LIMIT)
-    credit.spend(COST)
+    credit.acquire(COST)
     with pytest.raises(WireError, match="more credit than was spent"):
-        credit.regain(claimed)
+        credit.on_credit(claimed)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, LIMIT)), max_size=300))
 def test_both_ends_agree_and_credit_always_comes_back(steps):
     sender, receiver, lying = Credit(LIMIT), Credit(LIMIT), []
     for sends, cost in steps:
-        if sends and sender.spend(cost):
-            receiver.came(cost)
+        if sends and sender.acquire(cost):
+            receiver.on_received(cost)
             lying.append(cost)
         elif not sends and lying:
-            told = receiver.taken(lying.pop())
+            told = receiver.on_consumed(lying.pop())
             if told:
-                sender.regain(told)
+                sender.on_credit(told)
         assert sum(lying) <= LIMIT
-    told = sum(receiver.taken(cost) for cost in lying)
+    told = sum(receiver.on_consumed(cost) for cost in lying)
     if told:
-        sender.regain(told)
-    assert sender.spend(3 * LIMIT // 4)
+        sender.on_credit(told)
+    assert sender.acquire(3 * LIMIT // 4)
 
 
 NOTES = {

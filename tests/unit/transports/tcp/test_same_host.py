@@ -9,12 +9,19 @@ import pytest
 from collectives import Group, all_reduce
 from transports import PeerLost, RendezvousError, WireError
 from transports.cores import MASK_BYTES
-from transports.stream.sockets import readable, watched
+from transports.stream.sockets import make_nonblocking, readable
 from transports.tcp import same_host as _shortcut
 from transports.tcp.config import TcpConfig
 from transports.tcp.join.control import read_control, send_control
 from transports.tcp.join.rendezvous import PeerSockets
-from transports.tcp.same_host import NONCE_BYTES, call, cores_together, open_listener, settle_in, shortcuts
+from transports.tcp.same_host import (
+    NONCE_BYTES,
+    connect_unix,
+    count_cores_together,
+    open_listener,
+    upgrade_local_peers,
+    upgrade_to_unix,
+)
 from transports.testing import tcp_world
 
 UNIX, INET = socket.AF_UNIX, socket.AF_INET
@@ -76,7 +83,7 @@ async def test_a_rank_that_dies_is_lost_over_a_unix_socket_too():
 
 @pytest.mark.parametrize("stranger", ["says another nonce", "hangs up", "is another user"])
 async def test_a_stranger_that_calls_first_is_sent_away(stranger, monkeypatch):
-    met = list(map(watched, socket.socketpair()))
+    met = list(map(make_nonblocking, socket.socketpair()))
     called = []
 
     def first_a_stranger(told):
@@ -88,12 +95,12 @@ async def test_a_stranger_that_calls_first_is_sent_away(stranger, monkeypatch):
             other.close()
         elif stranger == "says another nonce":
             other.sendall(bytes(NONCE_BYTES))
-        return call(told)
+        return connect_unix(told)
 
     own = iter([True, stranger != "is another user", True])
     monkeypatch.setattr(_shortcut, "is_own", lambda sock: next(own))
-    monkeypatch.setattr(_shortcut, "call", first_a_stranger)
-    ours, theirs = await asyncio.gather(shortcuts(0, {1: met[0]}), shortcuts(1, {0: met[1]}))
+    monkeypatch.setattr(_shortcut, "connect_unix", first_a_stranger)
+    ours, theirs = await asyncio.gather(upgrade_to_unix(0, {1: met[0]}), upgrade_to_unix(1, {0: met[1]}))
     ours[1].sendall(b"hello")
     await readable(theirs[0])
     assert theirs[0].recv(9) == b"hello"
@@ -103,7 +110,7 @@ async def test_a_stranger_that_calls_first_is_sent_away(stranger, monkeypatch):
 
 def test_where_users_are_numbered_otherwise_both_stay_with_tcp(monkeypatch):
     namespaces = iter(["user:[1]", "user:[2]"])
-    monkeypatch.setattr(_shortcut, "users", lambda: next(namespaces))
+    monkeypatch.setattr(_shortcut, "user_namespace", lambda: next(namespaces))
     assert run(talk("aa")) == [{1: INET}, {0: INET}]
 
 
@@ -113,16 +120,16 @@ NONCE = bytes(NONCE_BYTES)
 @pytest.mark.parametrize("told", ["", 7, [], ["name", NONCE, ""], ["\0name", b"short", ""], ["\0name", NONCE, 5]])
 def test_a_control_message_that_names_no_socket_is_refused(told):
     with pytest.raises(WireError, match="invalid offer of a Unix socket"):
-        call(told)
+        connect_unix(told)
 
 
 def test_a_silent_rank_is_reported_with_the_seconds_waited():
     async def main():
-        here, there = map(watched, socket.socketpair())
+        here, there = map(make_nonblocking, socket.socketpair())
         config, peers = TcpConfig(0, 2, "127.0.0.1", 0, wait=0.0), PeerSockets.__new__(PeerSockets)
         peers[1], peers.machines = here, {0: b"m", 1: b"m"}
         with here, there:
-            await settle_in(config, peers)
+            await upgrade_local_peers(config, peers)
 
     with pytest.raises(RendezvousError, match=r"during start-up \(no reply within 0 s\)"):
         run(main())
@@ -142,8 +149,8 @@ def together(monkeypatch, own, *said):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(own))
 
     async def main():
-        pairs = [tuple(map(watched, socket.socketpair())) for _ in said]
-        counting = cores_together([here for here, _ in pairs])
+        pairs = [tuple(map(make_nonblocking, socket.socketpair())) for _ in said]
+        counting = count_cores_together([here for here, _ in pairs])
         answers = (answer(there, words) for (_, there), words in zip(pairs, said, strict=True))
         try:
             count, *heard = await asyncio.gather(counting, *answers)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from transports import Closed, PeerAborted, PeerLost, RendezvousError, new_event_loop
-from transports.stream.sockets import watched
+from transports.stream.sockets import make_nonblocking
 from transports.tcp import transport as tcp
 from transports.testing import tcp_world
 
@@ -260,7 +260,7 @@ def test_a_loop_over_select_refuses_a_file_that_it_cannot_watch():
 
     async def scenario():
         with Far() as sock, pytest.raises(OSError, match="1024 files"):
-            watched(sock)
+            make_nonblocking(sock)
 
     run(scenario(), new_event_loop)
 

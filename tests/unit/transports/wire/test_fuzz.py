@@ -106,7 +106,7 @@ async def test_a_stream_cut_at_any_byte_gives_no_frame_and_no_error():
         reader.stream.fail(PeerLost(1, "cut"))
         for incoming in reader.begun:
             waiter = asyncio.get_running_loop().create_future()
-            incoming.whole(waiter)
+            incoming.notify(waiter)
             with pytest.raises(PeerLost):
                 await waiter
 

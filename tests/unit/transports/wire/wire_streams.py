@@ -51,7 +51,7 @@ def read(data: bytes, step: int) -> int:
 
     def begin(preamble, header):
         body = IncomingMessage(header)
-        credit.came(body.nbytes)
+        credit.on_received(body.nbytes)
         return body
 
     def complete(preamble, header, body):
