@@ -21,6 +21,15 @@ def block(call):
     return next(one for one in blocks if call in one)
 
 
+def test_the_program_of_the_readme_learns(capsys):
+    (program,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    names = {}
+    exec(program.replace("* 50", "* 10"), names)
+    losses = names["done"].losses
+    assert len(losses) == 10 and losses[-1] < losses[0]
+    assert capsys.readouterr().out.splitlines()[-1] == f"9 {losses[-1]}"
+
+
 def test_the_example_trains_on_two_ranks_and_its_state_loads_into_plain_torch(tmp_path):
     example = (ROOT / "examples" / "mlp.py").read_text()
     example = example.replace("depth=4", "depth=2").replace("randn(100,", "randn(10,")
