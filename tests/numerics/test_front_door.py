@@ -227,9 +227,8 @@ def test_running_statistics_are_those_of_microbatches_in_order(schedule, depth, 
 
 
 def test_running_statistics_go_on_at_another_shape(tmp_path):
-    common = {"microbatches": 4, "checkpoint": tmp_path}
-    trained(norms, steps=2, schedule="chimera", depth=4, **common)
-    rest = trained(norms, steps=STEPS, schedule="gpipe", depth=1, resume=tmp_path, **common)
+    trained(norms, steps=2, schedule="chimera", depth=2, microbatches=4, checkpoint=tmp_path)
+    rest = trained(norms, steps=STEPS, schedule="gpipe", depth=1, microbatches=4, resume=tmp_path)
     for name, value in rest.state_dict().items():
         torch.testing.assert_close(value, plain(4, layers=norms)[1][name], rtol=0, atol=1e-12)
 
