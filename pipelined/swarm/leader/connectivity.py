@@ -75,18 +75,22 @@ class History:
         """By name, with how many others the member failed; missing names failed with no other."""
         return {name: len(record.partners) for name, record in self._records.items()}
 
-    def evict(self, name: str, known: int, lease_s: float) -> tuple[int, float]:
-        """Record an eviction. Returns how many evictions in a row that makes, and the seconds of the pause.
+    def next_eviction(self, name: str, known: int, lease_s: float) -> tuple[int, float]:
+        """How many evictions in a row one more would make, and the seconds of its pause. Records nothing.
 
         The first pause is one lease. Each later pause is twice as long, up to the longer of 300 s and one lease.
 
         Args:
             known: evictions in a row of this name, as the directory has them.
         """
+        times = max(self.evictions(name), known) + 1
+        pause = lease_s * 2 ** min(times - 1, MOST_DOUBLINGS)
+        return times, min(pause, max(MOST_S, lease_s))
+
+    def evicted(self, name: str, times: int) -> None:
+        """Record an eviction that the directory has; `times`: in a row, with this one."""
         record = self._of(name)
-        record.evictions, record.good = max(record.evictions, known) + 1, 0
-        pause = lease_s * 2 ** min(record.evictions - 1, MOST_DOUBLINGS)
-        return record.evictions, min(pause, max(MOST_S, lease_s))
+        record.evictions, record.good = times, 0
 
     def evictions(self, name: str) -> int:
         """How often in a row a member was evicted."""
@@ -258,10 +262,12 @@ class ConnectivityCheck:
         """
         view = self._view
         expect = {PEERS + each.name: view.record_revisions[each.name] for each in (peer, stays)}
-        times, seconds = self._history.evict(peer.name, view.evictions.get(peer.name, 0), self._rules.lease_s)
+        known = view.evictions.get(peer.name, 0)
+        times, seconds = self._history.next_eviction(peer.name, known, self._rules.lease_s)
         put = {EVICTED + peer.name: Eviction(times).pack()}
         lease = await view.directory.grant(seconds, lasting=True)
         await view.directory.transact({LEADER: term, **expect}, put, [PEERS + peer.name, peer.index], lease)
+        self._history.evicted(peer.name, times)  # not before: a failed transaction evicts no peer
         await view.wait_for(lambda: not view.is_here(peer))
         return seconds
 
