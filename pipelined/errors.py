@@ -1,5 +1,6 @@
 """Errors that the user can correct: reported in one message, by one rank, with exit code 2."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,6 +8,19 @@ from pathlib import Path
 
 class UsageError(ValueError):
     """Invalid input: the message gives the fact, the numbers and the remedy; no traceback is shown."""
+
+
+def refuse_below(least: float, name: str, value: float) -> None:
+    """Raises UsageError: the value of a setting or a flag, by its name, is below `least`, or not finite."""
+    if not least <= value < math.inf:
+        finite = ", and finite" if value >= least else ""
+        raise UsageError(f"{name} must be at least {least}{finite} (it is {value})")
+
+
+def refuse_non_positive(name: str, value: float) -> None:
+    """Raises UsageError: the value of a setting or a flag, by its name, is 0 or below, or not finite."""
+    if not 0 < value < math.inf:
+        raise UsageError(f"{name} must be above 0, and finite (it is {value})")
 
 
 @contextmanager

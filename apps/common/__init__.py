@@ -1,1 +1,1 @@
-"""What every program shares: numbers and paths of a command line, progress on a terminal, files of JSON lines."""
+"""What every program shares: paths of a command line, progress on a terminal, files of JSON lines."""

@@ -5,7 +5,6 @@ Rank 0 alone runs them, before any rank builds anything, so a mistake is reporte
 
 from pathlib import Path
 
-from apps.common.codecs import check_codec
 from apps.common.paths import check_directory, check_export, check_file
 from apps.gpt2.job import Job
 from apps.gpt2.resume import start_of
@@ -16,6 +15,7 @@ from pipelined.errors import UsageError
 from pipelined.programs.check import check
 from pipelined.programs.record import record
 from pipelined.schedules import find
+from pipelined.training.compression import check_codec
 from pipelined.training.replay import check_steps, read_orders
 
 MEASURED = "measured"
@@ -32,7 +32,7 @@ def check_job(job: Job) -> None:
     config = job.config
     check(record(find(job.plan.schedule), job.plan.proof_shape))
     check_sums(config.all_reduce)
-    check_codec(config.compress)
+    check_codec(config.compress, "--compress")
     for flag, path in (("--metrics", config.metrics), ("--trace", config.trace)):
         if path is not None:
             check_file(flag, path)

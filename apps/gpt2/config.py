@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from apps.common.numbers import refuse_below
 from pipelined.aio.events import Level
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, refuse_below
 from pipelined.schedules import Knob, knobs_of
 from pipelined.schedules.knobs import set_knobs
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from apps.common.codecs import check_codec
 from apps.gpt2.config import Config
 from apps.gpt2.job import BATCH, model_of, sequence_of
 from apps.gpt2.plan_file import given, identity
@@ -14,6 +13,7 @@ from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
 from collectives.all_reduce import algorithms
 from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import Workload
+from pipelined.training.compression import check_codec
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,6 @@ def planned_model_of(config: Config, batch: int | None = None) -> PlannedGPT2:
     Raises:
         UsageError: the model or the sequence is impossible, or there is no such codec.
     """
-    check_codec(config.compress)
+    check_codec(config.compress, "--compress")
     model = model_of(config)
     return PlannedGPT2(config, model, sequence_of(config, model), batch or config.batch or BATCH)

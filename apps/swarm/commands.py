@@ -16,11 +16,11 @@ from apps.swarm.data import feed_of
 from apps.swarm.families import cut_of
 from apps.swarm.flags import Serve, Train
 from apps.swarm.metrics import StepLog
-from apps.swarm.saved import other_text, saved_of
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.membership.client import Node
 from pipelined.process.stop_request import on_stop_request
+from pipelined.state.saved import other_text, saved_of
 from pipelined.state.store import DiskStore
 from pipelined.swarm.config import PeerConfig
 from pipelined.swarm.joining import claim_for, connected, described, member_directory, read_task
@@ -33,8 +33,8 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
     address = flags.address
     async with AsyncExitStack() as stack:
         endpoint, directory = await stack.enter_async_context(connected(address.url, address.listen))
-        from apps.swarm.training import check_device, session_of
-        from pipelined.swarm.session import run_peer, torch_peer
+        from apps.swarm.training import session_of
+        from pipelined.swarm.session import check_device, run_peer, torch_peer
 
         await asyncio.to_thread(check_device, flags.device)
         task = SwarmTask.unpack(await read_task(directory, address.url, say))
@@ -50,6 +50,7 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
                 say(f"warning: {claimed.warning}")
         directory = await stack.enter_async_context(member_directory(address.url, endpoint, rules.lease_s))
         device = TorchExecutor(flags.device, clock)
+        stack.callback(device.close)
         name = address.name or own_name()
 
         store = DiskStore(flags.checkpoint, identity, text=task.text) if flags.checkpoint else None

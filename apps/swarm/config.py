@@ -5,17 +5,15 @@ but the directory's address.
 """
 
 import json
-import math
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from apps.common.codecs import check_codec
-from apps.common.numbers import refuse_below
 from pipelined.directory import Directory
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, refuse_below, refuse_non_positive
 from pipelined.swarm.joining import publish_task
 from pipelined.swarm.status import Goal
+from pipelined.training.compression import check_codec
 
 
 class ChildFailed(Exception):
@@ -110,14 +108,13 @@ class TrainingConfig:
             refuse_below(1, f"--{name}", getattr(self, name))
         for name in ("eval_every", "warmup", "weight_decay", "clip", "rebalance"):
             refuse_below(0, f"--{name.replace('_', '-')}", getattr(self, name))
-        check_codec(self.compress)
+        check_codec(self.compress, "--compress")
         check_codec(self.compress_sums, "--compress-sums")
         if self.batch % self.microbatch:
             fact = f"a step is not made of whole microbatches (batch: {self.batch}, microbatch: {self.microbatch})"
             raise UsageError(f"{fact}; let --microbatch divide --batch")
         for name in ("lease", "lr"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise UsageError(f"--{name} must be above 0, and finite (it is {getattr(self, name)})")
+            refuse_non_positive(f"--{name}", getattr(self, name))
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,11 @@ What is trained belongs to no command; see `apps.swarm.config`.
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from apps.common.numbers import refuse_below
 from apps.common.paths import check_directory, check_file
 from apps.swarm.address import SwarmAddress
 from apps.swarm.config import TrainingConfig
 from pipelined.aio.events import Level
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, refuse_below
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from apps.lm.models.rotary import RotaryLM
 from apps.lm.models.rotary_presets import RotaryConfig
 from apps.swarm.config import SwarmTask
 from apps.swarm.families import cut_of, is_cut_loose
-from pipelined.errors import UsageError
 from pipelined.swarm.config import Rules
 from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.training import Training
@@ -93,20 +92,6 @@ def rules_of(task: SwarmTask, training: Training) -> Rules:
         eval_every=subject.eval_every,
         eval_batch=task.held_out,
     )
-
-
-def check_device(name: str) -> None:
-    """Refuse a device that this machine does not have.
-
-    Raises:
-        UsageError: the message lists its devices.
-    """
-    try:
-        torch.empty(1, device=name)
-    except (RuntimeError, AssertionError) as error:
-        here = ", ".join(["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))])
-        fact = f"no device here is called {name!r} ({str(error).splitlines()[0]})"
-        raise UsageError(f"{fact}; give --device one of {here}") from error
 
 
 def _codec(name: str) -> str:

@@ -8,8 +8,11 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+import torch
+
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.nursery import Nursery
+from pipelined.errors import UsageError
 from pipelined.membership.client import Node
 from pipelined.swarm.committed_steps import StepEvent
 from pipelined.swarm.config import PeerConfig, Rules
@@ -18,6 +21,20 @@ from pipelined.swarm.observer import SwarmObserver, SwarmSnapshot
 from pipelined.swarm.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import StageTraining
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that this machine does not have.
+
+    Raises:
+        UsageError: the message lists its devices.
+    """
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        here = ", ".join(["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))])
+        fact = f"no device here is called {name!r} ({str(error).splitlines()[0]})"
+        raise UsageError(f"{fact}; take one of {here}") from error
 
 
 def torch_peer(

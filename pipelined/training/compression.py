@@ -28,8 +28,21 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
 from pipelined.actors.messages import describe, labels_of
 from pipelined.aio.nursery import Nursery
+from pipelined.errors import UsageError
 from pipelined.traces.tracer import NullTracer, Tracer
-from transports import MOST_BYTES, Block, Key, Layout, Message, Packed, WireError, pack, parse_layout, unpack
+from transports import (
+    MOST_BYTES,
+    Block,
+    Key,
+    Layout,
+    Message,
+    Packed,
+    WireError,
+    find_codec,
+    pack,
+    parse_layout,
+    unpack,
+)
 
 NONE = "none"
 """The name for no codec."""
@@ -50,6 +63,22 @@ class LinkBytes:
 
     true: int = 0
     sent: int = 0
+
+
+def check_codec(name: str, argument: str) -> None:
+    """Refuse an unknown codec.
+
+    Args:
+        argument: the setting or flag that names it, for the message.
+    Raises:
+        UsageError: the message lists the known codecs.
+    """
+    if name == NONE:
+        return
+    try:
+        find_codec(name)
+    except ValueError as error:
+        raise UsageError(f"{argument}: {error}; or none") from error
 
 
 class Compression:

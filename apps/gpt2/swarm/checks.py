@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-from apps.common.codecs import check_codec
 from apps.common.paths import check_directory, check_export, check_file
 from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.text import text_of
 from apps.lm.data.text import Text
 from apps.swarm.data import feed_of
-from apps.swarm.saved import other_text, saved_of
 from pipelined.checkpoints import checkpoint
 from pipelined.errors import UsageError
+from pipelined.state.saved import other_text, saved_of
 from pipelined.state.versions import common_step, saved_steps
+from pipelined.training.compression import check_codec
 
 
 def check_swarm_job(job: SwarmJob) -> None:
@@ -21,7 +21,7 @@ def check_swarm_job(job: SwarmJob) -> None:
         UsageError: the first mistake found, with its remedy.
     """
     config = job.config
-    check_codec(config.compress)
+    check_codec(config.compress, "--compress")
     if config.metrics is not None:
         check_file("--metrics", config.metrics)
     if config.export is not None:

@@ -18,15 +18,16 @@ from pipelined.api.batch import Batch
 from pipelined.api.feed import BatchFeed, Feed, MicrobatchFeed
 from pipelined.api.swarm.training import Given, Task, UserTraining, layout_of
 from pipelined.api.whole_run import Trained
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, refuse_below
 from pipelined.membership.client import Node
+from pipelined.state.saved import saved_of
 from pipelined.state.store import DiskStore
 from pipelined.swarm.committed_steps import StepCommitted, StepEvent, StepsBegan
 from pipelined.swarm.config import PeerConfig
 from pipelined.swarm.joining import claim_for, connected, described, member_directory, publish_task, read_task
 from pipelined.swarm.logs import Say, reported_wait
 from pipelined.swarm.processes import TrainerProcess
-from pipelined.swarm.session import run_peer, run_trainer, snapshot, torch_peer
+from pipelined.swarm.session import check_device, run_peer, run_trainer, snapshot, torch_peer
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.training.trainer import StepReport
 from transports import Block
@@ -64,6 +65,10 @@ class PeerOptions:
     save_every: int = 50
     grace: float = 20.0
 
+    def __post_init__(self) -> None:
+        refuse_below(0, "save_every", self.save_every)
+        refuse_below(0, "grace", self.grace)
+
 
 @dataclass(frozen=True)
 class TrainerOptions:
@@ -72,6 +77,9 @@ class TrainerOptions:
     slots: int = 4
     resume: bool = False
     report: Callable[[StepReport], None] = lambda report: None
+
+    def __post_init__(self) -> None:
+        refuse_below(1, "slots", self.slots)
 
 
 class StepData:
@@ -127,13 +135,13 @@ def prepare(
     **settings: Any,
 ) -> tuple[StepData, UserTraining]:
     """The microbatches and the training of a trainer. Raises UsageError: they do not fit one another."""
-    if depth < 1:
-        raise UsageError(f"depth must be at least 1 (it is {depth})")
+    refuse_below(1, "depth", depth)
     if steps is None:
         if not isinstance(batches, Sized):
             raise UsageError("the batches have no length, so the number of steps is unknown; give steps=")
         steps = len(batches)
     microbatches = 2 * depth if microbatches is None else microbatches
+    refuse_below(1, "microbatches", microbatches)
     data = StepData(batches, microbatches, dtype)
     x, y = data.first()
     name = str(dtype).removeprefix("torch.")
@@ -152,18 +160,20 @@ async def run_user_peer(
     say: Say,
 ) -> None:
     """Serve a stage until `stop` is set; see `serve`."""
+    await asyncio.to_thread(check_device, options.device)
     async with AsyncExitStack() as stack:
         endpoint, directory = await stack.enter_async_context(connected(place.coordinator, place.listen))
         task = Task.unpack(await _unless(stop, read_task(directory, place.coordinator, say)))
         if options.stage is not None and not 0 <= options.stage < task.depth:
             raise UsageError(f"there is no stage {options.stage} (depth: {task.depth}); take one below the depth")
         training = await asyncio.to_thread(training_of, task)
-        rules, store = training.rules(), None
+        rules, store, identity = training.rules(), None, dict(training.model.identity())
         if options.checkpoint is not None:
+            await asyncio.to_thread(saved_of, options.checkpoint, identity)
             claimed = stack.enter_context(await claim_for(directory, options.checkpoint))
             if claimed.warning:
                 say(f"warning: {claimed.warning}")
-            store = DiskStore(options.checkpoint, dict(training.model.identity()))
+            store = DiskStore(options.checkpoint, identity)
         members = await stack.enter_async_context(member_directory(place.coordinator, endpoint, rules.lease_s))
         executor = TorchExecutor(options.device, RealClock())
         stack.callback(executor.close)

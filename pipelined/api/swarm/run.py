@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 import torch
 
+from pipelined.actors.executor import DeviceStalled
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.api.batch import Batch
@@ -31,7 +32,7 @@ from pipelined.api.train import OptimizerBuilder
 from pipelined.api.user_model import Layers
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.api.whole_run import Trained
-from pipelined.directory import CutOff, serve_directory
+from pipelined.directory import CutOff, WrongKey, serve_directory
 from pipelined.errors import UsageError
 from pipelined.process.exit import FAILED, USAGE, print_to_stderr
 from pipelined.process.run import complaint
@@ -80,12 +81,13 @@ def serve(
         name: unique name of this process; default: HOST-PID.
         say: called with a line whenever the state of this peer changes.
     Raises:
-        SystemExit: 2 after an error that the user can correct, 1 where the directory does not reply; the message is
-            printed.
+        SystemExit: 2 after an error that the user can correct, 1 where the directory does not reply or the device
+            stalls; the message is printed.
     """
     given, place = _given(model, loss, optimizer, lr_scheduler), Place(coordinator, listen, name)
     path = None if checkpoint is None else Path(checkpoint)
-    options = PeerOptions(stage, device, path, save_every, grace)
+    with _Refusals():
+        options = PeerOptions(stage, device, path, save_every, grace)
     _run(lambda stop: run_user_peer(partial(UserTraining, given), place, options, stop=stop, say=say))
 
 
@@ -140,6 +142,7 @@ def train(
         SystemExit: as in `serve`.
     """
     with _Refusals():
+        options = TrainerOptions(slots, resume, report)
         data, training = prepare(
             batches,
             _given(model, loss, optimizer, lr_scheduler),
@@ -155,7 +158,7 @@ def train(
             lease=lease,
             rebalance=rebalance,
         )
-    place, options = Place(coordinator, listen, name), TrainerOptions(slots, resume, report)
+    place = Place(coordinator, listen, name)
     return _run(lambda stop: run_user_trainer(training, data, place, options, stop=stop, say=say)) or Trained(
         stopped=True
     )
@@ -190,22 +193,20 @@ def local(
     with _Refusals():
         if peers < depth:
             raise UsageError(f"every stage needs a peer (peers: {peers}, depth: {depth}); start more peers")
-        given = _given(model, loss, optimizer, lr_scheduler)
+        given, options = _given(model, loss, optimizer, lr_scheduler), TrainerOptions(slots, report=report)
         data, training = prepare(batches, given, depth=depth, clip=clip, **settings)
 
     async def work(stop: asyncio.Event) -> Trained:
         async with await endpoint_at(LOOPBACK) as endpoint, Nursery() as tasks:
             serving = tasks.create_task(serve_directory(endpoint, RealClock()))
             places = [Place(endpoint.address, name=f"peer{number}") for number in range(peers)]
-            stays, options = asyncio.Event(), PeerOptions()
+            stays = asyncio.Event()
             running = [
-                tasks.create_task(run_user_peer(lambda task: training, place, options, stop=stays, say=say))
+                tasks.create_task(run_user_peer(lambda task: training, place, PeerOptions(), stop=stays, say=say))
                 for place in places
             ]
             place = Place(endpoint.address, name="trainer")
-            trained = await run_user_trainer(
-                training, data, place, TrainerOptions(slots, report=report), stop=stop, say=say
-            )
+            trained = await run_user_trainer(training, data, place, options, stop=stop, say=say)
             for task in (*running, serving):
                 task.cancel()
         return trained
@@ -223,15 +224,15 @@ def _given(
 
 
 class _Refusals:
-    """A block whose errors that the user can correct end in one message and exit code 2."""
+    """A block in which an expected error ends in one message and an exit code: 2 if the user can correct it, else 1."""
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, UsageError):
+        if isinstance(error, UsageError | WrongKey):
             _end(error, USAGE)
-        if isinstance(error, CutOff):
+        if isinstance(error, CutOff | DeviceStalled):
             _end(error, FAILED)
 
 

@@ -20,13 +20,13 @@ from pipelined.api.sequential import Loss
 from pipelined.api.swarm.optimizer import UserStageOptimizer
 from pipelined.api.user_model import Layers, bind
 from pipelined.api.user_optimizer import UserOptimizer
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, refuse_below, refuse_non_positive
 from pipelined.programs.partition import partition
 from pipelined.swarm.config import Rules
 from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.training import Layout, digest_of_code
 from pipelined.training.check_model import ModelError
-from pipelined.training.compression import NONE
+from pipelined.training.compression import NONE, check_codec
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,15 @@ class Task:
     compress_sums: str = NONE
     lease: float = 3.0
     rebalance: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("depth", "microbatches", "steps"):
+            refuse_below(1, name, getattr(self, name))
+        for name in ("clip", "rebalance"):
+            refuse_below(0, name, getattr(self, name))
+        refuse_non_positive("lease", self.lease)
+        check_codec(self.compress, "compress")
+        check_codec(self.compress_sums, "compress_sums")
 
     def pack(self) -> bytes:
         return json.dumps(asdict(self), sort_keys=True).encode()

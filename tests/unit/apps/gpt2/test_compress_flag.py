@@ -2,15 +2,15 @@
 
 import pytest
 
-from apps.common.codecs import check_codec
 from apps.gpt2.config import parse
 from apps.gpt2.job import resolve
 from pipelined.errors import UsageError
+from pipelined.training.compression import check_codec
 
 
 @pytest.mark.parametrize("name", ["none", "zstd", "zstd:9", "blockwise8", "blockwise8:256", "fp16", "bf16"])
 def test_a_codec_is_recorded_in_what_checkpoints_keep(name):
-    check_codec(name)
+    check_codec(name, "--compress")
     assert resolve(parse(["--compress", name]), 1).plain()["compress"] == name
 
 
@@ -25,4 +25,4 @@ def test_a_codec_is_recorded_in_what_checkpoints_keep(name):
 )
 def test_what_is_no_codec_is_refused_with_the_known_ones(name, message):
     with pytest.raises(UsageError, match=message):
-        check_codec(name)
+        check_codec(name, "--compress")

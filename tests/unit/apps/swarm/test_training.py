@@ -3,8 +3,7 @@
 import pytest
 
 from apps.swarm.config import SwarmTask, TrainingConfig
-from apps.swarm.training import check_device, rules_of, training_of
-from pipelined.errors import UsageError
+from apps.swarm.training import rules_of, training_of
 
 
 @pytest.mark.parametrize("delayed", [False, True])
@@ -15,10 +14,3 @@ def test_updates_are_late_where_that_is_configured_and_another_setting_is_refuse
     )
     assert rules.delayed == delayed
     assert (rules.digest != others.digest) == delayed
-
-
-def test_a_device_that_is_not_here_is_refused_with_those_that_are():
-    check_device("cpu")
-    for name in ("abacus", "cuda:99"):
-        with pytest.raises(UsageError, match=rf"no device here is called '{name}' \(.*\); give --device one of cpu"):
-            check_device(name)

@@ -6,8 +6,8 @@ import pytest
 from apps.gpt2.config import parse
 from apps.gpt2.swarm.checks import check_swarm_job, read_swarm_text
 from apps.gpt2.swarm.job import resolve_swarm
-from apps.swarm.saved import other_text
 from pipelined.errors import UsageError
+from pipelined.state.saved import other_text
 from pipelined.state.store import save, saved_stages
 from pipelined.state.versions import SavedStage
 from tests.launching import ROOT

@@ -46,7 +46,7 @@ def given(layers, loss=nn.functional.mse_loss, rate=0.1):
 
 def prepared(layers, loss=nn.functional.mse_loss, depth=2, rows=8, **settings):
     batches = [(torch.randn(rows, 4), torch.randn(rows, 4))]
-    return prepare(batches, given(layers, loss), depth=depth, microbatches=4, **settings)[1]
+    return prepare(batches, given(layers, loss), depth=depth, **{"microbatches": 4, **settings})[1]
 
 
 def summed(output, targets):
@@ -67,6 +67,14 @@ def summed(output, targets):
         ([linear, linear], {"rows": 7}, "a batch of 7 rows cannot be cut into 4 microbatches"),
         ([linear, linear], {"depth": 3}, "stages"),
         ([linear, linear], {"depth": 0}, "depth must be at least 1"),
+        ([linear, linear], {"microbatches": 0}, "microbatches must be at least 1"),
+        ([linear, linear], {"steps": -3}, r"steps must be at least 1 \(it is -3\)"),
+        ([linear, linear], {"clip": -1.0}, "clip must be at least 0"),
+        ([linear, linear], {"clip": float("nan")}, "clip must be at least 0"),
+        ([linear, linear], {"rebalance": -1.0}, "rebalance must be at least 0"),
+        ([linear, linear], {"lease": float("inf")}, "lease must be above 0, and finite"),
+        ([linear, linear], {"compress": "nonsense"}, "compress: unknown codec 'nonsense'; known: bf16"),
+        ([linear, linear], {"compress_sums": "zstd:99"}, "compress_sums: zstd takes a number from 1 to 19"),
     ],
 )
 def test_what_a_swarm_cannot_train_is_refused(layers, settings, message):

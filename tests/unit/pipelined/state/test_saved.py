@@ -2,9 +2,9 @@
 
 import pytest
 
-from apps.swarm import saved as _swarm_saved
-from apps.swarm.saved import saved_of
 from pipelined.errors import UsageError
+from pipelined.state import saved as _state_saved
+from pipelined.state.saved import saved_of
 from pipelined.state.versions import SavedStage
 
 OURS, THEIRS = [[SavedStage(step, 0, 1, lineage) for step in (5, 10, 15)] for lineage in ("ours", "theirs")]
@@ -13,7 +13,7 @@ OURS, THEIRS = [[SavedStage(step, 0, 1, lineage) for step in (5, 10, 15)] for li
 def saved(monkeypatch, *looks):
     """What comes of a directory that has these saved stages, look by look: those of our model alone in the second."""
     told = iter(looks)
-    monkeypatch.setattr(_swarm_saved, "saved_stages", lambda directory, identity=None: list(next(told)))
+    monkeypatch.setattr(_state_saved, "saved_stages", lambda directory, identity=None: list(next(told)))
     return saved_of("there", {})
 
 
@@ -23,7 +23,7 @@ def test_stages_of_this_model_are_its_own(monkeypatch):
 
 def test_stages_of_another_model_are_refused(monkeypatch):
     there = OURS[:1] + THEIRS[:2]
-    with pytest.raises(UsageError, match=r"stages of another model \(2 of 3\); give --checkpoint another directory"):
+    with pytest.raises(UsageError, match=r"stages of another model \(2 of 3\); give another directory"):
         saved(monkeypatch, there, OURS[:1], there)
 
 
@@ -35,6 +35,6 @@ def test_a_directory_that_cannot_be_listed_is_refused(monkeypatch):
     def unlisted(directory, identity=None):
         raise OSError(116, "Stale file handle")
 
-    monkeypatch.setattr(_swarm_saved, "saved_stages", unlisted)
-    with pytest.raises(UsageError, match=r"--checkpoint there cannot be listed .*Stale file handle.*another directory"):
+    monkeypatch.setattr(_state_saved, "saved_stages", unlisted)
+    with pytest.raises(UsageError, match=r"directory there cannot be listed .*Stale file handle.*another directory"):
         saved_of("there", {})

@@ -18,7 +18,7 @@ def saved_of(directory: Path, identity: Mapping[str, Any]) -> list[SavedStage]:
     try:
         return _saved_of(directory, identity)
     except OSError as error:
-        fact = f"--checkpoint {directory} cannot be listed ({error})"
+        fact = f"the checkpoint directory {directory} cannot be listed ({error})"
         raise UsageError(f"{fact}; make it readable, or give another directory") from error
 
 
@@ -41,5 +41,5 @@ def _saved_of(directory: Path, identity: Mapping[str, Any]) -> list[SavedStage]:
     strange = {*before} - {*mine}
     if strange and (strange := strange & {*saved_stages(directory)}):  # another peer may have removed one
         fact = f"{directory} holds stages of another model ({len(strange)} of {len(strange) + len(mine)})"
-        raise UsageError(f"{fact}; give --checkpoint another directory, or the flags of that model")
+        raise UsageError(f"{fact}; give another directory for the checkpoint, or the settings of that model")
     return mine

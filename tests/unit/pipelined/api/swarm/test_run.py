@@ -1,0 +1,98 @@
+"""`pp.swarm` ends in one message and an exit code: 2 if the user can correct the error, 1 if not."""
+
+import asyncio
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import pipelined as pp
+from pipelined.actors.executor import DeviceStalled
+from pipelined.aio.clock import RealClock
+from pipelined.aio.nursery import Nursery
+from pipelined.api.swarm import run
+from pipelined.api.swarm.parties import PeerOptions, Place, prepare, run_user_peer
+from pipelined.api.swarm.run import serve, train
+from pipelined.api.swarm.training import Given, UserTraining
+from pipelined.api.user_optimizer import UserOptimizer
+from pipelined.directory import CutOff, WrongKey, serve_directory
+from pipelined.state.store import save
+from pipelined.state.versions import SavedStage
+from pipelined.swarm.joining import connected, publish_task
+from transports import new_event_loop
+from transports.rpc import open_endpoint
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+LAYERS = [lambda: nn.Linear(4, 4), lambda: nn.Linear(4, 4)]
+BATCHES = [(torch.zeros(8, 4), torch.zeros(8, 4))]
+COMMON = {"loss": nn.functional.mse_loss, "optimizer": sgd, "coordinator": "tcp://127.0.0.1:9"}
+
+
+def ended(capsys, work):
+    """The exit code and the line of a call that ends."""
+    with pytest.raises(SystemExit) as end:
+        work()
+    (line,) = capsys.readouterr().err.splitlines()
+    return end.value.code, line
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (pp.UsageError("no"), 2),
+        (WrongKey("another cluster key"), 2),
+        (CutOff("no reply"), 1),
+        (DeviceStalled("the device is stuck"), 1),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_expected_error_ends_in_one_line_and_a_code(capsys, error, code):
+    async def fail(stop):
+        raise error
+
+    assert ended(capsys, lambda: run._run(fail)) == (code, f"pipelined.swarm: error: {error}")
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"save_every": -5}, "save_every must be at least 0 (it is -5)"),
+        ({"grace": -1.0}, "grace must be at least 0 (it is -1.0)"),
+        ({"device": "cuda:99"}, "no device here is called 'cuda:99'"),
+    ],
+    ids=["save_every", "grace", "device"],
+)
+def test_wrong_settings_of_a_peer_are_refused_before_it_looks_for_the_swarm(capsys, setting, message):
+    code, line = ended(capsys, lambda: serve(LAYERS, **COMMON, **setting))
+    assert code == 2 and message in line
+
+
+def test_a_trainer_without_slots_is_refused(capsys):
+    """It sent no microbatch, and waited for ever."""
+    code, line = ended(capsys, lambda: train(LAYERS, BATCHES, depth=2, slots=0, **COMMON))
+    assert code == 2 and "slots must be at least 1 (it is 0)" in line
+
+
+def test_a_peer_refuses_a_checkpoint_directory_with_another_model_s_stages(tmp_path):
+    save(tmp_path, SavedStage(3, 0, 1, "a"), {"0.weight/value": np.zeros(4, np.float32)}, {"model": "another"})
+    given = Given(LAYERS, COMMON["loss"], partial(UserOptimizer, sgd))
+    _, training = prepare(BATCHES, given, depth=2)
+
+    async def refused():
+        async with await open_endpoint("tcp://127.0.0.1:0") as server, Nursery() as tasks:
+            serving = tasks.create_task(serve_directory(server, RealClock()))
+            async with connected(server.address) as (_, directory):
+                await publish_task(directory, training.task.pack())
+            place, options = Place(server.address), PeerOptions(checkpoint=tmp_path)
+            with pytest.raises(pp.UsageError, match=r"holds stages of another model \(1 of 1\)"):
+                await run_user_peer(partial(UserTraining, given), place, options, stop=asyncio.Event(), say=str)
+            serving.cancel()
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(refused())
