@@ -1,9 +1,9 @@
 """Where a process finds its swarm, and where it listens: a dataclass that makes part of the command line. No torch."""
 
-import re
 from dataclasses import dataclass
 
 from pipelined.errors import UsageError
+from pipelined.swarm.joining import check_coordinator
 
 
 @dataclass(frozen=True)
@@ -32,5 +32,4 @@ class SwarmAddress:
             raise UsageError(f"{fact}; leave one of the two out")
         if not (self.coordinator or self.directory):
             raise UsageError("say where the swarm is: --coordinator tcp://HOST:PORT, or --directory etcd://…")
-        if self.coordinator.startswith("tcp:") and not re.fullmatch(r"tcp://[^/?@]+:[0-9]+", self.coordinator):
-            raise UsageError(f"--coordinator {self.coordinator} is no address; write tcp://HOST:PORT")
+        check_coordinator(self.coordinator, "--coordinator")

@@ -167,7 +167,10 @@ class Export:
 
     def __post_init__(self) -> None:
         _check_sample(self.sample, self.prompt)
-        if bool(self.checkpoint) == bool(self.coordinator or self.directory):
+        if self.checkpoint and (self.coordinator or self.directory):
+            fact = "a model is exported from saved stages or from a running swarm, not from both"
+            raise UsageError(f"{fact} (--checkpoint and --coordinator or --directory); leave one of them out")
+        if not (self.checkpoint or self.coordinator or self.directory):
             raise UsageError("say what to export: --checkpoint DIR of what was saved, or --coordinator tcp://HOST:PORT")
         if self.to is None and not self.sample:
             raise UsageError("there is nothing to do; add --to DIR, or --sample N")

@@ -21,7 +21,7 @@ from rich.live import Live
 from apps.swarm.config import ChildFailed, read_goal
 from apps.swarm.families import cut_of
 from apps.swarm.flags import Local
-from apps.swarm.metrics import STEP
+from apps.swarm.metrics import STEP_LINES
 from apps.swarm.status.command import EVERY_S
 from apps.swarm.status.table import table
 from pipelined.aio.nursery import Nursery
@@ -61,7 +61,7 @@ async def _local(flags: Local, say: Say) -> None:
         address = (await _line(coordinator)).rpartition(" ")[2].strip()
         if not address:
             raise ChildFailed("the coordinator", await coordinator.wait())
-        say(f"coordinator at {address}; look on with: python -m apps.swarm status --coordinator {address} --watch")
+        say(f"coordinator at {address}; show it with: python -m apps.swarm status --coordinator {address} --watch")
         at = ["--coordinator", address, "--listen", _listen_url(flags), *log]
         peers = [["serve", *at, "--name", f"peer{number}", *_saving(flags)] for number in range(flags.peers)]
         trainers = [
@@ -176,7 +176,7 @@ async def _report_end(peer: Child, name: str, last: Mapping[str, str], others: S
         raise ChildFailed("a peer", code)
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     left = sum(other.returncode is None for other in others)
-    on = f"the other {left} peers go on, and compute again what it alone had counted" if left else "no peer is left"
+    on = f"{left} peers remain, and recompute the microbatches that only it had counted" if left else "no peer is left"
     say(f"{name} (pid {peer.pid}, {last.get(name, 'at no stage yet')}) {how}; {on}")
 
 
@@ -197,7 +197,7 @@ async def _watch(address: str, everyone: Sequence[Child], peers: int, say: Say) 
         live = Live(refresh_per_second=4) if sys.stdout.isatty() else None
         say, last = above(live.console) if live else say, dict[str, str]()
         for at, child in enumerate(everyone):
-            tasks.create_task(_pass_on(child, partial(_noted, last, say), STEP if at > peers else ""))
+            tasks.create_task(_pass_on(child, partial(_noted, last, say), STEP_LINES if at > peers else ()))
         for at, child in enumerate(everyone[:peers]):
             tasks.create_task(_report_end(child, f"peer{at}", last, everyone[:peers], say))
         if live is not None:
@@ -225,12 +225,12 @@ async def _line(child: Child) -> str:
     return (await child.stdout.readline()).decode(errors="replace")
 
 
-async def _pass_on(child: Child, say: Say, but: str) -> None:
+async def _pass_on(child: Child, say: Say, but: tuple[str, ...]) -> None:
     """Print the output of a child.
 
     Args:
-        but: lines with this beginning are left out; "": none.
+        but: lines with one of these beginnings are left out.
     """
     while line := await _line(child):
-        if not but or not line.startswith(but):
+        if not line.startswith(but):
             say(line.rstrip())

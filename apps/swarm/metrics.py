@@ -9,8 +9,8 @@ from pipelined.swarm.committed_steps import StepCommitted, StepEvaluated, StepEv
 from pipelined.swarm.records import Commit
 from pipelined.training.optimizer import OptimizerConfig
 
-STEP = "step "
-"""The beginning of a line about a step."""
+STEP_LINES = ("step ", "after ")
+"""The beginnings of the lines about a step or an evaluation."""
 
 
 class StepLog:
@@ -38,9 +38,9 @@ class StepLog:
         """Log a commit, a rollback or an evaluation."""
         match event:
             case StepEvaluated(head, loss):
-                row = self._row or {"step": head.step}
-                self._say(f"step {row['step']}: eval {loss:.4f}")
-                self._row = {**row, "eval_loss": loss}
+                when = f"step {self._row['step']}" if self._row else f"after {head.step} steps"
+                self._say(f"{when}: eval {loss:.4f}")
+                self._row = {**(self._row or {"step": head.step}), "eval_loss": loss}
                 self._write()
             case StepsBegan(head, rolled_back):
                 self._write()
@@ -66,7 +66,7 @@ class StepLog:
             "peers": [len(names) for names in head.members],
         }
         self._say(
-            f"{STEP}{head.step - 1}: loss {head.loss:.4f}, norm {head.norm:.3f}, "
+            f"step {head.step - 1}: loss {head.loss:.4f}, norm {head.norm:.3f}, "
             f"{self._tokens / seconds:.0f} tokens/s, peers {'+'.join(str(len(names)) for names in head.members)}"
         )
         return row

@@ -26,6 +26,7 @@ from transports.rpc import Endpoint, open_endpoint
 
 SWARM = "swarm"
 """Key in the directory: the unique name of this swarm. Peers claim directories of checkpoints under it."""
+MOST_PORT = 65535
 DISCARD_PORT = 9
 """The port of a datagram socket that sends nothing (RFC 863)."""
 
@@ -94,6 +95,24 @@ async def claim_for(directory: Directory, path: Path) -> Claim:
     """
     entry = (await directory.read(SWARM)).entries.get(SWARM)
     return await asyncio.to_thread(claim, path, entry.value.decode(errors="replace") if entry else "")
+
+
+def check_coordinator(url: str, argument: str) -> None:
+    """Refuse a tcp:// address of a directory without a host and a port from 1 to 65535; other schemes pass.
+
+    Args:
+        argument: the setting or flag that gives the address, for the message.
+    Raises:
+        UsageError: it is no such address.
+    """
+    if url.startswith("tcp:"):
+        found = re.fullmatch(r"tcp://[^/?@]+:([0-9]{1,9})", url)
+        if found is None:
+            raise UsageError(f"{argument} {url} is no address; write tcp://HOST:PORT")
+        if not 1 <= int(found[1]) <= MOST_PORT:
+            raise UsageError(
+                f"{argument} {url} has no port from 1 to {MOST_PORT}; give the address that the coordinator printed"
+            )
 
 
 def described(url: str) -> str:

@@ -7,6 +7,7 @@ import pytest
 from apps.swarm.__main__ import parse
 from apps.swarm.status.prometheus import metrics
 from apps.swarm.status.table import COLUMNS
+from pipelined.swarm.trainer.routing import Router
 from tests.docs.command_line import SHARED, SWARM, flags_of_class
 from tests.docs.test_command_line_document import names, part, rows
 from tests.docs.test_documents import commands_with
@@ -56,3 +57,9 @@ def test_every_kind_of_event_is_there_and_no_other():
     sources = [path.read_text() for folder in ("pipelined", "apps") for path in (ROOT / folder).rglob("*.py")]
     kinds = {kind for source in sources for kind in re.findall(r'\b(?:emit|warn)\)?\(\s*"([a-z ]+)"', source)}
     assert {name for row, _ in rows(text) for name in row.split("`, `")} == kinds
+
+
+def test_the_example_of_wiring_calls_methods_that_a_router_has():
+    text = (ROOT / "docs" / "swarm_decisions.md").read_text()
+    called = set(re.findall(r"wiring\.(\w+)\(", text))
+    assert called and called <= {*dir(Router)}

@@ -25,6 +25,7 @@ ROWS = 4
 """The most sequences in a microbatch, by default."""
 MEANINGLESS = {
     "plan": "a swarm plans nothing: its peers go where they help most",
+    "recompute": "a peer always runs the forward of its stage again before the backward",
     "all_reduce": "the peers of a stage sum by slices that each of them owns",
     "trace": "the peers of a microbatch are chosen at run time, so there is no schedule to record",
     "digest": "its peers update a stage in their own code, and no rank has all parameters between two steps",
@@ -132,7 +133,8 @@ def _refuse_meaningless(config: Config) -> None:
     for name, why in MEANINGLESS.items():
         value = getattr(config, name)
         if value != left_open[name]:
-            raise UsageError(f"{flag(name)} {value} means nothing to a swarm: {why}; leave it out")
+            given = flag(name) if value is True else f"{flag(name)} {value}"
+            raise UsageError(f"{given} means nothing to a swarm: {why}; leave it out")
     if config.steps == 0:
         fact = "a swarm that takes no step has nothing to do (--steps 0)"
         raise UsageError(f"{fact}; leave --schedule swarm out to evaluate or export")

@@ -24,7 +24,15 @@ from pipelined.state.saved import saved_of
 from pipelined.state.store import DiskStore
 from pipelined.swarm.committed_steps import StepCommitted, StepEvent, StepsBegan
 from pipelined.swarm.config import PeerConfig
-from pipelined.swarm.joining import claim_for, connected, described, member_directory, publish_task, read_task
+from pipelined.swarm.joining import (
+    check_coordinator,
+    claim_for,
+    connected,
+    described,
+    member_directory,
+    publish_task,
+    read_task,
+)
 from pipelined.swarm.logs import Say, reported_wait
 from pipelined.swarm.processes import TrainerProcess
 from pipelined.swarm.session import check_device, run_peer, run_trainer, snapshot, torch_peer
@@ -48,6 +56,9 @@ class Place:
     coordinator: str
     listen: str | None = None
     name: str = ""
+
+    def __post_init__(self) -> None:
+        check_coordinator(self.coordinator, "coordinator")
 
     @property
     def own_name(self) -> str:

@@ -84,9 +84,9 @@ def serve(
         SystemExit: 2 after an error that the user can correct, 1 where the directory does not reply or the device
             stalls; the message is printed.
     """
-    given, place = _given(model, loss, optimizer, lr_scheduler), Place(coordinator, listen, name)
-    path = None if checkpoint is None else Path(checkpoint)
+    given, path = _given(model, loss, optimizer, lr_scheduler), None if checkpoint is None else Path(checkpoint)
     with _Refusals():
+        place = Place(coordinator, listen, name)
         options = PeerOptions(stage, device, path, save_every, grace)
     _run(lambda stop: run_user_peer(partial(UserTraining, given), place, options, stop=stop, say=say))
 
@@ -142,7 +142,7 @@ def train(
         SystemExit: as in `serve`.
     """
     with _Refusals():
-        options = TrainerOptions(slots, resume, report)
+        place, options = Place(coordinator, listen, name), TrainerOptions(slots, resume, report)
         data, training = prepare(
             batches,
             _given(model, loss, optimizer, lr_scheduler),
@@ -158,7 +158,6 @@ def train(
             lease=lease,
             rebalance=rebalance,
         )
-    place = Place(coordinator, listen, name)
     return _run(lambda stop: run_user_trainer(training, data, place, options, stop=stop, say=say)) or Trained(
         stopped=True
     )

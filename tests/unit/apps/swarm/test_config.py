@@ -51,6 +51,8 @@ def test_a_peer_serves_a_stage_that_there_is():
     [
         ("serve", "say where the swarm is"),
         ("serve --coordinator tcp://127.0.0.1", "--coordinator tcp://127.0.0.1 is no address; write tcp://HOST:PORT"),
+        ("serve --coordinator tcp://127.0.0.1:99999", "tcp://127.0.0.1:99999 has no port from 1 to 65535"),
+        ("serve --coordinator tcp://127.0.0.1:0", "tcp://127.0.0.1:0 has no port from 1 to 65535"),
         ("export --to model --coordinator tcp://127.0.0.1", "is no address; write tcp://HOST:PORT"),
         ("status --coordinator tcp://127.0.0.1:1 --directory etcd://127.0.0.1:2", "leave one of the two out"),
         ("serve --coordinator tcp://127.0.0.1:1 --checkpoint LICENSE", "is a file; give --checkpoint a directory"),
@@ -78,7 +80,7 @@ def test_a_peer_serves_a_stage_that_there_is():
         ("coordinator --listen tcp://0.0.0.0:0", "name the one by which"),
         ("coordinator --listen nonsense", "unknown endpoint"),
         ("export --to model", "say what to export"),
-        ("export --to model --checkpoint saved --coordinator tcp://127.0.0.1:1", "say what to export"),
+        ("export --to model --checkpoint saved --coordinator tcp://127.0.0.1:1", "leave one of them out"),
         ("export --checkpoint saved", "there is nothing to do"),
         ("export --checkpoint nowhere --to model --data LICENSE", "name every directory of its peers"),
         ("local --sample -1", "--sample must be at least 0"),

@@ -61,7 +61,7 @@ def test_the_loss_on_validation_data_is_in_the_row_of_the_step_that_led_there(tm
 def test_what_is_evaluated_where_nothing_was_trained_has_a_row_of_its_own(tmp_path):
     rows, said = run(tmp_path / "rows", head(5, members=()), Evaluation(5, "r-5", 7.5))
     assert rows == [(5, None, 7.5)]
-    assert said == ["continues from step 5, which all stages had saved", "step 5: eval 7.5000"]
+    assert said == ["continues from step 5, which all stages had saved", "after 5 steps: eval 7.5000"]
 
 
 def test_where_all_go_back_before_it_is_known_there_is_no_loss_and_training_goes_on(tmp_path):

@@ -65,11 +65,12 @@ def test_an_expected_error_ends_in_one_line_and_a_code(capsys, error, code):
         ({"save_every": -5}, "save_every must be at least 0 (it is -5)"),
         ({"grace": -1.0}, "grace must be at least 0 (it is -1.0)"),
         ({"device": "cuda:99"}, "no device here is called 'cuda:99'"),
+        ({"coordinator": "tcp://127.0.0.1:99999"}, "coordinator tcp://127.0.0.1:99999 has no port from 1 to 65535"),
     ],
-    ids=["save_every", "grace", "device"],
+    ids=["save_every", "grace", "device", "port"],
 )
 def test_wrong_settings_of_a_peer_are_refused_before_it_looks_for_the_swarm(capsys, setting, message):
-    code, line = ended(capsys, lambda: serve(LAYERS, **COMMON, **setting))
+    code, line = ended(capsys, lambda: serve(LAYERS, **{**COMMON, **setting}))
     assert code == 2 and message in line
 
 
