@@ -9,7 +9,7 @@ from rich.console import Console
 
 from apps.swarm.config import ChildFailed
 from apps.swarm.local import _noted, _pass_on, _report_end, above
-from apps.swarm.metrics import STEP
+from apps.swarm.metrics import STEP_LINES
 
 LINES = ["t0: waits", "step 0: loss 5.5", "", "sample:", "a [/b] [red]step c"]
 
@@ -22,7 +22,7 @@ async def passed_on(but):
     return said
 
 
-@pytest.mark.parametrize("but, kept", [("", LINES), (STEP, LINES[:1] + LINES[2:])])
+@pytest.mark.parametrize("but, kept", [((), LINES), (STEP_LINES, LINES[:1] + LINES[2:])])
 def test_a_child_is_heard_but_for_what_another_says_too(but, kept):
     assert asyncio.run(passed_on(but)) == [*kept, "\N{REPLACEMENT CHARACTER}"]
 
@@ -59,7 +59,7 @@ def outlived(code, lines=(), others=2):
 
 def test_a_peer_that_dies_is_told_with_its_process_its_stage_and_what_goes_on():
     lines = ["peer0: stage 1: fetches its state", "peer0: stage 2: serves", "peer1: stage 0: serves"]
-    goes_on = "the other 2 peers go on, and compute again what it alone had counted"
+    goes_on = "2 peers remain, and recompute the microbatches that only it had counted"
     assert outlived(-9, lines) == f"peer0 (pid 4711, stage 2) was killed by SIGKILL; {goes_on}"
     assert outlived(1) == f"peer0 (pid 4711, at no stage yet) ended with code 1; {goes_on}"
     assert outlived(1, others=0).endswith("ended with code 1; no peer is left")

@@ -6,7 +6,7 @@ import pytest
 
 from pipelined.aio.clock import VirtualClock
 from pipelined.directory import Conflict, CutOff
-from pipelined.membership.records import PEERS, Peer, Phase
+from pipelined.membership.records import Peer, Phase
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader import connectivity
 from pipelined.swarm.leader.commit_round import Failure
@@ -114,7 +114,7 @@ class View:
         self.directory, self._error, self._leases = self, error, leases
         pair = [Peer(name, f"tcp://{name}:1", 1, 0, Phase.SERVING, "m") for name in "ab"]
         self.peers = {peer.name: peer for peer in pair}
-        self.record_revisions, self.evictions = {PEERS + peer.name: 1 for peer in pair}, {}
+        self.record_revisions, self.evictions = {peer.name: 1 for peer in pair}, {}
 
     def holding(self, stage):
         return list(self.peers.values())
