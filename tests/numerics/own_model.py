@@ -11,7 +11,7 @@ from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
-from pipelined.training.keyed_random import keyed_generator
+from pipelined.training.keyed_random import KeyedRandom, drawing_from, keyed_generator
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.trainer import Numerics, RankTrainer
 from tests.numerics.plain import AdamW
@@ -84,7 +84,7 @@ def plan(schedule, depth, width=1, microbatches=4):
     return Plan(schedule, depth, width, 4, microbatches)
 
 
-def on_ranks(model, plan, work, recompute=False):
+def on_ranks(model, plan, work, recompute=False, feed=None):
     """What a piece of work with each rank's trainer returns, in rank order."""
 
     async def rank(transport):
@@ -93,7 +93,7 @@ def on_ranks(model, plan, work, recompute=False):
             async with Actor(transport) as actor:
                 trainer = RankTrainer(
                     actor, model, plan, numerics=Numerics(torch.float64, recompute=recompute),
-                    optimizer_config=OPTIMIZER, executor=executor, feed=Feed(), tracer=NullTracer(), sequence=1, seed=5,
+                    optimizer_config=OPTIMIZER, executor=executor, feed=feed or Feed(), tracer=NullTracer(), sequence=1, seed=5,
                 )  # fmt: skip
                 return await work(trainer)
         finally:
@@ -116,19 +116,21 @@ def steps(count):
     return work
 
 
-def plain(model, microbatches, count):
+def plain(model, microbatches, count, feed=None):
     """The same in one process with nothing but torch."""
+    feed = feed or Feed()
     module = model.build(range(model.layers), torch.float64, "cpu", seed=5)
     trained = [p for p in module.parameters() if p.requires_grad]
     groups = [[p for p in trained if p.dim() >= 2], [p for p in trained if p.dim() < 2]]
     decays = zip(groups, (OPTIMIZER.weight_decay, 0.0), strict=True)
     optimizer = AdamW([{"params": group, "weight_decay": decay} for group, decay in decays], betas=OPTIMIZER.betas)
-    losses, feed = [], Feed()
+    losses = []
     for step in range(count):
         optimizer.zero_grad()
-        several = [
-            model.loss(module(feed.inputs(step, m)), feed.targets(step, m)) / microbatches for m in range(microbatches)
-        ]
+        several = []
+        for m in range(microbatches):
+            with drawing_from(KeyedRandom(5, step, m)):
+                several.append(model.loss(module(feed.inputs(step, m)), feed.targets(step, m)) / microbatches)
         sum(several).backward()
         for group in optimizer.param_groups:
             group["lr"] = OPTIMIZER.rate(step)
