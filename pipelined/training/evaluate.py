@@ -13,6 +13,7 @@ import torch
 from collectives import Group, all_reduce
 from pipelined.aio.nursery import Nursery
 from pipelined.training.model import CountedLoss, Model
+from pipelined.training.stage import Stage
 from pipelined.training.stream import Parcel, Tree, open_tree, pack_tree, tensors_of
 from pipelined.training.worker import RankContext
 
@@ -88,9 +89,16 @@ async def _stage(
         through()
 
 
+def _held(context: RankContext, stage: int) -> Stage:
+    """A stage of this rank, as a trainer builds it: substitutes for measurements do not evaluate."""
+    held = context.stages[stage]
+    assert isinstance(held, Stage)
+    return held
+
+
 def _loss(context: RankContext, model: Model, x: Any, targets: Tree) -> tuple[float, float]:
     """The loss of a window, summed over what it counts, and the count."""
-    output = context.stages[context.plan.depth - 1].evaluate(x)
+    output = _held(context, context.plan.depth - 1).evaluate(x)
     score = CountedLoss.of(model.loss(output, open_tree(targets, torch.device(context.executor.device))))
     if score.count is not None:
         return float(score.total.detach()), score.count
@@ -99,7 +107,7 @@ def _loss(context: RankContext, model: Model, x: Any, targets: Tree) -> tuple[fl
 
 
 async def _forward(context: RankContext, stage: int, x: Any) -> Parcel:
-    return await _compute(context, lambda: pack_tree(context.stages[stage].evaluate(x)))
+    return await _compute(context, lambda: pack_tree(_held(context, stage).evaluate(x)))
 
 
 async def _take(context: RankContext, pipe: int, stage: int, key: tuple[int | str, ...]) -> Any:

@@ -101,7 +101,8 @@ class RunningStatistics:
             found = {name: owner._buffers[leaf] for name, (owner, leaf) in self._owners.items()}
         finally:
             self._put(originals)
-        written = {n: t for n, t in found.items() if t is not None and (t is not copies.get(n) or _changes(t))}
+        present = {name: tensor for name, tensor in found.items() if tensor is not None}
+        written = {n: t for n, t in present.items() if n not in copies or t is not copies[n] or _changes(t)}
         noted = Noted(observer.calls)
         for name, value in written.items():
             if name.endswith(COUNTER):

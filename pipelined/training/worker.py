@@ -54,10 +54,6 @@ class Computation(Protocol):
 
     def backward_weight(self, which: tuple[int, int]) -> None: ...
 
-    def evaluate(self, x: Any) -> Any:
-        """The output for one window; only a job that evaluates calls this."""
-        ...
-
 
 class MicrobatchSource(Protocol):
     """The data: inputs of the first stage and targets of the last."""

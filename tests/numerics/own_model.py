@@ -93,7 +93,8 @@ def on_ranks(model, plan, work, recompute=False, feed=None):
             async with Actor(transport) as actor:
                 trainer = RankTrainer(
                     actor, model, plan, numerics=Numerics(torch.float64, recompute=recompute),
-                    optimizer_config=OPTIMIZER, executor=executor, feed=feed or Feed(), tracer=NullTracer(), sequence=1, seed=5,
+                    optimizer_config=OPTIMIZER, executor=executor, feed=feed or Feed(), tracer=NullTracer(),
+                    sequence=1, seed=5,
                 )  # fmt: skip
                 return await work(trainer)
         finally:
