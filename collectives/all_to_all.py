@@ -19,8 +19,10 @@ async def all_to_all(group: Group, outgoing: Sequence[Any], incoming: Sequence[A
         incoming: one contiguous, writable array per rank; shares no memory with `outgoing`.
     Raises:
         ValueError: not one array per rank, or an array is refused; nothing was sent. BrokenGroup: see `Group`.
-        TransportError: sizes differ between two ranks, or a rank or link failed; `incoming` is partly filled.
-    Cost: n - 1 steps of pairwise exchange; a rank sends each array for another rank once: (n - 1) (alpha + m/n beta).
+        Mismatch: the sizes of the array between two ranks differ (the error names both); its receiver raises this.
+        TransportError: a rank or link failed. After the last two, `incoming` is partly filled.
+    Cost: n - 1 steps, each of two ranks' greetings and then their arrays; a rank sends each array for another rank
+        once: (n - 1) (2 alpha + m/n beta).
     Source: Thakur, Rabenseifner, Gropp, section 4.2 (long messages).
     """
     if not len(outgoing) == len(incoming) == group.size:
@@ -35,4 +37,10 @@ async def all_to_all(group: Group, outgoing: Sequence[Any], incoming: Sequence[A
         taken[group.rank][:] = sent[group.rank]
         for step in range(1, group.size):
             to, source = (group.rank + step) % group.size, (group.rank - step) % group.size
+            await group.greet(to, source, _signature_of(sent[to]), _signature_of(taken[source]))
             await group.exchange(to, sent[to], source, taken[source])
+
+
+def _signature_of(array: memoryview) -> Signature:
+    """The signature that the sender and the receiver of one array compare, also of an empty one."""
+    return Signature("all_to_all", length=array.nbytes, dtype="bytes")

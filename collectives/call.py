@@ -26,6 +26,10 @@ STALL_S = 10.0
 """Seconds for which all ranks wait and no rank receives a byte; after that, calls of different numbers are unequal."""
 
 
+class Unsupported(ValueError):
+    """The group's transport cannot run this call. All ranks refuse it alike, so the group stays usable."""
+
+
 class Call:
     """An async context in which a collective runs on a group; entered once.
 
@@ -62,6 +66,8 @@ class Call:
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Unsupported):
+            error = None
         try:
             await self.calls.wait_check.end(error)
         except BaseException as found:
@@ -93,10 +99,10 @@ class Call:
         self._received_from.add(peer)
         return first
 
-    def compare(self, peer: int, greeted: memoryview) -> None:
-        """Raise Mismatch unless the greeting of this peer equals that of this rank."""
-        if greeted[:GREETING_BYTES] != self.greeting:
-            raise Mismatch.between(self.calls.rank, self.signature, peer, text_in(greeted))
+    def compare(self, peer: int, greeted: memoryview, expected: Signature | None = None) -> None:
+        """Raise Mismatch unless the greeting of this peer is that of the expected signature; None: of the call's."""
+        if greeted[:GREETING_BYTES] != (expected.greeting if expected else self.greeting):
+            raise Mismatch.between(self.calls.rank, expected or self.signature, peer, text_in(greeted))
 
 
 class WaitCheck:

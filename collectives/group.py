@@ -86,7 +86,7 @@ class Group:
             if view.nbytes <= INLINE_BYTES:
                 view, header = memoryview(b"".join((call.greeting, view))), GREETING_BYTES
             else:
-                await self._send_greeting(peer, call)
+                await self._send_greeting(peer, call.signature)
         await self.transport.send_buffer(peer, self.channel, view, header)
 
     async def receive(self, source: int, view: memoryview) -> None:
@@ -108,25 +108,35 @@ class Group:
         """Send and receive at once; when either fails, the other is cancelled and the error is raised."""
         await run_both(self.send(to, outgoing), self.receive(source, incoming))
 
-    async def greet(self, to: int, source: int) -> None:
-        """Send only the greeting of the call to one rank, and compare that of another; the call's first messages."""
+    async def greet(
+        self, to: int, source: int, sent: Signature | None = None, expected: Signature | None = None
+    ) -> None:
+        """Send only a greeting to one rank, and compare that of another; the call's first messages to them.
+
+        Args:
+            sent, expected: the signatures to send and to compare; None: that of the call. A collective of which two
+                ranks know more than the others names that here, such as the bytes between them.
+        Raises: as `receive`.
+        """
         call, to, source = self.calls.running, self.ranks[to], self.ranks[source]
         call.first_to(to), call.first_from(source)
-        await run_both(self._send_greeting(to, call), self._receive_first(source, call))
+        await run_both(self._send_greeting(to, sent or call.signature), self._receive_first(source, call, 0, expected))
 
-    async def _send_greeting(self, peer: int, call: Call) -> None:
-        await self.transport.send_buffer(peer, self.channel, memoryview(call.greeting), GREETING_BYTES)
+    async def _send_greeting(self, peer: int, signature: Signature) -> None:
+        await self.transport.send_buffer(peer, self.channel, memoryview(signature.greeting), GREETING_BYTES)
 
-    async def _receive_first(self, peer: int, call: Call, nbytes: int = 0) -> memoryview:
+    async def _receive_first(
+        self, peer: int, call: Call, nbytes: int = 0, expected: Signature | None = None
+    ) -> memoryview:
         """Receive and compare a peer's greeting. Returns the bytes after it; bytes of another size have it too."""
         packed = memoryview(bytearray(GREETING_BYTES + nbytes))
         try:
             await self.transport.receive_buffer(peer, self.channel, packed, GREETING_BYTES)
         except SizeMismatch as mismatch:
             if len(mismatch.prefix) >= GREETING_BYTES:
-                call.compare(peer, mismatch.prefix)
+                call.compare(peer, mismatch.prefix, expected)
             raise
-        call.compare(peer, packed)
+        call.compare(peer, packed, expected)
         return packed[GREETING_BYTES:]
 
     def calling(self, signature: Signature) -> Call:

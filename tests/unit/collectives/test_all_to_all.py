@@ -1,4 +1,4 @@
-"""Everybody gets what everybody has for them, and lists that do not fit are refused."""
+"""All-to-all delivers each array; lists that do not fit are refused, and so are sizes that differ between two ranks."""
 
 import asyncio
 
@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import Group, all_to_all
+from collectives import BrokenGroup, Group, Mismatch, all_to_all
 from transports.local import world
+from transports.testing import tcp_world
 
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), size=st.integers(1, 7))
-def test_everybody_gets_what_everybody_has_for_them(data, size):
+def test_all_to_all_delivers_each_array(data, size):
     row = st.lists(st.integers(0, 5), min_size=size, max_size=size)
     lengths = data.draw(st.lists(row, min_size=size, max_size=size))
     outgoing = [[np.full(lengths[i][j], 10 * i + j, "int32") for j in range(size)] for i in range(size)]
@@ -35,7 +36,26 @@ def test_everybody_gets_what_everybody_has_for_them(data, size):
     ("outgoing", "incoming", "says"),
     [([1], [1, 1], "outgoing: 1, incoming: 2, ranks: 2"), ([1, 1], [2, 1], r"for itself.*outgoing: 8, incoming: 16")],
 )
-def test_what_does_not_fit_is_refused(outgoing, incoming, says):
+def test_lists_that_do_not_fit_are_refused(outgoing, incoming, says):
     with pytest.raises(ValueError, match=says):
         group = Group(world(2)[0], (0, 1), 0)
         asyncio.run(all_to_all(group, [np.ones(n) for n in outgoing], [np.ones(n) for n in incoming]))
+
+
+@pytest.mark.parametrize(("sent", "expected"), [(1, 0), (0, 1), (1, 2), (20_000, 0), (0, 20_000), (20_000, 30_000)])
+async def test_sizes_that_differ_between_two_ranks_end_the_call_of_the_receiver(sent, expected):
+    """A sent array for which the receiver expected none once stayed on the channel, and the next call received it."""
+    ends = await tcp_world(2)
+    here, there = (Group(end, (0, 1), 0) for end in ends)
+    none, incoming = np.empty(0, "float32"), np.zeros(expected, "float32")
+    sender = asyncio.ensure_future(all_to_all(here, [none, np.ones(sent, "float32")], [none, none]))
+    both = rf"rank 1: all_to_all of {4 * expected} bytes; rank 0: all_to_all of {4 * sent} bytes"
+    with pytest.raises(Mismatch, match=both):
+        await asyncio.wait_for(all_to_all(there, [none, none], [incoming, none]), 5)
+    with pytest.raises(BrokenGroup):
+        await all_to_all(there, [none, none], [np.zeros(sent, "float32"), none])
+    assert not incoming.any()
+    await ends[1].abort("as its owner does")
+    await asyncio.wait([sender])
+    sender.cancelled() or sender.exception()
+    await ends[0].close()
