@@ -43,15 +43,19 @@ class Prices:
     points: Mapping[str, Sequence[tuple[int, float]]]
 
     def price(self, name: str, nbytes: int) -> float:
-        """Seconds, interpolated between the two nearest points; beyond the last point, on the line of the last two."""
+        """Seconds, interpolated between the two nearest points.
+
+        Below the first point: its seconds. Beyond the last: on the line of the last two, but not less than its seconds.
+        """
         points = self.points[name]
-        if len(points) == 1:
-            return points[0][1]
-        (low, start), (high, stop) = next(
-            (pair for pair in pairwise(points) if nbytes <= pair[1][0]), (points[-2], points[-1])
-        )
-        beta = max(0.0, (stop - start) / (high - low))
-        return start + max(0, nbytes - low) * beta
+        (least, seconds), (most, last_seconds) = points[0], points[-1]
+        if nbytes <= least or len(points) == 1:
+            return seconds
+        (low, start), (high, stop) = next((pair for pair in pairwise(points) if nbytes <= pair[1][0]), points[-2:])
+        beta = (stop - start) / (high - low)
+        if nbytes > most:
+            return last_seconds + (nbytes - most) * max(0.0, beta)
+        return start + (nbytes - low) * beta
 
     def cheapest(self, nbytes: int) -> str:
         """The algorithm that takes the least time; of equals, the first by name."""

@@ -18,6 +18,14 @@ def test_a_price_lies_on_the_line_between_two_points(nbytes, seconds):
     assert PRICES.price("ring", nbytes) == pytest.approx(seconds)
 
 
+@pytest.mark.parametrize(("nbytes", "seconds"), [(1, 10.0), (4, 7.5), (5, 6.25), (6, 5.0), (100, 5.0)])
+def test_a_price_that_falls_is_the_measured_one_at_each_measured_size(nbytes, seconds):
+    """`auto` once took the price of the shorter array for the longer, and chose a slower algorithm."""
+    prices = Prices({"ring": ((2, 10.0), (6, 5.0)), "shared": ((2, 8.0), (6, 8.0))})
+    assert prices.price("ring", nbytes) == seconds
+    assert prices.cheapest(nbytes) == ("ring" if seconds < 8.0 else "shared")
+
+
 @pytest.mark.parametrize(("nbytes", "name"), [(50, "rabenseifner"), (160, "ring"), (1000, "ring")])
 def test_the_cheapest_changes_with_the_bytes(nbytes, name):
     assert PRICES.cheapest(nbytes) == name
