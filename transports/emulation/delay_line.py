@@ -167,7 +167,8 @@ class DelayedSender:
         self._line, self._window, self._ahead, self._failed = DelayLine(link), window, ahead, failed
         self._loop = asyncio.get_running_loop()
         self._under_way: dict[_Delayed, None] = {}
-        self._none_under_way: asyncio.Future[None] | None = None
+        self._drained = asyncio.Event()
+        self._drained.set()
         self._handing: set[asyncio.Task[None]] = set()
 
     async def post(self, sent: float, blocks: Sequence[Block], head_bytes: int, carry: Carry) -> None:
@@ -185,6 +186,7 @@ class DelayedSender:
         delayed = _Delayed(copied(blocks) if fits else blocks, carry, nbytes if fits else 0)
         self._window -= delayed.room
         self._under_way[delayed] = None
+        self._drained.clear()
         passage = self._line.send(nbytes + head_bytes, lambda: self._arrive(delayed, passage.arrives), sent)
         leaving = self._loop.call_at(max(sent, passage.left - self._ahead), delayed.resolve) if fits else None
         try:
@@ -198,9 +200,7 @@ class DelayedSender:
 
     async def landed(self) -> None:
         """Wait until no message is under way: all have been passed to the inner transport."""
-        if self._under_way:
-            self._none_under_way = self._loop.create_future()
-            await self._none_under_way
+        await self._drained.wait()
         await asyncio.sleep(0)  # let the last tasks that it created start
 
     async def ended(self) -> None:
@@ -218,8 +218,8 @@ class DelayedSender:
 
     def _remove(self, delayed: _Delayed) -> None:
         del self._under_way[delayed]
-        if not self._under_way and self._none_under_way is not None:
-            resolve(self._none_under_way)
+        if not self._under_way:
+            self._drained.set()
 
     def _arrive(self, delayed: _Delayed, due: float) -> None:
         delayed.handing = self._loop.create_task(self._hand_over(delayed, due))

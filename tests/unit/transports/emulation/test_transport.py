@@ -124,6 +124,16 @@ async def test_close_waits_for_what_is_under_way_and_refuses_what_comes_later():
     await there.close()
 
 
+async def test_closes_at_the_same_time_all_return():
+    """One of two once waited for ever: each kept its own future, and only the latest was resolved."""
+    here, there = slowed(delay=3.0)
+    await here.send(1, ("last",), b"word")
+    async with asyncio.timeout(10.0):
+        await asyncio.gather(here.close(), here.close(), here.close())
+    assert now() == 3.0
+    await there.close()
+
+
 @pytest.mark.parametrize("turns", range(6))
 async def test_what_is_handed_over_at_the_moment_of_a_close_is_delivered(turns):
     here, there = slowed(delay=3.0)
