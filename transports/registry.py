@@ -50,11 +50,13 @@ def open_local(url: str, world_size: int) -> list[Transport]:
     """All ranks of a `local://` world, in order, for the running loop.
 
     Raises:
-        ValueError: a URL that `local` cannot parse.
+        ValueError: a URL of another scheme, or one that `local` cannot parse.
     """
     from transports.local import world
 
     parts, shape = read_url(url)
+    if parts.scheme != "local":
+        raise ValueError(f"ranks of one process need local:// (got: {url!r}); open each rank by `open_transport`")
     check_nothing_else(parts)
     return [end if shape is None else _slowed(end, shape) for end in world(world_size)]
 

@@ -1,6 +1,7 @@
 """URLs: the scheme names the transport, and an unknown one lists the known."""
 
 import asyncio
+import re
 import subprocess
 import sys
 
@@ -51,6 +52,12 @@ async def test_a_local_world_may_be_slowed():
     ]
     with pytest.raises(ValueError, match="no options but delay"):
         open_local("local://?size=3", 3)
+
+
+@pytest.mark.parametrize("url", ["tcp://", "mpi://?delay=1ms"])
+def test_ranks_of_one_process_need_the_scheme_local(url):
+    with pytest.raises(ValueError, match=rf"need local:// \(got: '{re.escape(url)}'\)"):
+        open_local(url, 2)
 
 
 async def test_local_is_a_world_of_one():
