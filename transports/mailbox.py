@@ -106,9 +106,9 @@ class Mailbox(Generic[Item]):
             raise
 
     def holds(self, peer: int | None, key: Key) -> bool:
-        """Whether `take` would return at once."""
+        """Whether `take` would return at once; after `fail_all` it raises instead."""
         peers = self._arrived.get(tuple(key))
-        return peers is not None and (peer is None or peer in peers)
+        return self._failure is None and peers is not None and (peer is None or peer in peers)
 
     def take_nowait(self, peer: int | None, key: Key) -> Arrival[Item] | None:
         """As `take`, without waiting; returns None where `take` would wait or raise."""

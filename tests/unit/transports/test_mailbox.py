@@ -52,7 +52,7 @@ async def test_what_is_here_may_be_taken_without_waiting(box, peer):
 async def test_after_a_failure_nothing_is_taken_without_waiting(box):
     box.arrived(1, ("k",), "here")
     box.fail_all(Closed("over"))
-    assert box.take_nowait(1, ("k",)) is None
+    assert box.take_nowait(1, ("k",)) is None and not box.holds(1, ("k",))
     with pytest.raises(Closed, match="over"):
         await box.take(1, ("k",))
 
