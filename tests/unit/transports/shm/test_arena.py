@@ -36,6 +36,14 @@ def test_blocks_lie_one_after_the_other_where_they_were_put(ends):
         assert bytes(both) == b"".join(bytes(block.data) for block in several)
 
 
+def test_a_processor_that_does_not_keep_the_order_of_its_accesses_gets_no_arena(monkeypatch):
+    """There, a freed page could be overwritten before the last read of it."""
+    monkeypatch.setattr("transports.shm.arena.KEEPS_ORDER", False)
+    arena = Arena(NBYTES)
+    assert arena.address == bytes(ADDRESS_BYTES) and arena.put([body(1)]) is None
+    arena.close()
+
+
 def test_pages_are_used_again_when_the_last_view_of_them_is_gone(ends):
     arena, window = ends
     first = arena.put([body(3)])
