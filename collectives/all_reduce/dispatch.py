@@ -29,8 +29,8 @@ async def all_reduce(
         accumulate: "float32" to sum float16 and bfloat16 in float32 and round once, at the end (float32 arrays are
             always summed in float32); None to sum in the array's own dtype. Equal on all ranks.
     Raises:
-        ValueError: the algorithm, the op, the array or its accumulation is refused; nothing was sent and
-            the group is unchanged.
+        ValueError: the algorithm, the op, the array or its accumulation is refused, or the transport does not offer
+            the algorithm; nothing of the array was sent and the group stays usable.
         BrokenGroup: an earlier collective of the group ended half done.
         Mismatch: lengths, dtypes, ops or algorithms differ between ranks; it names both calls.
         TransportError: a rank or link failed.

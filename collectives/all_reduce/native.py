@@ -4,6 +4,7 @@ import math
 
 from collectives.arrays import Vector
 from collectives.barrier import meet
+from collectives.call import Unsupported
 from collectives.group import Group
 from collectives.reduction import Reduction
 from transports.wire.arrays import Block
@@ -13,17 +14,20 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
     """Call the transport's all-reduce; a mean is divided here, on every rank.
 
     Raises:
-        ValueError: the transport has no collectives of its own, or none for this dtype.
+        Unsupported: the transport has no collectives of its own, or none for this dtype.
     Cost: that of the transport's all-reduce, and a barrier before it.
     """
     own = group.native
     if own is None:
         name = type(group.transport).__name__
-        raise ValueError(f"this transport has no all-reduce of its own (transport: {name}); choose another algorithm")
+        raise Unsupported(f"this transport has no all-reduce of its own (transport: {name}); choose another algorithm")
     await meet(group)  # compares signatures: MPI checks no lengths or dtypes and could write beyond the array
     if group.size > 1 and len(vector):
         block = Block(vector.dtype, (len(vector),), vector.data)
-        await own.all_reduce(block, "max" if reduction.op == "max" else "sum")
+        try:
+            await own.all_reduce(block, "max" if reduction.op == "max" else "sum")
+        except ValueError as refused:
+            raise Unsupported(str(refused)) from refused
     reduction.finish(vector.elements, group.size)
 
 

@@ -34,7 +34,7 @@ from time import perf_counter
 
 from collectives.all_reduce.window_layout import WindowLayout
 from collectives.arrays import Range, Vector, pieces, segment
-from collectives.call import Call
+from collectives.call import Call, Unsupported
 from collectives.group import Group
 from collectives.reduction import Reduction
 from transports.base import SharedWindows
@@ -59,7 +59,7 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
     """Copy in, reduce, and, where the work is divided, copy out.
 
     Raises:
-        ValueError: the group's ranks share no memory.
+        Unsupported: the group's ranks share no memory.
     Cost: short array: one barrier; two ranks: one barrier per chunk; in both cases a rank copies the array once and
         reduces all of it. Divided work: one barrier per chunk and two more; a rank copies 2(n-1)/n of the array and
         reduces (n-1)/n. Array in shared memory: two barriers. Nothing is sent. Extra memory is the rank's window.
@@ -69,7 +69,7 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
     if memory is None:
         name = type(group.transport).__name__
         fact = f"the ranks of this group share no memory (transport: {name}, ranks: {group.ranks})"
-        raise ValueError(f"{fact}; choose another algorithm")
+        raise Unsupported(f"{fact}; choose another algorithm")
     length, others = len(vector), group.size - 1
     if not others or not length:
         return reduction.finish(vector.elements, group.size)

@@ -91,6 +91,18 @@ async def test_a_failure_breaks_the_group_and_is_named():
         await barrier(group)
 
 
+@pytest.mark.parametrize("algorithm", ["shared", "native"])
+async def test_an_algorithm_that_the_transport_does_not_offer_leaves_the_group_usable(algorithm):
+    """The refusal once broke the group, though `all_reduce` promises that it is unchanged."""
+    groups, arrays = [Group(end, (0, 1), 0) for end in world(2)], [np.ones(3), np.ones(3)]
+    refused = await asyncio.gather(
+        *(all_reduce(group, np.ones(3), "sum", algorithm) for group in groups), return_exceptions=True
+    )
+    assert all(isinstance(error, ValueError) and "choose another algorithm" in str(error) for error in refused)
+    await asyncio.wait_for(asyncio.gather(*map(all_reduce, groups, arrays)), 5)
+    assert all((array == 2.0).all() for array in arrays)
+
+
 async def test_a_call_cancelled_before_its_turn_breaks_the_group():
     """The other ranks will run it all the same, and must not pair it with this rank's next call."""
 

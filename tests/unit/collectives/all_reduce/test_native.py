@@ -14,6 +14,8 @@ class Doubling:
 
     async def all_reduce(self, block, op):
         assert op in ("sum", "max")
+        if block.dtype == "float16":
+            raise ValueError("cannot reduce float16")
         if op == "sum":
             block.numpy()[:] *= 2
 
@@ -38,6 +40,20 @@ async def test_the_transports_own_is_used_and_asked_for_once(op, expected):
 
     await asyncio.gather(*map(rank, ends, arrays))
     assert all((array == expected).all() for array in arrays) and [end.asked for end in ends] == [1, 1]
+
+
+async def test_a_dtype_that_it_cannot_reduce_leaves_the_group_usable():
+    ends = []
+    ends.extend(WithNative(rank, 2, ends) for rank in range(2))
+
+    async def rank(end):
+        group, array = Group(end, (0, 1), 0), np.ones(3)
+        with pytest.raises(ValueError, match="cannot reduce float16"):
+            await all_reduce(group, np.ones(3, "float16"), "sum", "native")
+        await all_reduce(group, array, "sum", "native")
+        assert (array == 2.0).all()
+
+    await asyncio.gather(*map(rank, ends))
 
 
 def test_a_transport_without_one_is_named():
