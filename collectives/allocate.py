@@ -28,7 +28,7 @@ async def allocate(group: Group, length: int, dtype: Any = "float32") -> np.ndar
     Cost: once, two messages from each rank to the first and back. Each rank maps the arrays of the others.
     """
     if length < 0:
-        raise ValueError(f"an array of a negative length (length: {length}); name how many elements it is to have")
+        raise ValueError(f"an array of a negative length (length: {length}); pass 0 or more")
     kind = np.dtype(dtype)
     async with group.calling(Signature("allocate", length=length, dtype=str(kind))):
         nbytes = length * kind.itemsize

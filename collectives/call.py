@@ -2,8 +2,8 @@
 
     enter     wait for the group's turn; start the check of its waiting time (see `WaitCheck`)
     greet     the first bytes to and from each peer carry the sender's signature; unequal signatures end the call
-    leave     give the turn back; a failed call breaks the group on this rank and sends the others nothing: the owner
-              of the transport aborts it
+    leave     release the lock; a failed call breaks the group on this rank and sends nothing: the owner of the
+              transport must abort it
 
 Unless a call waits long, it sends only the collective's own bytes and creates no task and no timer.
 """
@@ -114,7 +114,7 @@ class WaitCheck:
 
         calls of one number that differ     end at once
         calls of different numbers          end when all ranks have waited at the same time for `STALL_S` and no rank
-                                            received a byte: before that, a rank may correctly be ahead of a slow one
+                                            received a byte: until then, a correct rank may be ahead of a slow one
 
     One timer serves all calls: a timer for each call would cost 2 microseconds a call.
 

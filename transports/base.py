@@ -109,9 +109,9 @@ class SharedWindows(Protocol):
         """
 
     async def barrier(self) -> None:
-        """Return once every rank of the group has called this as often as this rank; the loop runs meanwhile.
+        """Wait for every rank of the group to reach this barrier; the loop runs meanwhile.
 
-        Raises: as `Transport.receive`: a rank that has not come is lost, or some rank failed.
+        Raises: as `Transport.receive`: a missing rank is lost, or some rank failed.
         """
 
     async def yield_core(self) -> None:
@@ -219,7 +219,10 @@ class Transport(ABC):
         return None
 
     def next_serial(self, what: Hashable) -> int:
-        """How often this was counted before on this rank; numbers the calls that all ranks make equally often."""
+        """The next serial number of `what` on this rank, from 0.
+
+        Ranks that make the same calls get the same numbers.
+        """
         counted = self.__dict__.setdefault("_counted", Counter())
         counted[what] += 1
         return counted[what] - 1

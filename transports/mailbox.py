@@ -37,7 +37,7 @@ class _Receive:
 
 
 class Mailbox(Generic[Item]):
-    """Matches arrivals and receives by (peer, key); first come, first served on both sides. A list is as good a key.
+    """Matches arrivals and receives by (peer, key), in FIFO order on both sides. A key may be a list.
 
     Args:
         world_size: ranks in the world, including this one; when all others are gone, receives from any peer fail.

@@ -8,8 +8,8 @@ To copy in is to copy into this rank's window, where the others read; to copy ou
     _reduce_scatter_gather   else                                        1 a chunk, +2   (n-1)/n in, (n-1)/n out
     _in_place                long, made by `allocate`                    2               nothing
 
-In the first two modes every rank reduces the arrays of all ranks itself: for two ranks no one reads more than if they
-divided the work. In `_reduce_scatter_gather`, rank r reduces segment r of each chunk. Chunks stay in the cores' caches,
+In the first two modes every rank reduces the arrays of all ranks itself: with two ranks, dividing the work would save
+no reads. In `_reduce_scatter_gather`, rank r reduces segment r of each chunk. Chunks stay in the cores' caches,
 and several are in progress between two barriers:
 
     between barriers          0        1         2         3       ...

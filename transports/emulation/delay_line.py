@@ -22,7 +22,7 @@ from transports.event_loop import resolve
 from transports.wire.arrays import Block, copied
 
 ROUNDING_S = 1e-6
-LATEST_S = 1e-3  # more lateness than this is not caused by timers or by sending
+LATEST_S = 1e-3  # ignore lateness beyond this: it has another cause
 LEARNT = 1 / 4  # the share of one message's lateness that the correction takes over
 
 Carry = Callable[[Sequence[Block]], Awaitable[None]]

@@ -17,7 +17,7 @@ from transports.errors import Closed, PeerAborted, PeerLost, TransportError
 from transports.wire.arrays import Block, flat_bytes
 from transports.wire.frames import PREAMBLE_BYTES, Key, Kind, encode_buffer, encode_head, parse_header, parse_preamble
 
-WINDOW_BYTES = 4 << 20  # the bytes that kernel buffers hold, in addition to those on the link itself
+WINDOW_BYTES = 4 << 20  # of emulated kernel buffers; bytes in flight on the link come on top
 AHEAD_BYTES = 1 << 20  # bytes not yet left when a send returns, so that a late next send leaves no gap on the link
 
 T = TypeVar("T")

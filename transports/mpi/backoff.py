@@ -20,7 +20,7 @@ class PollBackoff:
         inline_spin_s: how long a waiting task may first poll by itself (`ProgressEngine.poll_for`), blocking the loop.
         announce_s: between announcing sleep and the next poll; the loop runs other work meanwhile.
         sleep_s: the nap while no request is pending and all peers wake this rank when they send.
-        quiet_before_sleep_s: quiet time required for that: the library may see late the message it was woken for.
+        quiet_before_sleep_s: quiet time required for that: MPI may report a message only some polls after the doorbell.
         nap_fraction: a nap lasts this share of the quiet time so far, which bounds the relative delay that it causes.
     """
 

@@ -115,7 +115,7 @@ class MpiChannels:
             self._open[peer].remove(request)
 
     def _keep(self, outcome: Any, peer: int, channel: int, data: memoryview) -> None:
-        """A cancelled receive has ended: keep what MPI had received already, perhaps cut, for the next receive."""
+        """Keep the bytes that MPI had already received, perhaps truncated, for the next receive."""
         if isinstance(outcome, Truncated):
             self._kept[peer, channel].append((bytes(data), None))
         elif isinstance(outcome, MPI.Status) and not outcome.Is_cancelled():

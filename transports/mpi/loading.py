@@ -93,7 +93,7 @@ def _initialise(MPI: ModuleType) -> None:
 async def open_url(parts: SplitResult) -> Transport:
     """Open this rank's end of MPI's world, `mpi://[?wait=SECONDS]`; all ranks must call this.
 
-    If a rank has not come after that time, the job ends with exit code 2 (`transports.mpi.loading`).
+    If a rank has not called MPI_Init after that time, the job ends with exit code 2 (`transports.mpi.loading`).
 
     Raises:
         RendezvousError: there is no library, or the launcher started every rank as a world of its own.
@@ -184,9 +184,9 @@ def _reason(seconds: float, rank: str, environ: Mapping[str, str]) -> str:
     _, count = size_by(environ) or ("", "an unknown number of")
     late = "at least one of the others" if rank == "0" else "rank 0, and perhaps another rank,"
     return (
-        f"rank {rank} waited {seconds:g} s for all ranks to open MPI (ranks: {count}); {late} has not come, and MPI "
-        "does not say which: look on each node for one that has not started, is stopped or still imports "
-        f"(ps -C python -o pid,stat,etime,args), or wait longer: --transport 'mpi://?wait={2 * seconds:g}'"
+        f"rank {rank} waited {seconds:g} s for all ranks to open MPI (ranks: {count}); {late} has not called "
+        "MPI_Init, and MPI does not say which: look on each node for one that has not started, is stopped or still "
+        f"imports (ps -C python -o pid,stat,etime,args), or wait longer: --transport 'mpi://?wait={2 * seconds:g}'"
     )
 
 

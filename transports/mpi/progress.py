@@ -3,7 +3,7 @@
     state       entered                                        left
     spinning    any event, or a doorbell rang                  after `spin_s` quiet seconds (`urgent_spin_s` if urgent)
     napping     quiet since then, or this rank computes        at the next poll, or by `wake`
-    dozing      announced to the peers one poll before a nap   as napping, or when a peer rings
+    dozing      as napping; the peers know it                  as napping, or when a peer rings the doorbell
 
 The time to the next poll depends on the quiet time so far, on whether this rank computes, and on how many ranks share
 the node's cores (`transports.mpi.backoff`). No MPI here: the caller passes the function that tests requests.

@@ -67,7 +67,7 @@ class RpcClient:
     def on_truncated(self, number: int, header: Header) -> None:
         """The server cut an expected response short: fail its request."""
         self._budget.taken -= kept_bytes(header)
-        self._resolve(number, Rejected("failed", error="the answer broke off"))
+        self._resolve(number, Rejected("failed", error="the responder cut the response short"))
 
     def on_rejected(self, number: int, reason: str, facts: object) -> None:
         """Fail the request with the received rejection. Raises WireError if its facts are malformed."""

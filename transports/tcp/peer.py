@@ -45,7 +45,7 @@ class TcpPeer:
     Args:
         sock: connected, non-blocking, authenticated; owned from now on.
         limit: bytes of unexpected messages that each end keeps; also the limit of offers, if above `OFFERS_BYTES`.
-        cached: whether the peer is on this machine with a core of its own, so that data passes through the cache.
+        cached: whether the peer is on this machine with a core of its own: then use small buffers, which stay in cache.
         lost: called once when the connection has ended.
         aborted: called with the peer's rank and the reason when the peer aborts.
     """

@@ -34,8 +34,8 @@ from transports.tcp.join.rendezvous import PeerSockets
 
 NONCE_BYTES = 32
 ROOM_BYTES = 4 << 20
-"""The kernel's send buffer: larger than a collective's piece, so that of ranks that share a core one writes a whole
-piece before another runs (4 ranks on 2 cores, 16 MiB by `multi_ring`: 28.4 ms, and 31.8 ms with 1 MiB)."""
+"""The kernel's send buffer: larger than a collective's piece, so that a rank writes a whole piece before the rank that
+shares its core runs (4 ranks on 2 cores, 16 MiB by `multi_ring`: 28.4 ms, and 31.8 ms with 1 MiB)."""
 CALLERS = 16
 """The listener's backlog; one connection is expected."""
 _CREDENTIALS = struct.Struct("3i")  # process, user, group

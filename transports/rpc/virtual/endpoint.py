@@ -50,7 +50,7 @@ class NetworkView(Protocol):
 
     Attributes:
         listeners: called with every frame before it is received.
-        scale: the number of bytes that each byte of an array represents.
+        scale: each byte of an array stands for this many bytes of a larger run.
     """
 
     listeners: list[Callable[[FrameEvent], None]]

@@ -43,8 +43,8 @@ class VirtualNetwork:
         delay, jitter: seconds that a frame takes between two parties: uniform in delay ± jitter.
         rate: bytes a second from one party to another.
         most_under_way: bytes of messages that one connection may have in an endpoint's memory, headers included.
-        scale: the number of bytes that each byte of an array represents. Rates count the bytes as sent, so the bytes of
-            a header, which are not scaled, are divided by `scale`.
+        scale: each byte of an array stands for this many bytes of a larger run. Divide `rate` by it yourself; the bytes
+            of headers are divided here, so that they take their true share.
     Raises:
         ValueError: the jitter exceeds the delay.
     """

@@ -72,7 +72,7 @@ class Coordinator(AcceptorOwner[RankHello]):
                 await self._complete
         except TimeoutError as error:
             missing = [rank for rank in range(1, self._me.world_size) if not self.has_joined(rank)]
-            fact = f"ranks that never came: {listed(missing)} ({len(missing)} of {self._me.world_size}, waited: "
+            fact = f"missing ranks: {listed(missing)} ({len(missing)} of {self._me.world_size}, waited: "
             remedy = "start them, or wait longer with tcp://HOST:PORT?wait=SECONDS"
             if self._unproven:
                 remedy = f"callers that held another key or none: {self._callers()}; {SAME_KEY}, {remedy}"

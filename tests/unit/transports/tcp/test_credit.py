@@ -1,11 +1,13 @@
 """Unexpected messages: the receiver keeps a bounded amount of them, and receives may be posted in any order."""
 
 import asyncio
+import re
 from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
 
+from tests.launching import ROOT
 from transports import Block, Closed, PeerLost, TransportError
 from transports.stream.message_memory import overhead
 from transports.tcp.flow_control import Credit, Offer, OfferTable
@@ -198,6 +200,8 @@ async def test_offers_beyond_their_limit_fail_at_the_sender(few_offers):
         refused = [send for send in done if send.exception() is not None]
         with pytest.raises(TransportError, match=rf"headers: \d+ bytes, most: {LIMIT}\); await some first"):
             await refused[0]
+        (quoted,) = re.findall(r'fails at the sender \("(.*?)"\)', (ROOT / "docs" / "transports.md").read_text())
+        assert quoted in str(refused[0].exception())
         await here.send(1, ("last",))
         await there.receive(0, ("last",))
         assert LIMIT < headers(there) + lying(there) <= 2 * LIMIT

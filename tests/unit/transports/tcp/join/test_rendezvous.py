@@ -125,7 +125,7 @@ def test_missing_ranks_are_named_to_all_that_came():
     ends = asyncio.run(gathered(config(0, 5, wait=0.3), config(3, 5, wait=0.3)))
     for end in ends:
         assert isinstance(end, RendezvousError)
-        assert "never came: 1, 2, 4 (3 of 5, waited: 0.3 s)" in str(end)
+        assert "missing ranks: 1, 2, 4 (3 of 5, waited: 0.3 s)" in str(end)
         assert "?wait=" in str(end)
 
 
@@ -198,7 +198,8 @@ def test_a_rank_with_a_wrong_key_ends_at_once_and_the_others_at_their_limit_with
     assert isinstance(ends[2], AuthenticationError) and "this rank's key is not that of rank 0" in str(ends[2])
     for end in (ends[0], ends[1], ends[3]):
         assert isinstance(end, RendezvousError)
-        assert "never came: 2 (1 of 4, waited: 0.5 s); callers that held another key or none: rank 2; give" in str(end)
+        missing, callers = "missing ranks: 2 (1 of 4, waited: 0.5 s)", "callers that held another key or none: rank 2"
+        assert f"{missing}; {callers}; give" in str(end)
         assert "PIPELINED_KEY" in str(end) and "?wait=" in str(end)
 
 
