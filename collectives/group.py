@@ -1,11 +1,10 @@
-"""A group: some ranks of a transport, numbered anew from 0, with a channel of their own for bare bytes.
+"""A group: the ranks that run collectives together, numbered anew from 0, on a channel of their own for bare bytes.
 
 Both ends of a message know its size beforehand; empty messages are not sent. The first message to each peer in a call
 carries a greeting as well (see `collectives.signature`), which does not count as payload.
 """
 
 from collections.abc import Sequence
-from copy import copy
 from functools import cached_property
 
 from collectives.call import PATIENCE_S, Call, Calls
@@ -21,58 +20,23 @@ INLINE_BYTES = 16 << 10
 """Bytes up to which a first message is sent together with its greeting: a copy costs less than another message."""
 
 
-class Group:
-    """The ranks that take part in a collective; each of them constructs its own `Group`.
-
-    Every rank constructs it with equal arguments, and all ranks call its collectives in one order. Groups that run
-    collectives at the same time need different channels.
+class Members:
+    """The ranks of a group, or some of them, for messages inside a call of the group.
 
     Args:
         transport: this rank's end of the network.
-        ranks: the transport's ranks that take part; the position of each is its rank in the group.
-        channel: the number under which the group's bytes travel, 0 <= channel < 16384.
-        links: the cost of messages between these ranks; `auto` chooses by it.
-        piece: bytes of an array that are sent, and reduced, at once; small pieces stay in a core's cache.
-        window: bytes that each rank lends the others where the transport lets them share memory.
-        patience: seconds that a rank waits in a collective before it reports its call (see `WaitCheck`).
-    Attributes:
-        prices: measured seconds of each all-reduce on this group (see `measure`), equal on all ranks; None: `auto`
-            chooses by `links`.
-    Raises:
-        ValueError: this rank is not among `ranks`, or a rank is named twice or does not exist.
+        ranks: the transport's ranks, this one included; the position of each is its rank here.
+        channel: the channel of the group.
+        calls, workspace: those of the group.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        ranks: Sequence[int],
-        channel: int,
-        *,
-        links: Links | None = None,
-        piece: int = 2 << 20,
-        window: int = (2 << 20) + 2 * GREETING_BYTES,
-        patience: float = PATIENCE_S,
-    ):
+    def __init__(self, transport: Transport, ranks: Sequence[int], channel: int, *, calls: Calls, workspace: Workspace):
         self.transport, self.ranks, self.channel = transport, tuple(ranks), channel
-        self.links = links or Links()
-        self._check()
         self.size, self.rank = len(self.ranks), self.ranks.index(transport.rank)
-        self.prices: Prices | None = None
-        self.calls = Calls(transport, self.ranks, channel, patience)
-        self.workspace = Workspace(piece)
-        self.shared = SharedMemory(transport, self.ranks, channel, window)
-
-    def _check(self) -> None:
-        rank, world_size = self.transport.rank, self.transport.world_size
-        if rank not in self.ranks:
-            raise ValueError(f"rank {rank} is not in the group (ranks: {self.ranks}); leave it out there")
-        if len(set(self.ranks)) < len(self.ranks):
-            raise ValueError(f"a rank is named twice in a group (ranks: {self.ranks}); name each once")
-        if min(self.ranks) < 0 or max(self.ranks) >= world_size:
-            raise ValueError(f"no such rank (ranks: {self.ranks}, world size: {world_size}); name others")
+        self.calls, self.workspace = calls, workspace
 
     def __repr__(self) -> str:
-        return f"Group(ranks={self.ranks}, channel={self.channel})"
+        return f"{type(self).__name__}(ranks={self.ranks}, channel={self.channel})"
 
     async def send(self, to: int, view: memoryview) -> None:
         """Send bytes to a rank of the group, inside a call; return when the memory may be reused.
@@ -139,28 +103,76 @@ class Group:
         call.compare(peer, packed, expected)
         return packed[GREETING_BYTES:]
 
-    def calling(self, signature: Signature) -> Call:
-        """The context in which a collective runs; its signature must be equal on all ranks."""
-        return Call(self.calls, signature)
-
-    def among(self, ranks: Sequence[int]) -> "Group":
-        """A group of some ranks of this group, this rank included, inside the running call and on the same channel.
-
-        Two ranks must not exchange messages in more than one such subgroup at a time.
-        """
-        part = copy(self)
-        for cached in ("nodes", "native"):
-            part.__dict__.pop(cached, None)
-        part.ranks, part.size, part.rank = tuple(self.ranks[rank] for rank in ranks), len(ranks), ranks.index(self.rank)
-        return part
-
     @cached_property
     def nodes(self) -> tuple[int, ...]:
         """For each rank of the group, the lowest rank of the group on the same node."""
         nodes = [self.transport.nodes[rank] for rank in self.ranks]
         return tuple(map(nodes.index, nodes))
 
+
+class Group(Members):
+    """The ranks that take part in a collective; each of them constructs its own `Group`.
+
+    Every rank constructs it with equal arguments, and all ranks call its collectives in one order. Groups that run
+    collectives at the same time need different channels.
+
+    Args:
+        transport: this rank's end of the network.
+        ranks: the transport's ranks that take part; the position of each is its rank in the group.
+        channel: the number under which the group's bytes travel, 0 <= channel < 16384.
+        links: the cost of messages between these ranks; `auto` chooses by it.
+        piece: bytes of an array that are sent, and reduced, at once; small pieces stay in a core's cache.
+        window: bytes that each rank lends the others where the transport lets them share memory.
+        patience: seconds that a rank waits in a collective before it reports its call (see `WaitCheck`).
+    Attributes:
+        prices: measured seconds of each all-reduce on this group (see `measure`), equal on all ranks; None: `auto`
+            chooses by `links`.
+    Raises:
+        ValueError: this rank is not among `ranks`, or a rank is named twice or does not exist.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        ranks: Sequence[int],
+        channel: int,
+        *,
+        links: Links | None = None,
+        piece: int = 2 << 20,
+        window: int = (2 << 20) + 2 * GREETING_BYTES,
+        patience: float = PATIENCE_S,
+    ):
+        ranks = tuple(ranks)
+        _check(ranks, transport)
+        calls, workspace = Calls(transport, ranks, channel, patience), Workspace(piece)
+        super().__init__(transport, ranks, channel, calls=calls, workspace=workspace)
+        self.links = links or Links()
+        self.prices: Prices | None = None
+        self.shared = SharedMemory(transport, ranks, channel, window)
+
+    def calling(self, signature: Signature) -> Call:
+        """The context in which a collective runs; its signature must be equal on all ranks."""
+        return Call(self.calls, signature)
+
+    def among(self, ranks: Sequence[int]) -> Members:
+        """Some ranks of this group, this rank included, for messages inside the running call.
+
+        Two ranks must not exchange messages in more than one such part at a time.
+        """
+        chosen = [self.ranks[rank] for rank in ranks]
+        return Members(self.transport, chosen, self.channel, calls=self.calls, workspace=self.workspace)
+
     @cached_property
     def native(self) -> NativeCollectives | None:
         """The transport's own collectives over these ranks, or None if it has no collectives."""
         return self.transport.native(self.ranks, self.channel)
+
+
+def _check(ranks: tuple[int, ...], transport: Transport) -> None:
+    rank, world_size = transport.rank, transport.world_size
+    if rank not in ranks:
+        raise ValueError(f"rank {rank} is not in the group (ranks: {ranks}); leave it out there")
+    if len(set(ranks)) < len(ranks):
+        raise ValueError(f"a rank is named twice in a group (ranks: {ranks}); name each once")
+    if min(ranks) < 0 or max(ranks) >= world_size:
+        raise ValueError(f"no such rank (ranks: {ranks}, world size: {world_size}); name others")

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from collectives.arrays import Range, Vector, segment
 from collectives.concurrency import run_both
-from collectives.group import Group
+from collectives.group import Members
 from collectives.reduction import Reduction
 
 
@@ -37,7 +37,7 @@ class RingPass:
         stride: distance to the next rank of the ring; has no common divisor with the size of the group.
     """
 
-    group: Group
+    group: Members
     vector: Vector
     stride: int = 1
 

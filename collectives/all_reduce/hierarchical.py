@@ -16,7 +16,7 @@ from collectives.all_reduce.pipelining import reduce_pieces, send_pieces
 from collectives.arrays import Vector
 from collectives.broadcast import branches
 from collectives.cost_model import Links
-from collectives.group import Group
+from collectives.group import Group, Members
 from collectives.reduction import Reduction
 from collectives.ring import RingPass
 
@@ -41,14 +41,14 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
     await _down(inside, vector, parent, children)
 
 
-async def _between(leaders: Group, vector: Vector, reduction: Reduction, size: int) -> None:
+async def _between(leaders: Members, vector: Vector, reduction: Reduction, size: int) -> None:
     """All-reduce over a ring of the leaders; a mean is divided at the end by the size of the whole group."""
     whole = Reduction("max" if reduction.op == "max" else "sum", vector)
     await RingPass(leaders, vector).all_reduce(whole)
     reduction.finish(vector.elements, size)
 
 
-async def _down(inside: Group, vector: Vector, parent: int | None, children: Sequence[int]) -> None:
+async def _down(inside: Members, vector: Vector, parent: int | None, children: Sequence[int]) -> None:
     for low, high in inside.workspace.pieces(vector, (0, len(vector))):
         piece = vector.bytes(low, high)
         if parent is not None:

@@ -116,7 +116,9 @@ async def test_a_call_cancelled_before_its_turn_breaks_the_group():
         await asyncio.wait_for(calls[2], 5)
 
 
-def test_a_subgroup_has_its_own_nodes():
+def test_a_part_of_a_group_has_its_own_nodes_and_no_memory_or_prices_of_the_whole():
     group = Group(local_world(4, nodes=(0, 0, 2, 2))[2], range(4), 0)
     assert group.nodes == (0, 0, 2, 2)
-    assert group.among([2, 3]).nodes == (0, 0)
+    part = group.among([2, 3])
+    assert (part.ranks, part.rank, part.nodes) == ((2, 3), 0, (0, 0))
+    assert not any(hasattr(part, name) for name in ("shared", "native", "prices", "calling"))
