@@ -59,7 +59,7 @@ def test_what_was_allocated_is_summed_where_it_is_while_the_loop_runs(length):
     on_every_rank(work)
 
 
-def test_ranks_that_pass_other_parts_of_what_was_allocated_learn_of_it():
+def test_ranks_that_pass_different_parts_of_an_allocated_array_get_a_mismatch():
     async def work(transport):
         group, last = Group(transport, EVERY_RANK, 1, patience=SECONDS), WORLD.size - 1
         array = await allocate(group, 200_001)

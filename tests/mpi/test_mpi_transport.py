@@ -85,7 +85,7 @@ def test_a_buffer_cut_by_a_cancelled_receive_counts_so_that_the_world_closes():
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("shared", [1 << 20, 256 << 20])
-def test_messages_that_are_held_on_to_leave_ways_for_others(shared):
+def test_bodies_without_room_in_the_arena_go_over_mpi_in_order(shared):
     """What finds no room in shared memory travels by MPI, in its order, and room is found again."""
 
     async def clause(end):

@@ -95,7 +95,7 @@ def test_measured_prices_of_ordinary_arrays_are_not_asked():
 
 
 @pytest.mark.parametrize("other", ["another part", "another array", "ordinary memory"])
-def test_ranks_that_pass_other_parts_learn_both(other):
+def test_a_mismatch_names_both_parts_of_an_array(other):
     async def work(group):
         arrays = [await allocate(group, 2 * LENGTH) for _ in range(2)]
         array = arrays[0][:LENGTH]
@@ -109,7 +109,7 @@ def test_ranks_that_pass_other_parts_learn_both(other):
     assert "array 0 at 0" in str(found[1]) and "rank 1" in str(found[0])
 
 
-def test_ranks_that_ask_for_different_lengths_learn_both():
+def test_a_mismatch_names_both_lengths():
     async def work(group):
         await allocate(group, LENGTH + group.rank)
 

@@ -189,7 +189,7 @@ def test_a_mismatch_does_not_leave_its_task_cancelled():
 
 
 @pytest.mark.parametrize("note", [None, 7, [1], [1, 2, 3], ["1", "barrier", "barrier", 0], {"a": 1}])
-def test_what_is_no_call_is_ignored(note):
+def test_a_malformed_report_is_ignored(note):
     async def main():
         waits = Waits()
         waits.group.calls.wait_check._latest[1] = note
@@ -202,7 +202,7 @@ def test_what_is_no_call_is_ignored(note):
     run_virtual(main())
 
 
-def test_each_call_has_the_whole_patience_before_the_first_rank_is_told():
+def test_no_call_is_reported_before_its_whole_patience():
     """Calls of 9 s and 9.9 s in a row send nothing, though the timer was set in the first; one of 10.1 s does."""
     ends, clock = local_world(2), VirtualClock()
 

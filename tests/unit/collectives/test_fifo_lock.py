@@ -45,7 +45,7 @@ async def test_the_turn_goes_to_the_call_that_has_waited_longest(turn):
     assert turn.take_nowait()
 
 
-async def test_after_an_error_everybody_is_refused_in_turn(turn):
+async def test_after_an_error_every_waiting_call_is_refused(turn):
     assert turn.take_nowait()
     waiting = [asyncio.ensure_future(turn.take()) for _ in range(3)]
     await turns()

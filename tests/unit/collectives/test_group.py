@@ -67,7 +67,7 @@ async def test_an_exchange_ends_with_the_error_of_either_half():
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_what_is_empty_is_never_sent():
+async def test_empty_messages_are_not_sent():
     group = Group(world(2)[0], (0, 1), 0)
     await exchanged(group, 1, b"", 1, bytearray())
 

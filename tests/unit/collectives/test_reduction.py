@@ -28,7 +28,7 @@ def test_an_op_without_meaning_for_the_dtype_is_refused(op, dtype, says):
 
 
 @pytest.mark.parametrize("make", [np.array, torch.tensor])
-def test_results_go_where_they_are_told(make):
+def test_results_are_written_into_the_given_array(make):
     first, second, out = make([1.0, 5.0]), make([2.0, 3.0]), make([0.0, 0.0])
     vector = Vector.of(first)
     Reduction("max", vector).combine(*(Vector.of(array).elements for array in (first, second, out)))

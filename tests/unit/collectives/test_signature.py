@@ -155,7 +155,7 @@ async def test_a_rank_that_has_yet_to_choose_an_algorithm_means_the_same(late):
     assert all((array == 2).all() for array in arrays)
 
 
-async def test_a_statement_of_another_life_of_the_group_is_not_taken_for_this_ones():
+async def test_a_report_of_an_earlier_group_is_ignored():
     """Rank 1 is still in the first group's call, and has said so, while rank 0 waits in the second group's."""
 
     ends = local_world(2)

@@ -63,7 +63,7 @@ def test_short_arrays_are_timed_more_often_and_none_less_than_asked():
     assert counts == [40, 40, 16, 5, 5]
 
 
-def test_what_is_nearly_as_fast_as_the_best_is_timed_again():
+def test_algorithms_nearly_as_fast_as_the_best_are_timed_again():
     times = {(8, "ring"): [1.0, 9.0, 1.0], (8, "auto"): [1.2] * 3, (8, "native"): [1.4] * 3, (64, "ring"): [5.0]}
     assert _close(times) == {8: ["ring", "auto"]}
 

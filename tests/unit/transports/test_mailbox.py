@@ -40,7 +40,7 @@ async def test_an_arrival_waits_for_its_receive_and_the_other_way_round(box):
 
 
 @pytest.mark.parametrize("peer", [1, None])
-async def test_what_is_here_may_be_taken_without_waiting(box, peer):
+async def test_take_nowait_returns_an_arrival_or_none(box, peer):
     assert box.take_nowait(peer, ("k",)) is None
     box.arrived(1, ("other",), "another key")
     box.arrived(1, ("k",), "first")

@@ -18,7 +18,7 @@ def test_an_unknown_scheme_lists_the_known(url):
 
 
 @pytest.mark.parametrize("url", ["local://host", "local://?size=3", "local://?delay=1ms&size=3", "mpi://host"])
-def test_a_url_that_says_too_much_is_refused_by_what_was_said(url):
+def test_a_url_with_unknown_parts_is_refused_and_they_are_named(url):
     with pytest.raises(ValueError, match=r"no host .* \(got: '(host|\?size=3)'\)"):
         asyncio.run(open_transport(url))
 
@@ -37,7 +37,7 @@ def test_links_that_cannot_be_are_refused_by_every_transport_with_what_can(schem
         asyncio.run(open_transport(f"{scheme}://?delay=soon"))
 
 
-def test_the_shape_of_links_is_taken_out_of_what_the_transport_is_told():
+def test_link_options_are_removed_from_the_transports_url():
     parts, shape = read_url("tcp://host:29500?wait=60&delay=50ms")
     assert (parts.geturl(), shape.delay) == ("tcp://host:29500?wait=60", pytest.approx(0.05))
     assert read_url("tcp://host:29500?wait=60")[1] is None
@@ -98,5 +98,5 @@ def test_timers_of_the_loop_are_finer_than_a_millisecond():
         loop.close()
 
 
-def test_the_face_shows_what_it_says():
+def test_the_package_has_every_name_of_its_all():
     assert all(hasattr(transports, name) for name in transports.__all__)

@@ -86,19 +86,19 @@ async def test_a_chunk_is_a_meeting_and_dividing_one_takes_another(size, length,
 
 
 @pytest.mark.parametrize("others", [np.ones(5, "float32"), np.ones(4, "int32"), np.ones(300_000, "float32")])
-def test_ranks_that_reduce_different_things_all_learn_both(others):
+def test_a_mismatch_names_both_calls_on_all_ranks(others):
     first, second = run([np.ones(4, "float32"), others])
     for error in (first, second):
         assert isinstance(error, Mismatch)
         assert "sum of 4 float32" in str(error) and f"sum of {len(others)} {others.dtype}" in str(error)
 
 
-def test_ranks_without_shared_memory_are_told_to_choose_another():
+def test_shared_without_shared_memory_is_refused():
     for error in run([np.ones(4), np.ones(4)], local_world(2)):
         assert isinstance(error, ValueError) and "share no memory (transport: Local, ranks: (0, 1))" in str(error)
 
 
-def test_ranks_of_two_nodes_share_none():
+def test_ranks_of_two_nodes_share_no_memory():
     assert all(isinstance(error, ValueError) for error in run([np.ones(4)] * 3, local_world(3, (0, 0, 2), shares=True)))
 
 

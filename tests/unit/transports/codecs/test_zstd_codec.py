@@ -33,20 +33,20 @@ def opened(frame, true):
     return unpack([Block.of(frame)], ["zstd", [["uint8", [true], 1]]])
 
 
-def test_a_bomb_is_refused_by_the_size_that_it_admits():
+def test_a_zstd_frame_with_too_large_a_size_is_refused():
     bomb = zstandard.ZstdCompressor().compress(ZEROS)
     assert len(bomb) < 1000
     with pytest.raises(WireError, match=f"another size .holds: {len(ZEROS)}, announced: 1000 bytes"):
         opened(bomb, 1000)
 
 
-def test_a_bomb_that_hides_its_size_is_refused():
+def test_a_zstd_frame_without_its_size_is_refused():
     hidden = zstandard.ZstdCompressor(write_content_size=False).compress(ZEROS)
     with pytest.raises(WireError, match=r"another size .holds: unknown"):
         opened(hidden, 1000)
 
 
-def test_a_bomb_that_lies_of_its_size_is_refused():
+def test_a_zstd_frame_with_a_false_size_is_refused():
     frame = bytearray(zstandard.ZstdCompressor().compress(ZEROS))
     place = frame.index((1 << 20).to_bytes(4, "little"))
     frame[place : place + 4] = (1000).to_bytes(4, "little")

@@ -60,7 +60,7 @@ class Drawn:
 
 @pytest.mark.parametrize("losses", range(6))
 @pytest.mark.parametrize("spread", [-1.0, 0.0, 0.25, 1.0])
-def test_each_draw_costs_exactly_what_the_law_says(losses, spread, monkeypatch):
+def test_each_draw_costs_exactly_the_closed_form(losses, spread, monkeypatch):
     """With k losses of chance p^k (1 - p), and spreads that are even, the means are exactly those of the law."""
     shape = LinkShape(delay=0.25, jitter=0.125, loss=0.5)
     drawn = Drawn([0.4999] * losses + [0.5], spread)
@@ -90,7 +90,7 @@ def test_order_is_kept_and_nothing_comes_before_it_has_left(sends, delay, loss, 
         before = passage
 
 
-def test_the_seed_and_the_ends_decide_what_is_lost():
+def test_losses_depend_on_the_seed_and_the_ends():
     def story(seed, ends):
         slow = SlowLink(LinkShape(delay=1.0, jitter=1.0, loss=0.5, seed=seed), ends)
         return [slow.passage(0.0, 1) for _ in range(20)]

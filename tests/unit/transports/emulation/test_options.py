@@ -14,7 +14,7 @@ def test_every_option_is_read_in_its_units_and_what_is_not_of_links_is_left():
     assert others == [("wait", "60")]
 
 
-def test_where_nothing_is_said_of_links_there_is_no_shape():
+def test_without_link_options_there_is_no_shape():
     assert split_shape("wait=60") == (None, [("wait", "60")])
     assert split_shape("") == (None, [])
 
@@ -58,6 +58,6 @@ def test_units(query, field, value):
         ("delay=1ms&jitter=2ms", r"jitter: 0.002 s, delay: 0.001 s"),
     ],
 )
-def test_a_value_that_cannot_be_is_answered_with_what_is_allowed(query, allowed):
+def test_an_invalid_value_is_refused_with_the_allowed_ones(query, allowed):
     with pytest.raises(ValueError, match=allowed):
         split_shape(query)

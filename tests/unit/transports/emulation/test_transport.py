@@ -111,7 +111,7 @@ async def test_a_loss_delays_its_frame_and_those_behind_it_and_drops_none():
     await closed(ends)
 
 
-async def test_close_waits_for_what_is_under_way_and_refuses_what_comes_later():
+async def test_close_waits_for_messages_under_way_and_refuses_later_ones():
     here, there = slowed(delay=3.0)
     await here.send(1, ("last",), b"word")
     closing = asyncio.ensure_future(here.close())
@@ -135,7 +135,7 @@ async def test_closes_at_the_same_time_all_return():
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_what_is_handed_over_at_the_moment_of_a_close_is_delivered(turns):
+async def test_a_message_that_arrives_during_a_close_is_delivered(turns):
     here, there = slowed(delay=3.0)
     await here.send(1, ("last",), b"word")
     await asyncio.sleep(3.0)
@@ -159,7 +159,7 @@ async def test_a_send_under_way_to_a_peer_that_is_lost_ends_with_it():
     await here.close()
 
 
-async def test_an_abort_is_not_held_up_by_what_is_under_way():
+async def test_an_abort_does_not_wait_for_messages_under_way():
     here, there = slowed(rate=1.0)
     sending = asyncio.ensure_future(here.send(1, ("k",), bytes(2 * AHEAD_BYTES)))
     await asyncio.sleep(1.0)

@@ -94,13 +94,13 @@ def reason(environ, monkeypatch):
     return said[0]
 
 
-def test_rank_0_says_how_many_ranks_there_are_and_how_to_wait_longer(monkeypatch):
+def test_the_error_of_rank_0_has_the_number_of_ranks_and_how_to_wait_longer(monkeypatch):
     text = reason({"PMI_RANK": "0", "PMI_SIZE": "4"}, monkeypatch)
     assert text.startswith("rank 0 waited 0.001 s for all ranks to open MPI (ranks: 4); at least one of the others")
     assert text.endswith("--transport 'mpi://?wait=0.002'")
 
 
-def test_another_rank_that_is_not_ended_by_rank_0_says_that_rank_0_is_missing(monkeypatch):
+def test_the_error_of_another_rank_names_rank_0_as_missing(monkeypatch):
     text = reason({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8"}, monkeypatch)
     assert text.startswith("rank 3 waited 0.001 s for all ranks to open MPI (ranks: 8); rank 0, and perhaps another")
 

@@ -297,7 +297,7 @@ async def test_one_request_may_be_looked_at_without_being_watched():
         assert progress.poll_until(lambda: next(answers)) is None
 
 
-async def test_a_rank_polls_once_more_after_it_has_said_that_it_dozes():
+async def test_a_rank_polls_once_more_after_announcing_sleep():
     """What was sent by one who still saw it awake, and so did not ring, is heard by that poll."""
     said = []
 
@@ -308,7 +308,7 @@ async def test_a_rank_polls_once_more_after_it_has_said_that_it_dozes():
         assert said[said.index(SleepState.IDLE) :] == [SleepState.IDLE, "poll"]
 
 
-async def test_a_rank_says_how_it_dozes():
+async def test_a_rank_announces_its_sleep_state():
     said = []
 
     async with polling(PollBackoff(spin_s=0, min_nap_s=1000, max_nap_s=1000, computing_nap_s=1000), said.append) as (

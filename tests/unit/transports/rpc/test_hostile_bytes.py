@@ -104,7 +104,7 @@ async def test_hostile_bytes_cost_their_connection_and_are_counted_by_name(case)
         (b"PPLN\x02", "closed during the handshake"),
     ],
 )
-async def test_a_stranger_is_refused_and_counted_by_name(spoken, name):
+async def test_an_unauthenticated_caller_is_refused_and_counted_by_name(spoken, name):
     async with opened() as here:
         sock = await dial(parse_address(here.address))
         await asyncio.get_running_loop().sock_sendall(sock, spoken)

@@ -111,7 +111,7 @@ def sound():
     ]
 
 
-def test_spoilt_frames_are_heard_or_an_error_of_the_wire():
+def test_corrupted_frames_are_read_or_raise_a_wire_error():
     rng, done, refused = random.Random(SPOILT_BYTES), 0, 0
 
     async def scenario():
@@ -131,7 +131,7 @@ def test_spoilt_frames_are_heard_or_an_error_of_the_wire():
     assert refused > 50
 
 
-async def test_what_is_spoilt_was_sound():
+async def test_the_frames_before_corruption_are_valid():
     end = Hearing()
     end.read(b"".join(sound()), 7)
     for _ in range(3):

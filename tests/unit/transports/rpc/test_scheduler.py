@@ -117,7 +117,7 @@ async def test_parts_are_as_long_as_takes_a_hundredth_of_a_second(seconds, size)
     assert sizes[0] == MOST_PART and sizes[-2] == size
 
 
-async def test_what_is_withdrawn_before_it_begins_is_not_said():
+async def test_a_message_withdrawn_before_its_first_byte_is_not_sent():
     scheduler, pen = speaking(seconds=1e-4)
     ask(scheduler, 0, LONG)
     ask(scheduler, 1, LONG, out=lambda: pytest.fail("it was withdrawn"))
@@ -129,7 +129,7 @@ async def test_what_is_withdrawn_before_it_begins_is_not_said():
     assert ("PART", 2, (), 0) not in pen.frames
 
 
-async def test_what_is_withdrawn_on_its_way_is_said_to_be_cut_short_and_the_next_follows():
+async def test_a_withdrawn_body_is_truncated_and_the_next_message_follows():
     scheduler, pen = speaking(seconds=0.01)
     out = []
     ask(scheduler, 0, LONG, out=lambda: out.append(0))
@@ -143,7 +143,7 @@ async def test_what_is_withdrawn_on_its_way_is_said_to_be_cut_short_and_the_next
     assert out == [1]
 
 
-async def test_what_was_said_before_there_is_a_writer_goes_first():
+async def test_messages_queued_before_there_is_a_writer_are_sent_first():
     scheduler, pen = SendScheduler(), Pen()
     ask(scheduler, 0, LONG, "long")
     ask(scheduler, 1, 8)

@@ -54,7 +54,7 @@ def test_pages_are_used_again_when_the_last_view_of_them_is_gone(ends):
     assert arena.put([body(3)]) == first
 
 
-def test_what_was_never_looked_at_stays(ends):
+def test_unread_bodies_stay(ends):
     arena, window = ends
     pages = [arena.put([body(1, salt)]) for salt in range(64)]
     assert sorted(pages) == list(range(64)) and arena.put([body(1)]) is None
@@ -93,7 +93,7 @@ def test_a_page_outside_the_arena_is_refused(ends, page, nbytes):
         ends[1].look(page, nbytes)
 
 
-def test_what_is_looked_at_outlives_the_arena(ends):
+def test_a_viewed_body_outlives_the_arena(ends):
     arena, window = ends
     seen = window.look(arena.put([body(2)]), 2 * PAGE)
     arena.close()

@@ -29,7 +29,7 @@ def test_what_one_writes_all_see():
         assert [bytes(window) for window in view.windows] == [bytes([rank + 1]) * NBYTES for rank in range(3)]
 
 
-def test_a_meeting_waits_for_the_last():
+def test_a_barrier_waits_for_every_rank():
     first, second, third = ranks(3)
     assert first.first_absent() is None  # nobody has come, and nobody was to
     assert first.arrive() == 0  # the second rank is the first of its others

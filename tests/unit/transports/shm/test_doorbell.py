@@ -42,7 +42,7 @@ async def test_unread_rings_neither_block_nor_fail():
                 await asyncio.sleep(0)
 
 
-async def test_a_burst_of_rings_by_a_stranger_costs_the_sleeper_one_poll():
+async def test_a_burst_of_rings_by_another_process_costs_one_poll():
     polls = 0
 
     def poll():

@@ -136,7 +136,7 @@ def test_a_reflected_hello_is_refused():
     assert isinstance(ended(mirror, said[0], [])[0], WireError)
 
 
-def test_a_false_acceptor_that_says_welcome_is_not_believed():
+def test_a_welcome_from_an_unauthenticated_acceptor_is_refused():
     connector, said = connecting(RANK_3, 1), []
     ended(connector, None, said)
     ended(connector, replace(RANK_1, key=b"").hello(Role.ACCEPTOR, 3).pack(), said)

@@ -106,6 +106,6 @@ def test_unix_sockets_may_be_left_out(query, unix):
     assert config(f"tcp://10.0.0.1:4000{query}", BY_HAND).unix == unix
 
 
-def test_a_word_that_is_neither_yes_nor_no_is_answered_with_both():
+def test_a_switch_rejects_other_values_than_yes_and_no():
     with pytest.raises(ValueError, match=r"\?unix= takes yes or no \(got: 'maybe'\)"):
         config("tcp://10.0.0.1:4000?unix=maybe", BY_HAND)

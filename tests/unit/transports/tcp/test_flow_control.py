@@ -27,7 +27,7 @@ def test_all_peers_share_what_may_lie_at_a_rank_but_none_has_less_than_the_least
     assert credit_limit(10_000) == LEAST_BYTES
 
 
-def test_what_is_beyond_the_limit_may_not_be_sent_until_something_was_taken():
+def test_bytes_beyond_the_limit_wait_until_some_are_consumed():
     credit = Credit(LIMIT)
     assert all(credit.acquire(COST) for _ in range(100))
     assert not credit.acquire(COST)
@@ -37,7 +37,7 @@ def test_what_is_beyond_the_limit_may_not_be_sent_until_something_was_taken():
     assert credit.acquire(COST)
 
 
-def test_a_peer_that_sends_more_than_it_may_is_told_both_numbers():
+def test_the_error_for_a_peer_beyond_its_limit_has_both_numbers():
     credit = Credit(LIMIT)
     with pytest.raises(WireError, match=rf"bytes: {LIMIT + 1}, limit: {LIMIT}"):
         credit.on_received(LIMIT + 1)

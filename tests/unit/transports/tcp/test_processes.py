@@ -46,7 +46,7 @@ def ends(processes):
     return [(process.returncode, *words) for process, words in zip(processes, told, strict=True)]
 
 
-def test_four_processes_meet_at_the_url_with_a_key(port):
+def test_four_processes_connect_by_the_url_with_a_key(port):
     with ranks(4, f"tcp://127.0.0.1:{port}", keys=["a secret"] * 4) as processes:
         assert ends(processes) == [(0, f"rank {rank} of 4: 6\n", "") for rank in range(4)]
 
@@ -69,7 +69,7 @@ def test_a_wrong_key_ends_every_process_with_the_remedy(port):
     assert all("PIPELINED_KEY_FILE" in err for _, _, err in outcome)
 
 
-def test_four_ranks_under_torchrun_meet():
+def test_four_ranks_under_torchrun_connect():
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", RING, "tcp://"]
     done = launched(command, 100, env=SURROUNDINGS)
     assert done.returncode == 0, done.stderr

@@ -82,7 +82,7 @@ async def test_a_rank_that_dies_is_lost_over_a_unix_socket_too():
 
 
 @pytest.mark.parametrize("stranger", ["says another nonce", "hangs up", "is another user"])
-async def test_a_stranger_that_calls_first_is_sent_away(stranger, monkeypatch):
+async def test_an_unauthenticated_caller_that_connects_first_is_refused(stranger, monkeypatch):
     met = list(map(make_nonblocking, socket.socketpair()))
     called = []
 

@@ -265,7 +265,7 @@ def test_a_loop_over_select_refuses_a_file_that_it_cannot_watch():
     run(scenario(), new_event_loop)
 
 
-def test_more_ranks_than_files_may_be_open_is_told_before_the_first_connection(monkeypatch):
+def test_too_low_a_limit_of_open_files_is_an_error_before_the_first_connection(monkeypatch):
     monkeypatch.setattr("resource.getrlimit", lambda which: (256, 256))
     with pytest.raises(RendezvousError, match=r"ranks: 300, open files: 256.*ulimit -n"):
         run(tcp_world(300))

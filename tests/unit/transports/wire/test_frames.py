@@ -173,7 +173,7 @@ def test_a_header_cut_short_is_refused():
         ((), [Block.of(np.empty((1,) * 17))], None),
     ],
 )
-def test_a_sender_learns_of_his_own_mistakes(key, sent, note):
+def test_encode_checks_its_limits(key, sent, note):
     with pytest.raises(WireError):
         encode(Kind.MESSAGE, key, sent, note)
 
@@ -187,7 +187,7 @@ def test_the_body_limit_is_the_readers_own():
 
 
 @given(st.binary(max_size=200))
-def test_a_strangers_header_is_refused_or_harmless(noise):
+def test_an_arbitrary_header_is_refused_or_harmless(noise):
     try:
         _, header, _ = parse(forged(noise))
     except WireError:

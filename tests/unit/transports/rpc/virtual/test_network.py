@@ -81,7 +81,7 @@ async def test_a_party_s_line_is_shared_by_all_that_it_talks_with():
 
 
 @pytest.mark.parametrize("scale, at_least", [(1.0, 2 * 1000.0), (1e6, 0.0)])
-async def test_what_is_said_beside_arrays_takes_as_much_less_of_a_line_as_these_stand_for(scale, at_least):
+async def test_header_bytes_are_divided_by_scale(scale, at_least):
     async with opened(scale=scale) as world:
         world.network.line("b", 1.0)
         await world.asking(note="x" * 1000)
@@ -89,7 +89,7 @@ async def test_what_is_said_beside_arrays_takes_as_much_less_of_a_line_as_these_
         assert at_least < took < at_least + 200
 
 
-async def test_a_party_hears_itself_at_once():
+async def test_loopback_has_no_delay():
     async with opened(rate=1.0) as world:
         assert (await world.b.request(world.b.address, "echo", note=1)).note == 1
         assert world.clock.now() == 0
@@ -128,7 +128,7 @@ async def test_a_kill_ends_the_asks_the_tasks_and_the_sleep_of_the_killed():
         assert world.told == ["begun", "ended"]  # who answered a dead party does not go on either
 
 
-async def test_a_party_opened_again_is_asked_as_another_incarnation():
+async def test_a_reopened_party_has_a_new_incarnation():
     async with opened() as world:
         await world.asking()
         with pytest.raises(ValueError, match="open already"):
@@ -142,7 +142,7 @@ async def test_a_party_opened_again_is_asked_as_another_incarnation():
         assert world.b.incarnation > former and world.lost[0].incarnation == former
 
 
-async def test_the_frozen_hear_say_and_wake_nothing_until_they_are_thawed():
+async def test_a_frozen_party_neither_sends_nor_receives():
     async with opened() as world:
         await world.asking()
         sleeps = asyncio.create_task(world.network.clock("b").sleep(1.0))

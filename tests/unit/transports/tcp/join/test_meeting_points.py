@@ -47,13 +47,13 @@ async def test_rank_0_publishes_in_the_store_where_the_others_find_it(store, one
 
 
 @pytest.mark.parametrize("published", [b"", b"nonsense", b"\xff\xfe 5", b"127.0.0.1 many"])
-def test_a_store_that_holds_no_address_is_told_so(store, published):
+def test_a_store_without_the_address_is_an_error(store, published):
     store.set("pipelined/none/0/rank 0", published)
     with pytest.raises(RendezvousError, match="holds no address"):
         asyncio.run(AgentStore(config(1, 2, port=store.port, store=True)).find())
 
 
-def test_a_store_that_does_not_answer_is_told_with_its_address(monkeypatch):
+def test_the_error_for_an_unreachable_store_has_its_address(monkeypatch):
     pytest.importorskip("torch.distributed")
     monkeypatch.setattr("transports.tcp.join.meeting_points.STORE_S", 0.2)
     with socket.socket() as unused:

@@ -111,7 +111,7 @@ def test_the_kernel_examines_every_connection_of_ranks_that_is_idle():
     assert asyncio.run(meet()) == 6 * [(1, *KEEPALIVE)]
 
 
-async def test_everybody_learns_which_ranks_share_a_machine():
+async def test_all_ranks_know_which_ranks_share_a_machine():
     point, machines = InProcess(), ["here", "there", "here", "elsewhere", "there"]
     configs = [config(rank, 5, key=KEY, machine=name) for rank, name in enumerate(machines)]
     ends = await asyncio.gather(*(gather(each, point) for each in configs))
@@ -145,7 +145,7 @@ class FoundUntilRefused(MasterPort):
         return await super().find()
 
 
-def test_a_rank_that_finds_no_rank_0_says_what_it_tried(monkeypatch):
+def test_the_error_for_a_missing_rank_0_lists_the_attempts(monkeypatch):
     with socket.socket() as unused:
         unused.bind((LOOPBACK, 0))  # bound, not listening: connections are refused
         at = config(1, 2, port=unused.getsockname()[1])
@@ -154,7 +154,7 @@ def test_a_rank_that_finds_no_rank_0_says_what_it_tried(monkeypatch):
     assert f"{LOOPBACK}:{at.port}: Connection refused" in str(end) and "MASTER_PORT" in str(end)
 
 
-def test_a_taken_port_is_told_at_once_to_rank_0_and_to_the_others():
+def test_a_used_port_is_an_immediate_error_on_all_ranks():
     async def meet():
         async def answer(taken):
             with await accept(taken) as sock:
@@ -173,7 +173,7 @@ def test_a_taken_port_is_told_at_once_to_rank_0_and_to_the_others():
     assert "choose another MASTER_PORT" in str(rank_1)
 
 
-def test_a_program_that_keeps_silent_on_the_port_is_told_from_rank_0(monkeypatch):
+def test_a_silent_program_on_the_port_is_distinguished_from_rank_0(monkeypatch):
     monkeypatch.setattr("transports.stream.acceptor.SILENCE_S", 0.2)
     with socket.create_server((LOOPBACK, 0)) as silent:
         at = config(1, 2, port=silent.getsockname()[1])
@@ -204,7 +204,7 @@ def test_a_rank_with_a_wrong_key_ends_at_once_and_the_others_at_their_limit_with
 
 
 @pytest.mark.parametrize("joined", [True, False], ids=["after the rank", "before the rank"])
-def test_a_stranger_that_borrows_a_number_costs_a_line_of_the_log_and_the_ranks_meet(caplog, joined):
+def test_an_unauthenticated_caller_with_a_ranks_number_is_logged_and_the_ranks_connect(caplog, joined):
     """Where the rank itself came more than 3 s after the stranger, the start had ended."""
 
     async def meet():
@@ -226,7 +226,7 @@ def test_a_stranger_that_borrows_a_number_costs_a_line_of_the_log_and_the_ranks_
     ]
 
 
-def test_callers_of_another_run_with_another_key_are_named_as_strangers():
+def test_callers_with_another_key_are_named_as_unauthenticated():
     async def meet():
         coordinator = Coordinator(identity(0, 3, KEY), 0.3)
         listener = await InProcess().open()
@@ -259,7 +259,7 @@ def test_strangers_with_garbage_do_not_disturb_the_job(noise):
     assert [set(end) for end in ends] == [{1, 2}, {0, 2}, {0, 1}]
 
 
-async def test_more_silent_strangers_than_there_is_room_for_do_not_keep_a_rank_waiting(monkeypatch):
+async def test_more_idle_connections_than_the_limit_do_not_delay_a_rank(monkeypatch):
     monkeypatch.setattr("transports.stream.acceptor.MAX_PENDING", 8)
 
     async with asyncio.timeout(SILENCE_S / 2), Joining(2) as joining:
@@ -270,7 +270,7 @@ async def test_more_silent_strangers_than_there_is_room_for_do_not_keep_a_rank_w
     assert set(end) == {0}
 
 
-async def test_silent_strangers_do_not_drive_out_a_rank_amid_its_handshake(monkeypatch):
+async def test_idle_connections_do_not_evict_a_rank_during_its_handshake(monkeypatch):
     monkeypatch.setattr("transports.stream.acceptor.MAX_PENDING", 4)
 
     async with asyncio.timeout(SILENCE_S / 2), Joining(2) as joining:
@@ -312,7 +312,7 @@ def test_a_rank_that_leaves_while_the_others_mesh_is_named_to_them():
 
 
 @pytest.mark.parametrize("content", [["elsewhere", 5], [LOOPBACK, 0], [LOOPBACK, 1 << 16], [LOOPBACK], 7, None, [1, 2]])
-async def test_a_rank_that_says_nonsense_of_where_it_listens_is_not_seated(content):
+async def test_an_invalid_listening_address_is_refused(content):
     async with Joining(2) as joining:
         sock, _ = await connect(joining.address, identity(1, 2), 0)
         with sock:
