@@ -29,7 +29,7 @@ from pipelined.process.run import outside_of_a_loop, refuse, run
 from pipelined.process.stop_request import StopRequest
 from pipelined.programs.plan import Plan, PlanError
 from pipelined.programs.staleness import steps_to_fill
-from pipelined.schedules import knobs_of
+from pipelined.schedules import default_depth, require_knobs
 from pipelined.schedules.knobs import Value
 from pipelined.schedules.own import SomeSchedule, name_of
 from pipelined.training.compression import NONE
@@ -45,14 +45,14 @@ def train(
     loss: Loss,
     optimizer: OptimizerBuilder,
     plan: Planned | None = None,
-    schedule: SomeSchedule = "one_f_one_b",
+    schedule: SomeSchedule | None = None,
     depth: int | None = None,
-    width: int = 1,
+    width: int | None = None,
     microbatches: int | None = None,
     steps: int | None = None,
     dtype: torch.dtype = torch.float32,
     autocast: bool = False,
-    recompute: bool = False,
+    recompute: bool | None = None,
     seed: int = 0,
     clip: float = 0.0,
     lr_scheduler: Callable[[torch.optim.Optimizer], LRScheduler] | None = None,
@@ -77,10 +77,11 @@ def train(
             again, is repeated. Or a `Feed`, which gives each rank the microbatches that it computes.
         loss: the mean loss of one microbatch, from its outputs and targets.
         optimizer: builds an optimizer of torch from a list of parameters; called on each rank with its own.
-        plan: the result of `pipelined.plan`; then schedule, depth, width, microbatches, recompute and knobs are its.
-        schedule: a name, the path of a .py file or .csv table, or a class, function or module of your own.
-        depth: the stages of a pipeline; default: the ranks that were started, divided by `width`.
-        width: pipelines that run in parallel, each on its own microbatches.
+        plan: the result of `pipelined.plan`. It sets schedule, depth, width, microbatches, recompute and knobs; do not
+            give them beside it.
+        schedule: a name, a .py file or .csv table, or a class, function or module of your own; default: one_f_one_b.
+        depth: the stages of a pipeline; default: one for each rank of it, or two where the schedule needs two.
+        width: pipelines that run in parallel, each on its own microbatches; default: 1.
         microbatches: microbatches of one pipeline in a step; default: twice the depth.
         steps: the steps to train; default: as many as there are batches (`len(batches)`).
         dtype: the dtype of parameters, of activations and of inputs in floating point.
@@ -94,7 +95,7 @@ def train(
         transport: "auto" takes the launcher's; else the name or URL of a transport.
         checkpoint: the directory in which the state is saved at the end, and on a stop request.
         resume: the checkpoint, or the directory of checkpoints, to continue from.
-        save_every: save after every so many steps, too.
+        save_every: save after each multiple of this number of steps, too; 0: only at the end.
         keep: the number of checkpoints to keep.
         report: called on rank 0 with the report of each step.
         knobs: further settings that the schedule declares, such as `pipes=4`; see docs/schedules.md.
@@ -107,8 +108,8 @@ def train(
     try:
         launch = detect(os.environ, transport)
         feed = MicrobatchFeed(batches) if isinstance(batches, Feed) else BatchFeed(batches)
-        asked = partial(_plan, schedule=schedule, depth=depth, width=width, microbatches=microbatches, knobs=knobs)
-        arranged = asked(launch, feed) if plan is None else plan.plan
+        asked: dict[str, Any] = {"schedule": schedule, "depth": depth, "width": width, "microbatches": microbatches}
+        arranged = _plan(launch, feed, knobs, **asked) if plan is None else _planned(plan, asked, recompute, knobs)
         feed.cut(arranged.rows, dtype, kept=2 + steps_to_fill(arranged.shape))
         bound = bind(model, loss, seed, feed.inputs(0, 0))
         if plan is not None:
@@ -119,7 +120,7 @@ def train(
             feed=feed,
             plan=arranged,
             optimizer=partial(UserOptimizer, optimizer, clip, lr_scheduler),
-            numerics=Numerics(dtype, autocast, recompute, all_reduce, compress),
+            numerics=Numerics(dtype, autocast, bool(recompute), all_reduce, compress),
             seed=seed,
         )
         saved = partial(WholeRun, checkpoint=_path(checkpoint), resume=_path(resume), save_every=save_every, keep=keep)
@@ -132,27 +133,35 @@ def train(
 def _plan(
     launch: Launch,
     feed: BatchFeed | MicrobatchFeed,
-    *,
-    schedule: SomeSchedule,
-    depth: int | None,
-    width: int,
-    microbatches: int | None,
     knobs: Mapping[str, Value],
+    *,
+    schedule: SomeSchedule | None,
+    depth: int | None,
+    width: int | None,
+    microbatches: int | None,
 ) -> Plan:
     """The plan of a job: what is left open follows from the ranks that were started and from the first batch."""
+    width = 1 if width is None else width
     if width < 1:
         raise PlanError(f"width must be at least 1 (it is {width})")
+    name = name_of(schedule or "one_f_one_b")
+    require_knobs(name, knobs)
     ranks = launch.world_size or (depth or 1) * width
-    depth = max(1, ranks // width) if depth is None else depth
+    if depth is None:
+        depth, knobs = default_depth(name, max(1, ranks // width), knobs)
     microbatches = 2 * depth if microbatches is None else microbatches
     rows = feed.rows_each(microbatches * width)
-    name = name_of(schedule)
-    known = [knob.name for knob in knobs_of(name)]
-    if unknown := [knob for knob in knobs if knob not in known]:
-        fact = f"unknown argument {unknown[0]!r}: `train` has none of this name, and {name} has no such setting"
-        raise PlanError(f"{fact} (its settings: {', '.join(known) or 'none'}); correct the name, or leave it out")
     plan = Plan(name, depth, width, rows, microbatches, knobs)
     return replace(plan, microbatch=rows * plan.layout.parts) if isinstance(feed, MicrobatchFeed) else plan
+
+
+def _planned(plan: Planned, asked: Mapping[str, Any], recompute: bool | None, knobs: Mapping[str, Value]) -> Plan:
+    """The arrangement that was planned; refuse settings beside it, which it sets itself."""
+    require_knobs(plan.plan.schedule, knobs)
+    every = {**asked, "recompute": recompute, **knobs}
+    if given := [name for name, value in every.items() if value is not None]:
+        raise PlanError(f"plan= sets {given[0]} (given too: {', '.join(given)}); leave it out, or plan with it")
+    return plan.plan
 
 
 def _require(planned: Planned, identity: Mapping[str, Any], feed: BatchFeed | MicrobatchFeed, launch: Launch) -> None:

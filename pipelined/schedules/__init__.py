@@ -2,7 +2,16 @@
 
 from pipelined.schedules.knobs import CHUNKS, PIPES, SCALE, Knob
 from pipelined.schedules.layout import FLUSH, Layout, ScheduleError, Shape, StageMap, Updates
-from pipelined.schedules.registry import Schedule, find, knobs_of, known, own_shape, require_known
+from pipelined.schedules.registry import (
+    Schedule,
+    default_depth,
+    find,
+    knobs_of,
+    known,
+    own_shape,
+    require_knobs,
+    require_known,
+)
 from pipelined.schedules.worker import Worker
 
 __all__ = [
@@ -18,9 +27,11 @@ __all__ = [
     "StageMap",
     "Updates",
     "Worker",
+    "default_depth",
     "find",
     "knobs_of",
     "known",
     "own_shape",
+    "require_knobs",
     "require_known",
 ]

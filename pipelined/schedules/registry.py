@@ -2,11 +2,13 @@
 
 import importlib
 import shlex
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from pipelined.schedules.knobs import Knob
+from pipelined.schedules.knobs import CHUNKS, Knob, Value
 from pipelined.schedules.layout import ScheduleError, Shape, StageMap
 from pipelined.schedules.own import is_module, load
 from pipelined.schedules.table import TableSchedule, read_table
@@ -87,6 +89,37 @@ def knobs_of(name: str | None = None) -> tuple[Knob[Any], ...]:
 @cache
 def _knobs_of_the_project() -> dict[str, Knob[Any]]:
     return {knob.name: knob for name in known() for knob in declared(find(name))}
+
+
+def require_knobs(name: str | None, given: Iterable[str]) -> None:
+    """Refuse settings that are no knobs of a schedule; a misspelt argument of a function is one, too.
+
+    Args:
+        name: the schedule; None: it is open, and may be any of the project.
+    Raises:
+        ScheduleError: an unknown name; the message lists the known ones.
+    """
+    known = [knob.name for knob in knobs_of(name)]
+    for setting in given:
+        if setting not in known:
+            fact = f"unknown argument {setting!r} ({name or 'a schedule'} has the settings {', '.join(known)})"
+            raise ScheduleError(f"{fact}; correct the name, or leave it out")
+
+
+def default_depth(name: str, workers: int, knobs: Mapping[str, Value]) -> tuple[int, dict[str, Value]]:
+    """The depth of a schedule for a number of workers, and its knobs: one stage on each worker where that is possible.
+
+    zb_v and dualpipe_v have two stages on each worker, and interleaved gets two where its chunks are open.
+    """
+    knobs = dict(knobs)
+    if CHUNKS in declared(find(name)):
+        knobs.setdefault(CHUNKS.name, 2)
+    chunks = CHUNKS.check(knobs.get(CHUNKS.name, CHUNKS.default))
+    for depth in (workers, 2 * workers, chunks * workers):
+        with suppress(ScheduleError):
+            if find(name).layout(Shape(depth, 2 * depth, knobs)).workers == workers:
+                return depth, knobs
+    return workers, knobs
 
 
 def own_shape(schedule: Schedule) -> Shape | None:

@@ -17,6 +17,7 @@ from pipelined.api.user_model import Layers, bind
 from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.process.launch import detect
 from pipelined.process.run import outside_of_a_loop
+from pipelined.schedules import require_knobs
 from pipelined.schedules.knobs import Value
 from pipelined.schedules.own import SomeSchedule, name_of
 from pipelined.training.compression import NONE
@@ -81,6 +82,7 @@ def plan(
     """
     launch = detect(os.environ, transport)
     name = None if schedule is None else name_of(schedule)
+    require_knobs(name, knobs)
     chosen = {"schedule": name, "depth": depth, "width": width, "microbatches": microbatches, "recompute": recompute}
     planned = PlannedLayers(
         bind(model, loss or _mean, seed, batch[0]),

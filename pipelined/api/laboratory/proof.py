@@ -13,7 +13,7 @@ from pipelined.programs.record import record
 from pipelined.programs.steady import Steady, steady
 from pipelined.programs.text_drawing import timeline_grid
 from pipelined.programs.timeline import Timed, Timeline
-from pipelined.schedules import Shape, find, knobs_of, own_shape
+from pipelined.schedules import Shape, find, knobs_of, own_shape, require_knobs
 from pipelined.schedules.knobs import Value, set_knobs
 from pipelined.schedules.own import SomeSchedule, name_of
 
@@ -178,10 +178,7 @@ def shape_of(name: str, depth: int | None, microbatches: int | None, knobs: Mapp
             raise UsageError(f"{flag} is missing ({name} takes more than one); give {flag} with a number")
     assert depth is not None and microbatches is not None
     declared = knobs_of(name)
-    known = [knob.name for knob in declared]
-    for knob in knobs:
-        if knob not in known:
-            raise UsageError(f"unknown setting {knob!r}; {name} has besides depth and microbatches: {', '.join(known)}")
+    require_knobs(name, knobs)
     return Shape(depth, microbatches, set_knobs(declared, knobs))
 
 

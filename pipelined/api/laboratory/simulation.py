@@ -8,6 +8,7 @@ from pipelined.api.laboratory.described import PerStage, machine_of, plan_of, wo
 from pipelined.api.laboratory.picture import Picture
 from pipelined.api.laboratory.proof import Proof, prove
 from pipelined.api.laboratory.spans import spans_of
+from pipelined.errors import UsageError
 from pipelined.schedules.knobs import Value
 from pipelined.schedules.own import SomeSchedule
 from pipelined.simulation.job import with_costs
@@ -142,6 +143,9 @@ def draw(what: SomeSchedule | Proof | Simulation, **settings: Any) -> Picture:
         UsageError: as `prove`.
     """
     if isinstance(what, Proof | Simulation):
+        if settings:
+            fact = f"draw takes no settings beside a {type(what).__name__} (given: {', '.join(settings)})"
+            raise UsageError(f"{fact}; give them to `prove` or `simulate`")
         return what.picture()
     return prove(what, **settings).picture()
 

@@ -125,7 +125,7 @@ def test_a_picture_shows_and_saves(tmp_path):
     [
         (lambda: pp.prove("gpip", depth=2, microbatches=2), "unknown schedule 'gpip'"),
         (lambda: pp.prove("gpipe", depth=2), "--microbatches is missing"),
-        (lambda: pp.prove("gpipe", depth=2, microbatches=2, pipe=2), "unknown setting 'pipe'; gpipe has besides"),
+        (lambda: pp.prove("gpipe", depth=2, microbatches=2, pipe=2), "unknown argument 'pipe' .gpipe has the settings"),
         (lambda: pp.prove("gpipe", depth=2, microbatches=2, costs={"forwards": 1}), "unknown cost 'forwards'"),
         (lambda: pp.prove("gpipe", depth=2, microbatches=2, costs={"forward": [1, 0]}), "work takes time"),
         (lambda: pp.prove(WithoutSchedule, depth=2, microbatches=2), "it lacks schedule"),

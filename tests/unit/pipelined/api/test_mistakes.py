@@ -146,3 +146,31 @@ def test_what_looks_like_a_trap_trains_as_a_plain_loop_does(case, recompute):
             losses[-1] += loss.item()
         optimizer.step()
     assert done.losses == pytest.approx(losses, rel=0, abs=1e-12)
+
+
+def test_a_rank_with_frozen_parameters_alone_reports_the_learning_rate_of_the_others():
+    def halved(optimizer):
+        return torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+
+    rates = []
+    frozen = [lambda: linear()().requires_grad_(False), linear()]
+    trained(frozen, depth=2, lr_scheduler=halved, clip=0.1, report=lambda report: rates.append(report.lr))
+    assert rates == [1e-2, 5e-3]
+
+
+@pytest.mark.parametrize("schedule", ["zb_v", "dualpipe_v", "interleaved"])
+def test_the_default_depth_has_the_stages_that_a_schedule_puts_on_each_worker(schedule):
+    done = pp.train(
+        [linear()] * 2, batches(), loss=nn.functional.mse_loss, optimizer=adam, schedule=schedule, dtype=torch.float64
+    )
+    assert len(done.losses) == 2
+
+
+def test_a_run_is_not_saved_among_the_checkpoints_of_another(tmp_path, capfd):
+    own, foreign = tmp_path / "own", tmp_path / "foreign"
+    trained(four, checkpoint=own)
+    trained(four, checkpoint=foreign)
+    with pytest.raises(SystemExit):
+        trained(four, steps=3, resume=own, checkpoint=foreign)
+    assert "holds checkpoints of another run than" in capfd.readouterr().err
+    assert trained(four, steps=3, resume=own / "step-00000002", checkpoint=own).steps == 3

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from functools import partial
 
 import pytest
@@ -122,6 +123,7 @@ def test_it_plans_inside_a_running_loop_too():
         ({"ranks": 2, "memory_limit": 10.0}, "no plan fits the memory"),
         ({"ranks": 2, "costs": {"speed": 1}}, "--costs knows no 'speed'; known: flops, overhead, coding"),
         ({"ranks": 2, "tries": 2}, "--tries 2 cannot run plans where --costs says what they cost"),
+        ({"ranks": 2, "widht": 2}, "unknown argument 'widht' .a schedule has the settings .*; correct the name"),
         ({"ranks": 5}, "no schedule with a flush uses all ranks"),
         ({"ranks": 2, "memory_limit": 10.0, "costs": None}, "no plan fits the memory"),
     ],
@@ -140,6 +142,24 @@ def test_a_plan_is_trained_by():
     found = mlp(ranks=2, schedule="chimera", depth=2, microbatches=2, recompute=True)
     plain = trained(schedule="chimera", depth=2, microbatches=2, recompute=True)
     assert trained(plan=found).losses == plain.losses
+    optimizer = partial(torch.optim.SGD, lr=0.1)
+    with pp.Trainer(LAYERS, found, optimizer, nn.functional.cross_entropy, example=STEP[0][:6]) as trainer:
+        assert [trainer.step(STEP).loss for _ in range(2)] == plain.losses
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"stepz": 1}, "unknown argument 'stepz'"),
+        ({"depth": 8, "pipes": 2}, r"plan= sets depth \(given too: depth, pipes\); leave it out"),
+        ({"recompute": False}, "plan= sets recompute"),
+    ],
+)
+def test_an_argument_beside_a_plan_is_refused(settings, message, capsys):
+    found = mlp(ranks=1)
+    with pytest.raises(SystemExit, match="2"):
+        trained(plan=found, **settings)
+    assert re.search(message, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

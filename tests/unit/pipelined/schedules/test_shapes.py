@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelined.schedules import ScheduleError, Shape, find
+from pipelined.schedules import ScheduleError, Shape, default_depth, find
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,20 @@ def test_an_impossible_shape_is_refused_with_the_remedy(name, shape, message):
 
 def test_microbatches_of_gems_take_turns():
     assert find("gems").layout(Shape(4, 5)).microbatches == ((0, 2, 4), (1, 3))
+
+
+@pytest.mark.parametrize(
+    "name, knobs, depth",
+    [
+        ("gpipe", {}, 4),
+        ("chimera", {}, 4),
+        ("zb_v", {}, 8),
+        ("dualpipe_v", {"chunks": 2}, 8),
+        ("interleaved", {}, 8),
+        ("interleaved", {"chunks": 3}, 12),
+        ("interleaved", {"chunks": 1}, 4),
+    ],
+)
+def test_the_default_depth_fills_the_workers(name, knobs, depth):
+    found, knobs = default_depth(name, 4, knobs)
+    assert found == depth and find(name).layout(Shape(depth, 2 * depth, knobs)).workers == 4
