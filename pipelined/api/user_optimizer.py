@@ -1,13 +1,16 @@
 """Any optimizer of torch, with any scheduler of its learning rate, as the trainer uses one."""
 
+import copy
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pipelined.errors import UsageError
 
@@ -27,10 +30,17 @@ class UserOptimizer:
     make: OptimizerBuilder
     clip: float = 0.0
     schedule: Callable[[Optimizer], LRScheduler] | None = None
-    _schedulers: list[LRScheduler] = field(default_factory=list)
+    _scheduled: list["_Scheduled"] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.clip < math.inf:
+            raise UsageError(f"clip must be a norm from 0 up (it is {self.clip:g}); 0 does not clip")
 
     def build(self, parameters: Mapping[str, nn.Parameter]) -> Optimizer:
         """As in `OptimizerSettings`.
+
+        Where every parameter is frozen, the optimizer is of one placeholder without a gradient, so that its learning
+        rate is that of the other ranks.
 
         Raises:
             UsageError: the optimizer updates other tensors than the given parameters, or is no optimizer.
@@ -39,7 +49,8 @@ class UserOptimizer:
             fact = f"`optimizer` is a {type(self.make).__name__}, and every rank needs one of its own parameters"
             raise UsageError(f"{fact}; give a function of a list of parameters that returns an optimizer of torch")
         trained = [parameter for parameter in parameters.values() if parameter.requires_grad]
-        optimizer = self.make(trained) if trained else torch.optim.SGD([{"params": []}], lr=0.0)
+        trained = trained or [nn.Parameter(torch.zeros(1))]
+        optimizer = self.make(trained)
         if not isinstance(optimizer, Optimizer):
             fact = f"`optimizer` returns a {type(optimizer).__name__}"
             raise UsageError(f"{fact}; let it return a torch optimizer of the parameters that it is given")
@@ -49,7 +60,7 @@ class UserOptimizer:
             fact = f"the optimizer updates a tensor that is not the model's (shape: {tuple(foreign[0].shape)})"
             raise UsageError(f"{fact}; build it from the parameters that `optimizer` is given")
         if self.schedule is not None:
-            self._schedulers.append(self.schedule(optimizer))
+            self._scheduled.append(_Scheduled(optimizer, self.schedule))
         return optimizer
 
     def rate(self, step: int) -> None:
@@ -57,12 +68,43 @@ class UserOptimizer:
 
     def step(self) -> None:
         """One step of every scheduler, after an update."""
-        for scheduler in self._schedulers:
-            scheduler.step()
+        for scheduled in self._scheduled:
+            scheduled.scheduler.step()
 
     def resume(self, updates: int) -> None:
-        """Bring the schedulers to where they were after some updates."""
+        """Bring the schedulers to where they were after some updates, whatever steps they have made."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch expects an update before each step of a scheduler
+            for scheduled in self._scheduled:
+                scheduled.begin()
             for _ in range(updates):
                 self.step()
+
+
+class _Scheduled:
+    """An optimizer with the scheduler of its learning rate, which can begin again.
+
+    Raises:
+        UsageError: the scheduler needs more than the number of steps.
+    """
+
+    def __init__(self, optimizer: Optimizer, schedule: Callable[[Optimizer], LRScheduler]):
+        self._optimizer, self._schedule = optimizer, schedule
+        self._before = [copy.deepcopy(_settings(group)) for group in optimizer.param_groups]
+        self.scheduler = schedule(optimizer)
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            fact = "ReduceLROnPlateau follows a metric, and a scheduler here follows the number of steps alone"
+            raise UsageError(f"{fact}; give another one, such as CosineAnnealingLR or StepLR")
+
+    def begin(self) -> None:
+        """Set the groups to their values before the first scheduler, and make a scheduler anew."""
+        for group, before in zip(self._optimizer.param_groups, self._before, strict=True):
+            parameters = group["params"]
+            group.clear()
+            group.update(params=parameters, **copy.deepcopy(before))
+        self.scheduler = self._schedule(self._optimizer)
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a group of parameters, such as its learning rate."""
+    return {name: value for name, value in group.items() if name != "params"}

@@ -101,8 +101,9 @@ def update(optimizer: Optimizer, rate: float | None, shrink: float) -> None:
     for group in optimizer.param_groups:
         if rate is not None:
             group["lr"] = rate
-        if shrink != 1.0 and group["params"]:
-            torch._foreach_mul_([p.grad for p in group["params"]], shrink)
+        gradients = [p.grad for p in group["params"] if p.grad is not None]
+        if shrink != 1.0 and gradients:
+            torch._foreach_mul_(gradients, shrink)
     optimizer.step()
 
 

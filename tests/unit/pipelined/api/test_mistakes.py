@@ -94,6 +94,14 @@ REFUSED = {
     "a loss for each row": (four, {"loss": lambda x, y: (x - y).mean(1)}, "the loss gives no scalar"),
     "a loss that is not finite": (four, {"loss": lambda x, y: (x - y).mean() / 0}, "no finite numbers"),
     "nothing to train": ([lambda: linear()().requires_grad_(False)] * 4, {}, "the model has nothing to train"),
+    "a clip below 0": (four, {"clip": -1.0}, r"clip must be a norm from 0 up \(it is -1\); 0 does not clip"),
+    "a negative save_every": (four, {"save_every": -3}, r"save_every must be at least 0 \(it is -3\)"),
+    "no checkpoint to keep": (four, {"keep": 0}, r"keep must be at least 1 \(it is 0\)"),
+    "a scheduler that follows a metric": (
+        four,
+        {"lr_scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau},
+        "ReduceLROnPlateau follows a metric.*; give another one, such as CosineAnnealingLR",
+    ),
     "an unknown schedule": (four, {"schedule": "1f1b"}, "1f1b.*one_f_one_b"),
 }
 
