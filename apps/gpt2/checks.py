@@ -60,7 +60,7 @@ def check_checkpoints(job: Job, path: Path) -> None:
     """Refuse a checkpoint directory that cannot be used, or that holds another model or an earlier run."""
     check_directory("--checkpoint", path)
     remedy = "add --resume auto to go on from it, or give --checkpoint another directory"
-    checkpoint.require_continued(path, job.model.identity(), job.config.resume is not None, remedy)
+    checkpoint.require_continued(path, job.model.identity(), start_of(job.config), remedy)
 
 
 def check_resume(job: Job) -> None:

@@ -54,7 +54,7 @@ class RankSession:
 
     Attributes:
         done: the steps done, those before a loaded checkpoint included.
-        is_resumed: whether a checkpoint was loaded.
+        loaded: the checkpoint, or the directory of checkpoints, that was loaded last; None: the run began anew.
     """
 
     def __init__(self, job: TrainingJob, trainer: RankTrainer, optimizer: UserOptimizer, stack: AsyncExitStack):
@@ -62,7 +62,9 @@ class RankSession:
         self._job, self._optimizer, self._stack = job, optimizer, stack
         self._claims: dict[Path, bool] = {}
         self._evaluations = 0
-        self.done, self.is_resumed = 0, False
+        self.done = 0
+        self.loaded: Path | None = None
+        self._batches_are_equal = False
 
     @classmethod
     @asynccontextmanager
@@ -102,11 +104,11 @@ class RankSession:
 
     async def load(self, path: Path) -> int:
         """Load a checkpoint; returns the number of steps done."""
-        self.done, self.is_resumed = await load(self.trainer, path), True
+        self.done, self.loaded = await load(self.trainer, path), path
         self._optimizer.resume(self.done)
         return self.done
 
-    async def claim(self, directory: Path, resumed: bool) -> None:
+    async def claim(self, directory: Path, resumed: Path | None) -> None:
         """Hold a directory for the checkpoints of this job, until the rank ends.
 
         Raises:
@@ -115,6 +117,8 @@ class RankSession:
         if directory in self._claims:
             return
         transport, identity = self.trainer.context.actor.transport, dict(self._job.model.identity())
+        Args:
+            resumed: the checkpoint, or the directory of checkpoints, that the run continues from, if any.
         remedy = f"continue from it (resume={str(directory)!r}), or choose another directory"
 
         async def check() -> None:

@@ -135,7 +135,7 @@ class Trainer:
         """
 
         async def work(rank: RankSession) -> Path:
-            await rank.claim(Path(directory), rank.is_resumed)
+            await rank.claim(Path(directory), rank.loaded)
             return await rank.save(Path(directory), rank.done, keep)
 
         return self._ranks.call(work)

@@ -9,6 +9,7 @@ import torch
 
 from pipelined.api.feed import BatchFeed, MicrobatchFeed
 from pipelined.api.rank import RankSession, TrainingJob
+from pipelined.checkpoints import checkpoint
 from pipelined.errors import UsageError
 from pipelined.training.step_report import StepReport
 
@@ -41,9 +42,11 @@ class WholeRun:
         steps: the steps to train, those of the resumed run included.
         checkpoint: the directory of checkpoints; None: nothing is saved.
         resume: a checkpoint, or a directory of checkpoints, to continue from.
-        save_every: save after every so many steps, besides the end; 0: only there.
+        save_every: save after each multiple of this number of steps, besides the end; 0: only there.
         keep: the number of checkpoints to keep.
         report: called on rank 0 with the report of each step.
+    Raises:
+        UsageError: a number is out of range.
     """
 
     job: TrainingJob
@@ -55,6 +58,12 @@ class WholeRun:
     keep: int
     report: Callable[[StepReport], object]
 
+    def __post_init__(self) -> None:
+        if self.save_every < 0:
+            fact = f"save_every must be at least 0 (it is {self.save_every})"
+            raise UsageError(f"{fact}; 0 saves at the end only")
+        checkpoint.require_kept(self.keep)
+
     async def train(self, rank: RankSession, stopping: Callable[[], bool]) -> Trained:
         """Train one rank to the end.
 
@@ -62,7 +71,7 @@ class WholeRun:
             stopping: whether this process received a stop request.
         """
         if self.checkpoint is not None:
-            await rank.claim(self.checkpoint, self.resume is not None)
+            await rank.claim(self.checkpoint, self.resume)
         done, result = await self._load(rank), Trained()
         is_first = rank.trainer.context.actor.rank == 0
 

@@ -132,6 +132,12 @@ def commit(directory: str | Path, meta: Meta, shards: Iterable[ShardRecord], kee
     return path
 
 
+def require_kept(keep: int) -> None:
+    """Refuse to keep fewer checkpoints than one: the newest is always kept."""
+    if keep < 1:
+        raise CheckpointError(f"keep must be at least 1 (it is {keep}); give the number of checkpoints to keep")
+
+
 def discard(directory: str | Path, step: int, token: str = "") -> None:
     """Remove the files of a failed save: on rank 0, after every rank has stopped writing."""
     shutil.rmtree(part_of(Path(directory), step, token), ignore_errors=True)
@@ -142,11 +148,13 @@ def latest(directory: str | Path) -> Path | None:
     return max(found(Path(directory)).items(), default=(0, None))[1]
 
 
-def require_continued(directory: str | Path, identity: Mapping[str, Any], resumed: bool, remedy: str) -> None:
+def require_continued(
+    directory: str | Path, identity: Mapping[str, Any], resumed: str | Path | None, remedy: str
+) -> None:
     """Refuse to save into a directory that holds checkpoints of another model, or of a run that is not continued.
 
     Args:
-        resumed: whether this run continues from a checkpoint.
+        resumed: the checkpoint, or the directory of checkpoints, that this run continues from; None: it begins anew.
         remedy: how to continue, for the message.
     Raises:
         CheckpointError: nothing is written.
@@ -155,8 +163,9 @@ def require_continued(directory: str | Path, identity: Mapping[str, Any], resume
     if newest is None:
         return
     open(newest).require(identity)
-    if not resumed:
-        fact = f"{directory} holds checkpoints of an earlier run (the latest: {newest.name})"
+    if resumed is None or open(resumed).path.resolve().parent != Path(directory).resolve():
+        run = "an earlier run" if resumed is None else f"another run than {resumed}, which is continued"
+        fact = f"{directory} holds checkpoints of {run} (the latest: {newest.name})"
         raise CheckpointError(f"{fact}; {remedy}")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from apps.gpt2.checks import check_checkpoints
 from apps.gpt2.config import parse
 from apps.gpt2.job import resolve
 from apps.gpt2.resume import agree_on_flags, parse_resumed, require_text, start_of
@@ -117,3 +118,15 @@ def test_a_text_says_what_is_trained_on_and_both_digests_follow_what_they_are_of
         f"data: {tmp_path / 'a'}, digest {digest}, 532 tokens, 2.04 epochs in 3 steps, 38 to validate; "
         f"tokenizer: bytes (256 symbols, digest {tokenizer})"
     )
+
+
+def test_a_run_is_not_saved_among_the_checkpoints_of_another_than_it_resumes(tmp_path):
+    own, foreign = tmp_path / "own", tmp_path / "foreign"
+    flags = saved(own, SAID)
+    saved(foreign, SAID)
+    check_checkpoints(resolve(parse_resumed(flags), 2), own)
+    check_checkpoints(resolve(parse_resumed(["--resume", str(own / "step-00000003")]), 2), own)
+    elsewhere = resolve(parse_resumed(["--resume", str(own), "--checkpoint", str(foreign)]), 2)
+    with pytest.raises(UsageError, match=r"foreign holds checkpoints of another run than .*own, which is continued"):
+        check_checkpoints(elsewhere, foreign)
+    check_checkpoints(elsewhere, tmp_path / "empty")
