@@ -12,6 +12,7 @@ from itertools import islice
 import torch
 
 from pipelined.api.batch import Batch, BatchError, converted, rows_of, rows_of_batch, slice_rows
+from pipelined.training.digests import tree_digest
 from pipelined.training.stream import Tree
 
 
@@ -51,6 +52,10 @@ class CutBatches(ABC):
 
     def targets(self, step: int, microbatch: int) -> Tree:
         return self._cut(self.batch(step)[1], microbatch)
+
+    def digests(self, step: int) -> dict[str, bytes]:
+        """A digest of the inputs and one of the targets of a step, which must be equal on all ranks."""
+        return dict(zip(("inputs", "targets"), map(tree_digest, self.batch(step)), strict=True))
 
     def _cut(self, tree: Tree, microbatch: int) -> Tree:
         return converted(slice_rows(tree, microbatch * self._rows, self._rows), self._dtype)
@@ -199,6 +204,10 @@ class MicrobatchFeed:
 
     def prepare(self, step: int) -> None:
         """Nothing: a feed is called when a microbatch is computed."""
+
+    def digests(self, step: int) -> dict[str, bytes]:
+        """None: a rank reads the microbatches that it computes, and no other."""
+        return {}
 
     def inputs(self, step: int, microbatch: int) -> Tree:
         return self._checked(self._feed.inputs(step, microbatch), step, microbatch)

@@ -11,6 +11,7 @@ import torch
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree
 from pipelined.actors.executor import TorchExecutor
+from pipelined.api.feed import CutBatches, MicrobatchFeed
 from pipelined.api.user_model import UserModel
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.checkpoints import checkpoint
@@ -21,10 +22,10 @@ from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.traces.tracer import NullTracer
+from pipelined.training.digests import require_equal_batches
 from pipelined.training.evaluate import Window, evaluate
 from pipelined.training.step_report import StepReport
 from pipelined.training.trainer import Numerics, RankTrainer
-from pipelined.training.worker import MicrobatchSource
 from transports import Transport
 
 
@@ -37,7 +38,7 @@ class TrainingJob:
     """
 
     model: UserModel
-    feed: MicrobatchSource
+    feed: CutBatches | MicrobatchFeed
     plan: Plan
     optimizer: Callable[[], UserOptimizer]
     numerics: Numerics
@@ -89,7 +90,12 @@ class RankSession:
             yield made
 
     async def train(self, steps: range, stopping: Callable[[], bool], tell: Callable[[StepReport], None]) -> StepReport:
-        """Train a segment of steps; see `RankTrainer.train`. `tell` is called with the report of each, the last too."""
+        """Train a segment of steps; see `RankTrainer.train`. `tell` is called with the report of each, the last too.
+
+        Raises:
+            AgreedError: on every rank: as there, or two ranks have different batches in the first step.
+        """
+        await self._require_equal_batches(steps.start)
         report = await self.trainer.train(steps, stopping, tell)
         self._optimizer.step()
         self.done = report.step + 1
@@ -111,14 +117,14 @@ class RankSession:
     async def claim(self, directory: Path, resumed: Path | None) -> None:
         """Hold a directory for the checkpoints of this job, until the rank ends.
 
+        Args:
+            resumed: the checkpoint, or the directory of checkpoints, that the run continues from, if any.
         Raises:
             AgreedError: another run saves there, or it holds checkpoints of a run that this one does not continue.
         """
         if directory in self._claims:
             return
         transport, identity = self.trainer.context.actor.transport, dict(self._job.model.identity())
-        Args:
-            resumed: the checkpoint, or the directory of checkpoints, that the run continues from, if any.
         remedy = f"continue from it (resume={str(directory)!r}), or choose another directory"
 
         async def check() -> None:
@@ -134,6 +140,17 @@ class RankSession:
         plan = self._job.plan
         config = {"plan": plan.schedule, "depth": plan.depth, "width": plan.width}
         return await save(self.trainer, directory, done, config, keep, claimed=self._claims[directory])
+
+    async def _require_equal_batches(self, step: int) -> None:
+        """Before the first step: refuse batches that differ by rank, as a shuffling loader gives them.
+
+        Cost: one hash of a batch on each rank.
+        """
+        if not self._batches_are_equal:
+            transport, feed = self.trainer.context.actor.transport, self._job.feed
+            digests = await agree(transport, "digest of a batch", asyncio.to_thread(feed.digests, step))
+            await require_equal_batches(transport, digests, step)
+            self._batches_are_equal = True
 
     async def state_dict(self) -> dict[str, torch.Tensor] | None:
         """The state of the whole model, as the user's module names it, on rank 0; None elsewhere."""

@@ -1,4 +1,4 @@
-"""Digests of tensors: do replicas begin equal, and does another run have the same parameters.
+"""Digests of tensors: do replicas begin equal, do ranks have equal data, has another run the same parameters.
 
 All holders of a tensor compare digests of it before the first step. Every holder makes the same update from the same
 sum, so equal replicas stay equal. Unequal ones raise no error later.
@@ -13,6 +13,7 @@ import torch
 from pipelined.actors.agree import agree, broadcast, gather
 from pipelined.training.check_model import ModelError
 from pipelined.training.parameters import LocalParameters
+from pipelined.training.stream import Tree, tensors_of
 from transports import Transport
 
 Digests = Mapping[str, bytes]
@@ -33,6 +34,19 @@ async def require_equal_replicas(transport: Transport, local: LocalParameters) -
     if unequal:
         each = await gather(transport, "each initial value", {n: d for n, d in mine.items() if sets[n] in unequal})
         await agree(transport, "equal replicas", asyncio.to_thread(_refuse, each))
+
+
+async def require_equal_batches(transport: Transport, digests: Digests, step: int) -> None:
+    """Refuse batches that differ between ranks: inputs would come from one rank and targets from another.
+
+    Args:
+        digests: of this rank's batch, by "inputs" and "targets"; empty: ranks read microbatches of their own.
+    Raises:
+        AgreedError: on every rank, naming two ranks.
+    Cost: one small message from each rank.
+    """
+    gathered = await gather(transport, "batches", digests)
+    await agree(transport, "equal batches", asyncio.to_thread(_refuse_batches, gathered, step))
 
 
 async def model_digest(transport: Transport, local: LocalParameters) -> str:
@@ -89,6 +103,22 @@ def _refuse(told: Sequence[Digests]) -> None:
         fact = f"ranks {holder} and {rank} hold different values of {name} before the first step"
         remedy = "let the model's `build` set every parameter and buffer from the seed and the name alone"
         raise ModelError(f"{fact}; {remedy}, as `pipelined.training.keyed_random.keyed_generator` does")
+
+
+def _refuse_batches(gathered: Sequence[Digests], step: int) -> None:
+    for part, first, rank in _unequal(gathered):
+        fact = f"ranks {first} and {rank} have different {part} in the batch of step {step}"
+        remedy = "give every rank the same batches in the same order"
+        example = "a DataLoader that shuffles needs generator=torch.Generator().manual_seed(0)"
+        raise ModelError(f"{fact}; {remedy} ({example})")
+
+
+def tree_digest(tree: Tree) -> bytes:
+    """A digest of every tensor of a tree: dtypes, shapes and values."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for tensor in tensors_of(tree):
+        hashed.update(_described(tensor) + _digest(tensor))
+    return hashed.digest()
 
 
 def _digest(tensor: torch.Tensor) -> bytes:

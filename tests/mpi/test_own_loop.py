@@ -43,3 +43,14 @@ def test_a_users_loop_on_ranks_of_mpi_trains_as_a_plain_loop_does():
     assert (state is None) == (WORLD.rank > 0)
     for name, value in (state or {}).items():
         torch.testing.assert_close(value, plain()[1][name], rtol=0, atol=1e-12)
+
+
+@pytest.mark.mpi
+def test_batches_that_differ_by_rank_are_refused_before_the_first_step():
+    plan = pp.Plan("one_f_one_b", WORLD.size, 1, 2, 4)
+    with pp.Trainer(layers(), plan, lambda p: torch.optim.Adam(p), LOSS, dtype=torch.float64) as trainer:
+        with pytest.raises(pp.UsageError, match="ranks 0 and 1 have different inputs in the batch of step 0; give"):
+            trainer.step((inputs()[0] + WORLD.rank, inputs()[0]))
+        with pytest.raises(pp.UsageError, match="ranks 0 and 1 have different targets"):
+            trainer.step((inputs()[0], inputs()[0] + WORLD.rank))
+        assert trainer.step((inputs()[0], inputs()[0])).loss == pytest.approx(plain()[0][0], rel=0, abs=1e-12)

@@ -101,3 +101,10 @@ def test_a_feed_of_microbatches_is_called_with_step_and_number_and_checked():
     with pytest.raises(BatchError, match=r"microbatch 1 of step 4 has 3 rows \(the first one: 2\)"):
         made.targets(4, 1)
     assert calls == [(0, 0), (0, 5), (4, 1)]
+
+
+def test_equal_batches_have_equal_digests_and_a_feed_of_microbatches_has_none():
+    x, y = torch.arange(8.0).reshape(4, 2), torch.ones(4)
+    one, same, other = (BatchFeed([batch]).digests(0) for batch in ((x, y), (x.clone(), y), (x + 1, y)))
+    assert one == same and one["inputs"] != other["inputs"] and one["targets"] == other["targets"]
+    assert MicrobatchFeed(Feed(lambda step, number: x, lambda step, number: y)).digests(0) == {}
