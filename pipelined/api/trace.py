@@ -68,9 +68,10 @@ class Traced:
         Raises:
             ModelError: the inputs have other sizes than those that were traced.
         """
+        model = TracedModel(self, loss)
         if example is not None:
-            self.program().leaves(example)
-        return TracedModel(self, loss)
+            model.check_inputs(example)
+        return model
 
     def program(self, dtype: torch.dtype | None = None, training: bool = True) -> TracedProgram:
         """The graph of the module in one dtype (None: its own), traced when it is first needed."""
@@ -117,6 +118,10 @@ class TracedModel:
         """The state as the module names it; what its forward does not use keeps its value."""
         own = self._traced.module.state_dict()
         return {name: tensors.get(self._traced.names.get(name, name), value) for name, value in own.items()}
+
+    def check_inputs(self, inputs: Any) -> None:
+        """Refuse inputs of other sizes than those that were traced; raises ModelError."""
+        self._traced.program().leaves(inputs)
 
     def release(self) -> None:
         """Nothing is freed: the module is the caller's."""

@@ -20,12 +20,14 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from pipelined.actors.agree import agree
 from pipelined.api.background import BackgroundRanks, check_world
-from pipelined.api.batch import Batch
+from pipelined.api.batch import Batch, BatchError, slice_rows
 from pipelined.api.feed import StepFeed
+from pipelined.api.laboratory.planning import Planned
 from pipelined.api.rank import RankSession, TrainingJob
 from pipelined.api.sequential import Loss
 from pipelined.api.user_model import Layers, bind
 from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
+from pipelined.checkpoints.checkpoint import require_kept
 from pipelined.process.launch import detect
 from pipelined.programs.plan import Plan
 from pipelined.training.compression import NONE
@@ -38,8 +40,8 @@ class Trainer:
 
     Args:
         model: a `Sequential`, or what it is made of.
-        plan: the arrangement; its world size must be the number of ranks that were started. Without a launcher all
-            ranks run in this process.
+        plan: the arrangement, or the result of `pipelined.plan`, which also sets `recompute`. Its world size must be
+            the number of ranks that were started. Without a launcher all ranks run in this process.
         optimizer: builds an optimizer of torch from a list of parameters; called on each rank with its own.
         loss: the mean loss of one microbatch, from its outputs and targets.
         example: the inputs of one microbatch, to weigh layers by their operations and to check that they chain;
@@ -55,7 +57,7 @@ class Trainer:
     def __init__(
         self,
         model: Layers,
-        plan: Plan,
+        plan: Plan | Planned,
         optimizer: OptimizerBuilder,
         loss: Loss,
         *,
@@ -71,19 +73,22 @@ class Trainer:
         transport: str = "auto",
     ):
         launch = detect(os.environ, transport)
-        check_world(launch, plan.world_size)
-        self.plan = plan
-        self._feed = StepFeed(plan.rows, plan.total_microbatches, dtype)
+        planned, self.plan = (plan, plan.plan) if isinstance(plan, Planned) else (None, plan)
+        check_world(launch, self.plan.world_size)
+        self._feed = StepFeed(self.plan.rows, self.plan.total_microbatches, dtype)
+        self._model = bind(model, loss, seed, example)
+        if planned is not None:
+            planned.content.require(Path("plan"), self._model.identity(), launch.world_size)
+            recompute = recompute or planned.recompute
         job = TrainingJob(
-            model=bind(model, loss, seed, example),
+            model=self._model,
             feed=self._feed,
-            plan=plan,
+            plan=self.plan,
             optimizer=partial(UserOptimizer, optimizer, clip, lr_scheduler),
             numerics=Numerics(dtype, autocast, recompute, all_reduce, compress),
             seed=seed,
         )
         self._ranks = BackgroundRanks(launch, job)
-
         self._done = 0
 
     @property
@@ -98,10 +103,12 @@ class Trainer:
 
         Returns: a `StepReport` with the mean loss and the gradient norm; inside a running event loop an awaitable.
         Raises:
-            BatchError: the batch has other rows than the plan; nothing is computed.
+            BatchError, ModelError: the batch has other rows than the plan, or the model cannot take its microbatches;
+                nothing is computed.
             UsageError: loss or gradient norm is not finite; nothing is updated.
         """
         self._feed.check(batch)
+        self._model.check_inputs(slice_rows(batch[0], 0, self.plan.rows))
 
         async def work(rank: RankSession) -> StepReport:
             self._feed.give(rank.done, batch)
@@ -115,8 +122,14 @@ class Trainer:
         """The mean loss over (inputs, targets) of any number of rows, in evaluation mode; the same on all ranks.
 
         Returns: a float; inside a running event loop an awaitable of it.
+        Raises:
+            BatchError, ModelError: there is nothing to evaluate, or the model cannot take it; nothing is computed.
         """
         windows = [window for batch in batches for window in self._feed.windows(batch)]
+        if not windows:
+            raise BatchError("there are no rows to evaluate (batches: empty); give at least one (inputs, targets)")
+        for inputs, _ in windows:
+            self._model.check_inputs(inputs)
         return self._ranks.call(lambda rank: rank.evaluate(windows))
 
     def state_dict(self) -> Any:
@@ -131,8 +144,10 @@ class Trainer:
             keep: the number of checkpoints to keep.
         Returns: the path of the checkpoint on rank 0.
         Raises:
-            UsageError: another run saves there, or it holds checkpoints of a run that was not loaded here.
+            UsageError: another run saves there, or it holds checkpoints of a run that was not loaded here; `keep` is
+                below 1.
         """
+        require_kept(keep)
 
         async def work(rank: RankSession) -> Path:
             await rank.claim(Path(directory), rank.loaded)

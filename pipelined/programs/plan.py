@@ -14,6 +14,7 @@ from pipelined.programs.price import DEFAULT_COSTS, Costs
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules import SCALE, Shape, StageMap, find, knobs_of
 from pipelined.schedules.knobs import Value, set_knobs
+from pipelined.schedules.own import name_of
 
 
 class PlanError(UsageError):
@@ -34,7 +35,7 @@ class Plan:
     """One resolved arrangement of a job.
 
     Args:
-        schedule: a name that `schedules.find` accepts.
+        schedule: a name that `schedules.find` accepts; a class or function is kept by its name.
         depth: the stages of a pipeline, D.
         width: pipeline groups that run in parallel on their own microbatches, W.
         microbatch: sequences in a microbatch, B.
@@ -54,6 +55,7 @@ class Plan:
     costs: Costs = field(default=DEFAULT_COSTS, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "schedule", name_of(self.schedule))
         object.__setattr__(self, "knobs", set_knobs(knobs_of(self.schedule), self.knobs))
         for name in ("depth", "width", "microbatch", "microbatches"):
             if getattr(self, name) < 1:

@@ -120,3 +120,54 @@ def test_a_trainer_that_cannot_be_built_is_refused_at_once(arguments, message, c
     with pytest.raises(pp.UsageError, match=message):
         pp.Trainer(given["model"], plan(), given["optimizer"], LOSS)
     assert not capsys.readouterr().err  # the exception says it
+
+
+def test_a_scheduler_is_where_it_was_after_the_state_of_an_earlier_step_is_loaded(tmp_path):
+    def halved(optimizer):
+        return torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+
+    with trainer(plan(), lr_scheduler=halved) as made:
+        rates = [made.step(batch).lr for batch in batches()[:2]]
+        made.save(tmp_path)
+        third = made.step(batches()[2])
+        made.load(tmp_path)
+        again = made.step(batches()[2])
+    assert [*rates, third.lr] == [0.01, 0.005, 0.0025]
+    assert (again.lr, again.loss) == (third.lr, third.loss)
+
+
+def test_a_refused_evaluation_leaves_the_job_as_it_was(tmp_path):
+    class Folded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.outer = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.outer(self.inner(x).reshape(4, 8))
+
+    traced = pp.trace(Folded(), torch.zeros(4, 8))
+    batch = (torch.ones(16, 8), torch.ones(16, 8))
+    with pp.Trainer(traced, plan(), adam, LOSS) as made:
+        with pytest.raises(pp.UsageError, match="no rows to evaluate"):
+            made.evaluate([])
+        with pytest.raises(pp.UsageError, match=r"\(3, 8\)"):
+            made.evaluate([(torch.ones(3, 8), torch.ones(3, 8))])
+        with pytest.raises(pp.UsageError, match=r"\(4, 9\)"):
+            made.step((torch.ones(16, 9), torch.ones(16, 8)))
+        with pytest.raises(pp.UsageError, match="keep must be at least 1"):
+            made.save(tmp_path, keep=0)
+        assert made.step(batch).step == 0 and made.evaluate([batch]) > 0
+
+
+async def own_order(worker):
+    for op in (worker.forward, worker.backward):
+        for _ in worker.layout.microbatches[0]:
+            await op(0, worker.index)
+
+
+def test_a_plan_takes_a_schedule_that_is_a_function():
+    losses = []
+    for schedule in (own_order, "gpipe"):
+        with trainer(pp.Plan(schedule, 2, 1, 4, 4)) as made:
+            losses.append(made.step(batches()[0]).loss)
+    assert losses[0] == losses[1]
