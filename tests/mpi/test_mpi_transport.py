@@ -46,6 +46,36 @@ def test_clause_without_shared_memory(clause):
 
 
 @pytest.mark.mpi(min_size=2)
+def test_a_buffer_of_a_cancelled_receive_goes_to_the_next_receive_on_its_channel():
+    """Two receives wait; the first is cancelled after its buffer arrived. The second once got the buffer after it."""
+
+    async def clause(end):
+        if end.rank == 0:
+            await end.receive(1, ("waiting",))
+            for n in range(2):
+                await end.send_buffer(1, 7, memoryview(bytes([n])))
+        if end.rank != 1:
+            return
+        wait, rooms = end._progress.wait, [bytearray(b"x") for _ in range(3)]
+
+        def cancel_first(*request, **options):
+            future, end._progress.wait = wait(*request, **options), wait
+            future.add_done_callback(lambda _: receives[0].cancel())
+            return future
+
+        end._progress.wait = cancel_first
+        receives = [asyncio.ensure_future(end.receive_buffer(0, 7, memoryview(room))) for room in rooms[:2]]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await end.send(0, ("waiting",))
+        await asyncio.wait(receives)
+        await end.receive_buffer(0, 7, memoryview(rooms[2]))
+        assert receives[0].cancelled() and [bytes(room) for room in rooms[1:]] == [b"\0", b"\1"]
+
+    run(clause)
+
+
+@pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("room", [100, 300])
 def test_a_buffer_that_a_cancelled_receive_left_tells_its_beginning_where_its_size_is_another(room):
     async def clause(end):

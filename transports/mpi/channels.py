@@ -1,7 +1,9 @@
 """Bare buffers over MPI: tag = channel. A buffer belongs to the caller or to MPI, never to both at once.
 
 So a cancelled receive returns only when MPI no longer uses its memory; a buffer that arrived meanwhile is kept for the
-next receive. Buffers from each peer are counted, because a closing peer reports how many it sent.
+next receive. MPI gets one receive of a peer and channel at a time: a later one would match the next buffer before it is
+known whether the earlier one keeps its own. Buffers from each peer are counted, because a closing peer reports how many
+it sent.
 """
 
 import asyncio
@@ -34,6 +36,7 @@ class MpiChannels:
         self._announced: dict[int, int] = {}
         self._open: defaultdict[int, list[MPI.Request]] = defaultdict(list)
         self._kept: defaultdict[tuple[int, int], deque[tuple[bytes, int | None]]] = defaultdict(deque)
+        self._waiting: dict[tuple[int, int], deque[asyncio.Future[None]]] = {}
         self._end: TransportError | None = None
 
     async def send(self, peer: int, channel: int, data: memoryview) -> None:
@@ -48,7 +51,38 @@ class MpiChannels:
             raise outcome
 
     async def receive(self, peer: int, channel: int, data: memoryview) -> None:
-        """Fill `data` with the next buffer from this peer on this channel."""
+        """Fill `data` with the next buffer from this peer on this channel, after the receives that began earlier."""
+        if (waiting := self._waiting.get((peer, channel))) is None:
+            self._waiting[peer, channel] = deque()
+        else:
+            await self._earlier_receives(peer, channel, waiting)
+        try:
+            await self._receive(peer, channel, data)
+        finally:
+            self._begin_next(peer, channel)
+
+    async def _earlier_receives(self, peer: int, channel: int, waiting: deque[asyncio.Future[None]]) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self._begin_next(peer, channel)
+            raise
+        if self._end is not None:
+            self._begin_next(peer, channel)
+            raise self._end
+
+    def _begin_next(self, peer: int, channel: int) -> None:
+        waiting = self._waiting[peer, channel]
+        while waiting:
+            turn = waiting.popleft()
+            if not turn.done():
+                return turn.set_result(None)
+        del self._waiting[peer, channel]
+
+    async def _receive(self, peer: int, channel: int, data: memoryview) -> None:
         if kept := self._kept.get((peer, channel)):
             came, nbytes = kept.popleft()
             data[: len(came)] = came[: data.nbytes]
