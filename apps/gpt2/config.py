@@ -30,14 +30,14 @@ class Config:
     """Train a GPT-2 across ranks, in a bidirectional pipeline, hybrid with data parallelism."""
 
     schedule: str | None = None
-    """Order of a pipeline's work: the name of a schedule, a dotted module, a .py file, or a .csv table; or swarm. Open:
-    chimera at even depths, else one_f_one_b."""
+    """Order of a pipeline's work: the name of a schedule, a dotted module, a .py file, or a .csv table; or swarm.
+    Default: chimera at even depths, else one_f_one_b."""
     depth: Annotated[int | None, tyro.conf.arg(aliases=("--stages",))] = None
-    """Stages of a pipeline (D); also called --stages. Open: the even divisor of the ranks that is nearest to 4; with
+    """Stages of a pipeline (D); also called --stages. Default: the even divisor of the ranks that is nearest to 4; with
     --schedule swarm 3, or fewer, so that each stage has two ranks."""
     width: int | None = None
-    """Pipeline groups side by side (W), each on its own microbatches. Open: the ranks divided by those of a group. With
-    --schedule swarm the peers of a stage, 2 by default; a launcher's ranks determine their number."""
+    """Pipeline groups side by side (W), each on its own microbatches. Default: the ranks divided by those of a group.
+    With --schedule swarm the peers of a stage, 2 by default; a launcher's ranks determine their number."""
     knobs: tyro.conf.Suppress[tyro.conf.Fixed[Mapping[str, int | str]]] = field(default_factory=dict)
     """Further settings of the schedule, those that are not the default; each of them is a flag."""
     plan: Path | None = None
@@ -46,9 +46,9 @@ class Config:
     microbatch: int | None = None
     """Sequences in a microbatch (B)."""
     microbatches: int | None = None
-    """Microbatches of a group per step (N). Open: the fewest, D or more, that divide the batch."""
+    """Microbatches of a group per step (N). Default: the fewest, D or more, that divide the batch."""
     batch: int | None = None
-    """Sequences per step over all groups (B·N·W). Open: 32, or the product of the sizes that are given."""
+    """Sequences per step over all groups (B·N·W). Default: 32, or the product of the sizes that are given."""
     steps: int = 600
     """Steps to train; 0 only evaluates, exports and samples."""
     preset: str = "tiny"
@@ -62,14 +62,14 @@ class Config:
     vocab: int | None = None
     """Vocabulary of the model, at least that of the tokenizer, instead of the preset's (tiny: the tokenizer's)."""
     seq: int | None = None
-    """Tokens of a sequence. Open: 64, or the model's positions if they are fewer."""
+    """Tokens of a sequence. Default: 64, or the model's positions if they are fewer."""
     dropout: float | None = None
     """Dropout probability in training, instead of the preset's."""
     data: tuple[Path, ...] = ()
-    """Text files or directories. Open: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
+    """Text files or directories. Default: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
     tokenizer: str | None = None
     """bytes (256 symbols), gpt2, bpe:N (trained on the training text), a tokenizer.json, or a directory with one.
-    Open: the tokenizer in --init, if there is one, else bytes."""
+    Default: the tokenizer in --init, if there is one, else bytes."""
     lr: float = 4e-3
     """Highest learning rate."""
     warmup: int = 30
@@ -77,7 +77,7 @@ class Config:
     weight_decay: float = 0.1
     """Decay of matrices (AdamW); vectors do not decay."""
     clip: float | None = None
-    """Largest global gradient norm; 0 does not clip. Open: 1, or 0 where the schedule is asynchronous."""
+    """Largest global gradient norm; 0 does not clip. Default: 1, or 0 where the schedule is asynchronous."""
     seed: int = 0
     """Seed of initial values, dropout, the order of the data, and sampling."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
@@ -94,7 +94,7 @@ class Config:
     transport: str = "auto"
     """auto (by launcher), mpi, tcp, local, or a URL such as `tcp://10.0.0.1:29500?wait=60` or `local://?delay=5ms`."""
     listen: str | None = None
-    """With --schedule swarm: tcp://HOST:PORT at which rank 0 accepts requests. Open: only this machine can join."""
+    """With --schedule swarm: tcp://HOST:PORT at which rank 0 accepts requests. Default: only this machine can join."""
     init: Path | None = None
     """Start from a Hugging Face GPT-2 directory, which determines the sizes."""
     export: Path | None = None

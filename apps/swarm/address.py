@@ -16,7 +16,7 @@ class SwarmAddress:
     """Instead of a coordinator: etcd://HOST:PORT,HOST:PORT,…"""
     listen: str | None = None
     """Address at which this process listens; ?delay=50ms&rate=500mbit makes its links slow. Other machines need
-    PIPELINED_KEY. Open: the local address from which this machine reaches the directory."""
+    PIPELINED_KEY. Default: the local address from which this machine reaches the directory."""
     name: str = ""
     """Unique name of this process; the name of another running process is refused. Default: HOST-PID."""
 

@@ -34,7 +34,7 @@ class Serve:
 
     address: SwarmAddress
     stage: int | None = None
-    """Which stage to serve. Open: where it helps most."""
+    """Stage to serve. Default: the stage that the leader assigns."""
     device: str = "cpu"
     """Where to compute: cpu, cuda:0, …"""
     checkpoint: Path | None = None
@@ -60,13 +60,13 @@ class Train:
     address: SwarmAddress
     subject: TrainingConfig = field(default_factory=TrainingConfig)
     data: tuple[Path, ...] = ()
-    """Text files or directories. Open: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
+    """Text files or directories. Default: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
     tokenizer: str = "bytes"
     """bytes (256 symbols), gpt2, bpe:N, a tokenizer.json, or a directory with one."""
     slots: int = 4
-    """Microbatches under way at once."""
+    """Microbatches in flight at once."""
     resume: bool = False
-    """Begin at the latest step that peers saved of all stages, and wait for such peers."""
+    """Resume at the latest step that every stage has saved; wait until peers with that step join."""
     metrics: Path | None = None
     """Append one JSON object a step to this file."""
     export: Path | None = None
@@ -93,7 +93,7 @@ class Local:
 
     subject: TrainingConfig = field(default_factory=TrainingConfig)
     data: tuple[Path, ...] = ()
-    """Text files or directories. Open: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
+    """Text files or directories. Default: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
     tokenizer: str = "bytes"
     """bytes (256 symbols), gpt2, bpe:N, a tokenizer.json, or a directory with one."""
     peers: int = 6
@@ -101,7 +101,7 @@ class Local:
     trainers: int = 1
     """Trainers to start."""
     slots: int = 4
-    """Microbatches under way at once, a trainer."""
+    """Microbatches in flight at once, of each trainer."""
     links: str = ""
     """Emulate slow links: delay=50ms&rate=500mbit."""
     checkpoint: Path | None = None
@@ -119,7 +119,7 @@ class Local:
     prompt: str = "ROMEO"
     """What the sample begins with."""
     journal: Path | None = None
-    """The coordinator's journal. Open: in a directory that is removed at the end."""
+    """The coordinator's journal. Default: in a directory that is removed at the end."""
     log: Level = "warning"
     """Events from this level up go to stderr, a line each: debug, info, warning or error."""
 
@@ -143,17 +143,19 @@ class Export:
     """Write the model of a swarm, running or saved, in Hugging Face's format, and sample from it."""
 
     checkpoint: tuple[Path, ...] = ()
-    """Directories in which peers saved: the latest step that all stages saved is taken. Open: fetch from the peers."""
+    """Directories in which peers saved: the latest step that all stages saved is taken. Default: fetch from the
+    peers."""
     coordinator: str = ""
     """Address of a running swarm's directory: tcp://HOST:PORT of a coordinator."""
     directory: str = ""
     """Instead of a coordinator: etcd://HOST:PORT,HOST:PORT,…"""
     listen: str | None = None
-    """Address to which peers send the state. Open: the local address from which this machine reaches the directory."""
+    """Address to which peers send the state. Default: the local address from which this machine reaches the
+    directory."""
     to: Path | None = None
     """Directory to write."""
     data: tuple[Path, ...] = ()
-    """The text that was trained on. Open: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
+    """The text that was trained on. Default: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
     tokenizer: str = "bytes"
     """The tokenizer of the training: bytes, gpt2, bpe:N, a tokenizer.json, or a directory with one."""
     sample: int = 0
@@ -161,7 +163,7 @@ class Export:
     prompt: str = "ROMEO"
     """What the sample begins with."""
     context: int | None = None
-    """Tokens that a sample looks back on. Open: the model's positions."""
+    """Tokens that a sample looks back on. Default: the model's positions."""
     seed: int = 0
     """Seed of the sample."""
 
@@ -195,7 +197,7 @@ class Status:
     members: int = 100
     """The most peers, and the most trainers, that are queried and shown one by one; others are counted."""
     stage: int | None = None
-    """Show only the peers of this stage. Open: all stages, from the first on."""
+    """Show only the peers of this stage. Default: all stages, from the first on."""
 
     def __post_init__(self) -> None:
         self.address.check()

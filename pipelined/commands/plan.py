@@ -31,15 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--program", default="apps.gpt2", metavar="MODULE", help="the program to plan for: a module with `subject`"
     )
     parser.add_argument(
-        "--global-batch", type=int, metavar="S", help="sequences per step (B·N·W). Open: the program's own"
+        "--global-batch", type=int, metavar="S", help="sequences per step (B·N·W). Default: the program's own"
     )
     parser.add_argument(
-        "--ranks", type=int, metavar="R", help="number of ranks to plan for. Open: the ranks that were started"
+        "--ranks", type=int, metavar="R", help="number of ranks to plan for. Default: the ranks that were started"
     )
     parser.add_argument(
         "--memory-limit",
         metavar="BYTES",
-        help="bytes that a rank may hold, with K, M or G. Open: its share of the node's memory",
+        help="bytes that a rank may hold, with K, M or G. Default: its share of the node's memory",
     )
     parser.add_argument(
         "--costs",
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tries",
         type=int,
         metavar="K",
-        help="number of plans to try with real steps, besides data parallelism. Open: 3 if the ranks that were "
+        help="number of plans to try with real steps, besides data parallelism. Default: 3 if the ranks that were "
         "started are the ranks planned for, and are measured, else 0",
     )
     parser.add_argument(

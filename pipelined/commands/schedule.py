@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--mailbox",
         type=int,
         metavar="C",
-        help="prove it for sends that block while more than C messages of the worker are not requested. Open: no "
+        help="prove it for sends that block while more than C messages of the worker are not requested. Default: no "
         "send blocks",
     )
     parser.add_argument(

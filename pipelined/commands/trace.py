@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="a trace, gzipped if its name ends in .gz")
     parser.add_argument("--png", type=Path, metavar="OUT", help="draw it to this file")
     parser.add_argument("--svg", type=Path, metavar="OUT", help="draw it to this file")
-    parser.add_argument("--step", type=int, metavar="K", help="number of the step. Open: the middle one")
+    parser.add_argument("--step", type=int, metavar="K", help="number of the step. Default: the middle one")
     parser.add_argument(
         "--against",
         type=Path,

@@ -81,7 +81,7 @@ class Journal:
         try:
             machine.replay(deeds)
         except Exception as error:
-            raise UsageError(f"{self._name} says what no directory does; restore it from a copy") from error
+            raise UsageError(f"{self._name} contains an invalid operation; restore it from a copy") from error
         self._size, self._most = good, max(self._least, 2 * good)
         if not deeds:
             await self._compact(machine)

@@ -49,8 +49,8 @@ class Census:
         Args:
             stage: in the key; None: the key has no stage.
         Raises:
-            ValueError: the record cannot be read, or names another peer or stage than its key, so the key's deletion
-                would not remove it.
+            ValueError: the record cannot be read, or names another peer or stage than its key. The deletion of that
+                key would not remove such a peer.
         """
         self.record_revisions.pop(name, None)
         if entry is not None:

@@ -37,7 +37,7 @@ class WaitLog:
                 await self.trainer.view.next_change(EVERY_S if now else math.inf)
                 self._log_scores(progress)
             elif not now or await self._lasts(now):
-                self.say(f"{self.trainer.name}: {now or 'goes on'}")
+                self.say(f"{self.trainer.name}: {now or 'training continues'}")
                 last, progress = now, self._progress()
 
     def _progress(self) -> Progress:
@@ -112,7 +112,7 @@ class PeerLog:
         if record.phase != Phase.JOINING:
             does = {
                 Phase.SERVING: "serves",
-                Phase.DRAINING: "serves until another has its state, or its notice is up",
+                Phase.DRAINING: "drains: serves until another peer has its state or its grace period ends",
                 Phase.LEAVING: "hands over, and leaves",
             }
             return f"stage {record.stage}: {does[Phase(record.phase)]}"

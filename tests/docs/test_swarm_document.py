@@ -39,7 +39,7 @@ def test_every_metric_is_there_with_its_type():
 
 
 def test_the_columns_of_a_look_are_there():
-    text = (ROOT / "docs" / "swarm.md").read_text().partition("## Looking on")[2].partition("\n## ")[0]
+    text = (ROOT / "docs" / "swarm.md").read_text().partition("## Status")[2].partition("\n## ")[0]
     assert " ".join(COLUMNS) in " ".join(text.split())
     told = {name for row, _ in rows(text) for name in row.split("`, `")}
     assert told == {*COLUMNS} - {"stage", "peer"}

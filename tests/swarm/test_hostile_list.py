@@ -53,7 +53,7 @@ def said(topic):
             forged(Kind.REQUEST, msgpack.packb([[0, topic], None, [["uint8", [-1]]]])),
             "a shape may hold only sizes from 0 up",
         ),
-        "replayed": (2 * request(0, topic=topic), "a request that was sent before"),
+        "replayed": (2 * request(0, topic=topic), "a repeated request number"),
     }
 
 

@@ -95,7 +95,7 @@ class RpcServer:
         """Raise if the number is not new. Requests of different topics may overtake each other, so count by topic."""
         last = self._last.get(name, -1)
         if number <= last or number in self._slots:
-            raise WireError(f"a request that was sent before (number: {number}, last of {name!r}: {last})")
+            raise WireError(f"a repeated request number (number: {number}, last of {name!r}: {last})")
         self._last[name] = number
 
     def _check_room(self, topic: TopicHandler, nbytes: int, kept: int) -> None:

@@ -45,7 +45,7 @@ async def open_url(parts: SplitResult, shape: LinkShape | None) -> "TcpEndpoint"
     refuse_unknown("tcp", parts.query, "listen")
     listening = option(parts.query, "listen")
     if not parts.hostname or parts.path:
-        raise ValueError(f"no place to listen at in {parts.geturl()!r}; {USAGE}")
+        raise ValueError(f"no host to listen at in {parts.geturl()!r}; {USAGE}")
     place = parts.hostname, parse_port(parts) or 0
     try:
         bind_address = None if listening is None else parse_address(f"{SCHEME}{listening}")

@@ -24,7 +24,7 @@ SAME_IN_CONFIG = ("steps", "eval_every", "lr", "warmup", "weight_decay", "seed",
 ROWS = 4
 """The most sequences in a microbatch, by default."""
 MEANINGLESS = {
-    "plan": "a swarm plans nothing: its peers go where they help most",
+    "plan": "a swarm has no static plan: the leader assigns peers to stages",
     "recompute": "a peer always runs the forward of its stage again before the backward",
     "all_reduce": "the peers of a stage sum by slices that each of them owns",
     "trace": "the peers of a microbatch are chosen at run time, so there is no schedule to record",
@@ -154,7 +154,7 @@ def _arrangement(config: Config, world_size: int | None) -> tuple[int, int]:
         fact = f"every stage needs a peer (ranks: {world_size}, stages: {stages})"
         raise UsageError(f"{fact}; lower --depth or start more ranks")
     if config.width is not None and world_size != stages * config.width:
-        fact = f"{config.width} peers a stage are not the ranks (ranks: {world_size}, stages: {stages})"
+        fact = f"--width {config.width} does not fit the ranks (ranks: {world_size}, stages: {stages})"
         raise UsageError(f"{fact}; leave --width out, or start {stages * config.width} ranks")
     return stages, world_size
 
@@ -165,7 +165,7 @@ def _batch(config: Config, ranks: int, stages: int) -> tuple[int, int]:
         batch = config.batch or BATCH
         return batch, config.microbatch or max(rows for rows in range(1, ROWS + 1) if batch % rows == 0)
     if ranks % stages:
-        fact = f"--microbatches is for each peer of a stage, and stages have not as many (ranks: {ranks}, {stages=})"
+        fact = f"--microbatches needs the same number of peers at every stage (ranks: {ranks}, stages: {stages})"
         raise UsageError(f"{fact}; give --batch and --microbatch")
     total = config.microbatches * (ranks // stages)
     batch = config.batch or (config.microbatch * total if config.microbatch else BATCH)

@@ -31,36 +31,44 @@ class Number(NamedTuple):
 
 
 OF_SWARM = (
-    Number("step", "step", "Steps taken."),
+    Number("step", "step", "Committed steps."),
     Number("loss", "loss", "Loss of the last step, mean over its samples."),
     Number("norm", "norm", "Norm of the mean gradient of the last step, before clipping."),
-    Number("tokens_per_s", "tokens_per_second", "Tokens a second of all trainers, of late."),
-    Number("eval_loss", "eval_loss", "Loss on validation data, as it was last."),
-    Number("eval_step", "eval_step", "Steps taken before the last evaluation."),
-    Number("past_s", "look_age_seconds", "Seconds since the directory last answered."),
+    Number(
+        "tokens_per_s",
+        "tokens_per_second",
+        "Tokens a second of all trainers, over the last microbatches of each.",
+    ),
+    Number("eval_loss", "eval_loss", "Loss of the last evaluation on validation data."),
+    Number("eval_step", "eval_step", "Committed steps before the last evaluation."),
+    Number("past_s", "look_age_seconds", "Seconds since the last reply of the directory."),
 )
 OF_PEER = (
-    Number("silent", "silent", "Whether the peer did not answer within a second."),
+    Number("silent", "silent", "1: the peer did not reply within a second."),
     Number("waiting", "waiting", "Pieces of work that wait for the peer's device."),
     Number("counted", "counted", "Microbatches of the next step that the peer's sum holds."),
-    Number("share", "share_ratio", "The peer's part of what its stage answered to the trainers."),
+    Number("share", "share_ratio", "The peer's share of its stage's replies to the trainers."),
     Number("forwards", "forwards", "Forward passes done.", True),
     Number("backwards", "backwards", "Backward passes done.", True),
     Number("sent", "sent_bytes", "Bytes that the peer has sent.", True),
     Number("received", "received_bytes", "Bytes that the peer has received.", True),
 )
 OF_TRAINER = (
-    Number("silent", "silent", "Whether the trainer did not answer within a second."),
-    Number("rate", "microbatches_per_second", "Microbatches a second that the trainer brought to their end, of late."),
-    Number("done", "microbatches", "Microbatches that the trainer brought to their end.", True),
-    Number("banned", "banned_peers", "Peers that the trainer does not ask for a while."),
+    Number("silent", "silent", "1: the trainer did not reply within a second."),
+    Number(
+        "rate",
+        "microbatches_per_second",
+        "Microbatches a second of the trainer, over its last microbatches.",
+    ),
+    Number("done", "microbatches", "Microbatches completed by the trainer.", True),
+    Number("banned", "banned_peers", "Peers to which the trainer sends no request at present."),
 )
 BY_REASON = (
-    Number("rejected", "rejected", "Connections and frames that the peer turned away.", True),
-    Number("refused", "refused", "Questions that the peer refused.", True),
+    Number("rejected", "rejected", "Connections and frames that the peer rejected.", True),
+    Number("refused", "refused", "Requests that the peer refused.", True),
 )
 STAGE_PEERS = Number("", "stage_peers", "Peers that serve the stage.")
-WEB_REJECTED = Number("web_rejected", "web_rejected", "Requests that the status page turned away.", True)
+WEB_REJECTED = Number("web_rejected", "web_rejected", "Requests that the status page rejected.", True)
 
 
 def metrics(look: Mapping[str, Any]) -> str:

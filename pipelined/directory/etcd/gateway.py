@@ -171,7 +171,7 @@ def _result(told: Any) -> dict[str, Any]:
 def _meant(error: EtcdError) -> Exception:
     """The exception for a refusal that concerns this client or the cluster; otherwise the refusal itself."""
     if error.code in (DENIED, UNAUTHENTICATED) or any(each in str(error) for each in LOCKED):
-        return UsageError(f"etcd does not let this client in ({error}); give its user and password in the URL")
+        return UsageError(f"etcd rejects this client ({error}); give its user and password in the URL")
     if NO_SPACE in str(error):
         return Full(f"etcd has no room ({error}); compact and defragment it")
     return NoReply(str(error)) if error.code == EXHAUSTED else error

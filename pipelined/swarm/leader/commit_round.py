@@ -201,7 +201,7 @@ class CommitRound:
             raise Failed("; ".join(whys[:MOST_NAMED]))
 
     def missing(self, covers: Sequence[Cover]) -> list[Set[int] | None]:
-        """By stage, the microbatches that the sums lack; None where no requested peer replied, as its sum may exist."""
+        """By stage, the microbatches that the sums lack; None: no peer of the stage replied, so they are unknown."""
         every = zip(self.peers, self.replies, covers, strict=True)
         return [covered.missing if replies or not peers else None for peers, replies, covered in every]
 

@@ -187,8 +187,8 @@ class StagePeer:
         return replica
 
     async def _reach(self, replica: Replica, head: Commit) -> bool:
-        """Apply the steps up to this head, from a peer of the stage where this one missed some. Returns whether it
-        could.
+        """Apply the committed steps up to this head; fetch missed steps from another peer of the stage. Returns whether
+        the replica is at the head.
         """
         reached = await replica.follow(head)
         return reached or await catch_up(replica, head, self._view, self._client, self._rules.lease_s)

@@ -97,12 +97,13 @@ class TorchStage:
         Raises:
             ValueError: the arrays are not what it `expects`; nothing was counted.
         """
-        x, end = self._input(inputs), self._taken(given, self.expects_given(), "given")
+        what = "labels" if self.last else "gradients"
+        x, end = self._input(inputs), self._taken(given, self.expects_given(), what)
         sources: list[torch.Tensor] = [*self._learned.values()] if count else []
         if not self.first:
             sources.insert(0, x.requires_grad_())
         if self.last:
-            self.training.check_ids(end, f"given at stage {self.index}")
+            self.training.check_ids(end, f"{what} at stage {self.index}")
         output = self._output(x, microbatch)
         root, seed = (self._loss(output, end), None) if self.last else (output, end)
         gradients = list(torch.autograd.grad(root, sources, seed)) if sources else []
@@ -187,7 +188,7 @@ class TorchStage:
         if [(block.dtype, block.shape) for block in received] != list(expected):
             got = ", ".join(f"{block.dtype} {block.shape}" for block in received) or "nothing"
             wanted = ", ".join(f"{dtype} {shape}" for dtype, shape in expected)
-            raise ValueError(f"strange {what} at stage {self.index} (got: {got}, expected: {wanted})")
+            raise ValueError(f"unexpected {what} at stage {self.index} (got: {got}, expected: {wanted})")
         return _tensor(received[0]).to(self.device)
 
     def _refuse_not_finite(self, what: str, microbatch: Microbatch, tensors: Sequence[torch.Tensor]) -> None:

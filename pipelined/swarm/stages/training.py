@@ -159,7 +159,7 @@ class Training:
         least, most = map(int, ids.aminmax())
         vocabulary = self.model.shape_of(self.model.layers, 1, 1)[-1]
         if least < 0 or most >= vocabulary:
-            raise ValueError(f"strange {what} (ids: {least} to {most}, symbols: {vocabulary})")
+            raise ValueError(f"unexpected {what} (ids: {least} to {most}, symbols: {vocabulary})")
 
     def loss(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """See `StageTraining`: the mean nats a token."""

@@ -87,21 +87,24 @@ def test_waits_that_last_are_told_once_and_so_is_their_end():
     assert run_virtual(told(*news)) == [
         "t: waits for a peer of stage 0, 1",
         "t: waits for a peer of stage 1",
-        "t: goes on",
+        "t: training continues",
         "t: the directory does not reply; no step is committed until it replies",
-        "t: goes on",
+        "t: training continues",
     ]
 
 
 def test_an_evaluation_is_told_with_its_length():
     news = [(9, STANDS | ALL | {"evaluated": "due"}), (9, {"evaluated": None})]
-    assert run_virtual(told(*news)) == ["t: waits for the evaluation of step 0 (microbatches: 7)", "t: goes on"]
+    assert run_virtual(told(*news)) == [
+        "t: waits for the evaluation of step 0 (microbatches: 7)",
+        "t: training continues",
+    ]
 
 
 def test_of_an_evaluation_that_lasts_it_is_told_how_far_it_is():
     begun = STANDS | ALL | {"evaluated": "due", "unscored": 7}
     news = [(3, begun), (1, {"unscored": 6}), (9, {"unscored": 4}), (30, {}), (9, {"evaluated": None, "unscored": 0})]
-    assert run_virtual(told(*news))[1:] == ["t: 3 of 7 microbatches evaluated", "t: goes on"]
+    assert run_virtual(told(*news))[1:] == ["t: 3 of 7 microbatches evaluated", "t: training continues"]
 
 
 def test_of_a_short_wait_nothing_is_told():

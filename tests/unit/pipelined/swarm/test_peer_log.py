@@ -61,7 +61,7 @@ def test_a_life_from_coming_to_leaving():
         "p: waits for a leader, which assigns it a stage",
         "p: stage 1: fetches its state",
         "p: stage 1: serves",
-        "p: stage 1: serves until another has its state, or its notice is up",
+        "p: stage 1: drains: serves until another peer has its state or its grace period ends",
         "p: stage 1: hands over, and leaves",
     ]
 

@@ -247,13 +247,13 @@ def test_strange_inputs_and_gradients_are_refused_before_anything_counts():
     first, middle, last = build()
     which, (tokens, labels) = Microbatch(0, 0), data(Microbatch(0, 0))
     x = np.zeros((ROWS, SEQUENCE, 8))
-    with pytest.raises(ValueError, match=r"strange inputs at stage 0 \(ids: 0 to 13, symbols: 13\)"):
+    with pytest.raises(ValueError, match=r"unexpected inputs at stage 0 \(ids: 0 to 13, symbols: 13\)"):
         first.forward(which, [np.where(tokens == tokens.max(), 13, 0)])
-    with pytest.raises(ValueError, match=r"strange inputs at stage 0 \(got: float64"):
+    with pytest.raises(ValueError, match=r"unexpected inputs at stage 0 \(got: float64"):
         first.forward(which, [x])
-    with pytest.raises(ValueError, match=r"strange given at stage 1 \(got: nothing"):
+    with pytest.raises(ValueError, match=r"unexpected gradients at stage 1 \(got: nothing"):
         middle.backward(which, [x], [], True)
-    with pytest.raises(ValueError, match=r"strange given at stage 2 \(ids: -1 to"):
+    with pytest.raises(ValueError, match=r"unexpected labels at stage 2 \(ids: -1 to"):
         last.backward(which, [x], [np.where(labels == labels.min(), -1, labels)], True)
     assert not any(stage.sums.any() for stage in (first, middle, last))
 
@@ -344,7 +344,7 @@ def test_an_evaluation_refuses_labels_in_the_middle_strange_ones_and_what_is_not
     with pytest.raises(ValueError, match="labels are for the last stage"):
         last.evaluate([stream])
     for strange in (labels[:0], labels[:, :2], np.full_like(labels, SYMBOLS)):
-        with pytest.raises(ValueError, match="strange labels"):
+        with pytest.raises(ValueError, match="unexpected labels"):
             last.evaluate([stream], [strange])
     with pytest.raises(NotFinite):
         last.evaluate([np.full_like(stream, np.nan)], [labels])
