@@ -22,10 +22,10 @@ from transports.event_loop import resolve
 from transports.wire.arrays import Block, copied
 
 ROUNDING_S = 1e-6
-LATEST_S = 1e-3  # ignore lateness beyond this: it has another cause
-LEARNT = 1 / 4  # the share of one message's lateness that the correction takes over
+MAX_LATENESS_S = 1e-3  # ignore lateness beyond this: it has another cause
+GAIN = 1 / 4  # the share of one message's lateness that the correction takes over
 
-Carry = Callable[[Sequence[Block]], Awaitable[None]]
+Forward = Callable[[Sequence[Block]], Awaitable[None]]
 
 
 class AccessLine:
@@ -40,7 +40,7 @@ class AccessLine:
     def __init__(self, rate: float):
         self.rate, self._free = rate, -math.inf
 
-    def carry(self, first: float, last: float, nbytes: float) -> float:
+    def transmit(self, first: float, last: float, nbytes: float) -> float:
         """The time when the last of these bytes has passed; they reach the line from `first` to `last`."""
         self._free = max(last, max(first, self._free) + nbytes / self.rate)
         return self._free
@@ -51,29 +51,40 @@ class DelayLine:
 
     Args:
         link: computes when a message arrives.
-        passes: whether messages can arrive now; call `go_on` after its result changes. Default: always.
+        is_open: whether messages can arrive now; call `recheck` after its result changes. Default: always.
         up, down: the sender's line up and the receiver's line down; None: unlimited. A message on both takes the time
             of the slower line, not the sum; the time of the link's own rate is added.
 
     Attributes:
-        early: seconds before its arrival at which a message is delivered, in advance of what is known to be late.
+        lead_s: seconds before its arrival at which a message is delivered, in advance of what is known to be late.
     """
 
-    __slots__ = ("_down", "_link", "_loop", "_not_before", "_passes", "_queue", "_ringing", "_timer", "_up", "early")
+    __slots__ = (
+        "_delivering",
+        "_down",
+        "_is_open",
+        "_link",
+        "_loop",
+        "_not_before",
+        "_queue",
+        "_timer",
+        "_up",
+        "lead_s",
+    )
 
     def __init__(
         self,
         link: SlowLink,
-        passes: Callable[[], bool] = lambda: True,
+        is_open: Callable[[], bool] = lambda: True,
         *,
         up: AccessLine | None = None,
         down: AccessLine | None = None,
     ):
-        self._link, self._passes, self._up, self._down = link, passes, up, down
+        self._link, self._is_open, self._up, self._down = link, is_open, up, down
         self._loop = asyncio.get_running_loop()
         self._queue: deque[tuple[float, Callable[[], None], float | None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._not_before, self._ringing, self.early = 0.0, False, 0.0
+        self._not_before, self._delivering, self.lead_s = 0.0, False, 0.0
 
     def send(self, nbytes: float, deliver: Callable[[], None], sent: float | None = None) -> Passage:
         """Call `deliver` when this many bytes have arrived. Returns when the last byte has left, and when it arrives.
@@ -82,9 +93,9 @@ class DelayLine:
             sent: the time at which the line gets the bytes; None: now.
         """
         now = self._loop.time() if sent is None else sent
-        passage = self._link.passage(self._up.carry(now, now, nbytes) if self._up else now, nbytes)
+        passage = self._link.passage(self._up.transmit(now, now, nbytes) if self._up else now, nbytes)
         self._queue.append((passage.arrives, deliver, nbytes if self._down else None))
-        if self._timer is None and not self._ringing:
+        if self._timer is None and not self._delivering:
             self._arm()
         return passage
 
@@ -94,39 +105,39 @@ class DelayLine:
         if self._timer is not None:
             self._timer.cancel()
 
-    def go_on(self, after: float = 0.0) -> None:
+    def recheck(self, after: float = 0.0) -> None:
         """Check again whether messages can pass; overdue messages arrive `after` seconds from now."""
         self._not_before = self._loop.time() + after
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._ringing:
+        if not self._delivering:
             self._arm()
 
-    def _through(self, down: AccessLine, arrives: float, nbytes: float) -> float:
+    def _passed_at(self, down: AccessLine, arrives: float, nbytes: float) -> float:
         """The time when bytes that arrive over the link have passed the receiver's line."""
-        return down.carry(arrives - nbytes / self._up.rate if self._up else arrives, arrives, nbytes)
+        return down.transmit(arrives - nbytes / self._up.rate if self._up else arrives, arrives, nbytes)
 
     def _due(self) -> float:
-        return max(self._queue[0][0] - self.early, self._not_before)
+        return max(self._queue[0][0] - self.lead_s, self._not_before)
 
     def _arm(self) -> None:
-        if self._queue and self._passes():
-            self._timer = self._loop.call_at(self._due(), self._ring)
+        if self._queue and self._is_open():
+            self._timer = self._loop.call_at(self._due(), self._on_timer)
 
-    def _ring(self) -> None:
-        self._timer, self._ringing = None, True
+    def _on_timer(self) -> None:
+        self._timer, self._delivering = None, True
         now, queue = self._loop.time(), self._queue
         try:
-            while queue and self._due() <= now and self._passes():
+            while queue and self._due() <= now and self._is_open():
                 arrives, deliver, nbytes = queue.popleft()
-                through = arrives if nbytes is None or not self._down else self._through(self._down, arrives, nbytes)
-                if nbytes is not None and through > now:
-                    queue.appendleft((through, deliver, None))
+                passed = arrives if nbytes is None or not self._down else self._passed_at(self._down, arrives, nbytes)
+                if nbytes is not None and passed > now:
+                    queue.appendleft((passed, deliver, None))
                 else:
                     deliver()
         finally:
-            self._ringing = False
+            self._delivering = False
             self._arm()
 
 
@@ -137,12 +148,12 @@ class _Delayed:
         room: bytes of the window that it takes; 0 if the message stays in the sender's memory until it is received.
     """
 
-    __slots__ = ("blocks", "carry", "free", "handing", "room")
+    __slots__ = ("blocks", "forward", "forwarding", "free", "room")
 
-    def __init__(self, blocks: Sequence[Block], carry: Carry, room: int):
-        self.blocks, self.carry, self.room = blocks, carry, room
+    def __init__(self, blocks: Sequence[Block], forward: Forward, room: int):
+        self.blocks, self.forward, self.room = blocks, forward, room
         self.free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.handing: asyncio.Task[None] | None = None
+        self.forwarding: asyncio.Task[None] | None = None
 
     def resolve(self, error: Exception | None = None) -> None:
         resolve(self.free, error)
@@ -150,8 +161,8 @@ class _Delayed:
     def withdraw(self) -> None:
         """The sender was cancelled: the message arrives whole or not at all."""
         self.free.cancel()
-        if self.handing is not None:
-            self.handing.cancel()
+        if self.forwarding is not None:
+            self.forwarding.cancel()
 
 
 class DelayedSender:
@@ -169,21 +180,21 @@ class DelayedSender:
         self._under_way: dict[_Delayed, None] = {}
         self._drained = asyncio.Event()
         self._drained.set()
-        self._handing: set[asyncio.Task[None]] = set()
+        self._forwarding: set[asyncio.Task[None]] = set()
 
-    async def post(self, sent: float, blocks: Sequence[Block], head_bytes: int, carry: Carry) -> None:
+    async def post(self, sent: float, blocks: Sequence[Block], head_bytes: int, forward: Forward) -> None:
         """Send blocks; return when their memory may be reused.
 
         Args:
             sent: the time, on the loop's clock, at which the link gets the blocks.
             head_bytes: bytes of the header, which the link carries too.
-            carry: sends the blocks, or a copy, by the inner transport.
+            forward: sends the blocks, or a copy, by the inner transport.
         Raises:
-            TransportError: an error of `carry` before this returns; or the error given to `fail`.
+            TransportError: an error of `forward` before this returns; or the error given to `fail`.
         """
         nbytes = sum(block.nbytes for block in blocks)
         fits = nbytes <= self._window
-        delayed = _Delayed(copied(blocks) if fits else blocks, carry, nbytes if fits else 0)
+        delayed = _Delayed(copied(blocks) if fits else blocks, forward, nbytes if fits else 0)
         self._window -= delayed.room
         self._under_way[delayed] = None
         self._drained.clear()
@@ -198,15 +209,15 @@ class DelayedSender:
             if leaving is not None:
                 leaving.cancel()
 
-    async def landed(self) -> None:
+    async def drained(self) -> None:
         """Wait until no message is under way: all have been passed to the inner transport."""
         await self._drained.wait()
         await asyncio.sleep(0)  # let the last tasks that it created start
 
     async def ended(self) -> None:
         """Wait until all sends of the inner transport have ended."""
-        while self._handing:
-            await asyncio.wait(self._handing)
+        while self._forwarding:
+            await asyncio.wait(self._forwarding)
 
     def fail(self, error: TransportError) -> None:
         """Drop all messages under way, and fail their sends."""
@@ -222,12 +233,12 @@ class DelayedSender:
             self._drained.set()
 
     def _arrive(self, delayed: _Delayed, due: float) -> None:
-        delayed.handing = self._loop.create_task(self._hand_over(delayed, due))
-        self._handing.add(delayed.handing)
-        delayed.handing.add_done_callback(partial(self._over, delayed.room))
+        delayed.forwarding = self._loop.create_task(self._forward(delayed, due))
+        self._forwarding.add(delayed.forwarding)
+        delayed.forwarding.add_done_callback(partial(self._on_done, delayed.room))
         self._remove(delayed)
 
-    async def _hand_over(self, delayed: _Delayed, due: float) -> None:
+    async def _forward(self, delayed: _Delayed, due: float) -> None:
         """Send the message by the inner transport, which may wait until its receive is posted.
 
         If the send need not wait, its duration (0.15 ms on a core that slept) counts as lateness too, twice: the
@@ -237,9 +248,9 @@ class DelayedSender:
         turn = self._loop.call_soon(waited.append, True)
         try:
             if not delayed.free.cancelled():
-                await delayed.carry(delayed.blocks)
+                await delayed.forward(delayed.blocks)
             taken = 0.0 if waited else self._loop.time() - began
-            self._learn(began + 2 * taken - due)
+            self._adjust(began + 2 * taken - due)
             delayed.resolve()
         except TransportError as error:
             delayed.resolve(error)
@@ -247,11 +258,11 @@ class DelayedSender:
         finally:
             turn.cancel()
 
-    def _learn(self, late: float) -> None:
+    def _adjust(self, late: float) -> None:
         """Correct for lateness gradually; a difference within the clock's rounding is ignored."""
         if abs(late) > ROUNDING_S:
-            self._line.early = min(max(0.0, self._line.early + LEARNT * late), LATEST_S)
+            self._line.lead_s = min(max(0.0, self._line.lead_s + GAIN * late), MAX_LATENESS_S)
 
-    def _over(self, room: int, handing: asyncio.Task[None]) -> None:
+    def _on_done(self, room: int, forwarding: asyncio.Task[None]) -> None:
         self._window += room
-        self._handing.discard(handing)
+        self._forwarding.discard(forwarding)

@@ -10,14 +10,14 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
 from transports.base import EndState, Message, Traffic, Transport
-from transports.emulation.delay_line import Carry, DelayedSender
+from transports.emulation.delay_line import DelayedSender, Forward
 from transports.emulation.link import SlowLink
 from transports.emulation.options import LinkShape
 from transports.errors import Closed, PeerAborted, PeerLost, TransportError
 from transports.wire.arrays import Block, flat_bytes
 from transports.wire.frames import PREAMBLE_BYTES, Key, Kind, encode_buffer, encode_head, parse_header, parse_preamble
 
-WINDOW_BYTES = 4 << 20  # of emulated kernel buffers; bytes in flight on the link come on top
+BUFFER_BYTES = 4 << 20  # of emulated kernel buffers; bytes in flight on the link come on top
 AHEAD_BYTES = 1 << 20  # bytes not yet left when a send returns, so that a late next send leaves no gap on the link
 
 T = TypeVar("T")
@@ -52,14 +52,14 @@ class SlowTransport(Transport):
         head = encode_head(Kind.MESSAGE, key, blocks, note)
         header = parse_header(parse_preamble(head), memoryview(head)[PREAMBLE_BYTES:])  # the sender may change the note
 
-        def carry(parts: Sequence[Block]) -> Awaitable[None]:
+        def forward(parts: Sequence[Block]) -> Awaitable[None]:
             return self._inner.send(peer, header.key, *parts, note=header.note)
 
-        await self._sent(now, peer, blocks, len(head), carry)
+        await self._sent(now, peer, blocks, len(head), forward)
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
         self._end_state.check(peer)
-        message = await self._heeding(self._inner.receive(peer, key, into))
+        message = await self._recording_errors(self._inner.receive(peer, key, into))
         self.traffic.count_received(sum(block.nbytes for block in message.blocks))
         return message
 
@@ -70,14 +70,14 @@ class SlowTransport(Transport):
         self._end_state.check_sendable(peer, channel)
         now, block = asyncio.get_running_loop().time(), Block.bare(buffer)
 
-        def carry(parts: Sequence[Block]) -> Awaitable[None]:
+        def forward(parts: Sequence[Block]) -> Awaitable[None]:
             return self._inner.send_buffer(peer, channel, parts[0].data)
 
-        await self._sent(now, peer, [block], len(encode_buffer(channel, block.nbytes)), carry, header=header)
+        await self._sent(now, peer, [block], len(encode_buffer(channel, block.nbytes)), forward, header=header)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
         self._end_state.check(peer, channel)
-        await self._heeding(self._inner.receive_buffer(peer, channel, buffer))
+        await self._recording_errors(self._inner.receive_buffer(peer, channel, buffer))
         self.traffic.count_received(flat_bytes(buffer).nbytes, header)
 
     def computing(self, busy: bool) -> None:
@@ -94,7 +94,7 @@ class SlowTransport(Transport):
     async def close(self) -> None:
         self._end_state.end_with(Closed(f"rank {self.rank} is closed"))
         for sender in self._senders.values():
-            await sender.landed()
+            await sender.drained()
         await self._inner.close()
         await self._ended()
 
@@ -103,23 +103,23 @@ class SlowTransport(Transport):
         self._end(Closed(f"rank {self.rank} is dead: {reason}"))
 
     async def _sent(
-        self, now: float, peer: int, blocks: Sequence[Block], head_bytes: int, carry: Carry, *, header: int = 0
+        self, now: float, peer: int, blocks: Sequence[Block], head_bytes: int, forward: Forward, *, header: int = 0
     ) -> None:
         if peer == self.rank:
-            await self._heeding(carry(blocks))
+            await self._recording_errors(forward(blocks))
         else:
-            await self._sender(peer).post(now, blocks, head_bytes, carry)
+            await self._sender(peer).post(now, blocks, head_bytes, forward)
         self.traffic.count_sent(peer, sum(block.nbytes for block in blocks), header)
 
-    async def _heeding(self, work: Awaitable[T]) -> T:
+    async def _recording_errors(self, work: Awaitable[T]) -> T:
         """Await an operation of the inner transport, and update this end's state from its errors."""
         try:
             return await work
         except TransportError as error:
-            self._heed(error)
+            self._record_error(error)
             raise
 
-    def _heed(self, error: TransportError) -> None:
+    def _record_error(self, error: TransportError) -> None:
         if isinstance(error, PeerLost):
             self._end_state.lose(error)
             if error.rank in self._senders:
@@ -141,5 +141,5 @@ class SlowTransport(Transport):
             shape = self._shape
             under_way = 0.0 if shape.rate == math.inf else shape.rate * (shape.delay + shape.jitter)
             link, ahead = SlowLink(shape, (self.rank, peer)), AHEAD_BYTES / shape.rate
-            self._senders[peer] = DelayedSender(link, WINDOW_BYTES + under_way, ahead, self._heed)
+            self._senders[peer] = DelayedSender(link, BUFFER_BYTES + under_way, ahead, self._record_error)
         return self._senders[peer]

@@ -113,7 +113,7 @@ class VirtualNetwork:
             process.kill()
         if end is not None:
             end.die()
-        self._go_on(name)
+        self._recheck(name)
 
     def freeze(self, name: str) -> None:
         """SIGSTOP: it receives nothing, sends nothing, and its clock wakes no sleeper."""
@@ -122,7 +122,7 @@ class VirtualNetwork:
     def thaw(self, name: str) -> None:
         """SIGCONT: held frames are sent and received in order; the time of the freeze has passed."""
         self._process(name).thaw()
-        self._go_on(name)
+        self._recheck(name)
 
     def cut(self, one: str, other: str) -> None:
         """Hold all frames between two parties, without an error."""
@@ -135,7 +135,7 @@ class VirtualNetwork:
     def heal(self, *names: str) -> None:
         """Undo `cut` (two names) or `cut_off` (one name): the held frames arrive in order, a delay from now."""
         self._cuts.discard(frozenset(names))
-        self._go_on(*names, after=self._shape.delay)
+        self._recheck(*names, after=self._shape.delay)
 
     def reset(self, one: str, other: str) -> None:
         """Break the connections between two live parties: frames under way are lost, and both sides see the break."""
@@ -158,20 +158,20 @@ class VirtualNetwork:
 
     def _opened(self, source: str, destination: str) -> DelayLine:
         names = source.removeprefix(SCHEME), destination.removeprefix(SCHEME)
-        passes = partial(self._passes, *names)
+        is_open = partial(self._is_open, *names)
         if source == destination:
-            return DelayLine(SlowLink(LinkShape(), names), passes)
+            return DelayLine(SlowLink(LinkShape(), names), is_open)
         up, down = self._lines.get(source, (None, None))[0], self._lines.get(destination, (None, None))[1]
         away = self._away.get(source, 0.0) + self._away.get(destination, 0.0)
         shape = replace(self._shape, delay=self._shape.delay + away)
-        return DelayLine(SlowLink(shape, (source, destination)), passes, up=up, down=down)
+        return DelayLine(SlowLink(shape, (source, destination)), is_open, up=up, down=down)
 
     def _process(self, name: str) -> Process:
         if name not in self._processes:
             self._processes[name] = Process(name)
         return self._processes[name]
 
-    def _passes(self, source: str, destination: str) -> bool:
+    def _is_open(self, source: str, destination: str) -> bool:
         process = self._processes.get(destination)
         if process is not None and process.frozen:
             return False
@@ -180,12 +180,12 @@ class VirtualNetwork:
         parties = (source, destination), (source,), (destination,)
         return not any(frozenset(some) in self._cuts for some in parties)
 
-    def _go_on(self, *names: str, after: float = 0.0) -> None:
+    def _recheck(self, *names: str, after: float = 0.0) -> None:
         """Check again whether frames can pass: on all lines of one name, or on the lines between two names."""
         ends = {address_of(name) for name in names}
         for ends_of_line, delay_line in self._delay_lines.items():
             if ends.issubset(ends_of_line):
-                delay_line.go_on(after)
+                delay_line.recheck(after)
 
 
 def address_of(name: str) -> str:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from transports.emulation.delay_line import LATEST_S, DelayedSender
+from transports.emulation.delay_line import MAX_LATENESS_S, DelayedSender
 from transports.emulation.link import SlowLink
 from transports.emulation.options import LinkShape
 
@@ -44,7 +44,7 @@ def arrivals(messages, late=0.0, carry=None):
         for _ in range(messages):
             sent = loop.time()
             await sender.post(sent, [], 0, hand_over)
-            await sender.landed()
+            await sender.drained()
             await sender.ended()
 
     with asyncio.Runner(loop_factory=lambda: Clock(late)) as runner:
@@ -77,4 +77,4 @@ def test_a_late_receive_does_not_change_the_correction():
 
 
 def test_no_message_is_begun_much_earlier_than_due():
-    assert arrivals(40, carry=lambda loop: spending(0.1, loop))[-1] == pytest.approx(0.1 - LATEST_S, abs=2e-6)
+    assert arrivals(40, carry=lambda loop: spending(0.1, loop))[-1] == pytest.approx(0.1 - MAX_LATENESS_S, abs=2e-6)
