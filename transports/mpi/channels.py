@@ -18,8 +18,8 @@ from transports.errors import PeerLost, SizeMismatch, TransportError
 from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import SEND_TEST_S, Truncated, outcome_now, start
 
-SLOWEST = 5e9
-"""Bytes a second between ranks, even on a slow machine; a sender polls without naps for nbytes / SLOWEST seconds."""
+MIN_BANDWIDTH = 5e9
+"""Bytes a second between ranks, even on a slow machine; a sender polls without naps for nbytes by this."""
 
 
 class MpiChannels:
@@ -32,7 +32,7 @@ class MpiChannels:
     def __init__(self, comm: MPI.Comm, progress: ProgressEngine, piece: int):
         self._comm, self._progress, self._piece = comm, progress, piece
         self.sent: Counter[int] = Counter()
-        self._came: Counter[int] = Counter()
+        self._received_count: Counter[int] = Counter()
         self._announced: dict[int, int] = {}
         self._open: defaultdict[int, list[MPI.Request]] = defaultdict(list)
         self._kept: defaultdict[tuple[int, int], deque[tuple[bytes, int | None]]] = defaultdict(deque)
@@ -43,10 +43,10 @@ class MpiChannels:
         """Send a buffer. Cancelled: MPI still reads the memory until the peer has received it."""
         request = start(self._comm.Isend, data, peer, channel, self._piece)
         self.sent[peer] += 1
-        look = partial(outcome_now, request)
-        outcome = self._progress.poll_until(look, SEND_TEST_S)
+        test = partial(outcome_now, request)
+        outcome = self._progress.poll_until(test, SEND_TEST_S)
         if outcome is None:
-            await self._progress.poll_while(request, look, data.nbytes / SLOWEST)
+            await self._progress.poll_while(request, test, data.nbytes / MIN_BANDWIDTH)
         elif isinstance(outcome, Exception):
             raise outcome
 
@@ -87,7 +87,7 @@ class MpiChannels:
             came, nbytes = kept.popleft()
             data[: len(came)] = came[: data.nbytes]
             return self._check_size(peer, channel, data, nbytes)
-        if self._all_came(peer):
+        if self._all_received(peer):
             raise PeerLost(peer, "it closed")
         request = start(self._comm.Irecv, data, peer, channel, self._piece)
         outcome = self._progress.poll_until(partial(outcome_now, request)) or await self._outcome(
@@ -114,11 +114,11 @@ class MpiChannels:
             _cancel(requests)
 
     def drain(self) -> bool:
-        """Receive and drop the remaining buffers of closed peers. Returns whether all of them have come."""
+        """Receive and drop the remaining buffers of closed peers. Returns whether all of them have arrived."""
         for peer in self._announced:
-            while not self._all_came(peer) and self._drain_next(peer):
+            while not self._all_received(peer) and self._drain_next(peer):
                 pass
-        return all(self._all_came(peer) for peer in self._announced)
+        return all(self._all_received(peer) for peer in self._announced)
 
     def _drain_next(self, peer: int) -> bool:
         status = MPI.Status()
@@ -160,12 +160,12 @@ class MpiChannels:
         self._count(peer)
 
     def _count(self, peer: int, more: int = 1) -> None:
-        self._came[peer] += more
-        if self._all_came(peer):
+        self._received_count[peer] += more
+        if self._all_received(peer):
             _cancel(self._open[peer])
 
-    def _all_came(self, peer: int) -> bool:
-        return peer in self._announced and self._came[peer] >= self._announced[peer]
+    def _all_received(self, peer: int) -> bool:
+        return peer in self._announced and self._received_count[peer] >= self._announced[peer]
 
     def _check_size(self, peer: int, channel: int, data: memoryview, came: int | None) -> None:
         if came != data.nbytes:

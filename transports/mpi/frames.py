@@ -33,8 +33,8 @@ from transports.wire.frames import (
 )
 
 TAG = 0  # `native` uses the other tags of this communicator to create communicators
-PROBES = 8
-MOST = 16  # frames received at one poll, so that other tasks of the loop can run during a flood
+PROBES_PER_POLL = 8
+MAX_FRAMES_PER_POLL = 16  # frames received at one poll, so that other tasks of the loop can run during a flood
 
 
 class Frames:
@@ -78,23 +78,23 @@ class Frames:
         request = self._comm.Isend([frame, MPI.BYTE], peer, TAG)
         outcome = outcome_now(request)
         if outcome is None:
-            self._progress.watch(request, partial(self._taken, peer))
+            self._progress.watch(request, partial(self._on_sent, peer))
         else:
-            self._taken(peer, outcome)
+            self._on_sent(peer, outcome)
 
-    def _taken(self, peer: int, outcome: MPI.Status | Exception) -> None:
+    def _on_sent(self, peer: int, outcome: MPI.Status | Exception) -> None:
         self._node_peers.ring(peer)
         if isinstance(outcome, TransportError):
             self._shutdown.fail(outcome)
 
     def _listen(self) -> bool:
-        """Receive the frames that have arrived, at most `MOST`. Returns whether there were any."""
-        taken, probes = 0, PROBES
-        while taken < MOST and self._progress.failure is None and self._take(probes):
-            taken, probes = taken + 1, 1
-        return taken > 0
+        """Receive the frames that have arrived, at most `MAX_FRAMES_PER_POLL`. Returns whether there were any."""
+        received, probes = 0, PROBES_PER_POLL
+        while received < MAX_FRAMES_PER_POLL and self._progress.failure is None and self._receive_next(probes):
+            received, probes = received + 1, 1
+        return received > 0
 
-    def _take(self, probes: int) -> bool:
+    def _receive_next(self, probes: int) -> bool:
         """Begin to receive the next frame, unless another is being received; most receives complete at once."""
         if self._fetching:
             return False
@@ -124,11 +124,11 @@ class Frames:
         request = message.Irecv([frame, MPI.BYTE])
         outcome = outcome_now(request)
         if outcome is not None:
-            return self._came(source, frame, outcome)
+            return self._on_received(source, frame, outcome)
         self._fetching = True
-        self._progress.watch(request, partial(self._came, source, frame))
+        self._progress.watch(request, partial(self._on_received, source, frame))
 
-    def _came(self, source: int, frame: memoryview, outcome: MPI.Status | Exception) -> None:
+    def _on_received(self, source: int, frame: memoryview, outcome: MPI.Status | Exception) -> None:
         self._fetching = False
         try:
             if isinstance(outcome, Exception):
@@ -148,7 +148,7 @@ class Frames:
         header = parse_header(preamble, frame[PREAMBLE_BYTES:start], self._limits)
         kind = preamble.kind
         if kind is MESSAGE or kind is SHARED:
-            body = frame[start:] if kind is MESSAGE else self._look(source, preamble.channel, header.nbytes)
+            body = frame[start:] if kind is MESSAGE else self._view_body(source, preamble.channel, header.nbytes)
             return self._mailbox.arrived(source, header.key, ReceivedFrame(header, 0, split_body(header.layouts, body)))
         match kind:
             case Kind.RTS if self._end_state.end is None:
@@ -168,8 +168,8 @@ class Frames:
         header = parse_header(preamble, memoryview(head)[PREAMBLE_BYTES:], self._limits)
         self._mailbox.arrived(rank, header.key, ReceivedFrame(header, 0, copied(blocks)))
 
-    def _look(self, source: int, page: int, nbytes: int) -> memoryview:
+    def _view_body(self, source: int, page: int, nbytes: int) -> memoryview:
         try:
-            return self._node_peers.look(source, page, nbytes)
+            return self._node_peers.view(source, page, nbytes)
         except OSError as error:
             raise PeerLost(source, f"its memory is gone ({error})") from error

@@ -32,26 +32,26 @@ class NodePeers:
 
     def __init__(self, node: MPI.Comm, rank: int, arena: Arena, progress: ProgressEngine):
         self._doorbell, self._arena = Doorbell(progress.rung), arena
-        self._windows: dict[int, PeerArena | None] = {}
+        self._arenas: dict[int, PeerArena | None] = {}
         ranks = array("q", _of_all(node, array("q", [rank]).tobytes()))
         addresses = _split(_of_all(node, self._arena.address), ADDRESS_BYTES)
         self._addresses = {peer: it for peer, it in zip(ranks, addresses, strict=True) if peer != rank}
-        looks = [self._opens(peer) for peer in ranks]
-        rows = _split(_of_all(node, bytes(looks)), node.size)
+        mapped = [self._opens(peer) for peer in ranks]
+        rows = _split(_of_all(node, bytes(mapped)), node.size)
         self._seen_by = frozenset(peer for peer, row in zip(ranks, rows, strict=True) if row[node.rank])
         names = _split(_of_all(node, self._doorbell.name), NAME_BYTES)
         self.rings_all = self._doorbell.meet(dict(zip(ranks, names, strict=True)))
 
     def ring(self, peer: int) -> None:
         """Wake this peer if it is on this node and asleep, because a message for it has been sent."""
-        window = self._windows.get(peer) or self._window(peer)
-        if window is None or window.rouse():
+        arena = self._arenas.get(peer) or self._peer_arena(peer)
+        if arena is None or arena.rouse():
             self._doorbell.ring(peer)
 
     def rouse(self, peer: int) -> None:
         """As `ring`, before the message is sent; does not wake a peer that computes."""
-        window = self._windows.get(peer) or self._window(peer)
-        if window is not None and window.dozing == SleepState.IDLE:
+        arena = self._arenas.get(peer) or self._peer_arena(peer)
+        if arena is not None and arena.dozing == SleepState.IDLE:
             self.ring(peer)
 
     def put(self, peer: int, blocks: Sequence[Block], head: Callable[[int], bytes]) -> bytes | None:
@@ -66,25 +66,25 @@ class NodePeers:
         try:
             return head(page)
         except TransportError:
-            self._arena.take_back(page, blocks)
+            self._arena.free(page, blocks)
             raise
 
-    def look(self, peer: int, page: int, nbytes: int) -> memoryview:
+    def view(self, peer: int, page: int, nbytes: int) -> memoryview:
         """View the body that the peer stored at this page.
 
         Raises:
             WireError: no body can be there. OSError: the peer and its memory are gone.
         """
-        window = self._window(peer)
-        if window is None:
+        arena = self._peer_arena(peer)
+        if arena is None:
             raise FileNotFoundError(f"rank {peer} shares no memory with this one")
-        return window.look(page, nbytes)
+        return arena.view(page, nbytes)
 
     def close(self) -> None:
         """Free everything except the memory of received bodies that arrays still view."""
         self._doorbell.close()
         self._arena.close()
-        self._windows, self._addresses, self._seen_by = {}, {}, frozenset()
+        self._arenas, self._addresses, self._seen_by = {}, {}, frozenset()
 
     def _opens(self, peer: int) -> bool:
         """Whether this rank can map that peer's arena; the mapping is closed again."""
@@ -93,14 +93,14 @@ class NodePeers:
         except OSError:
             return False
 
-    def _window(self, peer: int) -> PeerArena | None:
+    def _peer_arena(self, peer: int) -> PeerArena | None:
         """The peer's arena, mapped at first use: each mapping is a descriptor, and select(2) is limited to 1,024."""
-        if peer not in self._windows and peer in self._addresses:
+        if peer not in self._arenas and peer in self._addresses:
             try:
-                self._windows[peer] = PeerArena(self._addresses[peer], self._arena.nbytes)
+                self._arenas[peer] = PeerArena(self._addresses[peer], self._arena.nbytes)
             except OSError:
-                self._windows[peer] = None
-        return self._windows.get(peer)
+                self._arenas[peer] = None
+        return self._arenas.get(peer)
 
 
 def nodes_of(world: MPI.Comm, node: MPI.Comm) -> tuple[int, ...]:

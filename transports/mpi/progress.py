@@ -22,7 +22,7 @@ from transports.mpi.backoff import PollBackoff
 
 Done = Callable[[Any], None]
 Test = Callable[[list[Any]], list[tuple[int, Any]]]
-FEW, URGENT_POLLS = 8, 4
+MAX_PENDING_REQUESTS, URGENT_POLLS = 8, 4
 
 
 class SleepState(IntEnum):
@@ -123,34 +123,34 @@ class ProgressEngine:
             turn.set_result(None)
         return turn
 
-    def poll_for(self, look: Callable[[], Any]) -> Any:
+    def poll_for(self, test: Callable[[], Any]) -> Any:
         """Poll here for up to `PollBackoff.inline_spin_s` seconds, without a turn of the loop.
 
-        Only checks once while this rank computes, or with more than `FEW` requests: then the loop has other work.
+        Checks only once while this rank computes, or with over `MAX_PENDING_REQUESTS`: then the loop has other work.
 
         Args:
-            look: returns the arrival, or a false value before it.
+            test: returns the arrival, or a false value before it.
         """
-        found = look()
+        found = test()
         if not found:
             end = self._loop.time() + self._time_to_spare
             while not found and self._loop.time() < end:
                 self._poll()
-                found = look()
+                found = test()
         return found
 
-    async def poll_while(self, request: Any, look: Callable[[], Any], seconds: float) -> Any:
+    async def poll_while(self, request: Any, test: Callable[[], Any], seconds: float) -> Any:
         """Wait for a request. For this many seconds, test it directly, with a turn of the loop between two tests.
 
         Without these tests the sender of 1 MiB would see its completion about 10 µs later, at the next poll.
 
         Args:
-            look: returns the request's outcome; None while it is pending.
+            test: returns the request's outcome; None while it is pending.
         """
         future, end = self.wait(request), self._loop.time() + seconds
         try:
             while not future.done() and self._time_to_spare and self._loop.time() < end:
-                outcome = self.poll_until(look)
+                outcome = self.poll_until(test)
                 if outcome is None:
                     await asyncio.sleep(0)
                 else:
@@ -160,22 +160,22 @@ class ProgressEngine:
             raise
         return await future
 
-    def poll_until(self, look: Callable[[], Any], most: float = math.inf) -> Any:
-        """Call `look` for a request that is not watched yet, at least once, until it returns an outcome or time is up.
+    def poll_until(self, test: Callable[[], Any], most: float = math.inf) -> Any:
+        """Call `test` for a request that is not watched yet, at least once, until it returns an outcome or time is up.
 
         Args:
             most: maximum time in seconds, if less than `PollBackoff.inline_spin_s`.
         """
-        seen = look()
+        seen = test()
         if seen is None:
             end = self._loop.time() + min(most, self._time_to_spare)
             while seen is None and self._loop.time() < end:
-                seen = look()
+                seen = test()
         return seen
 
     @property
     def _time_to_spare(self) -> float:
-        return 0.0 if self._computing or len(self.requests) > FEW else self._backoff.inline_spin_s
+        return 0.0 if self._computing or len(self.requests) > MAX_PENDING_REQUESTS else self._backoff.inline_spin_s
 
     async def run(self) -> None:
         """Poll until `stop` or `fail`.
@@ -195,7 +195,7 @@ class ProgressEngine:
             news = self._poll_burst()
         except Exception as error:
             return resolve(self._over, error)
-        self._take_turn()
+        self._resolve_turns()
         if self._stopped:
             resolve(self._over, None)
         elif news:
@@ -255,7 +255,7 @@ class ProgressEngine:
         requests, dones, self.requests, self._dones = self.requests, self._dones, [], []
         for done in dones:
             done(self.failure)
-        self._take_turn()
+        self._resolve_turns()
         self.stop()
         return requests
 
@@ -285,7 +285,7 @@ class ProgressEngine:
         self._computing = busy
         self.wake()
 
-    def _take_turn(self) -> None:
+    def _resolve_turns(self) -> None:
         turns, self._turns = self._turns, []
         for turn in turns:
             resolve(turn, None)

@@ -79,7 +79,7 @@ class Arena:
             at += data.nbytes
         return mark - PAGE_FLAGS
 
-    def take_back(self, page: int, blocks: Sequence[Block]) -> None:
+    def free(self, page: int, blocks: Sequence[Block]) -> None:
         """Free the pages of blocks that `put` stored but no peer received a frame for."""
         if self._memory is not None:
             _free(self._memory, PAGE_FLAGS + page, _pages(blocks))
@@ -122,7 +122,7 @@ class PeerArena:
             self._shared[DOZING] = 0
         return dozing
 
-    def look(self, page: int, nbytes: int) -> memoryview:
+    def view(self, page: int, nbytes: int) -> memoryview:
         """View the body that begins at this page; its pages are freed when no array views them any more.
 
         Raises:

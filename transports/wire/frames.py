@@ -181,7 +181,7 @@ def parse_header(
     if len(data) != preamble.header_bytes:
         raise WireError(f"header of the wrong size (bytes: {len(data)}, announced: {preamble.header_bytes})")
     if preamble.kind in WITHOUT_HEADER:
-        return _bare(preamble)
+        return _check_headerless(preamble)
     key, note, blocks = _fields(data)
     if type(key) is not list or type(blocks) is not list:
         raise WireError(f"header is not [key, note, blocks] (key: {key!r}, blocks: {blocks!r})")
@@ -229,7 +229,7 @@ def _preamble(kind: Kind, channel: int, header_bytes: int, body_bytes: int) -> b
         raise WireError(f"no such channel in a frame (channel: {channel}, channels: {CHANNEL_NUMBERS})") from error
 
 
-def _bare(preamble: Preamble) -> Header:
+def _check_headerless(preamble: Preamble) -> Header:
     if preamble.header_bytes > 0:
         raise _over_limit(f"header bytes of a {preamble.kind.name}", preamble.header_bytes, 0)
     return Header((), None, ())

@@ -30,8 +30,8 @@ def test_blocks_lie_one_after_the_other_where_they_were_put(ends):
     arena, window = ends
     several = [Block.of(np.arange(5.0)), Block.of(np.empty((0, 3))), Block.of(b"abc")]
     for turn in range(3):
-        seen = window.look(arena.put([body(2, turn)]), 2 * PAGE)
-        both = window.look(arena.put(several), 43)
+        seen = window.view(arena.put([body(2, turn)]), 2 * PAGE)
+        both = window.view(arena.put(several), 43)
         assert bytes(seen) == bytes(body(2, turn).data)
         assert bytes(both) == b"".join(bytes(block.data) for block in several)
 
@@ -47,7 +47,7 @@ def test_a_processor_that_does_not_keep_the_order_of_its_accesses_gets_no_arena(
 def test_pages_are_used_again_when_the_last_view_of_them_is_gone(ends):
     arena, window = ends
     first = arena.put([body(3)])
-    part = np.frombuffer(window.look(first, 3 * PAGE), np.int64)[7:9]
+    part = np.frombuffer(window.view(first, 3 * PAGE), np.int64)[7:9]
     second = arena.put([body(3)])
     assert second >= first + 3 and part.tolist() == [7, 8]
     del part
@@ -59,7 +59,7 @@ def test_unread_bodies_stay(ends):
     pages = [arena.put([body(1, salt)]) for salt in range(64)]
     assert sorted(pages) == list(range(64)) and arena.put([body(1)]) is None
     for salt, page in enumerate(pages):
-        assert bytes(window.look(page, PAGE)) == bytes(body(1, salt).data)
+        assert bytes(window.view(page, PAGE)) == bytes(body(1, salt).data)
     assert arena.put([body(1)]) == 0
 
 
@@ -68,7 +68,7 @@ def test_a_body_takes_its_share_at_most_and_a_gap_that_fits(ends):
     assert arena.put([body(64 // SHARE + 1)]) is None
     pages = [arena.put([body(16)]) for _ in range(4)]
     del pages[1]
-    window.look(16, 15 * PAGE)  # looked at and let go
+    window.view(16, 15 * PAGE)  # looked at and let go
     assert arena.put([body(16)]) is None
     assert arena.put([body(15)]) == 16
 
@@ -76,13 +76,13 @@ def test_a_body_takes_its_share_at_most_and_a_gap_that_fits(ends):
 def test_pages_of_an_unsent_frame_can_be_freed(ends):
     arena, _ = ends
     pages = [arena.put([body(3, salt)]) for salt in range(2)]
-    arena.take_back(pages[0], [body(3)])
+    arena.free(pages[0], [body(3)])
     assert arena.put([body(3)]) == pages[0] and arena.put([body(1)]) == pages[1] + 3
 
 
 def test_seen_memory_may_be_written_to(ends):
     arena, window = ends
-    seen = np.frombuffer(window.look(arena.put([body(1)]), PAGE), np.uint8)
+    seen = np.frombuffer(window.view(arena.put([body(1)]), PAGE), np.uint8)
     seen[:] = 7
     assert (seen == 7).all()
 
@@ -90,12 +90,12 @@ def test_seen_memory_may_be_written_to(ends):
 @pytest.mark.parametrize(("page", "nbytes"), [(64, 1), (63, PAGE + 1), (0, NBYTES + 1), (65535, PAGE), (0, 0)])
 def test_a_page_outside_the_arena_is_refused(ends, page, nbytes):
     with pytest.raises(WireError, match=rf"page: {page}, bytes: {nbytes}, pages: 64"):
-        ends[1].look(page, nbytes)
+        ends[1].view(page, nbytes)
 
 
 def test_a_viewed_body_outlives_the_arena(ends):
     arena, window = ends
-    seen = window.look(arena.put([body(2)]), 2 * PAGE)
+    seen = window.view(arena.put([body(2)]), 2 * PAGE)
     arena.close()
     assert bytes(seen) == bytes(body(2).data)
     with pytest.raises(OSError):
