@@ -61,19 +61,19 @@ class RingPass:
         """Run the steps from `start` to `stop`; a reduction is for those of the left half."""
         if start == stop:
             return
-        ready = asyncio.Semaphore(sum(1 for _ in self._met(start, start + 1)))
+        ready = asyncio.Semaphore(sum(1 for _ in self._pieces(start, start + 1)))
         await run_both(self._send(start, stop, ready), self._receive(stop, reduction, ready))
 
-    def _met(self, start: int, stop: int) -> Iterator[Range]:
+    def _pieces(self, start: int, stop: int) -> Iterator[Range]:
         """The pieces of the segments v(start) .. v(stop - 1)."""
         size, position = self.group.size, self.position
         for step in range(start, stop):
-            met = segment(len(self.vector), size, (position - 1 - step) % size)
-            yield from self.group.workspace.pieces(self.vector, met)
+            span = segment(len(self.vector), size, (position - 1 - step) % size)
+            yield from self.group.workspace.pieces(self.vector, span)
 
     async def _send(self, start: int, stop: int, ready: asyncio.Semaphore) -> None:
         following = (self.group.rank + self.stride) % self.group.size
-        for low, high in self._met(start, stop):
+        for low, high in self._pieces(start, stop):
             await ready.acquire()
             await self.group.send(following, self.vector.bytes(low, high))
 
@@ -82,7 +82,7 @@ class RingPass:
         if reduction is not None:
             for step in range(1, half + 1):
                 await self._reduce(previous, step, reduction, ready)
-        for low, high in self._met(half + 1, stop + 1):
+        for low, high in self._pieces(half + 1, stop + 1):
             await self.group.receive(previous, self.vector.bytes(low, high))
             ready.release()
 
@@ -90,7 +90,7 @@ class RingPass:
         """Reduce the received v(step) into the same segment here; finish the last segment piece by piece."""
         group, vector, whole = self.group, self.vector, step == self.group.size - 1
         scratch = group.workspace.scratch(vector, -(-len(vector) // group.size), self.stride)
-        for low, high in self._met(step, step + 1):
+        for low, high in self._pieces(step, step + 1):
             await group.receive(previous, scratch.bytes(0, high - low))
             reduction.into(vector, (low, high), scratch)
             if whole:

@@ -29,7 +29,7 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
         the first rank of a node sends 2(L-1)/L of the array over the ring.
     Source: Thakur, Rabenseifner, Gropp, section 4.4 (the trees); Patarasuk, Yuan (the ring).
     """
-    node, first = group.nodes[group.rank], firsts(group.nodes)
+    node, leaders = group.nodes[group.rank], leaders_of(group.nodes)
     inside = group.among([rank for rank in range(group.size) if group.nodes[rank] == node])
     parent, children = branches(inside.rank, inside.size)
     for child in reversed(children):
@@ -37,7 +37,7 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
     if parent is not None:
         await send_pieces(inside, parent, vector, (0, len(vector)))
     else:
-        await _between(group.among(first), vector, reduction, group.size)
+        await _between(group.among(leaders), vector, reduction, group.size)
     await _down(inside, vector, parent, children)
 
 
@@ -57,7 +57,7 @@ async def _down(inside: Members, vector: Vector, parent: int | None, children: S
             await inside.send(child, piece)
 
 
-def firsts(nodes: Sequence[int]) -> list[int]:
+def leaders_of(nodes: Sequence[int]) -> list[int]:
     """The first rank of every node, in order."""
     return sorted(set(nodes))
 
@@ -89,7 +89,7 @@ def bytes_to(size: int, rank: int, nbytes: int, itemsize: int = 1, nodes: Sequen
     parent, children = branches(inside.index(rank), len(inside))
     sent = Counter({inside[other]: nbytes for other in (*children, *([] if parent is None else [parent]))})
     if parent is None:
-        first = firsts(nodes)
-        for place, part in ring.bytes_to(len(first), first.index(rank), nbytes, itemsize).items():
-            sent[first[place]] += part
+        leaders = leaders_of(nodes)
+        for place, part in ring.bytes_to(len(leaders), leaders.index(rank), nbytes, itemsize).items():
+            sent[leaders[place]] += part
     return dict(+sent)
