@@ -119,7 +119,7 @@ class BatchFeed(CutBatches):
         self._lock = threading.Lock()
 
     def rows_each(self, count: int) -> int:
-        """The rows of one microbatch, if the rows of a batch are cut into so many.
+        """The rows of one microbatch, if the rows of a batch are cut into `count` parts.
 
         Raises:
             BatchError: the rows of the first batch cannot be cut so.
@@ -169,6 +169,8 @@ class BatchFeed(CutBatches):
             self._source = again
             for batch in islice(self._source, 1):
                 return batch
+        if not self._next:
+            raise BatchError("the batches are empty; give at least one (inputs, targets)")
         fact = f"the batches end after step {self._next}"
         raise BatchError(f"{fact}; train fewer steps, or give a list or a loader, which can begin again")
 

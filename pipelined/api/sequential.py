@@ -243,7 +243,7 @@ def _operations(row: Sequence[nn.Module], names: Sequence[str], x: Tree) -> list
     """The floating-point operations of each layer's forward, from the inputs x on.
 
     Raises:
-        ModelError: a layer cannot take what the layer before it gives.
+        ModelError: a layer rejects the output of the previous layer.
     """
     counts = []
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -259,9 +259,9 @@ def _counted(name: str, layer: nn.Module, x: Tree, before: str) -> tuple[Tree, f
         with FlopCounterMode(display=False) as counter, with_copied_buffers(layer):
             output = layer(x)
     except Exception as error:
-        source = f"what layer {before} gives" if before else "the inputs"
+        source = f"the output of layer {before}" if before else "the inputs"
         given = ", ".join(f"shape {tuple(one.shape)}, {one.dtype}" for one in tensors_of(x))
-        fact = f"layer {name} ({layer}) cannot take {source} ({given})"
+        fact = f"layer {name} ({layer}) rejected {source} ({given})"
         raise ModelError(f"{fact}: {error}") from error
     try:
         describe_tree(output)

@@ -64,7 +64,7 @@ class UserOptimizer:
         return optimizer
 
     def rate(self, step: int) -> None:
-        """None: the optimizer's groups have rates of their own."""
+        """Always None: the learning rates stay as the optimizer's groups set them."""
 
     def step(self) -> None:
         """One step of every scheduler, after an update."""

@@ -235,9 +235,9 @@ def check_segment(
             a row has forwards that are not in the order of their microbatches.
     """
     if any(cell[0] == SUM for row in rows for cell in row):
-        raise ScheduleError(f"{name} has updates on the way, and these sum their gradients; leave REDUCE_GRAD out")
+        raise ScheduleError(f"{name} is asynchronous, and each update sums its gradients; leave REDUCE_GRAD out")
     if len(entering) != 1:
-        fact = f"{name} has updates on the way and {len(entering)} pipes"
+        fact = f"{name} is asynchronous and has {len(entering)} pipes"
         raise ScheduleError(f"{fact}; use one, or leave out its first row")
     microbatches = len(entering[0])
     if list(entering[0]) != list(range(microbatches)) or microbatches % updates.every:

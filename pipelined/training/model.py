@@ -93,7 +93,6 @@ class CountedLoss:
             given = f"shape {tuple(total.shape)}" if isinstance(total, torch.Tensor) else type(total).__name__
             raise UsageError(f"the loss gives no scalar ({given}); let it return the mean, or the sum and the count")
         if count is not None and count < 0:
-            raise UsageError(
-                f"the loss counts less than nothing (count: {count:g}); let it return the sum and the count"
-            )
+            fact = f"the loss returned a negative count (count: {count:g})"
+            raise UsageError(f"{fact}; let it return the sum, and a count from 0 up")
         return cls(total, count)

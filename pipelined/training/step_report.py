@@ -38,7 +38,6 @@ def check_finite(step: int, loss: float, norm: float) -> None:
         AgreedError: on every rank, because all ranks have the same numbers.
     """
     if not (math.isfinite(loss) and math.isfinite(norm)):
-        raise AgreedError(
-            f"step {step + 1} came to no finite numbers (loss: {loss}, gradient norm: {norm}): training has diverged; "
-            "lower the learning rate, or warm up for longer, and go on from what was saved before"
-        )
+        fact = f"loss or gradient norm of step {step + 1} is not finite (loss: {loss}, gradient norm: {norm})"
+        remedy = "lower the learning rate, or warm up for longer, and go on from what was saved before"
+        raise AgreedError(f"{fact}: training has diverged; {remedy}")

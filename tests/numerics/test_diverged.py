@@ -1,4 +1,4 @@
-"""A step that comes to no finite numbers ends training on every rank alike, and is neither applied nor told.
+"""A step whose numbers are not finite ends training on every rank alike, and is neither applied nor told.
 
 Such a run once went on for ever, and replaced all its good checkpoints by ones of nan.
 """
@@ -14,7 +14,7 @@ from tests.numerics.segments import segments
 from tests.numerics.test_delays import together
 from tests.numerics.trained import on_every_rank
 
-TOLD = r"step {} came to no finite numbers \(loss: nan, gradient norm: nan\): training has diverged; lower the"
+TOLD = r"step {} is not finite \(loss: nan, gradient norm: nan\): training has diverged; lower the"
 
 
 def spoil(trainer):

@@ -90,7 +90,7 @@ class PlannedLayers:
         return some_values(self.sizes(rows)[layer].takes, self.precision.dtype)
 
     def sizes(self, rows: int) -> list[LayerSizes]:
-        """What each layer computes, keeps and gives for so many rows; measured once."""
+        """What each layer computes, keeps and returns for this number of rows; measured once."""
         if rows not in self._sizes:
             try:
                 self._sizes[rows] = self._measured(rows, "meta")
@@ -105,7 +105,7 @@ class PlannedLayers:
         return Workload([self._stage(layers, plan.microbatch) for layers in cut], self._parameters(cut))
 
     def _takes(self, rows: int) -> bool:
-        """Whether the model takes microbatches of so many rows; a traced one may not."""
+        """Whether the model takes microbatches of this number of rows; a traced one may not."""
         if rows not in self._refused:
             try:
                 self.sizes(rows)

@@ -89,7 +89,7 @@ class Proof:
         """The grid and its figures.
 
         Args:
-            columns: fold the rows of the grid to so many characters; None: never.
+            columns: fold the rows of the grid to this width, in characters; None: never.
         """
         timeline, held, without_flush = self.timeline, "stages", ""
         if self.steady is not None:

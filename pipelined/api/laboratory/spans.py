@@ -21,7 +21,7 @@ def spans_of(timeline: Timeline, first: int = 0) -> list[Span]:
 
 
 def write_trace(path: Path, ranks: int, spans: Iterable[Span]) -> None:
-    """Write spans of so many ranks for Perfetto."""
+    """Write the spans of ranks 0 to `ranks` - 1 for Perfetto."""
     tracers = [Tracer(float) for _ in range(ranks)]
     for span in spans:
         place = (span.step, span.stage, span.microbatch, span.pipe)

@@ -65,7 +65,7 @@ def test_earlier_steps_are_skipped_after_a_resume():
         ),
         ([(torch.zeros(6), torch.zeros(5))], "6 rows of inputs and 5 of targets"),
         ([(torch.zeros(5), torch.zeros(5))], "5 rows cannot be cut into 3 microbatches"),
-        ([], "the batches end after step 0"),
+        ([], "the batches are empty; give at least one"),
     ],
 )
 def test_batches_that_do_not_fit_are_refused_with_both_numbers(given, message):

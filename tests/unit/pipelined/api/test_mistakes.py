@@ -59,7 +59,7 @@ foreign = nn.Parameter(torch.ones(3))
 REFUSED = {
     "a module that is no row": (Skip(), {}, "a Skip is no row of layers; give pp.trace.model, example."),
     "layers that are built": ([nn.Linear(8, 8)] * 4, {}, "built already; give a callable that builds it"),
-    "layers that do not chain": ([*four, linear(of=9)], {}, "layer 4 .* cannot take what layer 3 gives .shape .4, 8."),
+    "layers that do not chain": ([*four, linear(of=9)], {}, "layer 4 .* rejected the output of layer 3 .shape .4, 8."),
     "a layer that gives no tensor": ([*four, NoTensor], {}, "layer 4 .*NoTensor.* gives "),
     "a parameter tied by one name with other shapes": (
         [pp.tied("a", linear()), *four, pp.tied("a", linear(9))],
@@ -92,7 +92,11 @@ REFUSED = {
     "no loss": (four, {"loss": None}, "the loss is a NoneType, not a function"),
     "a misspelt argument": (four, {"checkpiont": 1}, "unknown argument 'checkpiont'.* correct the name"),
     "a loss for each row": (four, {"loss": lambda x, y: (x - y).mean(1)}, "the loss gives no scalar"),
-    "a loss that is not finite": (four, {"loss": lambda x, y: (x - y).mean() / 0}, "no finite numbers"),
+    "a loss that is not finite": (
+        four,
+        {"loss": lambda x, y: (x - y).mean() / 0},
+        "loss or gradient norm of step 1 is not finite",
+    ),
     "nothing to train": ([lambda: linear()().requires_grad_(False)] * 4, {}, "the model has nothing to train"),
     "a clip below 0": (four, {"clip": -1.0}, r"clip must be a norm from 0 up \(it is -1\); 0 does not clip"),
     "a negative save_every": (four, {"save_every": -3}, r"save_every must be at least 0 \(it is -3\)"),

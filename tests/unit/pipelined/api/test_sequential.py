@@ -89,11 +89,11 @@ class Strange(nn.Module):
         ([linear(), 3], "layer 1 is a int, not a callable"),
         ([lambda: 3], "layer 0 was built as a int"),
         ([nn.Linear], "layer 0 cannot be built"),
-        ([linear(), lambda: nn.Linear(5, 4)], r"layer 1 .* cannot take what layer 0 gives \(shape \(2, 4\)"),
-        ([lambda: nn.Embedding(4, 4)], r"layer 0 .* cannot take the inputs \(shape \(2, 4\), torch.float32\)"),
+        ([linear(), lambda: nn.Linear(5, 4)], r"layer 1 .* rejected the output of layer 0 \(shape \(2, 4\)"),
+        ([lambda: nn.Embedding(4, 4)], r"layer 0 .* rejected the inputs \(shape \(2, 4\), torch.float32\)"),
         ([lambda: Strange(0.5)], "layer 0 .* gives a float without a tensor"),
         ([lambda: Strange((torch.zeros(2, 4), {1}))], "layer 0 .* gives a set, which cannot be sent to another stage"),
-        ([lambda: Strange((torch.zeros(2, 4), 1)), linear()], r"layer 1 .* cannot take what layer 0 gives \(shape"),
+        ([lambda: Strange((torch.zeros(2, 4), 1)), linear()], r"layer 1 .* rejected the output of layer 0 \(shape"),
     ],
 )
 def test_layers_that_cannot_train_are_refused_with_their_number(layers, message):

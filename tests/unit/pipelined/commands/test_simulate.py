@@ -85,7 +85,7 @@ def test_it_needs_no_torch():
         ("--memory=message=1T", "write it as message=512K"),
         ("--memory=activation=-1", "activation-bytes=-1 is no size"),
         ("--memory=parameters=-4", "cannot have -1 parameters"),
-        ("--memory=parameters=3", "are no whole parameters"),
+        ("--memory=parameters=3", "is not a multiple of the bytes of a parameter"),
         ("--cores=-1", "a machine has no cores=-1"),
         ("--interference=1", "interference=1.0 is no share"),
         ("--width=0", "--width must be at least 1"),

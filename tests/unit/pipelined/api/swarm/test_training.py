@@ -56,7 +56,7 @@ def summed(output, targets):
 @pytest.mark.parametrize(
     ("layers", "settings", "message"),
     [
-        ([linear, lambda: nn.Linear(5, 4)], {}, "layer 1 .*cannot take what layer 0 gives"),
+        ([linear, lambda: nn.Linear(5, 4)], {}, "layer 1 .*rejected the output of layer 0"),
         ([Pair, Second], {}, "layer 0 ends stage 0 with a tuple, and a swarm sends one tensor"),
         ([linear, nn.ReLU], {}, "stage 1 has nothing to train .*choose a depth below 2"),
         ([lambda: SHARED, lambda: SHARED], {}, r"stages 0 and 1 share 0\.weight, .*untie them"),
