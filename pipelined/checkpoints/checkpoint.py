@@ -262,8 +262,10 @@ def _refuse_another_writer(part: Path, shards: Iterable[ShardRecord]) -> None:
                 there = (file.metadata() or {}).get(WRITTEN, "none")
         except SafetensorError as error:
             there = str(error)
-        if there != (told := _hash(shard["tensors"])):
-            fact = f"{path} was written over by another run (hash of its records: {there[:16]}, written: {told[:16]})"
+        if there != (written := _hash(shard["tensors"])):
+            fact = (
+                f"{path} was written over by another run (hash of its records: {there[:16]}, written: {written[:16]})"
+            )
             raise CheckpointError(f"{fact}; give every run its own directory")
 
 

@@ -44,7 +44,7 @@ async def save(
     def commit() -> Path:
         if rank:
             return directory
-        records, updates = zip(*told, strict=True)
+        records, updates = zip(*gathered, strict=True)
         scalars = {"seed": trainer.context.seed, "updates": max(updates)}
         meta = Meta(step, trainer.model.identity(), config, scalars)
         return checkpoint.commit(directory, meta, records, keep, token)
@@ -52,7 +52,7 @@ async def save(
     try:
         writing = asyncio.to_thread(checkpoint.write_shard, directory, step, rank, ranks, state, token=token)
         record = await agree(transport, f"shard {step}", writing)
-        told = await gather(transport, f"records {step}", [record, updates_made(trainer.optimizer)])
+        gathered = await gather(transport, f"records {step}", [record, updates_made(trainer.optimizer)])
         return await agree(transport, f"commit {step}", asyncio.to_thread(commit))
     except UsageError:
         if not rank:

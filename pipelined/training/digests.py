@@ -29,8 +29,8 @@ async def require_equal_replicas(transport: Transport, local: LocalParameters) -
     """
     mine = await asyncio.to_thread(_digests, local)
     sets = {name: ",".join(map(str, local.holders[name])) for name in mine}
-    told = await gather(transport, "initial values", _joined(mine, sets))
-    unequal = await broadcast(transport, "unequal initial values", [name for name, *_ in _unequal(told)])
+    gathered = await gather(transport, "initial values", _joined(mine, sets))
+    unequal = await broadcast(transport, "unequal initial values", [name for name, *_ in _unequal(gathered)])
     if unequal:
         each = await gather(transport, "each initial value", {n: d for n, d in mine.items() if sets[n] in unequal})
         await agree(transport, "equal replicas", asyncio.to_thread(_refuse, each))
@@ -61,10 +61,10 @@ async def model_digest(transport: Transport, local: LocalParameters) -> str:
         parameters = {name: local.parameters[name] for name in local.state_names if name in local.parameters}
         return {name: _described(tensor) + _digest(tensor) for name, tensor in parameters.items()}
 
-    told = await gather(transport, "digests", await asyncio.to_thread(own))
+    gathered = await gather(transport, "digests", await asyncio.to_thread(own))
     if transport.rank:
         return ""
-    every = {name: digest for digests in told for name, digest in digests.items()}
+    every = {name: digest for digests in gathered for name, digest in digests.items()}
     hashed = hashlib.blake2b(digest_size=16)
     for name in local.names:
         hashed.update(name.encode() + b"\0" + every[name])
@@ -87,19 +87,19 @@ def _joined(digests: Digests, sets: Mapping[str, str]) -> Digests:
     return {ranks: hashed.digest() for ranks, hashed in joined.items()}
 
 
-def _unequal(told: Sequence[Digests]) -> list[tuple[str, int, int]]:
+def _unequal(gathered: Sequence[Digests]) -> list[tuple[str, int, int]]:
     """The tensors that differ from those of their first holder, with both ranks, in the order of ranks."""
     first: dict[str, int] = {}
     return [
         (name, holder, rank)
-        for rank, digests in enumerate(told)
+        for rank, digests in enumerate(gathered)
         for name, digest in digests.items()
-        if digest != told[holder := first.setdefault(name, rank)][name]
+        if digest != gathered[holder := first.setdefault(name, rank)][name]
     ]
 
 
-def _refuse(told: Sequence[Digests]) -> None:
-    for name, holder, rank in _unequal(told):
+def _refuse(gathered: Sequence[Digests]) -> None:
+    for name, holder, rank in _unequal(gathered):
         fact = f"ranks {holder} and {rank} hold different values of {name} before the first step"
         remedy = "let the model's `build` set every parameter and buffer from the seed and the name alone"
         raise ModelError(f"{fact}; {remedy}, as `pipelined.training.keyed_random.keyed_generator` does")

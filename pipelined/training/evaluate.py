@@ -41,7 +41,7 @@ async def evaluate(
     """
     totals, done = np.zeros((2, len(windows))), 0
     shares = {
-        place: [i for i in range(len(windows)) if _place(context, i) == (context.group, place[0])]
+        place: [i for i in range(len(windows)) if _pipe_of_window(context, i) == (context.group, place[0])]
         for place in context.plan.layout.held_by(context.worker)
     }
 
@@ -58,7 +58,7 @@ async def evaluate(
     return float(sum(losses)) / sum(counts)
 
 
-def _place(context: RankContext, number: int) -> tuple[int, int]:
+def _pipe_of_window(context: RankContext, number: int) -> tuple[int, int]:
     """The (group, pipe) that evaluates a window."""
     width = context.plan.width
     return number % width, number // width % context.plan.layout.pipes

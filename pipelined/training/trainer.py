@@ -162,9 +162,9 @@ class RankTrainer:
         begun = self.context.executor.clock.now(), self.context.executor.busy
         segment = self._segment(steps, self._prepared)
         async with Nursery() as tasks:
-            settling = tasks.create_task(self._settle(segment, steps, begun, stopping=stopping, tell=tell))
+            agreement = tasks.create_task(self._agree_on_steps(segment, steps, begun, stopping=stopping, tell=tell))
             await segment.run()
-        report = settling.result()
+        report = agreement.result()
         if not report.is_finite:
             self.local.clear_gradients()  # else a later step of this trainer would add to them
         check_finite(report.step, report.loss, report.grad_norm)
@@ -202,7 +202,7 @@ class RankTrainer:
         parts = self.context, self.local, self.sums, self.optimizer
         return FlushedStep(*parts, step=steps[0], prepared=prepared, order=order)
 
-    async def _settle(
+    async def _agree_on_steps(
         self,
         segment: Segment,
         steps: range,

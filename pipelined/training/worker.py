@@ -201,7 +201,7 @@ class TrainWorker(Worker):
         """The message that an instruction needs."""
         origin = self.origin(at)
         assert origin is not None
-        with self.context.tracer.span("receive", str(origin[1][0]), **self._place(at)):
+        with self.context.tracer.span("receive", str(origin[1][0]), **self._span_fields(at)):
             return await self._messages.take(*origin)
 
     async def _compute(self, at: Instruction, work: Callable[[], Any]) -> Any:
@@ -213,7 +213,7 @@ class TrainWorker(Worker):
 
     def _send(self, at: Instruction, address: Address, parcel: Parcel) -> None:
         async def send() -> None:
-            with self.context.tracer.span("send", address.kind, **self._place(at)):
+            with self.context.tracer.span("send", address.kind, **self._span_fields(at)):
                 await self.context.messages.send(peer, address.key, *parcel.tensors, note=parcel.note)
 
         peer = self.context.plan.holder(self.context.group, address.pipe, address.stage)
@@ -228,7 +228,7 @@ class TrainWorker(Worker):
             return holder(group, at.pipe, at.stage + 1), Gradient(self.step, at.pipe, at.stage, at.microbatch).key
         return None
 
-    def _place(self, at: Instruction) -> dict[str, int]:
+    def _span_fields(self, at: Instruction) -> dict[str, int]:
         return {"step": self.step, "stage": at.stage, "microbatch": at.microbatch, "pipe": at.pipe}
 
     def _number(self, at: Instruction) -> int:

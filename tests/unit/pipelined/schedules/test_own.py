@@ -133,7 +133,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("fault", WRONG)
-def test_one_that_is_wrong_gets_one_message_and_exit_code_2(own, capsys, fault):
+def test_an_invalid_schedule_is_one_message_and_exit_code_2(own, capsys, fault):
     text, message = WRONG[fault]
     path = own(text)
     with pytest.raises(ScheduleError, match=message):

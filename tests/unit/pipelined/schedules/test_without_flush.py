@@ -188,7 +188,7 @@ def test_the_pipe_is_full_after_as_many_steps_as_it_takes():
 
 @every_asynchronous
 @pytest.mark.parametrize("depth, microbatches", [(4, 4), (8, 12)])
-def test_what_a_segment_settles_at(name, depth, microbatches):
+def test_the_steady_step_of_a_segment(name, depth, microbatches):
     """A step of N(F+B) seconds, and PipeDream's delays, which are what `async_1f1b` has where no stage is slower."""
     settled = steady(find(name), Shape(depth, microbatches), Costs(1, 2))
     assert settled.step == pytest.approx(3 * microbatches)

@@ -45,7 +45,7 @@ def test_what_was_not_expected_is_asked_for_when_it_is_needed():
     assert asyncio.run(main()) == b"!"
 
 
-async def test_what_is_taken_before_its_turn_is_not_asked_for_again():
+async def test_an_early_receive_is_not_requested_twice():
     """It was, and the actor waited at its end for a message that had been taken already."""
 
     one, other = world(2)
@@ -74,7 +74,7 @@ async def test_what_is_expected_later_is_asked_for_behind_the_rest():
     assert (taken, listener.asked) == ([0, 1, 2], [0, 1, 2])
 
 
-def test_it_says_what_is_here_of_what_was_asked_for_and_takes_nothing():
+def test_the_requested_receives_that_have_arrived_are_listed_and_not_consumed():
     async def main():
         one, other = world(2)
         async with Actor(one) as teller, Actor(other) as listener:

@@ -295,7 +295,7 @@ def memory_of(tensor):
     return weakref.ref(tensor.untyped_storage())
 
 
-def test_what_only_the_input_half_needs_is_let_go_of_by_it_and_the_rest_by_the_weight_half():
+def test_the_input_half_frees_its_own_tensors_and_the_weight_half_the_rest():
     module, x = Watched(), torch.randn(B, T, C, requires_grad=True)
     output = module(x)
     gradient = torch.ones_like(output)
