@@ -11,7 +11,6 @@ Read the flags, then run one coroutine. Torch is imported only by the commands t
 """
 
 import asyncio
-import errno
 import functools
 import operator
 import sys
@@ -22,10 +21,10 @@ from apps.swarm.config import ChildFailed
 from apps.swarm.flags import Coordinator, Export, Local, Serve, Status, Train
 from pipelined import __version__
 from pipelined.actors.executor import DeviceStalled
-from pipelined.aio.events import log_to_stderr, printable, recent_text
+from pipelined.aio.events import log_to_stderr, recent_text
 from pipelined.directory import CutOff, JournalError, WrongKey
 from pipelined.errors import UsageError
-from pipelined.process.exit import end_process, print_to_stderr, silence_stdout
+from pipelined.process.exit import end_process, print_line, print_to_stderr, silence_stdout
 from pipelined.process.run import complaint
 from pipelined.process.stop_request import until_stop_request
 from transports import new_event_loop
@@ -96,7 +95,7 @@ async def _work(flags: Flags) -> None:
     if isinstance(flags, Local):
         from apps.swarm.local import local
 
-        return await local(flags, _say)
+        return await local(flags, print_line)
     if isinstance(flags, Status):
         from apps.swarm.status.command import show
 
@@ -104,28 +103,18 @@ async def _work(flags: Flags) -> None:
     if isinstance(flags, Export):
         from apps.swarm.export import export
 
-        return await export(flags, _say)
+        return await export(flags, print_line)
     if isinstance(flags, Coordinator):
         from pipelined.commands import directory
 
-        return await directory.serve(flags.listen, flags.journal, _say)
+        return await directory.serve(flags.listen, flags.journal, print_line)
     from apps.swarm.commands import serve, train
 
     match flags:
         case Serve():
-            await until_stop_request(serve(flags, _say))
+            await until_stop_request(serve(flags, print_line))
         case Train():
-            await until_stop_request(train(flags, _say))
-
-
-def _say(text: str) -> None:
-    """Print a line. Its text may come from the network (a name, a reason) or from a model."""
-    try:
-        print(printable(text), flush=True)
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-        silence_stdout()  # the terminal was closed; SIGHUP follows
+            await until_stop_request(train(flags, print_line))
 
 
 def console() -> NoReturn:

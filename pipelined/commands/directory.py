@@ -16,6 +16,7 @@ from pipelined.aio.events import Level, log_to_stderr
 from pipelined.directory.disk import JournalError
 from pipelined.directory.server import serve_directory
 from pipelined.errors import UsageError
+from pipelined.process.exit import print_line
 from pipelined.process.stop_request import until_stop_request
 from transports.errors import TransportError
 from transports.event_loop import new_event_loop
@@ -54,10 +55,9 @@ def run(arguments: argparse.Namespace) -> None:
         SystemExit: code 1: the journal cannot be written any more.
     """
     log_to_stderr(arguments.log)
-    say = partial(print, flush=True)
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(serve(arguments.listen, arguments.journal, say))
+            runner.run(serve(arguments.listen, arguments.journal, print_line))
     except JournalError as error:
         sys.exit(f"python -m pipelined directory: error: {error}")
 

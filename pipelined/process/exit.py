@@ -9,6 +9,7 @@ behind. It sends a datagram to every rank that has a socket already; a later ran
 """
 
 import asyncio
+import errno
 import os
 import re
 import signal
@@ -42,6 +43,19 @@ def print_to_stderr(text: str) -> None:
     """
     sys.stderr.write(printable(text.rstrip("\n")) + "\n")
     sys.stderr.flush()
+
+
+def print_line(text: str) -> None:
+    """Print a line to stdout at once. After its terminal was closed, this and later lines are dropped: SIGHUP follows.
+
+    The text may come from another machine or from a model: its control characters are replaced by U+FFFD.
+    """
+    try:
+        print(printable(text), flush=True)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        silence_stdout()
 
 
 def silence_stdout() -> None:

@@ -1,5 +1,6 @@
 """How a process ends: with the code its peers were told, in time, and at once where something failed."""
 
+import errno
 import subprocess
 import sys
 import time
@@ -7,6 +8,7 @@ from threading import Thread
 
 import pytest
 
+from pipelined.process import exit
 from pipelined.process.exit import Deadline, parse_abort, wait_for_node
 from transports import PeerAborted
 
@@ -112,3 +114,16 @@ def test_a_rank_with_a_taken_name_waits_its_time_and_goes():
     first.start()
     assert not wait_for_node(0, 2, 0.01)
     first.join()
+
+
+def test_a_line_to_a_terminal_that_has_just_closed_is_dropped(monkeypatch):
+    """The terminal takes the text, then the end of the line: it may close between the two, before SIGHUP is here."""
+    silenced = []
+
+    def closed(*words, flush):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(exit, "print", closed, raising=False)
+    monkeypatch.setattr(exit, "silence_stdout", lambda: silenced.append(True))
+    exit.print_line("coordinator at tcp://127.0.0.1:1")
+    assert silenced == [True]
