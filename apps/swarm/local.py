@@ -35,7 +35,7 @@ Say = Callable[[str], None]
 PR_SET_PDEATHSIG = 1
 ANY_VOCABULARY = 256
 """The cut of a model does not depend on its vocabulary, which only the trainers know."""
-PARTING_S = 10.0
+SHUTDOWN_GRACE_S = 10.0
 """Seconds between SIGTERM and SIGKILL."""
 
 
@@ -131,11 +131,11 @@ async def _child(words: Sequence[str]) -> AsyncIterator[Child]:
 
 
 async def _end(child: Child) -> None:
-    """Wait until a child has ended; kill it after PARTING_S, or when this coroutine is cancelled."""
+    """Wait until a child has ended; kill it after SHUTDOWN_GRACE_S, or when this coroutine is cancelled."""
     _terminate(child)
     try:
         with suppress(TimeoutError):
-            async with asyncio.timeout(PARTING_S):
+            async with asyncio.timeout(SHUTDOWN_GRACE_S):
                 await child.communicate()
     finally:
         _kill(child)

@@ -67,7 +67,7 @@ class StateMachine:
         self.name, self.limits = name, limits or DirectoryLimits()
         self.revision = 0
         self.deeds: list[Deed] = []
-        self._numbers = self._bytes = self._told = 0
+        self._numbers = self._bytes = self._announced_revision = 0
         self._entries: dict[str, Entry] = {}
         self._folders = Folders()
         self._bound: dict[int, set[str]] = {}
@@ -83,7 +83,7 @@ class StateMachine:
 
     def latest(self) -> list[Change]:
         """The changes since the last call, except those that are no longer kept."""
-        since, self._told = max(self._told, self._log.since), self.revision
+        since, self._announced_revision = max(self._announced_revision, self._log.since), self.revision
         return [change for changes in self._log.after("", since) for change in changes]
 
     def enter(self) -> int:

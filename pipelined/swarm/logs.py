@@ -74,7 +74,7 @@ class PeerLog:
     """What one peer does: its record in the directory, and why it cannot continue.
 
     Args:
-        process: of the peer; its `peer.trouble` says why the last fetch of state failed.
+        process: of the peer; its `peer.last_fetch_error` says why the last fetch of state failed.
     """
 
     process: PeerProcess
@@ -118,8 +118,8 @@ class PeerLog:
             return f"stage {record.stage}: {does[Phase(record.phase)]}"
         if not self.process.view.holding(record.stage) and head.step:
             return f"stage {record.stage}: waits for a peer that has its state, or a checkpoint"
-        trouble = self.process.peer.trouble
-        failed = f" (the last try failed: {trouble})" if trouble else ""
+        error = self.process.peer.last_fetch_error
+        failed = f" (the last try failed: {error})" if error else ""
         return f"stage {record.stage}: fetches its state{failed}"
 
 

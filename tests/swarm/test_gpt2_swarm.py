@@ -84,7 +84,7 @@ def test_a_swarm_trains_what_a_pipeline_trains(folder):
 
 
 @pytest.mark.timeout(120)
-def test_it_goes_on_from_what_it_saved_in_other_stages(folder):
+def test_a_run_resumes_with_another_number_of_stages(folder):
     assert_same_rows(rows(folder, "begun swarm"), rows(folder, "begun gpipe"))
     assert [row["step"] for row in rows(folder, "resumed swarm")] == [3, 4]
     assert_same_rows(rows(folder, "resumed swarm"), rows(folder, "resumed gpipe"))

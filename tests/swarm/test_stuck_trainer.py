@@ -28,7 +28,7 @@ async def story():
     return [after - before for before, after in zip([0.0, *moments], moments, strict=False)]
 
 
-def test_one_step_waits_for_it_as_long_as_was_observed_and_the_next_do_not_wait():
+def test_only_the_first_step_waits_for_a_stuck_slot():
     steps = run_virtual(story())
     late = [seconds for seconds in steps if seconds > STEP_S]
     assert len(late) <= 1 and max(steps) < 3 * STEP_S, f"seconds a step: {steps}"

@@ -62,7 +62,7 @@ class RankZero:
                     await transport.send(rank, STOP)
                 for each in stopped:
                     await each
-                await self._finish(self.rank.node("visitor0", endpoint, directory), report, loss, done)
+                await self._finish(self.rank.node("observer0", endpoint, directory), report, loss, done)
             for rank in others:
                 await transport.send(rank, DONE)
 

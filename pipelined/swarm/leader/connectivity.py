@@ -237,8 +237,8 @@ class ConnectivityCheck:
 
     def _is_to_resign(self, stages: Sequence[Sequence[Peer]], unreachable: Set[str]) -> bool:
         """Whether this leader reaches no peer of a stage, or fewer than half of all, and another trainer could lead."""
-        mute = any(peers and {peer.name for peer in peers} <= unreachable for peers in stages)
-        return (mute or 2 * len(unreachable) > sum(map(len, stages))) and len(self._view.trainers) > 1
+        unreachable_stage = any(peers and {peer.name for peer in peers} <= unreachable for peers in stages)
+        return (unreachable_stage or 2 * len(unreachable) > sum(map(len, stages))) and len(self._view.trainers) > 1
 
     async def _resign(self, term: int) -> None:
         """Give up leadership: another trainer may reach the peers that this one cannot."""

@@ -69,7 +69,7 @@ class StagePeer:
         return self._service.replica
 
     @property
-    def trouble(self) -> str:
+    def last_fetch_error(self) -> str:
         """Why the last fetched state did not come from the peer that was requested first; "": it did."""
         return self._service.joining.last_error if self._service.joining else ""
 

@@ -17,7 +17,7 @@ def test_files_are_wanted_where_there_are_directories(tmp_path: Path):
     check_file("--metrics", tmp_path / "new")
 
 
-def test_directories_are_wanted_where_there_are_no_files(tmp_path: Path):
+def test_a_file_where_a_directory_is_needed_is_refused(tmp_path: Path):
     file = tmp_path / "thesis.txt"
     file.write_text("years of work")
     for place in (file, file / "below"):

@@ -15,7 +15,7 @@ def test_a_draw_depends_on_seed_and_number_alone():
     assert first != [Picker(seed=2)(LOGITS, n) for n in range(50)]
 
 
-def test_no_temperature_takes_the_likeliest():
+def test_temperature_zero_picks_the_argmax():
     assert {Picker(seed=s, temperature=0.0)(LOGITS, s) for s in range(20)} == {1}
 
 

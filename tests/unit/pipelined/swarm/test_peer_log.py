@@ -25,7 +25,7 @@ class SettableView(SwarmView):
 
 async def told(*news, revision):
     """What the peer "p" says while it hears this, one thing after another; a text is a try that failed."""
-    view, said, peer = SettableView(None, None), [], SimpleNamespace(trouble="")
+    view, said, peer = SettableView(None, None), [], SimpleNamespace(last_fetch_error="")
     process = SimpleNamespace(name="p", address="at p", view=view, peer=peer)
     view.revision = revision
     following = asyncio.ensure_future(PeerLog(process, said.append).follow())
@@ -39,7 +39,7 @@ async def told(*news, revision):
             case "gone":
                 view.apply_changes([Change(PEERS + "p", None, 1)])
             case str():
-                peer.trouble = each
+                peer.last_fetch_error = each
             case _:
                 view.cut_off = each
         view.notify()
