@@ -114,7 +114,7 @@ class MpiChannels:
             _cancel(requests)
 
     def drain(self) -> bool:
-        """Receive and drop the remaining buffers of closed peers. Returns whether all of them have arrived."""
+        """Receive and drop the remaining buffers of closed peers. Returns whether all have arrived."""
         for peer in self._announced:
             while not self._all_received(peer) and self._drain_next(peer):
                 pass

@@ -31,9 +31,8 @@ class Shutdown:
         self._comm, self._end_state, self._mailbox = end.frames, end.state, end.mailbox
         self._bodies, self._channels, self._progress, self._limits = end.bodies, end.channels, end.progress, end.limits
 
-    @property
-    def over(self) -> bool:
-        """Whether every rank has closed, all buffers have come and no request is pending; or polling has failed."""
+    def drain(self) -> bool:
+        """Receive and drop the buffers of closed peers. Returns whether all is received, or polling has failed."""
         if self._progress.failure is not None:
             return True
         return len(self._end_state.lost) == self._comm.size and self._channels.drain() and not self._progress.requests

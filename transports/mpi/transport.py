@@ -206,7 +206,7 @@ class MpiTransport(Transport):
             if self._end_state.end is None:
                 self._shutdown.refuse(Closed(f"rank {self.rank} is closed"))
                 self._shutdown.begin(self._frames.start)
-            while not self._shutdown.over:
+            while not self._shutdown.drain():
                 await self._progress.turn()
             in_order = self._progress.failure is None
             self._progress.stop()
