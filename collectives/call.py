@@ -159,9 +159,9 @@ class WaitCheck:
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        loop.call_at(self._due, self._look)
+        loop.call_at(self._due, self._on_timer)
 
-    def _look(self) -> None:
+    def _on_timer(self) -> None:
         loop, self._loop = asyncio.get_running_loop(), None
         if self._call is not None and loop.time() < self._due:
             self._arm(loop)

@@ -90,7 +90,7 @@ class BarrierTable:
 
     def __init__(self, size: int, nbytes: int):
         self.windows = [memoryview(bytearray(nbytes)) for _ in range(size)]
-        self.come = [0] * size
+        self.epochs = [0] * size
         self.waiting: list[asyncio.Future[None]] = []
 
     def wake(self) -> None:
@@ -106,27 +106,27 @@ class LocalShared:
 
     Args:
         ranks: the ranks of the group.
-        place: this rank's index in `ranks`.
+        index: this rank's index in `ranks`.
         check: raises if this end has ended or the given rank is lost.
     """
 
-    def __init__(self, table: BarrierTable, ranks: Sequence[int], place: int, check: Callable[[int], None]):
-        self._table, self._ranks, self._place, self._check = table, tuple(ranks), place, check
+    def __init__(self, table: BarrierTable, ranks: Sequence[int], index: int, check: Callable[[int], None]):
+        self._table, self._ranks, self._index, self._check = table, tuple(ranks), index, check
         self.windows = table.windows
 
     @property
     def epoch(self) -> int:
-        return self._table.come[self._place]
+        return self._table.epochs[self._index]
 
     async def ready(self) -> bool:
         return True
 
     async def barrier(self) -> None:
-        come = self._table.come
-        come[self._place] += 1
+        epochs = self._table.epochs
+        epochs[self._index] += 1
         self._table.wake()
-        due = come[self._place]
-        while (late := next((place for place, times in enumerate(come) if times < due), None)) is not None:
+        due = epochs[self._index]
+        while (late := next((index for index, epoch in enumerate(epochs) if epoch < due), None)) is not None:
             self._check(self._ranks[late])
             future = asyncio.get_running_loop().create_future()
             self._table.waiting.append(future)

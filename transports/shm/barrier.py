@@ -64,7 +64,7 @@ class Futex:
 EPOCH, SLEEP, OVER = 64, 128, 192
 HEAD = 4096
 KEEPS_ORDER = platform.machine() in ("x86_64", "AMD64")
-LOOKS, YIELDS = 4, 100
+CHECKS_PER_CLOCK_READ, YIELDS = 4, 100
 """How often a rank checks before it reads the clock; and how often it yields its core before it naps.
 
 With 4 ranks on 2 cores, a sum of 1 KiB takes 175 µs without yields and 57 µs with 100; a sum of 256 KiB takes 142 µs
@@ -167,7 +167,7 @@ class Windows:
             return None
         end, yields = perf_counter() + seconds, YIELDS if oversubscribed else 0
         while True:
-            for _ in range(LOOKS):
+            for _ in range(CHECKS_PER_CLOCK_READ):
                 absent = self.first_absent(absent)
                 if absent is None:
                     return None

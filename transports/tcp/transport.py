@@ -269,7 +269,7 @@ class BusyPoll:
     def __init__(self, core_per_rank: bool):
         self._loop = asyncio.get_running_loop()
         self._moment = BUSY_LOOP_S if core_per_rank else 0.0
-        self._computing = self._looking = False
+        self._computing = self._spinning = False
         self._until = 0.0
 
     def start(self) -> None:
@@ -277,17 +277,17 @@ class BusyPoll:
         if not self._moment or self._computing:
             return
         self._until = self._loop.time() + self._moment
-        if not self._looking:
-            self._looking = True
-            self._loop.call_soon(self._look)
+        if not self._spinning:
+            self._spinning = True
+            self._loop.call_soon(self._spin)
 
     def computing(self, busy: bool) -> None:
         """State whether this rank computes; if so, the loop may sleep at once."""
         self._computing = busy
 
-    def _look(self) -> None:
+    def _spin(self) -> None:
         """Let the loop poll its sockets once, and schedule this call again."""
-        self._looking = not self._computing and self._loop.time() < self._until
-        if self._looking:
+        self._spinning = not self._computing and self._loop.time() < self._until
+        if self._spinning:
             os.sched_yield()
-            self._loop.call_soon(self._look)
+            self._loop.call_soon(self._spin)
