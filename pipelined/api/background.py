@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Any
 
+from pipelined.actors.actor import Actor
 from pipelined.actors.agree import AgreedError
 from pipelined.api.rank import RankSession, TrainingJob
 from pipelined.errors import UsageError
@@ -30,8 +31,8 @@ class JobFailed(Exception):
 class _Call:
     """One call, for all ranks of the process."""
 
-    def __init__(self, work: Work, ranks: int):
-        self.work, self.missing = work, ranks
+    def __init__(self, name: str, work: Work, ranks: int):
+        self.name, self.work, self.missing = name, work, ranks
         self.future: Future[Any] = Future()
         self._result: Any = None
 
@@ -74,16 +75,18 @@ class BackgroundRanks:
         self._opened.result()
         atexit.register(self._at_exit)
 
-    def call(self, work: Work) -> Any:
+    def call(self, name: str, work: Work) -> Any:
         """Execute a call on every rank of the process, after the calls before it.
 
+        Args:
+            name: of the method, compared between the processes.
         Returns: what it returns on the first rank; inside a running event loop an awaitable of it.
         Raises:
             UsageError: on every rank alike; the job can go on.
             JobFailed: the job has ended.
             Exception: whatever the call raised on a rank; it has ended the job.
         """
-        call = _Call(work, self._ranks)
+        call = _Call(name, work, self._ranks)
         with self._lock:
             if self._ended:
                 raise JobFailed(self._ended)
@@ -121,8 +124,10 @@ class BackgroundRanks:
         """One rank: open it, and execute calls until the job is closed."""
         try:
             async with RankSession.opened(transport, self._launch, self._job) as rank:
-                inbox = self._enter(transport.rank)
+                inbox, calls = self._enter(transport.rank), CallComparison(rank.trainer.context.actor)
                 while (item := await inbox.get()) is not None:
+                    if isinstance(item, _Call) and self._ranks < transport.world_size:
+                        calls.announce(item.name)
                     await self._execute(item, rank, transport.rank)
         except AgreedError as error:  # on all ranks, so that each can end in order
             self._fail(error)
@@ -156,6 +161,34 @@ class BackgroundRanks:
                 self._opened.set_exception(error)
             for call in self._unfinished:
                 call.fail(error)
+
+
+class CallComparison:
+    """Compares the calls of all ranks on rank 0, beside the calls themselves.
+
+    Without it a rank that makes a call alone, such as a `save` under `if rank == 0`, waits for the others for ever, and
+    they wait for it in their next step.
+
+    Cost: a message to rank 0 from every other rank for each call; nothing waits for it.
+    """
+
+    def __init__(self, actor: Actor):
+        self._actor, self._number = actor, 0
+
+    def announce(self, name: str) -> None:
+        """Tell rank 0 of this rank's next call; rank 0 compares, and ends the job if calls differ."""
+        number, self._number = self._number, self._number + 1
+        if self._actor.rank:
+            self._actor.tell(0, ("call", number), note=name)
+        else:
+            self._actor.start(self._compare(number, name))
+
+    async def _compare(self, number: int, name: str) -> None:
+        for rank in range(1, self._actor.transport.world_size):
+            other = (await self._actor.receive(rank, ("call", number))).note
+            if other != name:
+                fact = f"the ranks call different methods of the trainer (rank 0: {name}, rank {rank}: {other})"
+                raise JobFailed(f"{fact}; let every rank call the same ones in the same order, not rank 0 alone")
 
 
 def check_world(launch: Launch, ranks: int) -> None:

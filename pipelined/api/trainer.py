@@ -116,7 +116,7 @@ class Trainer:
             self._done = rank.done
             return report
 
-        return self._ranks.call(work)
+        return self._ranks.call("step", work)
 
     def evaluate(self, batches: Iterable[Batch]) -> Any:
         """The mean loss over (inputs, targets) of any number of rows, in evaluation mode; the same on all ranks.
@@ -130,11 +130,11 @@ class Trainer:
             raise BatchError("there are no rows to evaluate (batches: empty); give at least one (inputs, targets)")
         for inputs, _ in windows:
             self._model.check_inputs(inputs)
-        return self._ranks.call(lambda rank: rank.evaluate(windows))
+        return self._ranks.call("evaluate", lambda rank: rank.evaluate(windows))
 
     def state_dict(self) -> Any:
         """Every parameter and buffer by name, as the same `nn.Sequential` names them, on rank 0; None elsewhere."""
-        return self._ranks.call(lambda rank: rank.state_dict())
+        return self._ranks.call("state_dict", lambda rank: rank.state_dict())
 
     def save(self, directory: str | os.PathLike[str], keep: int = 2) -> Any:
         """Save model, optimizer and the number of steps as a checkpoint, which any arrangement can load.
@@ -153,7 +153,7 @@ class Trainer:
             await rank.claim(Path(directory), rank.loaded)
             return await rank.save(Path(directory), rank.done, keep)
 
-        return self._ranks.call(work)
+        return self._ranks.call("save", work)
 
     def load(self, path: str | os.PathLike[str]) -> Any:
         """Load a checkpoint, or the newest of a directory of checkpoints, saved by any arrangement of this model.
@@ -165,7 +165,7 @@ class Trainer:
             self._done = await rank.load(Path(path))
             return self._done
 
-        return self._ranks.call(work)
+        return self._ranks.call("load", work)
 
     def export(self, path: str | os.PathLike[str]) -> Any:
         """Write the state of `state_dict` to a file, which `torch.load` reads on a machine without this package."""
@@ -179,7 +179,7 @@ class Trainer:
 
             await agree(rank.trainer.context.actor.transport, "exported", write())
 
-        return self._ranks.call(work)
+        return self._ranks.call("export", work)
 
     def close(self) -> None:
         """End the job in good order; every rank calls this, or leaves the `with` block."""

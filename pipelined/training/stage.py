@@ -156,7 +156,10 @@ class Stage:
         """The tensors at which a backward begins, each with its gradient."""
         if gradient is not None:
             return open_gradients(gradient, tensors_of(output), self.device)
-        return [(output, torch.full_like(output, scale))] if output.requires_grad else []
+        if not output.requires_grad:
+            fact = "the loss does not depend on the model's outputs in a way that has a gradient"
+            raise UsageError(f"{fact}; compute it from them without detach, item, argmax or torch.no_grad")
+        return [(output, torch.full_like(output, scale))]
 
     def _apply(self, x: Tree, random: KeyedRandom, targets: Tree, noting: bool = False) -> "Tree | CountedLoss":
         """Run the module and the loss; with `noting` the running statistics of its norms are noted."""

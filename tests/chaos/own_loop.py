@@ -1,4 +1,4 @@
-"""A user's loop on two ranks. One of them raises behind its first step, or ends a step before the other: `FAULT`."""
+"""A user's loop on two ranks, with a `FAULT`: one rank raises, ends early, or saves without the other."""
 
 import os
 import sys
@@ -21,3 +21,5 @@ for step in range(2 if FAULT == "early" and RANK else 3):
     if FAULT == "raise" and RANK and step:
         raise ValueError("no more data")
     trainer.step((X, X))
+    if FAULT == "save" and not RANK:
+        trainer.save("nowhere")

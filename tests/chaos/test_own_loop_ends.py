@@ -11,6 +11,7 @@ from tests.launching import launched, mpirun
     ("fault", "reason"),
     [
         ("raise", r"rank 1 left its training loop: ValueError\('no more data'\)"),
+        ("save", r"the ranks call different methods of the trainer \(rank 0: save, rank 1: step\)"),
         pytest.param("early", r"rank 0: lost rank 1 \(stages 1\): it closed", marks=pytest.mark.full),
     ],
 )

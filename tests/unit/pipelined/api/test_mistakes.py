@@ -71,6 +71,11 @@ REFUSED = {
         {"schedule": "chimera"},
         "ranks . and . hold different values of .* before the first step; let",
     ),
+    "a loss without a gradient": (
+        four,
+        {"loss": lambda output, targets: (output.detach() - targets).square().mean()},
+        "the loss does not depend on the model's outputs in a way that has a gradient; compute it",
+    ),
     "fewer layers than stages": ([linear()], {}, r"4.*1|1.*4"),
     "targets with other rows": (four, {"given": batches(targets=3)}, "16 rows of inputs and 3 of targets"),
     "a batch that does not divide": (four, {"given": batches(18, 18)}, "a batch of 18 rows cannot be cut into 4"),
