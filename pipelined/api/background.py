@@ -75,6 +75,11 @@ class BackgroundRanks:
         self._opened.result()
         atexit.register(self._at_exit)
 
+    @property
+    def rank(self) -> int:
+        """The first rank of this process."""
+        return self._launch.rank
+
     def call(self, name: str, work: Work) -> Any:
         """Execute a call on every rank of the process, after the calls before it.
 

@@ -92,6 +92,11 @@ class Trainer:
         self._done = 0
 
     @property
+    def rank(self) -> int:
+        """The rank of this process, for what one rank should print alone; 0 where all ranks run in it."""
+        return self._ranks.rank
+
+    @property
     def steps(self) -> int:
         """The steps done, those before a loaded checkpoint included."""
         return self._done

@@ -3,6 +3,7 @@
 All figures are those of the simulation and of the fit; nothing is calculated a second time.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -82,9 +83,9 @@ def as_text(result: SearchResult, found: dict[str, Any]) -> str:
     tokens = request.model.sequence
     size = f"{request.model.batch} {'rows' if tokens == 1 else f'sequences of {tokens} tokens'}"
     title = f"{request.ranks} ranks, {size} a step"
-    return "\n".join(
-        [title, *confidence, head, "", _head(), *rows, "", f"chosen: {_arrangement(result.chosen)}; {reason(result)}"]
-    )
+    table = [_head("rows" if tokens == 1 else "tokens"), *rows]
+    chosen = f"chosen: {_arrangement(result.chosen)}; {reason(result)}"
+    return "\n".join([title, *confidence, head, "", *table, "", chosen])
 
 
 def as_json(result: SearchResult, found: dict[str, Any]) -> dict[str, Any]:
@@ -112,9 +113,9 @@ def _plain(outcome: Outcome, result: SearchResult) -> dict[str, Any]:
     }
 
 
-def _head() -> str:
+def _head(unit: str) -> str:
     return (
-        f"{'':>3} {'schedule':<{LABEL}}{'D':>4}{'W':>5}{'B':>5}{'N':>5}{'again':>6}{'step ms':>10}{'tokens/s':>12}"
+        f"{'':>3} {'schedule':<{LABEL}}{'D':>4}{'W':>5}{'B':>5}{'N':>5}{'again':>6}{'step ms':>10}{unit + '/s':>12}"
         f"{'compute':>9}{'idle':>7}{'sums':>7}{'MiB':>9}  limit"
     )
 
@@ -144,7 +145,9 @@ def _arrangement(outcome: Outcome) -> str:
 
 
 def confident(name: str, value: float, margin: float, unit: float, symbol: str) -> str:
-    """A number with its 95 % interval."""
+    """A number with its 95 % interval, which too few timings do not give."""
+    if math.isinf(margin):
+        return f"{name} {value / unit:.4g} {symbol} (too few timings for an interval)"
     return f"{name} {value / unit:.4g} ± {margin / unit:.3g} {symbol}"
 
 

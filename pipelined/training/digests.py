@@ -101,8 +101,8 @@ def _unequal(gathered: Sequence[Digests]) -> list[tuple[str, int, int]]:
 def _refuse(gathered: Sequence[Digests]) -> None:
     for name, holder, rank in _unequal(gathered):
         fact = f"ranks {holder} and {rank} hold different values of {name} before the first step"
-        remedy = "let the model's `build` set every parameter and buffer from the seed and the name alone"
-        raise ModelError(f"{fact}; {remedy}, as `pipelined.training.keyed_random.keyed_generator` does")
+        remedy = "let every rank build the same values, for example behind torch.manual_seed(0)"
+        raise ModelError(f"{fact}; {remedy}; a `build` of your own sets them from the seed and the name alone")
 
 
 def _refuse_batches(gathered: Sequence[Digests], step: int) -> None:
