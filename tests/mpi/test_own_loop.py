@@ -45,7 +45,7 @@ def test_a_users_loop_on_ranks_of_mpi_trains_as_a_plain_loop_does():
         torch.testing.assert_close(value, plain()[1][name], rtol=0, atol=1e-12)
 
 
-@pytest.mark.mpi
+@pytest.mark.mpi(min_size=2)
 def test_batches_that_differ_by_rank_are_refused_before_the_first_step():
     plan = pp.Plan("one_f_one_b", WORLD.size, 1, 2, 4)
     with pp.Trainer(layers(), plan, lambda p: torch.optim.Adam(p), LOSS, dtype=torch.float64) as trainer:
