@@ -14,7 +14,7 @@ from tests.conformance.neighbours import LARGE, filled, same, sending
 from tests.mpi.every_rank import OPEN_MPI, full_elsewhere, sampled
 from transports import Block, SizeMismatch, TransportError, WireError, new_event_loop, open_transport
 from transports.mpi.node import cores_of
-from transports.mpi.transport import MpiTransport
+from transports.mpi.transport import MpiSettings, MpiTransport
 
 WORLD = MPI.COMM_WORLD
 EVERY_RANK = range(WORLD.size)
@@ -42,7 +42,7 @@ def test_clause(clause):
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("clause", sampled(WITHOUT_SHARED_MEMORY, 1))
 def test_clause_without_shared_memory(clause):
-    run(EVERYWHERE[clause], MpiTransport.open(WORLD, shared=0))
+    run(EVERYWHERE[clause], MpiTransport.open(WORLD, MpiSettings(shared=0)))
 
 
 @pytest.mark.mpi(min_size=2)
@@ -125,7 +125,7 @@ def test_bodies_without_room_in_the_arena_go_over_mpi_in_order(shared):
                 frames = [await end.receive(before, ("k",)) for _ in range(40)]
             assert all(same(frame.blocks[0], filled(before, LARGE, n)) for n, frame in enumerate(frames))
 
-    run(clause, MpiTransport.open(WORLD, shared=shared))
+    run(clause, MpiTransport.open(WORLD, MpiSettings(shared=shared)))
 
 
 @pytest.mark.mpi(min_size=2)
@@ -139,7 +139,7 @@ def test_a_refused_message_leaves_the_room_it_took():
         end._node_peers.put(after, [Block.of(filled(end.rank, LARGE))], where.append)
         assert where == [0]
 
-    run(clause, MpiTransport.open(WORLD, shared=4 << 20))
+    run(clause, MpiTransport.open(WORLD, MpiSettings(shared=4 << 20)))
 
 
 @pytest.mark.mpi(min_size=2)
@@ -158,7 +158,7 @@ def test_received_memory_outlives_its_senders_end():
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("clause", ["every_dtype_comes_as_it_went", "buffers_come_in_the_order_sent"])
 def test_what_exceeds_a_piece_is_still_one_message(clause):
-    run(EVERYWHERE[clause], MpiTransport.open(WORLD, piece=1000, shared=0))
+    run(EVERYWHERE[clause], MpiTransport.open(WORLD, MpiSettings(piece=1000, shared=0)))
 
 
 @pytest.mark.mpi(min_size=2)
@@ -167,7 +167,7 @@ def test_what_exceeds_a_piece_is_still_one_message(clause):
 )
 @pytest.mark.parametrize("inline", [0, 1 << 20])
 def test_where_a_body_travels_makes_no_difference(clause, inline):
-    run(EVERYWHERE[clause], MpiTransport.open(WORLD, inline=inline, shared=0))
+    run(EVERYWHERE[clause], MpiTransport.open(WORLD, MpiSettings(inline=inline, shared=0)))
 
 
 @pytest.mark.mpi

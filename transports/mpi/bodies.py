@@ -6,8 +6,6 @@ memory is bounded: MPI buffers no large body.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from mpi4py import MPI
@@ -17,34 +15,9 @@ from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import start
 from transports.numbers import Numbers
-from transports.wire.arrays import Block, Layout, fill, landing
-from transports.wire.frames import Header
+from transports.wire.arrays import Block, Layout, landing
 
 TAGS = 32768  # the number that MPI guarantees (MPI 4.1, section 9.1.2: the upper bound is at least 32767)
-
-
-@dataclass(slots=True)
-class ReceivedFrame:
-    """A received frame of a message: its header, and its body or the tag to fetch the body with.
-
-    Args:
-        tag: the tag under which the sender holds the body.
-        blocks: the body; None while the sender holds it.
-    """
-
-    header: Header
-    tag: int
-    blocks: tuple[Block, ...] | None
-
-    def land(self, into: Sequence[Block] | None) -> tuple[Block, ...]:
-        """The blocks for the receiver; not yet filled if the sender still holds the body."""
-        if self.blocks is None:
-            return landing(self.header.layouts, into)
-        if into is None:
-            return self.blocks
-        blocks = landing(self.header.layouts, into)
-        fill(blocks, self.blocks)
-        return blocks
 
 
 class Bodies:
@@ -70,31 +43,29 @@ class Bodies:
         except TransportError:
             self._tags[peer].release(tag)
             raise
-        datas = [block.data for block in blocks if block.nbytes]
-        requests = [start(self._comm.Issend, data, peer, tag, self._piece) for data in datas]
+        requests = self._start(self._comm.Issend, peer, tag, blocks)
         return self._progress.wait(*requests, done=lambda outcome: self._tags[peer].release(tag))
 
-    def fetch(self, peer: int, tag: int, blocks: Sequence[Block]) -> list[MPI.Request]:
-        """Start to fill the blocks with the body held under this tag; the caller watches the returned requests."""
+    def fetch(self, peer: int, tag: int, blocks: Sequence[Block]) -> asyncio.Future[Any]:
+        """Fill the blocks with the body held under this tag. The future is done when MPI no longer uses their memory.
+
+        Raises:
+            TransportError: this rank has ended.
+        """
+        requests = self.start_fetch(peer, tag, blocks)
+        return self._progress.wait(*requests, done=lambda outcome: self._node_peers.ring(peer))
+
+    def start_fetch(self, peer: int, tag: int, blocks: Sequence[Block]) -> list[MPI.Request]:
+        """As `fetch`; the caller watches the returned requests."""
         if self._progress.failure is not None:
             raise self._progress.failure.with_traceback(None)
-        datas = [block.data for block in blocks if block.nbytes]
-        return [start(self._comm.Irecv, data, peer, tag, self._piece) for data in datas]
-
-    async def fetched(self, peer: int, tag: int, blocks: Sequence[Block], late: Callable[[], None]) -> None:
-        """Fetch and wait. Cancelled: wait until MPI no longer uses the memory, then call `late` if the body came."""
-        coming = self._progress.wait(*self.fetch(peer, tag, blocks), done=lambda outcome: self._node_peers.ring(peer))
-        self._progress.poll_for(coming.done)
-        try:
-            await asyncio.shield(coming)
-        except asyncio.CancelledError:
-            while not coming.done():
-                with suppress(asyncio.CancelledError, TransportError):
-                    await asyncio.shield(coming)
-            if coming.exception() is None:
-                late()
-            raise
+        return self._start(self._comm.Irecv, peer, tag, blocks)
 
     def discard(self, peer: int, tag: int, layouts: Sequence[Layout]) -> None:
         """Fetch a body that no receive will request, and drop it, so that its sender can finish."""
-        self._progress.watch_all(self.fetch(peer, tag, landing(layouts)), lambda outcome: None)
+        self._progress.watch_all(self.start_fetch(peer, tag, landing(layouts)), lambda outcome: None)
+
+    def _start(
+        self, operation: Callable[..., MPI.Request], peer: int, tag: int, blocks: Sequence[Block]
+    ) -> list[MPI.Request]:
+        return [start(operation, block.data, peer, tag, self._piece) for block in blocks if block.nbytes]

@@ -23,19 +23,23 @@ class NodePeers:
 
     Args:
         node: the communicator of the node's ranks.
-        rank: this rank's number in the world.
+        world: the communicator of all ranks.
+        cores: the number of distinct cores that the node's ranks may run on.
         arena: the memory for the bodies that this rank sends; as large as those of its peers.
         progress: polls when a peer has rung.
     Attributes:
+        nodes: for each rank of the world, the lowest rank on its node.
+        oversubscribed: whether the node has fewer cores than ranks, so that another rank may need this rank's core.
         rings_all: whether this rank can ring every other rank of the node.
     """
 
-    def __init__(self, node: MPI.Comm, rank: int, arena: Arena, progress: ProgressEngine):
+    def __init__(self, node: MPI.Comm, world: MPI.Comm, cores: int, arena: Arena, progress: ProgressEngine):
+        self.nodes, self.oversubscribed = _nodes_of(world, node), node.size > cores
         self._doorbell, self._arena = Doorbell(progress.rung), arena
         self._arenas: dict[int, PeerArena | None] = {}
-        ranks = array("q", _of_all(node, array("q", [rank]).tobytes()))
+        ranks = array("q", _of_all(node, array("q", [world.rank]).tobytes()))
         addresses = _split(_of_all(node, self._arena.address), ADDRESS_BYTES)
-        self._addresses = {peer: it for peer, it in zip(ranks, addresses, strict=True) if peer != rank}
+        self._addresses = {peer: address for peer, address in zip(ranks, addresses, strict=True) if peer != world.rank}
         mapped = [self._opens(peer) for peer in ranks]
         rows = _split(_of_all(node, bytes(mapped)), node.size)
         self._seen_by = frozenset(peer for peer, row in zip(ranks, rows, strict=True) if row[node.rank])
@@ -103,7 +107,7 @@ class NodePeers:
         return self._arenas.get(peer)
 
 
-def nodes_of(world: MPI.Comm, node: MPI.Comm) -> tuple[int, ...]:
+def _nodes_of(world: MPI.Comm, node: MPI.Comm) -> tuple[int, ...]:
     """For each rank of the world, the number of its node (its lowest rank). Collective: all ranks must call this."""
     lowest = array("q", [0])
     node.Allreduce([array("q", [world.rank]), MPI.INT64_T], [lowest, MPI.INT64_T], MPI.MIN)

@@ -14,7 +14,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, Protocol
 
 from transports.errors import TransportError
 from transports.event_loop import resolve
@@ -31,6 +31,13 @@ class SleepState(IntEnum):
     AWAKE = 0
     IDLE = 1
     COMPUTING = 2  # wake it only when a message has been sent, not before
+
+
+class Receiver(Protocol):
+    """Receives what arrives without a request; the engine polls it with its requests."""
+
+    def receive_arrived(self) -> bool:
+        """Receive what has arrived. Returns whether there was anything. It must not block."""
 
 
 class ProgressEngine:
@@ -51,7 +58,7 @@ class ProgressEngine:
     def __init__(self, test: Test, backoff: PollBackoff, doze: Callable[[SleepState], None] = lambda dozing: None):
         self._test, self._backoff, self._doze = test, backoff, doze
         self._loop = asyncio.get_running_loop()
-        self._listen: Callable[[], bool] = lambda: False
+        self._receiver: Receiver | None = None
         self.requests: list[Any] = []
         self._dones: list[Done] = []
         self.failure: TransportError | None = None
@@ -67,10 +74,6 @@ class ProgressEngine:
     def is_computing(self) -> bool:
         """Whether this rank computes; callers then avoid busy loops."""
         return self._computing
-
-    def listen(self, listen: Callable[[], bool]) -> None:
-        """Call `listen` at each poll, for arrivals without a request; it returns whether anything came."""
-        self._listen = listen
 
     def watch(self, request: Any, done: Done) -> None:
         """Call `done(outcome)` once the request is done; at once after `fail`."""
@@ -177,11 +180,12 @@ class ProgressEngine:
     def _time_to_spare(self) -> float:
         return 0.0 if self._computing or len(self.requests) > MAX_PENDING_REQUESTS else self._backoff.inline_spin_s
 
-    async def run(self) -> None:
-        """Poll until `stop` or `fail`.
+    async def run(self, receiver: Receiver | None = None) -> None:
+        """Poll the receiver and the requests until `stop` or `fail`.
 
         The polls are timer callbacks, at a third of the cost of a sleeping task; it matters with 64 ranks on 2 cores.
         """
+        self._receiver = receiver
         self._next = self._loop.call_soon(self._poll_tick)
         try:
             await self._over
@@ -210,8 +214,8 @@ class ProgressEngine:
         return any(self._poll() for _ in range(times))
 
     def _poll(self) -> bool:
-        """Call `listen`, test all requests once, call the callbacks of those done. Returns whether any event came."""
-        news = self._listen()
+        """Receive, test all requests once, call the callbacks of those done. Returns whether any event came."""
+        news = self._receiver is not None and self._receiver.receive_arrived()
         if not (finished := self._test(self.requests) if self.requests else []):
             return news
         dones = [(self._dones[index], outcome) for index, outcome in finished]

@@ -10,10 +10,11 @@ import os
 from collections.abc import Sequence
 from time import perf_counter
 
-from transports.base import Transport
+from transports.base import EndState, Transport
 from transports.event_loop import yield_to_timers
 from transports.mpi.all_gather import all_gather
-from transports.mpi.end import MpiEnd
+from transports.mpi.node import NodePeers
+from transports.mpi.progress import ProgressEngine
 from transports.shm.barrier import HEAD, WaitState, Windows
 from transports.shm.memfd import ADDRESS_BYTES, MemoryFile
 
@@ -30,19 +31,31 @@ class MpiShared:
 
     Args:
         transport: carries the messages of `ready`.
-        end: the transport's end: its state with the lost peers, and its progress engine, which a doorbell wakes.
         ranks: the ranks of the group, all on this node.
         channel: distinguishes this group's messages from those of other groups.
         nbytes: size of each rank's window.
+        state: the transport's, with the lost peers.
+        progress: polls while this rank sleeps in a barrier; a doorbell wakes it.
+        node_peers: rings the ranks that sleep in a barrier.
     """
 
-    def __init__(self, transport: Transport, end: MpiEnd, ranks: Sequence[int], channel: int, nbytes: int):
-        self._transport, self._progress = transport, end.progress
-        self._end_state, self._node_peers = end.state, end.node_peers
-        self._ranks, self._nbytes, self._oversubscribed = tuple(ranks), nbytes, end.oversubscribed
+    def __init__(
+        self,
+        transport: Transport,
+        ranks: Sequence[int],
+        channel: int,
+        nbytes: int,
+        *,
+        state: EndState,
+        progress: ProgressEngine,
+        node_peers: NodePeers,
+    ):
+        self._transport, self._progress = transport, progress
+        self._state, self._node_peers, self._oversubscribed = state, node_peers, node_peers.oversubscribed
+        self._ranks, self._nbytes = tuple(ranks), nbytes
         self._others = [rank for rank in ranks if rank != transport.rank]
         self._key = ("shared", channel, ",".join(map(str, ranks)))
-        self._check_s = OVERSUBSCRIBED_CHECK_S if end.oversubscribed else CHECK_S
+        self._check_s = OVERSUBSCRIBED_CHECK_S if self._oversubscribed else CHECK_S
         self._due = 0.0
         self.windows: Sequence[memoryview] = ()
 
@@ -119,7 +132,7 @@ class MpiShared:
         """Raise if a rank that has not come is lost. A rank that came before it was lost does not count."""
         absent = self._windows.first_absent()
         if absent is not None:
-            self._end_state.check_sendable(self._others[absent])
+            self._state.check_sendable(self._others[absent])
 
     def _own_segment(self) -> MemoryFile | None:
         try:

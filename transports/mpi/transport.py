@@ -22,31 +22,68 @@ Between ranks of a node a larger body goes through shared memory, if there is ro
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
 from transports.base import EndState, Message, Traffic, Transport
 from transports.errors import Closed, TransportError
-from transports.mailbox import Arrival, Mailbox
 from transports.mpi.backoff import PollBackoff
-from transports.mpi.bodies import Bodies, ReceivedFrame
+from transports.mpi.bodies import Bodies
 from transports.mpi.channels import MpiChannels
-from transports.mpi.end import MpiEnd
-from transports.mpi.frames import Frames
+from transports.mpi.frames import FrameReceiver, FrameSender
+from transports.mpi.messages import ReceivedMessages
 from transports.mpi.native import MpiNative
-from transports.mpi.node import NodePeers, cores_of, nodes_of
+from transports.mpi.node import NodePeers, cores_of
 from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import outcomes_now
 from transports.mpi.shared import MpiShared
 from transports.mpi.shutdown import Shutdown
 from transports.shm.arena import Arena
 from transports.shm.barrier import KEEPS_ORDER
-from transports.wire.arrays import Block, copied, destinations, flat_bytes
-from transports.wire.frames import DEFAULT_LIMITS, MESSAGE, Key, Kind, WireLimits, encode, encode_head
+from transports.wire.arrays import Block, destinations, flat_bytes
+from transports.wire.frames import (
+    DEFAULT_LIMITS,
+    MESSAGE,
+    PREAMBLE_BYTES,
+    Key,
+    Kind,
+    encode,
+    encode_head,
+    parse_header,
+    parse_preamble,
+)
 
 ABORT_SECONDS = 1.0
+
+
+class Communicators(NamedTuple):
+    """The communicator of all ranks, and its duplicates, which the transport owns.
+
+    `world` itself is only duplicated and, by `MpiTransport.kill_world`, aborted.
+    """
+
+    world: MPI.Intracomm
+    frames: MPI.Intracomm
+    bodies: MPI.Intracomm
+    buffers: MPI.Intracomm
+
+
+@dataclass(frozen=True, slots=True)
+class MpiSettings:
+    """The sizes of one rank's transport, equal on all ranks.
+
+    Args:
+        inline: bodies up to this many bytes are sent with their header and need no posted receive.
+        piece: the largest count given to MPI, in bytes, below 2 GiB.
+        shared: size of the shared memory for larger bodies between ranks of a node, in bytes.
+    """
+
+    inline: int = 16 << 10
+    piece: int = 1 << 30
+    shared: int = 256 << 20
 
 
 class MpiTransport(Transport):
@@ -55,76 +92,54 @@ class MpiTransport(Transport):
     A cancelled `send` is still delivered. `close` returns when every rank has closed.
 
     Args:
-        end: owned by the transport from now on.
+        node_peers: the other ranks of this node; owned by the transport from now on.
     """
 
-    def __init__(self, end: MpiEnd):
-        self.rank, self.world_size, self.traffic = end.world.rank, end.world.size, Traffic()
-        self._end, self._end_state, self._limits, self._inline = end, end.state, end.limits, end.inline
-        self._mailbox, self._progress, self._node_peers = end.mailbox, end.progress, end.node_peers
-        self._bodies, self._channels = end.bodies, end.channels
+    def __init__(self, comms: Communicators, node_peers: NodePeers, progress: ProgressEngine, settings: MpiSettings):
+        self.rank, self.world_size, self.traffic = comms.world.rank, comms.world.size, Traffic()
+        self._comms, self._settings = comms, settings
+        self._node_peers, self._progress = node_peers, progress
+        self._state = EndState(self.world_size)
+        self._bodies = Bodies(comms.bodies, progress, settings.piece, node_peers)
+        self._channels = MpiChannels(comms.buffers, progress, settings.piece)
+        self._messages = ReceivedMessages(self.world_size, self._bodies, node_peers, progress)
+        self._shutdown = Shutdown(comms.frames, self._state, self._messages, self._channels, progress)
+        self._frames = FrameSender(comms.frames, progress, node_peers, self._shutdown)
+        self._receiver = FrameReceiver(comms.frames, progress, self._messages, self._shutdown, settings.inline)
         self._natives: dict[tuple[tuple[int, ...], int], MpiNative] = {}
         self._closing, self._closed = asyncio.Lock(), False
-        self._shutdown = Shutdown(end)
-        self._frames = Frames(end, self._shutdown)
         self._task = asyncio.get_running_loop().create_task(self._poll())
 
     @classmethod
-    async def open(
-        cls,
-        world: MPI.Intracomm,
-        limits: WireLimits = DEFAULT_LIMITS,
-        inline: int = 16 << 10,
-        piece: int = 1 << 30,
-        shared: int = 256 << 20,
-    ) -> "MpiTransport":
-        """Open this rank's end; returns when every rank of `world` has called this.
-
-        Args:
-            world: the communicator of all ranks; it is only duplicated and, by `kill_world`, aborted.
-            inline: bodies up to this many bytes are sent with their header and need no posted receive.
-            piece: the largest count given to MPI, in bytes, below 2 GiB.
-            shared: size of the shared memory for larger bodies between ranks of a node, in bytes.
-        """
-        frames, bodies, buffers = await _duplicates(world)
+    async def open(cls, world: MPI.Intracomm, settings: MpiSettings = MpiSettings()) -> "MpiTransport":
+        """Open this rank's end; returns when every rank of `world` has called this."""
+        comms = await _duplicates(world)
         node = world.Split_type(MPI.COMM_TYPE_SHARED)
-        cores, arena = cores_of(node), Arena(shared)
+        cores, arena = cores_of(node), Arena(settings.shared)
         progress = ProgressEngine(outcomes_now, PollBackoff.on_node(node.size, cores), arena.doze)
-        node_peers = NodePeers(node, world.rank, arena, progress)
+        node_peers = NodePeers(node, world, cores, arena, progress)
         progress.set_wakeable(node_peers.rings_all and node.size == world.size)
-        end = MpiEnd(
-            world=world,
-            comms=(frames, bodies, buffers),
-            state=EndState(world.size),
-            mailbox=Mailbox(world.size),
-            progress=progress,
-            node_peers=node_peers,
-            bodies=Bodies(bodies, progress, piece, node_peers),
-            channels=MpiChannels(buffers, progress, piece),
-            limits=limits,
-            nodes=nodes_of(frames, node),
-            oversubscribed=node.size > cores,
-            inline=inline,
-        )
         node.Free()
-        return cls(end)
+        return cls(comms, node_peers, progress, settings)
 
     def __repr__(self) -> str:
         return f"<MpiTransport rank {self.rank} of {self.world_size}>"
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        return self._end.nodes
+        return self._node_peers.nodes
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
-        self._end_state.check_sendable(peer)
+        self._state.check_sendable(peer)
         self._node_peers.rouse(peer)
         blocks = tuple([Block.of(array) for array in arrays])
         nbytes = sum([block.nbytes for block in blocks])
         if peer == self.rank:
-            self._frames.deliver(peer, encode_head(Kind.RTS, key, blocks, note, limits=self._limits), blocks)
-        elif nbytes <= self._inline:
-            frame = b"".join(encode(MESSAGE, key, blocks, note, limits=self._limits))
+            own = encode_head(MESSAGE, key, blocks, note)
+            header = parse_header(parse_preamble(own), memoryview(own)[PREAMBLE_BYTES:])
+            self._messages.deliver(peer, header, blocks)
+        elif nbytes <= self._settings.inline:
+            frame = b"".join(encode(MESSAGE, key, blocks, note))
             if (sending := self._frames.begin(peer, frame)) is not None:
                 await sending
         elif shared := self._node_peers.put(peer, blocks, partial(self._head, Kind.SHARED, key, blocks, note)):
@@ -135,33 +150,22 @@ class MpiTransport(Transport):
         self.traffic.count_sent(peer, nbytes)
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
-        self._end_state.check(peer)
-        places = destinations(into)
-        self._progress.wake()
-        arrival = self._progress.poll_for(partial(self._mailbox.take_nowait, peer, key))
-        arrival = arrival or await self._mailbox.take(peer, key)
-        frame = arrival.item
-        try:
-            blocks = frame.land(places)
-        except ValueError:
-            self._mailbox.put_back(arrival)
-            raise
-        if frame.blocks is None:
-            await self._bodies.fetched(arrival.peer, frame.tag, blocks, partial(self._restore, arrival, blocks))
-        self.traffic.count_received(frame.header.nbytes)
-        return Message(arrival.peer, arrival.key, blocks, frame.header.note)
+        self._state.check(peer)
+        message = await self._messages.receive(peer, key, destinations(into))
+        self.traffic.count_received(sum([block.nbytes for block in message.blocks]))
+        return message
 
     def holds(self, peer: int | None, key: Key) -> bool:
-        return self._mailbox.holds(peer, key)
+        return self._messages.mailbox.holds(peer, key)
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
-        self._end_state.check_sendable(peer, channel)
+        self._state.check_sendable(peer, channel)
         data = flat_bytes(buffer)
         await self._channels.send(peer, channel, data)
         self.traffic.count_sent(peer, data.nbytes, header)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
-        self._end_state.check(peer, channel)
+        self._state.check(peer, channel)
         data = flat_bytes(buffer)
         await self._channels.receive(peer, channel, data)
         self.traffic.count_received(data.nbytes, header)
@@ -170,28 +174,36 @@ class MpiTransport(Transport):
         self._progress.computing(busy)
 
     def last_key(self, peer: int) -> Key | None:
-        return self._mailbox.last_key(peer)
+        return self._messages.mailbox.last_key(peer)
 
     def native(self, ranks: Sequence[int], channel: int) -> MpiNative:
         group = (tuple(ranks), channel)
         if group not in self._natives:
-            self._natives[group] = MpiNative(self, self._progress, self._end.frames, *group)
+            self._natives[group] = MpiNative(self, self._progress, self._comms.frames, *group)
         return self._natives[group]
 
     def shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> MpiShared | None:
         if not KEEPS_ORDER or len({self.nodes[rank] for rank in ranks}) > 1:
             return None
-        return MpiShared(self, self._end, ranks, channel, nbytes)
+        return MpiShared(
+            self,
+            ranks,
+            channel,
+            nbytes,
+            state=self._state,
+            progress=self._progress,
+            node_peers=self._node_peers,
+        )
 
     def kill_world(self, code: int) -> None:
         """End every rank of the job now, with this exit code: one rank of an MPI job cannot end alone."""
-        self._end.world.Abort(code)
+        self._comms.world.Abort(code)
 
     async def abort(self, reason: str) -> None:
         if self._progress.failure is not None:
             return
         ended = self._shutdown.refuse(Closed(f"rank {self.rank} aborted: {reason}"))
-        frame = encode_head(Kind.ABORT, note=reason[: self._limits.header // 8], limits=self._limits)
+        frame = encode_head(Kind.ABORT, note=reason[: DEFAULT_LIMITS.header // 8])
         with suppress(TimeoutError, TransportError):
             async with asyncio.timeout(ABORT_SECONDS):
                 await asyncio.gather(*[self._frames.send(peer, frame) for peer in range(self.world_size)])
@@ -203,9 +215,10 @@ class MpiTransport(Transport):
         async with self._closing:
             if self._closed:
                 return
-            if self._end_state.end is None:
+            if self._state.end is None:
                 self._shutdown.refuse(Closed(f"rank {self.rank} is closed"))
-                self._shutdown.begin(self._frames.start)
+                self._shutdown.begin()
+                self._send_goodbyes()
             while not self._shutdown.drain():
                 await self._progress.turn()
             in_order = self._progress.failure is None
@@ -217,16 +230,16 @@ class MpiTransport(Transport):
                 self._free()
 
     def _head(self, kind: Kind, key: Key, blocks: Sequence[Block], note: Any, where: int) -> bytes:
-        return encode_head(kind, key, blocks, note, channel=where, limits=self._limits)
+        return encode_head(kind, key, blocks, note, channel=where)
 
-    def _restore(self, arrival: Arrival[ReceivedFrame], blocks: Sequence[Block]) -> None:
-        arrival.item.blocks = copied(blocks)
-        self._mailbox.put_back(arrival)
+    def _send_goodbyes(self) -> None:
+        for peer in range(self.world_size):
+            self._frames.start(peer, encode_head(Kind.GOODBYE, note=self._channels.sent[peer]))
 
     async def _poll(self) -> None:
         error: TransportError = Closed(f"rank {self.rank} stopped polling")
         try:
-            await self._progress.run()
+            await self._progress.run(self._receiver)
         except Exception as unexpected:
             error = TransportError(f"rank {self.rank} cannot poll MPI: {unexpected}")
             raise
@@ -234,14 +247,15 @@ class MpiTransport(Transport):
             self._shutdown.fail(error)
 
     def _free(self) -> None:
-        for comm in [*self._end.comms, *(native.comm for native in self._natives.values() if native.comm is not None)]:
+        _, *duplicates = self._comms
+        for comm in [*duplicates, *(native.comm for native in self._natives.values() if native.comm is not None)]:
             comm.Free()
 
 
-async def _duplicates(world: MPI.Intracomm) -> list[MPI.Intracomm]:
-    """Three duplicates of a communicator. Returns when every rank has called this; the loop runs meanwhile."""
+async def _duplicates(world: MPI.Intracomm) -> Communicators:
+    """A world with three duplicates. Returns when every rank has called this; the loop runs meanwhile."""
     duplicates = [world.Idup() for _ in range(3)]
     requests = [request for _, request in duplicates]
     while not MPI.Request.Testall(requests):  # noqa: ASYNC110 (MPI has no event to wait for)
         await asyncio.sleep(1e-3)
-    return [comm for comm, _ in duplicates]
+    return Communicators(world, *(comm for comm, _ in duplicates))

@@ -13,7 +13,7 @@ class Library:
     """Requests that are done when told so, and a count of how often anybody asked."""
 
     def __init__(self):
-        self.outcomes, self.asked = {}, 0
+        self.outcomes, self.asked, self.receive_arrived = {}, 0, lambda: False
 
     def test(self, requests):
         self.asked += 1
@@ -26,7 +26,7 @@ async def polling(backoff=PollBackoff(), doze=lambda dozing: None):  # noqa: B00
     library = Library()
     progress = ProgressEngine(library.test, backoff, doze)
     async with asyncio.TaskGroup() as group:
-        group.create_task(progress.run())
+        group.create_task(progress.run(library))
         yield progress, library
         progress.stop()
 
@@ -49,7 +49,7 @@ def test_a_rank_with_doorbells_sleeps_after_quiet_time():
 
 
 async def test_what_comes_without_a_request_is_asked_for_too_and_a_wake_ends_the_sleep():
-    async with polling(PollBackoff(spin_s=0, quiet_before_sleep_s=0, sleep_s=1000)) as (progress, _):
+    async with polling(PollBackoff(spin_s=0, quiet_before_sleep_s=0, sleep_s=1000)) as (progress, library):
         news, heard = [], asyncio.Event()
 
         def listen():
@@ -57,7 +57,7 @@ async def test_what_comes_without_a_request_is_asked_for_too_and_a_wake_ends_the
                 heard.set()
             return bool(news) and bool(news.pop())
 
-        progress.listen(listen)
+        library.receive_arrived = listen
         progress.set_wakeable(True)
         await progress.turn()
         news.append("here")
@@ -301,8 +301,8 @@ async def test_a_rank_polls_once_more_after_announcing_sleep():
     """What was sent by one who still saw it awake, and so did not ring, is heard by that poll."""
     said = []
 
-    async with polling(PollBackoff(spin_s=0, min_nap_s=1000, max_nap_s=1000), said.append) as (progress, _):
-        progress.listen(lambda: said.append("poll"))
+    async with polling(PollBackoff(spin_s=0, min_nap_s=1000, max_nap_s=1000), said.append) as (_, library):
+        library.receive_arrived = lambda: said.append("poll")
         for _ in range(20):
             await asyncio.sleep(0)
         assert said[said.index(SleepState.IDLE) :] == [SleepState.IDLE, "poll"]
@@ -343,9 +343,9 @@ async def test_a_ring_starts_polling_without_naps_on_an_oversubscribed_node():
 
     async with polling(PollBackoff(spin_s=0, urgent_spin_s=1000, min_nap_s=1000, max_nap_s=1000), said.append) as (
         progress,
-        _,
+        library,
     ):
-        progress.listen(lambda: bool(news) and bool(news.pop()))
+        library.receive_arrived = lambda: bool(news) and bool(news.pop())
         await turns(5)
         progress.rung()
         asked = len(said)

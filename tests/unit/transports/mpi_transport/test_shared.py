@@ -34,8 +34,8 @@ async def loses_its_peer(ready, peer):
 @pytest.mark.parametrize("end", [gives_up, loses_its_peer])
 async def test_a_rank_keeps_no_descriptor_if_its_peer_never_shares(end):
     here, peer = world(2)
-    parts = SimpleNamespace(progress=None, state=None, node_peers=None, oversubscribed=False)
-    memory = MpiShared(here, parts, (0, 1), channel=3, nbytes=2 << 20)
+    node_peers = SimpleNamespace(oversubscribed=False)
+    memory = MpiShared(here, (0, 1), channel=3, nbytes=2 << 20, state=None, progress=None, node_peers=node_peers)
     ready = asyncio.ensure_future(memory.ready())
     await asyncio.sleep(0)
     assert shared_files()
