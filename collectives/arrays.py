@@ -9,7 +9,8 @@ This module never imports torch: a caller that passes a tensor has imported it.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -113,9 +114,20 @@ def segment(length: int, parts: int, index: int) -> Range:
     return index * length // parts, (index + 1) * length // parts
 
 
-def segments(length: int, parts: int) -> list[Range]:
-    """All ranges of `segment`, in order; some are empty if there are fewer elements than parts."""
-    return [segment(length, parts, index) for index in range(parts)]
+def segments(length: int, parts: int, lengths: Sequence[int] | None = None) -> list[Range]:
+    """The consecutive ranges of all parts, some perhaps empty.
+
+    Args:
+        lengths: the elements of each part; None: those of `segment`.
+    Raises:
+        ValueError: not one length for each part, a negative one, or lengths of another sum than `length`.
+    """
+    if lengths is None:
+        return [segment(length, parts, index) for index in range(parts)]
+    if len(lengths) != parts or min(lengths) < 0 or sum(lengths) != length:
+        fact = f"lengths: {list(lengths)}, elements: {length}, ranks: {parts}"
+        raise ValueError(f"the segments do not make up the array ({fact}); give each rank's elements, 0 or more")
+    return list(pairwise(accumulate(lengths, initial=0)))
 
 
 def pieces(low: int, high: int, most: int) -> Iterator[Range]:

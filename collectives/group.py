@@ -75,16 +75,33 @@ class Members:
     async def greet(
         self, to: int, source: int, sent: Signature | None = None, expected: Signature | None = None
     ) -> None:
-        """Send only a greeting to one rank, and compare that of another; the call's first messages to them.
+        """`greet_to` and `greeted_by` at once.
 
         Args:
             sent, expected: the signatures to send and to compare; None: that of the call. A collective of which two
                 ranks know more than the others names that here, such as the bytes between them.
         Raises: as `receive`.
         """
-        call, to, source = self.calls.running, self.ranks[to], self.ranks[source]
-        call.first_to(to), call.first_from(source)
-        await run_both(self._send_greeting(to, sent or call.signature), self._receive_first(source, call, 0, expected))
+        await run_both(self.greet_to(to, sent), self.greeted_by(source, expected))
+
+    async def greet_to(self, to: int, sent: Signature | None = None) -> None:
+        """Send a greeting alone to a rank, unless an earlier message of the call carried it.
+
+        A collective ends with this and `greeted_by` for the ranks with which it may exchange nothing: a rank that
+        was called differently may expect, or send, more.
+        """
+        peer, call = self.ranks[to], self.calls.running
+        if call.first_to(peer):
+            await self._send_greeting(peer, sent or call.signature)
+
+    async def greeted_by(self, source: int, expected: Signature | None = None) -> None:
+        """Compare the greeting that a rank sends alone, unless an earlier message of the call carried it.
+
+        Raises: as `receive`.
+        """
+        peer, call = self.ranks[source], self.calls.running
+        if call.first_from(peer):
+            await self._receive_first(peer, call, 0, expected)
 
     async def _send_greeting(self, peer: int, signature: Signature) -> None:
         await self.transport.send_buffer(peer, self.channel, memoryview(signature.greeting), GREETING_BYTES)

@@ -18,10 +18,10 @@ Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters o
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from collectives.arrays import Range, Vector, segment
+from collectives.arrays import Range, Vector
 from collectives.concurrency import run_both
 from collectives.group import Members
 from collectives.reduction import Reduction
@@ -34,16 +34,26 @@ class RingPass:
     Args:
         group: the ring consists of the ranks of this group.
         vector: the array; of the same length on every rank.
+        segments: for each position its elements of the array; the same on every rank.
         stride: distance to the next rank of the ring; has no common divisor with the size of the group.
     """
 
     group: Members
     vector: Vector
+    segments: Sequence[Range]
     stride: int = 1
 
     @property
     def position(self) -> int:
         return self.group.rank * pow(self.stride, -1, self.group.size) % self.group.size
+
+    @property
+    def _following(self) -> int:
+        return (self.group.rank + self.stride) % self.group.size
+
+    @property
+    def _previous(self) -> int:
+        return (self.group.rank - self.stride) % self.group.size
 
     async def reduce_scatter(self, reduction: Reduction) -> None:
         """Run the left half: segment `position` is complete here, the other segments hold partial sums."""
@@ -68,30 +78,31 @@ class RingPass:
         """The pieces of the segments v(start) .. v(stop - 1)."""
         size, position = self.group.size, self.position
         for step in range(start, stop):
-            span = segment(len(self.vector), size, (position - 1 - step) % size)
-            yield from self.group.workspace.pieces(self.vector, span)
+            yield from self.group.workspace.pieces(self.vector, self.segments[(position - 1 - step) % size])
 
     async def _send(self, start: int, stop: int, ready: asyncio.Semaphore) -> None:
-        following = (self.group.rank + self.stride) % self.group.size
         for low, high in self._pieces(start, stop):
             await ready.acquire()
-            await self.group.send(following, self.vector.bytes(low, high))
+            await self.group.send(self._following, self.vector.bytes(low, high))
+        await self.group.greet_to(self._following)  # if all segments that were sent are empty
 
     async def _receive(self, stop: int, reduction: Reduction | None, ready: asyncio.Semaphore) -> None:
-        previous, half = (self.group.rank - self.stride) % self.group.size, self.group.size - 1
+        half = self.group.size - 1
         if reduction is not None:
             for step in range(1, half + 1):
-                await self._reduce(previous, step, reduction, ready)
+                await self._reduce(step, reduction, ready)
         for low, high in self._pieces(half + 1, stop + 1):
-            await self.group.receive(previous, self.vector.bytes(low, high))
+            await self.group.receive(self._previous, self.vector.bytes(low, high))
             ready.release()
+        await self.group.greeted_by(self._previous)
 
-    async def _reduce(self, previous: int, step: int, reduction: Reduction, ready: asyncio.Semaphore) -> None:
+    async def _reduce(self, step: int, reduction: Reduction, ready: asyncio.Semaphore) -> None:
         """Reduce the received v(step) into the same segment here; finish the last segment piece by piece."""
         group, vector, whole = self.group, self.vector, step == self.group.size - 1
-        scratch = group.workspace.scratch(vector, -(-len(vector) // group.size), self.stride)
+        longest = max(high - low for low, high in self.segments)
+        scratch = group.workspace.scratch(vector, longest, self.stride)
         for low, high in self._pieces(step, step + 1):
-            await group.receive(previous, scratch.bytes(0, high - low))
+            await group.receive(self._previous, scratch.bytes(0, high - low))
             reduction.into(vector, (low, high), scratch)
             if whole:
                 reduction.finish(vector.elements[low:high], group.size)

@@ -40,6 +40,7 @@ class Signature:
         algorithm: the one requested, of an all-reduce.
         chosen: the algorithm that `auto` has chosen; "" before that.
         place: where the array lies in memory that all ranks map; "" if it lies elsewhere.
+        lengths: the elements of each rank's segment; None if the array is cut evenly.
     """
 
     collective: str
@@ -49,6 +50,7 @@ class Signature:
     algorithm: str = ""
     chosen: str = ""
     place: str = ""
+    lengths: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
         parts = [
@@ -58,6 +60,7 @@ class Signature:
             f", {self.chosen}" if self.chosen else "",
             f": {self.op}" if self.op else "",
             "" if self.length is None else f" of {self.length} {self.dtype}",
+            "" if self.lengths is None else f" cut {'+'.join(map(str, self.lengths))}",
         ]
         return "".join(parts)
 

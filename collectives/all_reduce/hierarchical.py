@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from collectives.all_reduce import ring
 from collectives.all_reduce.pipelining import reduce_pieces, send_pieces
-from collectives.arrays import Vector
+from collectives.arrays import Vector, segments
 from collectives.broadcast import branches
 from collectives.cost_model import Links
 from collectives.group import Group, Members
@@ -44,7 +44,7 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
 async def _between(leaders: Members, vector: Vector, reduction: Reduction, size: int) -> None:
     """All-reduce over a ring of the leaders; a mean is divided at the end by the size of the whole group."""
     whole = Reduction("max" if reduction.op == "max" else "sum", vector)
-    await RingPass(leaders, vector).all_reduce(whole)
+    await RingPass(leaders, vector, segments(len(vector), leaders.size)).all_reduce(whole)
     reduction.finish(vector.elements, size)
 
 

@@ -29,7 +29,10 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
     """
     rings = strides(group.size)
     slices = (vector.slice(*span) for span in segments(len(vector), len(rings)))
-    walks = (RingPass(group, part, stride) for part, stride in zip(slices, rings, strict=True))
+    walks = (
+        RingPass(group, part, segments(len(part), group.size), stride)
+        for part, stride in zip(slices, rings, strict=True)
+    )
     async with Nursery() as tasks:
         for walk in walks:
             tasks.create_task(walk.all_reduce(reduction))

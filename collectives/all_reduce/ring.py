@@ -3,7 +3,7 @@
 See `collectives.ring` for the steps.
 """
 
-from collectives.arrays import Vector, segment
+from collectives.arrays import Vector, segment, segments
 from collectives.group import Group
 from collectives.reduction import Reduction
 from collectives.ring import RingPass
@@ -15,7 +15,7 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
     Cost: 2(n-1) steps; a rank sends 2(n-1)/n of the array, the minimum of any all-reduce, and reduces (n-1)/n.
     Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", section 4.
     """
-    await RingPass(group, vector).all_reduce(reduction)
+    await RingPass(group, vector, segments(len(vector), group.size)).all_reduce(reduction)
 
 
 def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:

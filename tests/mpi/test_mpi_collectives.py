@@ -110,6 +110,9 @@ def test_halves_and_the_others():
         await all_gather(group, array)
         assert (array == exact).all()
 
+        lengths = [2000 * (rank % 3) + rank % 2 for rank in EVERY_RANK]  # rank 0 holds nothing
+        await _given_lengths(transport, group, lengths)
+
         for root in EVERY_RANK:
             shown = np.full(200_001, rank)
             await broadcast(group, shown, root)
@@ -120,6 +123,19 @@ def test_halves_and_the_others():
         assert all((got == 100 * source + rank).all() for source, got in enumerate(incoming))
 
     on_every_rank(work)
+
+
+async def _given_lengths(transport, group, lengths):
+    """Both halves by given lengths, and the bytes of their closed forms."""
+    rank, following, sent = WORLD.rank, (WORLD.rank + 1) % WORLD.size, transport.traffic.bytes_sent
+    low, high = sum(lengths[:rank]), sum(lengths[: rank + 1])
+    array = np.arange(sum(lengths)) * (rank + 1)
+    exact = np.arange(sum(lengths)) * (WORLD.size * (WORLD.size + 1) // 2)
+    assert (await reduce_scatter(group, array, lengths=lengths) == exact[low:high]).all()
+    await all_gather(group, array, lengths)
+    assert (array == exact).all()
+    closed = 8 * (2 * sum(lengths) - lengths[rank] - lengths[following]) if WORLD.size > 1 else 0
+    assert transport.traffic.bytes_sent - sent == closed
 
 
 def test_no_rank_leaves_a_barrier_before_the_last_has_entered():
