@@ -18,17 +18,17 @@ from transports.errors import (
 from transports.event_loop import new_event_loop
 from transports.nursery import Nursery
 from transports.registry import open_local, open_transport, read_url, schemes
-from transports.wire.arrays import Block, Layout, wire_name
+from transports.wire.arrays import ArrayType, Block, wire_name
 from transports.wire.frames import Key, parse_layout
 
 __all__ = [
     "MOST_BYTES",
+    "ArrayType",
     "AuthenticationError",
     "Block",
     "Closed",
     "Codec",
     "Key",
-    "Layout",
     "Message",
     "Nursery",
     "Packed",

@@ -32,9 +32,9 @@ from pipelined.errors import UsageError
 from pipelined.traces.tracer import NullTracer, Tracer
 from transports import (
     MOST_BYTES,
+    ArrayType,
     Block,
     Key,
-    Layout,
     Message,
     Packed,
     WireError,
@@ -219,7 +219,7 @@ def cut(block: Block) -> list[Block]:
     """Flat views of the chunks of a block, in order; a block up to one chunk is not cut."""
     if block.nbytes <= CHUNK_BYTES:
         return [block]
-    item = Layout(block.dtype, (1,)).nbytes
+    item = ArrayType(block.dtype, (1,)).nbytes
     starts = range(0, block.nbytes, CHUNK_BYTES)
     views = (block.data[start : start + CHUNK_BYTES] for start in starts)
     return [Block(block.dtype, (view.nbytes // item,), view) for view in views]

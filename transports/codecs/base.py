@@ -8,7 +8,7 @@ in `zstd:9`.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from transports.wire.arrays import Block, Layout
+from transports.wire.arrays import ArrayType, Block
 
 
 class Codec(ABC):
@@ -29,7 +29,7 @@ class Codec(ABC):
         """
 
     @abstractmethod
-    def check(self, parts: Sequence[Block], true: Layout) -> None:
+    def check(self, parts: Sequence[Block], true: ArrayType) -> None:
         """Check that these parts can be those of such an array, before memory is allocated for it.
 
         Raises:
@@ -37,7 +37,7 @@ class Codec(ABC):
         """
 
     @abstractmethod
-    def decode(self, parts: Sequence[Block], true: Layout) -> Block:
+    def decode(self, parts: Sequence[Block], true: ArrayType) -> Block:
         """The decoded array, in new memory, from parts that were checked.
 
         Raises:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from transports.codecs.base import Codec
 from transports.codecs.floats import Cast, as_float32, from_bfloat16, from_float32, to_bfloat16, values_of
 from transports.codecs.registry import no_argument
-from transports.wire.arrays import Block, Layout
+from transports.wire.arrays import ArrayType, Block
 
 
 def build(argument: str) -> Codec:
@@ -22,5 +22,5 @@ class BFloat16(Cast):
     def _narrowed(self, block: Block) -> Block:
         return Block("bfloat16", block.shape, to_bfloat16(as_float32(block)).data.cast("B"))
 
-    def decode(self, parts: Sequence[Block], true: Layout) -> Block:
+    def decode(self, parts: Sequence[Block], true: ArrayType) -> Block:
         return from_float32(from_bfloat16(values_of(parts[0])), true)

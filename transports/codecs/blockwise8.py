@@ -19,7 +19,7 @@ from transports.codecs.code_book import PairLookUp, cell_table, code_book
 from transports.codecs.floats import FLOATS, as_float32, from_float32
 from transports.codecs.registry import whole
 from transports.errors import WireError
-from transports.wire.arrays import Block, Layout
+from transports.wire.arrays import ArrayType, Block
 
 BLOCK = 4096
 PIECE, PIECE_BACK = 1 << 16, 1 << 19
@@ -56,7 +56,7 @@ class Blockwise8(Codec):
             raise WireError(f"{fact}, which blockwise8 cannot carry; look for why the numbers diverge")
         return Block.of(codes), Block.of(scales)
 
-    def check(self, parts: Sequence[Block], true: Layout) -> None:
+    def check(self, parts: Sequence[Block], true: ArrayType) -> None:
         count = prod(true.shape)
         needed = [("uint8", (count,)), ("float32", (-(-count // self.block),))]
         found = [(part.dtype, part.shape) for part in parts]
@@ -66,7 +66,7 @@ class Blockwise8(Codec):
         if not (np.isfinite(scales).all() and (scales >= 0).all()):
             raise WireError("a scale that is negative or not finite in eight-bit blocks")
 
-    def decode(self, parts: Sequence[Block], true: Layout) -> Block:
+    def decode(self, parts: Sequence[Block], true: ArrayType) -> Block:
         return from_float32(dequantise(parts[0].numpy(), parts[1].numpy(), self.block), true)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from transports.codecs.base import Codec
 from transports.errors import WireError
-from transports.wire.arrays import Block, Layout
+from transports.wire.arrays import ArrayType, Block
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 WIDE = ("float32", "float64")
@@ -38,7 +38,7 @@ class Cast(Codec):
     @abstractmethod
     def _narrowed(self, block: Block) -> Block: ...
 
-    def check(self, parts: Sequence[Block], true: Layout) -> None:
+    def check(self, parts: Sequence[Block], true: ArrayType) -> None:
         found = [(part.dtype, part.shape) for part in parts]
         if true.dtype not in WIDE or found != [(self.narrow, true.shape)]:
             raise WireError(f"no {true.dtype} {true.shape} cast to {self.narrow} (parts: {found})")
@@ -60,7 +60,7 @@ def as_float32(block: Block) -> np.ndarray:
         return values.astype(np.float32, copy=False)
 
 
-def from_float32(values: np.ndarray, true: Layout) -> Block:
+def from_float32(values: np.ndarray, true: ArrayType) -> Block:
     """A block of this layout from flat float32 values; a view of them if the layout is float32."""
     if true.dtype == "bfloat16":
         values = to_bfloat16(values)

@@ -8,7 +8,7 @@ from transports.codecs.base import Codec
 from transports.codecs.floats import Cast, as_float32, from_float16, from_float32, to_float16, values_of
 from transports.codecs.registry import no_argument
 from transports.errors import WireError
-from transports.wire.arrays import Block, Layout
+from transports.wire.arrays import ArrayType, Block
 
 LARGEST = 65504.0
 INFINITE = 0x7C00
@@ -36,5 +36,5 @@ class Float16(Cast):
             raise WireError(f"{fact}; use bf16 or blockwise8")
         return Block("float16", block.shape, narrow.data.cast("B"))
 
-    def decode(self, parts: Sequence[Block], true: Layout) -> Block:
+    def decode(self, parts: Sequence[Block], true: ArrayType) -> Block:
         return from_float32(from_float16(values_of(parts[0])), true)

@@ -15,7 +15,7 @@ from typing import Any
 from transports.codecs.base import Codec
 from transports.codecs.registry import find_codec
 from transports.errors import WireError
-from transports.wire.arrays import Block, Layout
+from transports.wire.arrays import ArrayType, Block
 from transports.wire.frames import DEFAULT_LIMITS, WireLimits, parse_layout
 
 MOST_BYTES = 1 << 30
@@ -87,7 +87,7 @@ def unpack(
     return tuple(codec.decode(own, true) if count else own[0] for true, count, own in parts)
 
 
-def _header(note: Any, limits: WireLimits) -> tuple[Codec, list[tuple[Layout, int]]]:
+def _header(note: Any, limits: WireLimits) -> tuple[Codec, list[tuple[ArrayType, int]]]:
     match note:
         case [str(spec), list(entries)] if len(entries) <= limits.blocks:
             return _codec(spec), [_entry(entry, limits) for entry in entries]
@@ -101,13 +101,13 @@ def _codec(spec: str) -> Codec:
         raise WireError(str(error)) from error
 
 
-def _entry(entry: Any, limits: WireLimits) -> tuple[Layout, int]:
+def _entry(entry: Any, limits: WireLimits) -> tuple[ArrayType, int]:
     if type(entry) is not list or len(entry) != 3 or type(entry[2]) is not int or not 0 <= entry[2] <= limits.blocks:
         raise WireError(f"a packed array is not [dtype, shape, parts] (got: {str(entry)[:80]})")
     return parse_layout(entry[:2], limits), entry[2]
 
 
-def _check_as_it_is(block: Block, true: Layout) -> None:
+def _check_as_it_is(block: Block, true: ArrayType) -> None:
     if (block.dtype, block.shape) != (true.dtype, true.shape):
         fact = f"block: {block.dtype} {block.shape}, announced: {true.dtype} {true.shape}"
         raise WireError(f"a block that was left as it is differs from its header ({fact})")

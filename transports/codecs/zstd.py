@@ -12,7 +12,7 @@ import zstandard
 from transports.codecs.base import Codec
 from transports.codecs.registry import whole
 from transports.errors import WireError
-from transports.wire.arrays import Block, Layout
+from transports.wire.arrays import ArrayType, Block
 
 LEVEL = 1
 WORTHWHILE = 0.95
@@ -45,7 +45,7 @@ class Zstandard(Codec):
         packed = compressor.compress(block.data)
         return (Block.of(packed),) if len(packed) <= WORTHWHILE * block.nbytes else None
 
-    def check(self, parts: Sequence[Block], true: Layout) -> None:
+    def check(self, parts: Sequence[Block], true: ArrayType) -> None:
         if len(parts) != 1 or parts[0].dtype != "uint8":
             raise WireError(f"not one part of bytes where zstd has one (parts: {[part.dtype for part in parts]})")
         try:
@@ -56,7 +56,7 @@ class Zstandard(Codec):
             told = "unknown" if holds == zstandard.CONTENTSIZE_UNKNOWN else holds
             raise WireError(f"a zstd frame of another size (holds: {told}, announced: {true.nbytes} bytes)")
 
-    def decode(self, parts: Sequence[Block], true: Layout) -> Block:
+    def decode(self, parts: Sequence[Block], true: ArrayType) -> Block:
         try:
             plain = zstandard.ZstdDecompressor().decompress(parts[0].data, true.nbytes, allow_extra_data=False)
         except zstandard.ZstdError as error:

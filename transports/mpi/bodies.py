@@ -15,7 +15,7 @@ from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import start
 from transports.numbers import Numbers
-from transports.wire.arrays import Block, Layout, landing
+from transports.wire.arrays import ArrayType, Block, landing
 
 TAGS = 32768  # the number that MPI guarantees (MPI 4.1, section 9.1.2: the upper bound is at least 32767)
 
@@ -61,7 +61,7 @@ class Bodies:
             raise self._progress.failure.with_traceback(None)
         return self._start(self._comm.Irecv, peer, tag, blocks)
 
-    def discard(self, peer: int, tag: int, layouts: Sequence[Layout]) -> None:
+    def discard(self, peer: int, tag: int, layouts: Sequence[ArrayType]) -> None:
         """Fetch a body that no receive will request, and drop it, so that its sender can finish."""
         self._progress.watch_all(self.start_fetch(peer, tag, landing(layouts)), lambda outcome: None)
 

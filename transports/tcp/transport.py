@@ -24,7 +24,7 @@ from transports.tcp.join.meeting_points import MeetingPoint, meeting_point
 from transports.tcp.join.rendezvous import gather
 from transports.tcp.peer import TcpPeer
 from transports.tcp.same_host import upgrade_local_peers
-from transports.wire.arrays import Block, Layout, copied, destinations, flat_bytes
+from transports.wire.arrays import ArrayType, Block, copied, destinations, flat_bytes
 from transports.wire.frames import Header, Key, Kind, encode, encode_head
 
 Item = TypeVar("Item", bound=IncomingBody)
@@ -251,7 +251,7 @@ class Tcp(Transport):
 
 
 def _to_itself(key: Key, blocks: Sequence[Block], note: Any = None) -> IncomingMessage:
-    layouts = tuple(Layout(block.dtype, block.shape) for block in blocks)
+    layouts = tuple(ArrayType(block.dtype, block.shape) for block in blocks)
     header = Header(key, note, layouts, sum(block.nbytes for block in blocks))
     return IncomingMessage.complete(header, copied(blocks))
 

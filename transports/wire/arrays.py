@@ -27,8 +27,8 @@ _NAMES = {np.dtype(name): name for name in SIZES if name != "bfloat16"}  # faste
 _BYTE = np.dtype(np.uint8)
 
 
-class Layout(NamedTuple):
-    """The layout of one array: a dtype from `SIZES` and a shape."""
+class ArrayType(NamedTuple):
+    """The type of one array: a dtype from `SIZES` and a shape."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -149,7 +149,7 @@ def destinations(into: Sequence[Any] | None) -> tuple[Block, ...] | None:
     return None if into is None else tuple([_destination(at, array) for at, array in enumerate(into)])
 
 
-def landing(layouts: Sequence[Layout], into: Sequence[Block] | None = None) -> tuple[Block, ...]:
+def landing(layouts: Sequence[ArrayType], into: Sequence[Block] | None = None) -> tuple[Block, ...]:
     """Blocks to be filled: over the memory of the blocks in `into`, or in new memory if it is None.
 
     Raises:
@@ -170,7 +170,7 @@ def fill(blocks: Sequence[Block], source: Sequence[Block]) -> None:
 
 def copied(blocks: Sequence[Block]) -> tuple[Block, ...]:
     """Copies of the blocks in new memory."""
-    fresh = landing([Layout(block.dtype, block.shape) for block in blocks])
+    fresh = landing([ArrayType(block.dtype, block.shape) for block in blocks])
     fill(fresh, blocks)
     return fresh
 
@@ -187,7 +187,7 @@ def _destination(at: int, array: Any) -> Block:
     return block
 
 
-def _fitted(at: int, layout: Layout, data: memoryview) -> Block:
+def _fitted(at: int, layout: ArrayType, data: memoryview) -> Block:
     if data.nbytes != layout.nbytes:
         raise ValueError(f"into[{at}] does not fit the block (into: {data.nbytes} bytes, block: {layout.nbytes})")
     return Block(layout.dtype, layout.shape, data)

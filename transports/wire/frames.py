@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from transports.errors import WireError
-from transports.wire.arrays import SIZES, Block, Layout
+from transports.wire.arrays import SIZES, ArrayType, Block
 
 Key = tuple[int | str, ...]
 """The address of a message; at most 16 ints and strings."""
@@ -90,7 +90,7 @@ class Header(NamedTuple):
 
     key: Key
     note: Any
-    layouts: tuple[Layout, ...]
+    layouts: tuple[ArrayType, ...]
     nbytes: int = 0
 
 
@@ -192,13 +192,13 @@ def parse_header(
     for block in blocks:
         dtype, shape = _layout_fields(block)
         body_bytes += _checked_bytes(dtype, shape, limits)
-        layouts.append(Layout(dtype, tuple(shape)))
+        layouts.append(ArrayType(dtype, tuple(shape)))
     if body_bytes != preamble.body_bytes:
         raise WireError(f"blocks do not fill the body (blocks: {body_bytes} bytes, body: {preamble.body_bytes} bytes)")
     return Header(tuple(key), note, tuple(layouts), body_bytes)
 
 
-def parse_layout(block: Any, limits: WireLimits = DEFAULT_LIMITS) -> Layout:
+def parse_layout(block: Any, limits: WireLimits = DEFAULT_LIMITS) -> ArrayType:
     """Parse a block's [dtype, shape].
 
     Raises:
@@ -206,10 +206,10 @@ def parse_layout(block: Any, limits: WireLimits = DEFAULT_LIMITS) -> Layout:
     """
     dtype, shape = _layout_fields(block)
     _checked_bytes(dtype, shape, limits)
-    return Layout(dtype, tuple(shape))
+    return ArrayType(dtype, tuple(shape))
 
 
-def split_body(layouts: Sequence[Layout], body: memoryview) -> tuple[Block, ...]:
+def split_body(layouts: Sequence[ArrayType], body: memoryview) -> tuple[Block, ...]:
     """View a contiguous body as blocks with these layouts; its length must be the sum of theirs."""
     if len(layouts) == 1:
         dtype, shape = layouts[0]

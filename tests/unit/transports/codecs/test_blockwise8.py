@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as drawn
 from transports import Block, WireError, find_codec
 from transports.codecs.blockwise8 import dequantise, quantise
 from transports.codecs.code_book import code_book
-from transports.wire.arrays import Layout
+from transports.wire.arrays import ArrayType
 
 
 @pytest.mark.parametrize(("block", "known"), [(4096, 1.685e-4), (1024, 1.44e-4), (256, 1.17e-4)])
@@ -68,14 +68,14 @@ def test_a_value_beyond_float32_is_refused():
 def test_a_scale_that_no_encoder_writes_is_refused(scale):
     parts = (Block.of(np.zeros(8, np.uint8)), Block.of(np.array([scale], np.float32)))
     with pytest.raises(WireError, match="scale"):
-        find_codec("blockwise8").check(parts, Layout("float32", (8,)))
+        find_codec("blockwise8").check(parts, ArrayType("float32", (8,)))
 
 
 @pytest.mark.parametrize("codes, scales", [(7, 1), (9, 1), (8, 0), (8, 2)])
 def test_parts_of_another_size_are_refused_with_both(codes, scales):
     parts = (Block.of(np.zeros(codes, np.uint8)), Block.of(np.zeros(scales, np.float32)))
     with pytest.raises(WireError, match=rf"{codes}.*needed.*\(8,\)"):
-        find_codec("blockwise8").check(parts, Layout("float32", (8,)))
+        find_codec("blockwise8").check(parts, ArrayType("float32", (8,)))
 
 
 @pytest.mark.parametrize("argument", ["0", "1", "63.5", "65537", "-4", "101", "٤"])

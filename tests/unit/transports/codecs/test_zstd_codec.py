@@ -5,7 +5,7 @@ import pytest
 import zstandard
 
 from transports import Block, WireError, find_codec, pack, unpack
-from transports.wire.arrays import Layout
+from transports.wire.arrays import ArrayType
 
 ZEROS = bytes(1 << 20)
 
@@ -67,7 +67,7 @@ def test_a_damaged_frame_is_refused(damage):
 def test_two_parts_are_no_frame():
     part = Block.of(zstandard.ZstdCompressor().compress(ZEROS))
     with pytest.raises(WireError, match="not one part of bytes"):
-        find_codec("zstd").check((part, part), Layout("uint8", (1 << 20,)))
+        find_codec("zstd").check((part, part), ArrayType("uint8", (1 << 20,)))
 
 
 def test_what_comes_out_may_be_written_to():

@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as drawn
 
 from collectives.arrays import Vector
 from transports import Block, WireError
-from transports.wire.arrays import SIZES, Layout, copied, destinations, fill, landing
+from transports.wire.arrays import SIZES, ArrayType, copied, destinations, fill, landing
 
 PLAIN = drawn.scalar_dtypes() | drawn.complex_number_dtypes()  # of either byte order, dates included
 WITHOUT = st.sampled_from([np.dtype(name) for name in ("O", "S3", "U2", "V5", "M8[s]", "m8[ns]", "g", "G")])
@@ -80,7 +80,7 @@ def test_zeros_and_scalars_keep_their_shape(shape):
         assert Block.empty("float32", shape).nbytes == block.nbytes
 
 
-LAYOUTS = [Layout("float32", (2, 3)), Layout("bfloat16", (4,))]
+LAYOUTS = [ArrayType("float32", (2, 3)), ArrayType("bfloat16", (4,))]
 
 
 def test_without_arrays_memory_is_fresh_and_writable():
