@@ -1,0 +1,180 @@
+"""Shards: the pieces of one tensor that the ranks of a mesh hold under a layout, as ranges of indices.
+
+A piece is a block: for each dimension some ranges of indices, in ascending order, of which the rank's own array holds
+every combination. A dimension has one range, or several where the split is strided. Lengths that do not divide give
+unequal pieces, some of which may be empty.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from collectives import segment
+from pipelined.errors import UsageError
+from pipelined.sharding.layout import Cut, Layout
+from pipelined.sharding.mesh import Mesh
+
+Ranges = tuple[tuple[int, int], ...]
+"""Ranges [low, high) of one dimension: ascending, none empty, no two adjacent."""
+
+Piece = tuple[Ranges, ...]
+"""For each dimension its ranges."""
+
+
+class Shards:
+    """A tensor of some shape under a layout on a mesh.
+
+    Args:
+        shape: of the whole tensor; 0 is allowed.
+        layout: a `Layout`, or its text.
+    Raises:
+        UsageError: the layout names an axis that the mesh lacks, or a dimension that the shape lacks.
+    """
+
+    def __init__(self, mesh: Mesh, shape: Sequence[int], layout: Layout | str):
+        self.mesh, self.lengths = mesh, tuple(shape)
+        self.layout = Layout(layout) if isinstance(layout, str) else layout
+        if min(self.lengths, default=0) < 0:
+            raise UsageError(f"a shape with a negative length (shape: {self.lengths}); give lengths of 0 or more")
+        self.layout.check(mesh, len(self.lengths))
+        self._pieces: dict[int, Piece] = {}
+
+    def __repr__(self) -> str:
+        return f"Shards({self.mesh!r}, {self.lengths}, {str(self.layout)!r})"
+
+    def pieces(self, rank: int) -> Piece:
+        """The indices of the whole tensor that the rank holds."""
+        if rank not in self._pieces:
+            at = self.mesh.coordinates(rank)
+            self._pieces[rank] = tuple(
+                _held(length, tuple(self._cut(cut, at) for cut in self.layout.cuts.get(dimension, ())))
+                for dimension, length in enumerate(self.lengths)
+            )
+        return self._pieces[rank]
+
+    def shape(self, rank: int) -> tuple[int, ...]:
+        """The shape of the rank's own array."""
+        return tuple(map(length_of, self.pieces(rank)))
+
+    def size(self, rank: int) -> int:
+        """The elements of the rank's own array."""
+        return prod(self.shape(rank))
+
+    def local(self, tensor: Any, rank: int) -> Any:
+        """The rank's own array, cut from the whole tensor: a new contiguous array.
+
+        Of a partial sum the first rank of the axis holds the tensor, and the others zeros; of a mean or a maximum all
+        hold the tensor.
+
+        Args:
+            tensor: a numpy array or torch tensor of the whole shape.
+        Raises:
+            UsageError: it has another shape.
+        """
+        if tuple(tensor.shape) != self.lengths:
+            raise UsageError(f"a tensor of another shape (shape: {tuple(tensor.shape)}, layout's: {self.lengths})")
+        own = take(tensor, self.pieces(rank))
+        if not self.holds_sum(rank):
+            own[...] = 0
+        return own
+
+    def holds_sum(self, rank: int) -> bool:
+        """Whether the rank is the first on every axis of a partial sum: there `local` and moves put the summand."""
+        summed = [axis for axis, op in self.layout.partial.items() if op == "sum"]
+        return not any(self.mesh.coordinate(rank, axis) for axis in summed)
+
+    def _cut(self, cut: Cut, at: dict[str, int]) -> tuple[int, int | None]:
+        """The number of parts, and the part that a rank with these coordinates holds; None: all."""
+        return (cut, None) if isinstance(cut, int) else (self.mesh.sizes[cut], at[cut])
+
+
+@lru_cache(maxsize=1 << 16)
+def _held(length: int, cuts: tuple[tuple[int, int | None], ...]) -> Ranges:
+    """The ranges that are left of a dimension after cuts of (parts, the held one or None)."""
+    ranges = [(0, length)]
+    for parts, part in cuts:
+        kept = range(parts) if part is None else (part,)
+        ranges = [
+            (low + start, low + stop)
+            for low, high in ranges
+            for start, stop in (segment(high - low, parts, each) for each in kept)
+        ]
+    return _joined(ranges)
+
+
+def _joined(ranges: Sequence[tuple[int, int]]) -> Ranges:
+    found: list[tuple[int, int]] = []
+    for low, high in ranges:
+        if found and found[-1][1] == low:
+            found[-1] = found[-1][0], high
+        elif low < high:
+            found.append((low, high))
+    return tuple(found)
+
+
+def length_of(ranges: Ranges) -> int:
+    """The number of indices in the ranges."""
+    return sum(high - low for low, high in ranges)
+
+
+@lru_cache(maxsize=1 << 16)
+def common(one: Ranges, two: Ranges) -> Ranges:
+    """The indices in both."""
+    if one == two:
+        return one
+    return _joined([(max(a, c), min(b, d)) for a, b in one for c, d in two if max(a, c) < min(b, d)])
+
+
+def within(outer: Piece, inner: Piece) -> Piece:
+    """Where the indices `inner` lie in the array of a rank that holds `outer`, which has all of them."""
+    return tuple(map(_within, outer, inner))
+
+
+@lru_cache(maxsize=1 << 16)
+def _within(outer: Ranges, inner: Ranges) -> Ranges:
+    places, offset = [], 0
+    for low, high in outer:
+        places += [
+            (offset + max(low, a) - low, offset + min(high, b) - low) for a, b in inner if max(low, a) < min(high, b)
+        ]
+        offset += high - low
+    return _joined(places)
+
+
+def take(array: Any, piece: Piece) -> Any:
+    """A new contiguous array of the elements at these indices of an array."""
+    shape = tuple(map(length_of, piece))
+    taken = empty_like(array, shape)
+    for source, place in _blocks(piece):
+        taken[place] = array[source]
+    return taken
+
+
+def put(array: Any, piece: Piece, values: Any) -> None:
+    """Write values, of the piece's shape, to these indices of an array."""
+    for target, place in _blocks(piece):
+        array[target] = values[place]
+
+
+def empty_like(array: Any, shape: tuple[int, ...]) -> Any:
+    """A new array of another shape, of the array's kind and dtype; its values are not set."""
+    if hasattr(array, "new_empty"):  # a torch tensor
+        return array.new_empty(shape)
+    return np.empty(shape, array.dtype)
+
+
+def _blocks(piece: Piece) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+    """For each block of ranges: its indices in the array that has the piece, and in the packed piece."""
+    sides = []
+    for ranges in piece:
+        side, offset = [], 0
+        for low, high in ranges:
+            side.append((slice(low, high), slice(offset, offset + high - low)))
+            offset += high - low
+        sides.append(side)
+    for chosen in product(*sides):
+        yield tuple(source for source, _ in chosen), tuple(place for _, place in chosen)
