@@ -165,6 +165,7 @@ class Group(Members):
         super().__init__(transport, ranks, channel, calls=calls, workspace=workspace)
         self.links = links or Links()
         self.prices: Prices | None = None
+        self._native: NativeCollectives | None = None
         self.shared = SharedMemory(transport, ranks, channel, window)
 
     def calling(self, signature: Signature) -> Call:
@@ -179,10 +180,11 @@ class Group(Members):
         chosen = [self.ranks[rank] for rank in ranks]
         return Members(self.transport, chosen, self.channel, calls=self.calls, workspace=self.workspace)
 
-    @cached_property
-    def native(self) -> NativeCollectives | None:
-        """The transport's own collectives over these ranks, or None if it has no collectives."""
-        return self.transport.native(self.ranks, self.channel)
+    async def open_native(self) -> NativeCollectives | None:
+        """The transport's own collectives over these ranks, or None if it has none; see `Transport.open_native`."""
+        if self._native is None:
+            self._native = await self.transport.open_native(self.ranks, self.channel)
+        return self._native
 
 
 def _check(ranks: tuple[int, ...], transport: Transport) -> None:

@@ -76,8 +76,7 @@ class SharedMemory:
     async def open(self) -> SharedWindows | None:
         """The windows, or None if the ranks share no memory; the same answer on all ranks."""
         if not self._opened:
-            memory = self._transport.shared(self._ranks, self._channel, self._window)
-            self.memory = memory if memory is not None and await memory.ready() else None
+            self.memory = await self._transport.open_shared(self._ranks, self._channel, self._window)
             self._opened = True
         return self.memory
 
@@ -91,8 +90,8 @@ class SharedMemory:
         """This rank's part of a new symmetric array, or None if the ranks share no memory; the same on all ranks."""
         if await self.open() is None:
             return None
-        memory = self._transport.shared(self._ranks, self._channel, nbytes)
-        if memory is None or not await memory.ready():
+        memory = await self._transport.open_shared(self._ranks, self._channel, nbytes)
+        if memory is None:
             return None
         own = self._ranks.index(self._transport.rank)
         self._allocated.append(SymmetricArray(len(self._allocated), memory.windows, own))

@@ -66,14 +66,7 @@ class Traffic:
 
 
 class NativeCollectives(Protocol):
-    """A transport's own collectives over one group of ranks; `Transport.native` returns one."""
-
-    async def ready(self) -> None:
-        """Prepare the collective on all ranks of the group; `all_reduce` does this at its first call.
-
-        If groups overlap, every rank must prepare them in the same order (by channel, for example) before two of them
-        reduce at the same time: the library may block during preparation.
-        """
+    """A transport's own collectives over one group of ranks; `Transport.open_native` returns one."""
 
     async def all_reduce(self, block: Block, op: str) -> None:
         """Reduce the block's memory in place over the ranks of the group; all ranks end with the same bits.
@@ -86,7 +79,7 @@ class NativeCollectives(Protocol):
 
 
 class SharedWindows(Protocol):
-    """Memory that the ranks of a group share: one window for each rank, and barriers. `Transport.shared` returns one.
+    """Memory that the ranks of a group share, as `Transport.open_shared` opens it: one window a rank, and barriers.
 
     What a rank writes into its window before a barrier is visible to all other ranks after it. The memory and its
     descriptors are freed with this object and the last array that views a window.
@@ -99,14 +92,6 @@ class SharedWindows(Protocol):
     @property
     def epoch(self) -> int:
         """The number of barriers so far."""
-
-    async def ready(self) -> bool:
-        """Map the memory of all ranks. Returns whether every rank could; all ranks get the same answer.
-
-        Call this before any other method.
-
-        Raises: as `Transport.receive`.
-        """
 
     async def barrier(self) -> None:
         """Wait for every rank of the group to reach this barrier; the loop runs meanwhile.
@@ -227,18 +212,24 @@ class Transport(ABC):
         counted[what] += 1
         return counted[what] - 1
 
-    def native(self, ranks: Sequence[int], channel: int) -> NativeCollectives | None:
-        """The transport's own collectives over these ranks; None if it has no such collectives.
+    async def open_native(self, ranks: Sequence[int], channel: int) -> NativeCollectives | None:
+        """Open the transport's own collectives over these ranks; None if it has no such collectives.
 
-        Every rank of the group must call this, in the same order among its groups; the group keeps the result.
+        Every rank of the group must call this; the group keeps the result. If groups overlap, every rank must open them
+        in the same order (by channel, for example) before two of them reduce at the same time: the library may block
+        meanwhile.
+
+        Raises: as `receive`.
         """
         return None
 
-    def shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> SharedWindows | None:
-        """Memory that these ranks share, with a window of `nbytes` bytes for each rank; None if they cannot share.
+    async def open_shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> SharedWindows | None:
+        """Open memory that these ranks share, with a window of `nbytes` bytes for each rank; None if they cannot share.
 
         Every rank of the group must call this with equal arguments and in the same order; all get None or none does.
-        Each call returns new memory.
+        Each call opens new memory.
+
+        Raises: as `receive`.
         """
         return None
 

@@ -63,7 +63,7 @@ class OnNodes(Local):
     def nodes(self) -> tuple[int, ...]:
         return self._nodes
 
-    def shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> "LocalShared | None":
+    async def open_shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> "LocalShared | None":
         if not self._shares or len({self.nodes[rank] for rank in ranks}) > 1:
             return None
         group = (tuple(ranks), channel, self.next_serial(("shared", tuple(ranks), channel)))
@@ -117,9 +117,6 @@ class LocalShared:
     @property
     def epoch(self) -> int:
         return self._table.epochs[self._index]
-
-    async def ready(self) -> bool:
-        return True
 
     async def barrier(self) -> None:
         epochs = self._table.epochs

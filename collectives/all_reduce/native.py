@@ -17,7 +17,7 @@ async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None
         Unsupported: the transport has no collectives of its own, or none for this dtype.
     Cost: that of the transport's all-reduce, and a barrier before it.
     """
-    own = group.native
+    own = await group.open_native()
     if own is None:
         name = type(group.transport).__name__
         raise Unsupported(f"this transport has no all-reduce of its own (transport: {name}); choose another algorithm")

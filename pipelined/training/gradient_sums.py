@@ -64,8 +64,6 @@ class GradientSums:
 
     async def _is_ready(self, group: Group) -> bool:
         names = names_in(self._algorithm)
-        if "native" in names and group.native is not None:
-            await group.native.ready()
-        lacks_native = "native" in names and group.native is None
+        lacks_native = "native" in names and await group.open_native() is None
         lacks_memory = "shared" in names and await group.shared.open() is None
         return not lacks_native and not lacks_memory

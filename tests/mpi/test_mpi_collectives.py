@@ -91,7 +91,7 @@ def test_groups_of_some_ranks_run_at_once_with_those_of_all(algorithm):
             if WORLD.rank in ranks and len(set(ranks)) == len(ranks)
         ]
         for group in groups if algorithm == "native" else ():
-            await group.native.ready()
+            await group.open_native()
         arrays = [np.full(5000, 1.0 + WORLD.rank) for _ in groups]
         await asyncio.gather(*(all_reduce(*pair, "sum", algorithm) for pair in zip(groups, arrays, strict=True)))
         for group, array in zip(groups, arrays, strict=True):

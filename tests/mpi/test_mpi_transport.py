@@ -177,7 +177,7 @@ def test_mpis_own_all_reduce_agrees_with_numpy(dtype):
         arrays = [np.arange(1000).astype(dtype) % (rank + 2) for rank in EVERY_RANK]
         for op, expected in (("sum", sum(arrays)), ("max", np.max(arrays, axis=0))):
             mine = arrays[end.rank].copy()
-            await end.native(EVERY_RANK, 5).all_reduce(Block.of(mine), op)
+            await (await end.open_native(EVERY_RANK, 5)).all_reduce(Block.of(mine), op)
             assert mine.tobytes() == expected.astype(dtype).tobytes()
 
     run(clause)
@@ -193,9 +193,8 @@ def test_groups_that_share_ranks_reduce_beside_each_other():
             await natives[channel].all_reduce(Block.of(mine), "sum")
             assert (mine == sum(groups[channel])).all()
 
-        natives = {channel: end.native(ranks, channel) for channel, ranks in groups.items() if end.rank in ranks}
-        for native in natives.values():
-            await native.ready()
+        mine = [(channel, ranks) for channel, ranks in groups.items() if end.rank in ranks]
+        natives = {channel: await end.open_native(ranks, channel) for channel, ranks in mine}
         await asyncio.gather(*map(reduce, natives if end.rank % 2 else reversed(natives)))
 
     run(clause)
@@ -214,7 +213,7 @@ def test_groups_that_share_ranks_reduce_beside_each_other():
 def test_what_mpi_cannot_reduce_is_named(block, op):
     async def clause(end):
         with pytest.raises(ValueError, match=rf"{block.dtype}.*{op}.*float32"):
-            await end.native(EVERY_RANK, 5).all_reduce(block, op)
+            await (await end.open_native(EVERY_RANK, 5)).all_reduce(block, op)
 
     run(clause)
 
@@ -227,7 +226,7 @@ def test_ends_may_be_opened_and_closed_for_ever(times):
     async def main():
         for _ in range(times):
             async with await MpiTransport.open(MPI.COMM_SELF) as end:
-                await end.native([0], 1).all_reduce(Block.of(np.ones(1)), "sum")
+                await (await end.open_native([0], 1)).all_reduce(Block.of(np.ones(1)), "sum")
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(main())

@@ -25,7 +25,7 @@ async def test_clause(clause, query):
     await hold([SlowTransport(end, shape) for end in world(3)], CLAUSES[clause], seconds=1e4)
 
 
-UNDELAYABLE = {"native", "shared"}
+UNDELAYABLE = {"open_native", "open_shared"}
 OWN = {"rank", "world_size", "traffic", "next_serial", *UNDELAYABLE}
 """Members of the contract that a slowed end does not ask of its inner end at each use."""
 ARGUMENTS = {"peer": 0, "key": ("k",), "channel": 0, "buffer": memoryview(bytearray(4)), "reason": "why", "busy": True}

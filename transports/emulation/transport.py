@@ -1,7 +1,8 @@
 """Any transport over emulated slow links, for rehearsing a slow network on one machine.
 
 Only time is added; messages, order and errors are those of the inner transport. Every rank delays what it sends, except
-to itself. All methods of the contract are passed on except `native` and `shared`: their bytes cannot be delayed.
+to itself. All methods of the contract are passed on except `open_native` and `open_shared`, whose bytes cannot be
+delayed.
 """
 
 import asyncio

@@ -4,7 +4,6 @@ The call that creates a communicator blocks until every rank of the group has ma
 messages, which do not block the loop, and make the call only when all have come.
 """
 
-import asyncio
 from collections.abc import Sequence
 
 from mpi4py import MPI
@@ -27,18 +26,11 @@ class MpiNative:
     """All-reduce by `MPI_Iallreduce`; implements `transports.base.NativeCollectives`.
 
     Args:
-        transport: carries the messages before the communicator is created.
-        frames: the communicator that `ranks` refer to. It carries frames under `TAG`; creation uses other tags.
-        channel: distinguishes this group's communicator from others that are created at the same time.
+        comm: the group's communicator; see `create_communicator`.
     """
 
-    def __init__(
-        self, transport: Transport, progress: ProgressEngine, frames: MPI.Intracomm, ranks: Sequence[int], channel: int
-    ):
-        self._transport, self._progress, self._frames = transport, progress, frames
-        self._ranks, self._channel = tuple(ranks), channel
-        self.comm: MPI.Intracomm | None = None
-        self._making = asyncio.Lock()
+    def __init__(self, comm: MPI.Intracomm, progress: ProgressEngine):
+        self.comm, self._progress = comm, progress
 
     async def all_reduce(self, block: Block, op: str) -> None:
         """Reduce in place over the group. Cancelled: the reduction continues, so drop the block."""
@@ -47,20 +39,24 @@ class MpiNative:
                 f"MPI cannot reduce {block.dtype} by {op!r}; known dtypes: {', '.join(_DATATYPES)}; known ops: "
                 f"{', '.join(_OPS)} (max: not of complex)"
             )
-        comm = await self._communicator()
-        request = comm.Iallreduce(MPI.IN_PLACE, [block.data, _DATATYPES[block.dtype]], op=_OPS[op])
+        request = self.comm.Iallreduce(MPI.IN_PLACE, [block.data, _DATATYPES[block.dtype]], op=_OPS[op])
         await self._progress.wait(request, urgent=True)
 
-    async def ready(self) -> None:
-        """Make the group's communicator; see `transports.base.NativeCollectives`."""
-        await self._communicator()
 
-    async def _communicator(self) -> MPI.Intracomm:
-        async with self._making:
-            if self.comm is None:
-                name = ",".join(map(str, self._ranks))
-                await all_gather(self._transport, self._ranks, ("native", self._channel, name))
-                group = self._frames.Get_group().Incl(self._ranks)
-                self.comm = self._frames.Create_group(group, tag=TAG + 1 + self._channel)
-                group.Free()
-            return self.comm
+async def create_communicator(
+    transport: Transport, frames: MPI.Intracomm, ranks: Sequence[int], channel: int
+) -> MPI.Intracomm:
+    """Create the communicator of these ranks, which all call this.
+
+    Args:
+        transport: carries the messages before the communicator is created.
+        frames: the communicator that `ranks` refer to. It carries frames under `TAG`; creation uses other tags.
+        channel: distinguishes this group's communicator from others that are created at the same time.
+    Raises: as `Transport.receive`.
+    """
+    await all_gather(transport, ranks, ("native", channel, ",".join(map(str, ranks))))
+    group = frames.Get_group().Incl(ranks)
+    try:
+        return frames.Create_group(group, tag=TAG + 1 + channel)
+    finally:
+        group.Free()

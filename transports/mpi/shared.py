@@ -30,63 +30,31 @@ class MpiShared:
     """Implements `transports.base.SharedWindows` over MPI.
 
     Args:
-        transport: carries the messages of `ready`.
-        ranks: the ranks of the group, all on this node.
-        channel: distinguishes this group's messages from those of other groups.
-        nbytes: size of each rank's window.
+        windows: the mapped memory of the group; see `map_windows`.
+        others: the other ranks of the group, in its order.
         state: the transport's, with the lost peers.
         progress: polls while this rank sleeps in a barrier; a doorbell wakes it.
         node_peers: rings the ranks that sleep in a barrier.
     """
 
     def __init__(
-        self,
-        transport: Transport,
-        ranks: Sequence[int],
-        channel: int,
-        nbytes: int,
-        *,
-        state: EndState,
-        progress: ProgressEngine,
-        node_peers: NodePeers,
+        self, windows: Windows, others: Sequence[int], state: EndState, progress: ProgressEngine, node_peers: NodePeers
     ):
-        self._transport, self._progress = transport, progress
-        self._state, self._node_peers, self._oversubscribed = state, node_peers, node_peers.oversubscribed
-        self._ranks, self._nbytes = tuple(ranks), nbytes
-        self._others = [rank for rank in ranks if rank != transport.rank]
-        self._key = ("shared", channel, ",".join(map(str, ranks)))
+        self._windows, self.windows, self._others = windows, windows.windows, others
+        self._state, self._progress, self._node_peers = state, progress, node_peers
+        self._oversubscribed = node_peers.oversubscribed
         self._check_s = OVERSUBSCRIBED_CHECK_S if self._oversubscribed else CHECK_S
         self._due = 0.0
-        self.windows: Sequence[memoryview] = ()
-
-    async def ready(self) -> bool:
-        lent = self._own_segment()
-        try:
-            address = bytes(ADDRESS_BYTES) if lent is None else lent.address
-            addresses = await self._all_gather("at", address)
-            found = self._map_windows(lent, addresses)
-            answers = await self._all_gather("found", b"\0" if found is None else b"\1")
-        except BaseException:
-            found = None  # the error's traceback keeps this frame alive
-            raise
-        finally:  # all ranks have mapped it, or this rank was cancelled or lost a peer
-            if lent is not None:
-                lent.close()
-        if found is None or b"\0" in answers:
-            return False
-        self._windows, self.windows = found, found.windows
-        return True
 
     @property
     def epoch(self) -> int:
         return self._windows.epoch
 
     async def barrier(self) -> None:
-        windows = self._windows
-        if windows.arrive() is None:
-            for at in windows.wake():
+        if self._windows.arrive() is None:
+            for at in self._windows.wake():
                 self._node_peers.ring(self._others[at])
-        elif windows.spin(self._spin_s, self._oversubscribed) is not None:
+        elif self._windows.spin(self._spin_s, self._oversubscribed) is not None:
             await self._wait()
         if not self._due:
             self._due = perf_counter() + TURN_S
@@ -134,17 +102,39 @@ class MpiShared:
         if absent is not None:
             self._state.check_sendable(self._others[absent])
 
-    def _own_segment(self) -> MemoryFile | None:
-        try:
-            return MemoryFile(HEAD + self._nbytes)
-        except OSError:
-            return None
 
-    def _map_windows(self, lent: MemoryFile | None, addresses: Sequence[bytes]) -> Windows | None:
-        try:
-            return None if lent is None else Windows(lent, addresses, self._ranks.index(self._transport.rank))
-        except OSError:
-            return None
+async def map_windows(transport: Transport, ranks: Sequence[int], channel: int, nbytes: int) -> Windows | None:
+    """Map a new window of each of these ranks, which all call this; None on all of them if one cannot map the others'.
 
-    async def _all_gather(self, what: str, mine: bytes) -> list[bytes]:
-        return await all_gather(self._transport, self._ranks, (*self._key, what), mine)
+    Args:
+        transport: carries the addresses of the windows.
+        channel: distinguishes this group's messages from those of other groups.
+    Raises: as `Transport.receive`.
+    """
+    key, segment = ("shared", channel, ",".join(map(str, ranks))), _new_segment(nbytes)
+    try:
+        address = bytes(ADDRESS_BYTES) if segment is None else segment.address
+        addresses = await all_gather(transport, ranks, (*key, "at"), address)
+        windows = None if segment is None else _mapped(segment, addresses, ranks.index(transport.rank))
+        mapped = await all_gather(transport, ranks, (*key, "found"), b"\0" if windows is None else b"\1")
+    except BaseException:
+        windows = None  # the error's traceback keeps this frame alive
+        raise
+    finally:  # all ranks have mapped it, or this rank was cancelled or lost a peer
+        if segment is not None:
+            segment.close()
+    return None if b"\0" in mapped else windows
+
+
+def _new_segment(nbytes: int) -> MemoryFile | None:
+    try:
+        return MemoryFile(HEAD + nbytes)
+    except OSError:
+        return None
+
+
+def _mapped(segment: MemoryFile, addresses: Sequence[bytes], index: int) -> Windows | None:
+    try:
+        return Windows(segment, addresses, index)
+    except OSError:
+        return None

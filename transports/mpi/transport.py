@@ -35,11 +35,11 @@ from transports.mpi.bodies import Bodies
 from transports.mpi.channels import MpiChannels
 from transports.mpi.frames import FrameReceiver, FrameSender
 from transports.mpi.messages import ReceivedMessages
-from transports.mpi.native import MpiNative
+from transports.mpi.native import MpiNative, create_communicator
 from transports.mpi.node import NodePeers, cores_of
 from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import outcomes_now
-from transports.mpi.shared import MpiShared
+from transports.mpi.shared import MpiShared, map_windows
 from transports.mpi.shutdown import Shutdown
 from transports.shm.arena import Arena
 from transports.shm.barrier import KEEPS_ORDER
@@ -176,24 +176,20 @@ class MpiTransport(Transport):
     def last_key(self, peer: int) -> Key | None:
         return self._messages.mailbox.last_key(peer)
 
-    def native(self, ranks: Sequence[int], channel: int) -> MpiNative:
+    async def open_native(self, ranks: Sequence[int], channel: int) -> MpiNative:
         group = (tuple(ranks), channel)
         if group not in self._natives:
-            self._natives[group] = MpiNative(self, self._progress, self._comms.frames, *group)
+            comm = await create_communicator(self, self._comms.frames, *group)
+            self._natives[group] = MpiNative(comm, self._progress)
         return self._natives[group]
 
-    def shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> MpiShared | None:
+    async def open_shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> MpiShared | None:
         if not KEEPS_ORDER or len({self.nodes[rank] for rank in ranks}) > 1:
             return None
-        return MpiShared(
-            self,
-            ranks,
-            channel,
-            nbytes,
-            state=self._state,
-            progress=self._progress,
-            node_peers=self._node_peers,
-        )
+        windows, others = await map_windows(self, ranks, channel, nbytes), [rank for rank in ranks if rank != self.rank]
+        if windows is None:
+            return None
+        return MpiShared(windows, others, self._state, self._progress, self._node_peers)
 
     def kill_world(self, code: int) -> None:
         """End every rank of the job now, with this exit code: one rank of an MPI job cannot end alone."""
@@ -248,7 +244,7 @@ class MpiTransport(Transport):
 
     def _free(self) -> None:
         _, *duplicates = self._comms
-        for comm in [*duplicates, *(native.comm for native in self._natives.values() if native.comm is not None)]:
+        for comm in [*duplicates, *(native.comm for native in self._natives.values())]:
             comm.Free()
 
 

@@ -125,27 +125,19 @@ async def test_waiting_long_for_a_rank_that_means_the_same_is_no_failure():
     assert all((array == 4).all() for array in arrays)
 
 
-class FoundLate:
-    """Memory that ranks share, as one that takes long to find it sees it."""
-
-    def __init__(self, memory, found):
-        self._memory, self._found = memory, found
-
-    def __getattr__(self, name):
-        return getattr(self._memory, name)
-
-    async def ready(self):
-        await self._found.wait()
-        return await self._memory.ready()
-
-
 @pytest.mark.parametrize("late", [0, 1])
 async def test_a_rank_that_has_yet_to_choose_an_algorithm_means_the_same(late):
     """The other one has chosen, and both have looked round, before it does."""
 
     ends, found = local_world(2, shares=True), asyncio.Event()
-    lend = ends[late].shared
-    ends[late].shared = lambda *group: FoundLate(lend(*group), found)
+    open_shared = ends[late].open_shared
+
+    async def open_late(*group):
+        memory = await open_shared(*group)
+        await found.wait()
+        return memory
+
+    ends[late].open_shared = open_late
     arrays = [np.ones(5) for _ in ends]
     groups = [Group(end, range(2), 0, patience=PATIENCE) for end in ends]
     sums = [asyncio.ensure_future(all_reduce(*pair)) for pair in zip(groups, arrays, strict=True)]

@@ -181,5 +181,5 @@ async def test_a_rank_reaches_itself_at_once():
 
 async def test_a_transports_own_collectives_and_a_shape_do_not_go_together():
     ends = open_local("local://?delay=1s", 2)
-    assert [end.native((0, 1), 1) for end in ends] == [None, None]
+    assert [await end.open_native((0, 1), 1) for end in ends] == [None, None]
     await closed(ends)

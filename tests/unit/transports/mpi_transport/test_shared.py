@@ -2,13 +2,12 @@
 
 import asyncio
 import os
-from types import SimpleNamespace
 
 import pytest
 
 from transports import PeerLost
 from transports.local import world
-from transports.mpi.shared import MpiShared
+from transports.mpi.shared import map_windows
 
 FILES = "/proc/self/fd"
 pytestmark = pytest.mark.skipif(not os.path.isdir(FILES), reason="no memory without a name here; Linux has it")
@@ -19,25 +18,23 @@ def shared_files():
     return [path for path in paths if os.path.lexists(path) and "memfd:pipelined" in os.readlink(path)]
 
 
-async def gives_up(ready, peer):
-    ready.cancel()
+async def gives_up(opening, peer):
+    opening.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await ready
+        await opening
 
 
-async def loses_its_peer(ready, peer):
+async def loses_its_peer(opening, peer):
     peer.kill()
     with pytest.raises(PeerLost):
-        await ready
+        await opening
 
 
 @pytest.mark.parametrize("end", [gives_up, loses_its_peer])
 async def test_a_rank_keeps_no_descriptor_if_its_peer_never_shares(end):
     here, peer = world(2)
-    node_peers = SimpleNamespace(oversubscribed=False)
-    memory = MpiShared(here, (0, 1), channel=3, nbytes=2 << 20, state=None, progress=None, node_peers=node_peers)
-    ready = asyncio.ensure_future(memory.ready())
+    opening = asyncio.ensure_future(map_windows(here, (0, 1), channel=3, nbytes=2 << 20))
     await asyncio.sleep(0)
     assert shared_files()
-    await end(ready, peer)
+    await end(opening, peer)
     assert not shared_files()
