@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
+from pipelined.sharding.operators.dropout import dropout as hashed_dropout
+
 
 def keyed_generator(*key: int | str) -> torch.Generator:
     """A new generator on the CPU; its stream is a function of the key alone."""
@@ -59,19 +61,20 @@ class KeyedRandom:
     microbatch: int
     turn: str = ""
 
-    def dropout(self, x: torch.Tensor, p: float, place: str) -> torch.Tensor:
-        """Zero each element with probability p and scale the rest by 1/(1-p).
-
-        The mask is drawn in float32 on the CPU from the key's stream, whatever the dtype or device of x.
+    def key(self, place: str) -> int:
+        """The key of a dropout's mask.
 
         Args:
             place: a name unique in the model, such as "h.3.mlp".
         """
-        if p == 0.0:
-            return x
-        generator = keyed_generator(self.seed, self.step, self.microbatch, place + self.turn)
-        keep = torch.rand(x.shape, generator=generator) >= p
-        return x * keep.to(x.device) / (1.0 - p)
+        return seed_of(self.seed, self.step, self.microbatch, place + self.turn)
+
+    def dropout(self, x: torch.Tensor, p: float, place: str) -> torch.Tensor:
+        """Zero each element with probability p and scale the rest by 1/(1-p).
+
+        An element's mask is a hash of the key and of its index, whatever the dtype or device of x.
+        """
+        return x if p == 0.0 else hashed_dropout(x, p, self.key(place), x.shape, [((0, size),) for size in x.shape])
 
 
 _CURRENT: ContextVar[KeyedRandom | None] = ContextVar("random numbers of a microbatch", default=None)

@@ -1,0 +1,1 @@
+"""What a rank computes of an operator whose tensors are split over ranks."""
