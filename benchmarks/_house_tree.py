@@ -16,7 +16,7 @@ PLUG_IN_FOLDERS = (
     "transports",
     "transports.codecs",
     "transports.codecs",
-    "collectives.all_reduce",
+    "collectives.algorithms.all_reduce",
     "pipelined.schedules",
     "pipelined.commands",
     "pipelined.commands",

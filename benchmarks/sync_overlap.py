@@ -25,7 +25,7 @@ from benchmarks._launch import run_ranks
 from benchmarks._results import Reported, tell
 from benchmarks.paper_figures import BERT
 from collectives import Links
-from collectives.all_reduce import module_of
+from collectives.algorithms import module_of
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError

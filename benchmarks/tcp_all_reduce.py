@@ -12,7 +12,7 @@ import tyro
 
 from benchmarks._ranks import Loop, check, launch, program, spread
 from benchmarks._results import Reported, tell
-from collectives.all_reduce.registry import algorithms
+from collectives.algorithms.registry import algorithms
 from pipelined.errors import UsageError
 
 Row = dict[str, Any]

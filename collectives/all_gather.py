@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from collectives.algorithms.parts.ring_pass import RingPass
 from collectives.arrays import Vector, segments
 from collectives.group import Group
-from collectives.ring import RingPass
 from collectives.signature import Signature
 
 
@@ -23,7 +23,7 @@ async def all_gather(group: Group, array: Any, lengths: Sequence[int] | None = N
         dtypes or lengths differ between ranks. TransportError: a rank or link failed. After the last two the other
         ranks' segments are partly filled.
     Cost: n - 1 steps; a rank sends the array except the segment of the next rank: (n - 1) (alpha + m/n beta).
-    Source: Patarasuk, Yuan (see `collectives.ring`), the second phase.
+    Source: Patarasuk, Yuan (see `collectives.algorithms.parts.ring_pass`), the second phase.
     """
     vector = Vector.of(array)
     spans = segments(len(vector), group.size, lengths)

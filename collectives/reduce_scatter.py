@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from collectives.algorithms.parts.ring_pass import RingPass
 from collectives.arrays import Vector, segments
 from collectives.group import Group
 from collectives.reduction import Reduction
-from collectives.ring import RingPass
 from collectives.signature import Signature
 
 
@@ -28,7 +28,7 @@ async def reduce_scatter(group: Group, array: Any, op: str = "sum", lengths: Seq
         sizes, dtypes, ops or lengths differ between ranks. TransportError: a rank or link failed. After the last two
         the array holds partial sums.
     Cost: n - 1 steps; a rank sends the array except its own segment: (n - 1) (alpha + m/n beta + m/n gamma).
-    Source: Patarasuk, Yuan (see `collectives.ring`), the first phase.
+    Source: Patarasuk, Yuan (see `collectives.algorithms.parts.ring_pass`), the first phase.
     """
     vector = Vector.of(array)
     reduction = Reduction(op, vector)

@@ -13,7 +13,8 @@ from time import perf_counter
 
 import numpy as np
 
-from collectives.all_reduce import algorithms, all_reduce
+from collectives.algorithms import algorithms
+from collectives.all_reduce import all_reduce
 from collectives.barrier import barrier, meet
 from collectives.cost_model import Prices
 from collectives.group import Group

@@ -8,7 +8,7 @@ from pathlib import Path
 from apps.common.paths import check_directory, check_export, check_file
 from apps.gpt2.job import Job
 from apps.gpt2.resume import start_of
-from collectives.all_reduce import parse_choice
+from collectives.algorithms import parse_choice
 from pipelined.checkpoints import checkpoint
 from pipelined.checkpoints.checkpoint import Checkpoint
 from pipelined.errors import UsageError

@@ -15,7 +15,7 @@ from apps.gpt2.plan_file import AUTO, arrangement, is_open
 from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
 from apps.gpt2.resume import start_of
 from apps.gpt2.workload import workload
-from collectives.all_reduce import parse_choice
+from collectives.algorithms import parse_choice
 from pipelined.actors.agree import broadcast
 from pipelined.checkpoints import checkpoint
 from pipelined.measurement.effort import BRIEF

@@ -10,7 +10,7 @@ from apps.gpt2.job import BATCH, model_of, sequence_of
 from apps.gpt2.plan_file import given, identity
 from apps.gpt2.workload import workload
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
-from collectives.all_reduce import algorithms
+from collectives.algorithms import algorithms
 from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import Workload
 from pipelined.training.compression import check_codec

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from collectives import Group, Signature
-from collectives.all_reduce import module_of
+from collectives.algorithms import module_of
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
 from pipelined.aio.clock import Clock

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from collectives import Group, Links, all_reduce, barrier
-from collectives.all_reduce import module_of
+from collectives.algorithms import module_of
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
 from pipelined.aio.clock import Clock

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from collectives import Group, measure
-from collectives.all_reduce import format_choice
+from collectives.algorithms import format_choice
 from pipelined.actors.agree import broadcast, gather
 from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import Parameters

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from collectives.all_reduce import module_of
+from collectives.algorithms import module_of
 from pipelined.planner.candidates import Candidate
 from pipelined.programs.plan import Plan
 from pipelined.programs.record import record

@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 
-from collectives.all_reduce import algorithms, module_of
+from collectives.algorithms import algorithms, module_of
 from pipelined.errors import UsageError
 from pipelined.programs.instructions import OPS, Instruction
 from pipelined.programs.overlap import SYNCS

@@ -7,7 +7,7 @@ another; a message from a rank to itself uses no link.
 from collections import Counter
 
 from collectives import Links
-from collectives.all_reduce import module_of
+from collectives.algorithms import module_of
 from pipelined.programs.plan import Plan
 from pipelined.programs.step_totals import StepTotals
 from pipelined.simulation.workload import Workload

@@ -6,7 +6,7 @@
 from collections.abc import Iterable, Mapping
 
 from collectives import Group, all_reduce, allocate
-from collectives.all_reduce import names_in
+from collectives.algorithms import names_in
 from pipelined.errors import UsageError
 from pipelined.programs.bucket_names import Stages
 from pipelined.traces.tracer import NullTracer, Tracer

@@ -9,7 +9,7 @@ import pytest
 from mpi4py import MPI
 
 from collectives import Group, all_gather, all_reduce, all_to_all, barrier, broadcast, reduce_scatter, segment
-from collectives.all_reduce import algorithms, module_of
+from collectives.algorithms import algorithms, module_of
 from tests.mpi.every_rank import SECONDS, on_every_rank
 
 WORLD = MPI.COMM_WORLD

@@ -1,4 +1,4 @@
-"""What every all-reduce promises, over `local` and `tcp`. A new file in collectives/all_reduce/ is tested here.
+"""What every all-reduce promises, over `local` and `tcp`. Each file in collectives/algorithms/all_reduce is tested.
 
 Over `tcp` bytes land in the receiver's memory as they come, whatever it does: there memory that is shared or reused too
 soon makes wrong sums, which copies in one process hide.
@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives import BrokenGroup, Group, Links, all_reduce
-from collectives.all_reduce import algorithms, module_of
-from collectives.all_reduce.auto import choose
+from collectives.algorithms import algorithms, module_of
+from collectives.algorithms.all_reduce.auto import choose
 from tests.unit.collectives.owned import owned
 from transports import PeerAborted, PeerLost
 from transports.testing import local_world, tcp_world

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks._house_counts import FUNCTIONS, counts
 from benchmarks._house_tree import Tree
-from collectives.all_reduce.registry import ALGORITHMS
+from collectives.algorithms.registry import ALGORITHMS
 from pipelined.__main__ import COMMANDS
 from pipelined.schedules.registry import SCHEDULES
 from tests.launching import ROOT, launched

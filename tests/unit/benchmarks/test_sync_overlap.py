@@ -10,7 +10,7 @@ from benchmarks._gaps import Overlap, gaps_of
 from benchmarks.paper_figures import BERT
 from benchmarks.sync_overlap import SUMS, Options, Row, compared, links_of, plain, told
 from collectives import Links
-from collectives.all_reduce import module_of
+from collectives.algorithms import module_of
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 from pipelined.programs.price import Costs

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives.all_reduce import ring
+from collectives.algorithms.all_reduce import ring
 from collectives.clusters import Ring, Rings, Share, rings_of
 from transports.local import world
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from collectives import Group, Links, all_reduce
-from collectives.all_reduce import algorithms, auto, module_of
+from collectives.algorithms import algorithms, module_of
+from collectives.algorithms.all_reduce import auto
 from tests.unit.collectives.rounds import Rounds
 
 CLOSED = [name for name in algorithms() if hasattr(module_of(name), "steps")]

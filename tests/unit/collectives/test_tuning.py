@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collectives import Group, Prices, all_reduce, measure
-from collectives.all_reduce import module_of
+from collectives.algorithms import module_of
 from collectives.tuning import _close, rounds_at
 from transports.testing import local_world
 

@@ -9,7 +9,7 @@ from apps.gpt2.checks import check_sums
 from apps.gpt2.config import Config
 from apps.gpt2.decide import decide_sums
 from apps.gpt2.job import resolve
-from collectives.all_reduce import parse_choice
+from collectives.algorithms import parse_choice
 from pipelined.checkpoints import checkpoint
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from collectives import Links
-from collectives.all_reduce import module_of
+from collectives.algorithms import module_of
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import RealClock
 from pipelined.doctor.speed import HOPS, SUMS, measure, pairs

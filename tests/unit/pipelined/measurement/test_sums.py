@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from collectives.all_reduce import names_in, parse_choice
+from collectives.algorithms import names_in, parse_choice
 from pipelined.measurement.sums import decided, measured_sums
 from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import Parameters

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives import Links
-from collectives.all_reduce import module_of as algorithm
+from collectives.algorithms import module_of as algorithm
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 from pipelined.programs.price import Costs, price

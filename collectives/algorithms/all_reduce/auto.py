@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from collectives.all_reduce.registry import algorithms, module_of
+from collectives.algorithms.registry import algorithms, module_of
 from collectives.arrays import Vector
 from collectives.cost_model import Links
 from collectives.group import Group

@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from collectives.all_reduce import accumulate as widening
-from collectives.all_reduce.registry import algorithm_for, module_of, parse_choice
+from collectives.algorithms.parts import widening
+from collectives.algorithms.registry import algorithm_for, module_of, parse_choice
 from collectives.arrays import Vector
 from collectives.barrier import meet
 from collectives.group import Group

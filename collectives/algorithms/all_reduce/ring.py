@@ -1,12 +1,12 @@
 """Ring: reduce-scatter, then all-gather, sending only to the next rank. For long arrays and few ranks.
 
-See `collectives.ring` for the steps.
+See `collectives.algorithms.parts.ring_pass` for the steps.
 """
 
+from collectives.algorithms.parts.ring_pass import RingPass
 from collectives.arrays import Vector, segment, segments
 from collectives.group import Group
 from collectives.reduction import Reduction
-from collectives.ring import RingPass
 
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collectives import Group, all_reduce
-from collectives.all_reduce.window_layout import WindowLayout
+from collectives.algorithms.parts.window_layout import WindowLayout
 from collectives.arrays import Vector
 from collectives.signature import GREETING_BYTES, Mismatch
 from transports.testing import local_world

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives import Group, all_reduce
-from collectives.all_reduce import algorithms, module_of
-from collectives.all_reduce.registry import algorithm_for, format_choice, names_in, parse_choice
+from collectives.algorithms import algorithms, module_of
+from collectives.algorithms.registry import algorithm_for, format_choice, names_in, parse_choice
 from transports.local import world
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collectives import Group, Links, all_reduce
-from collectives.all_reduce import auto, hierarchical
+from collectives.algorithms.all_reduce import auto, hierarchical
 from tests.unit.collectives.rounds import Rounds
 from transports.testing import local_world
 

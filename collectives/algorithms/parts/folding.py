@@ -11,7 +11,7 @@ Source: Thakur, Rabenseifner, Gropp, section 4.5 (number of processes not a powe
 
 from collections.abc import Awaitable, Callable
 
-from collectives.all_reduce.pipelining import receive_pieces, reduce_pieces, send_pieces
+from collectives.algorithms.parts.pieces import receive_pieces, reduce_pieces, send_pieces
 from collectives.arrays import Vector
 from collectives.group import Group
 from collectives.reduction import Reduction

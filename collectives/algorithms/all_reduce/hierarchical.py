@@ -11,14 +11,14 @@ Between nodes only the ring sends: 2(L-1)/L of the array from each of L nodes, h
 from collections import Counter
 from collections.abc import Sequence
 
-from collectives.all_reduce import ring
-from collectives.all_reduce.pipelining import reduce_pieces, send_pieces
+from collectives.algorithms.all_reduce import ring
+from collectives.algorithms.parts.pieces import reduce_pieces, send_pieces
+from collectives.algorithms.parts.ring_pass import RingPass
 from collectives.arrays import Vector, segments
 from collectives.broadcast import branches
 from collectives.cost_model import Links
 from collectives.group import Group, Members
 from collectives.reduction import Reduction
-from collectives.ring import RingPass
 
 
 async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:

@@ -21,7 +21,7 @@ and several are in progress between two barriers:
 time. So each byte of every array is read and written by one rank.
 
 Data written into a window between two barriers is read between the next two, and may be overwritten after those; so
-each window has two halves, used in turn (see `collectives.all_reduce.window_layout`).
+each window has two halves, used in turn (see `collectives.algorithms.parts.window_layout`).
 
 Operands are reduced in the order of ranks, each segment by one rank or by all in the same way, so all ranks end with
 the same bits.
@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 
-from collectives.all_reduce.window_layout import WindowLayout
+from collectives.algorithms.parts.window_layout import WindowLayout
 from collectives.arrays import Range, Vector, pieces, segment
 from collectives.call import Call, Unsupported
 from collectives.group import Group

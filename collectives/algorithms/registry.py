@@ -28,14 +28,14 @@ from math import inf
 from types import ModuleType
 
 ALGORITHMS = {
-    "auto": "collectives.all_reduce.auto",
-    "hierarchical": "collectives.all_reduce.hierarchical",
-    "multi_ring": "collectives.all_reduce.multi_ring",
-    "native": "collectives.all_reduce.native",
-    "rabenseifner": "collectives.all_reduce.rabenseifner",
-    "recursive_doubling": "collectives.all_reduce.recursive_doubling",
-    "ring": "collectives.all_reduce.ring",
-    "shared": "collectives.all_reduce.shared",
+    "auto": "collectives.algorithms.all_reduce.auto",
+    "hierarchical": "collectives.algorithms.all_reduce.hierarchical",
+    "multi_ring": "collectives.algorithms.all_reduce.multi_ring",
+    "native": "collectives.algorithms.all_reduce.native",
+    "rabenseifner": "collectives.algorithms.all_reduce.rabenseifner",
+    "recursive_doubling": "collectives.algorithms.all_reduce.recursive_doubling",
+    "ring": "collectives.algorithms.all_reduce.ring",
+    "shared": "collectives.algorithms.all_reduce.shared",
 }
 """The module of each algorithm, by name; imported at its first use. A new algorithm gets a line here."""
 

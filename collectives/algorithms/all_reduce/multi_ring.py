@@ -12,11 +12,11 @@ Source: Ravnest, section 3.2 (rings in parallel, each over the slice its ranks h
 from collections import Counter
 from math import gcd
 
-from collectives.all_reduce import ring
+from collectives.algorithms.all_reduce import ring
+from collectives.algorithms.parts.ring_pass import RingPass
 from collectives.arrays import Vector, segments
 from collectives.group import Group
 from collectives.reduction import Reduction
-from collectives.ring import RingPass
 from transports import Nursery
 
 MOST_RINGS = 4  # more rings only make the messages smaller

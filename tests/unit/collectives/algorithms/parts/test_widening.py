@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from collectives import Group, Mismatch, all_reduce
-from collectives.all_reduce import algorithms, module_of
+from collectives.algorithms import algorithms, module_of
 from collectives.arrays import pieces
 from tests.unit.collectives.owned import owned
 from transports import PeerAborted

@@ -1,6 +1,6 @@
 """Recursive doubling: exchange the whole array with partners at distances 1, 2, 4, ... For short arrays."""
 
-from collectives.all_reduce import power_of_two as _fold
+from collectives.algorithms.parts import folding as _fold
 from collectives.arrays import Vector
 from collectives.group import Group
 from collectives.reduction import Reduction

@@ -7,8 +7,8 @@ the largest messages.
 
 from collections import Counter
 
-from collectives.all_reduce import power_of_two as _fold
-from collectives.all_reduce.pipelining import receive_pieces, reduce_pieces, send_pieces
+from collectives.algorithms.parts import folding as _fold
+from collectives.algorithms.parts.pieces import receive_pieces, reduce_pieces, send_pieces
 from collectives.arrays import Range, Vector
 from collectives.concurrency import run_both
 from collectives.group import Group

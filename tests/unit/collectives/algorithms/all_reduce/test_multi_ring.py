@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from collectives import Group, all_reduce
-from collectives.all_reduce.multi_ring import strides
+from collectives.algorithms.all_reduce.multi_ring import strides
 from collectives.signature import GREETING_BYTES
 from transports.local import world
 

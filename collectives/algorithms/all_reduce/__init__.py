@@ -1,0 +1,1 @@
+"""The algorithms of all-reduce, one a file."""
