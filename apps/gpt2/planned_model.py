@@ -67,6 +67,11 @@ class PlannedGPT2:
 
         return numerics(self.config)
 
+    def optimizer(self) -> Any:
+        from pipelined.training.optimizer import OptimizerConfig
+
+        return OptimizerConfig(lr=1e-4, steps=1 << 20)
+
     def feed(self, rows: int) -> Any:
         from pipelined.planner.trial import RandomTokens
 

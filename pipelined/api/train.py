@@ -5,9 +5,8 @@ mpirun -n 4 python mine.py        (or torchrun, srun; plain python runs every ra
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Sized
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,10 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from pipelined.api.arrangement import AUTO, Arrangement, first_batch, require
 from pipelined.api.batch import Batch
 from pipelined.api.feed import BatchFeed, Feed, MicrobatchFeed
+from pipelined.api.laboratory.plan import plan as find_plan
 from pipelined.api.laboratory.planning import Planned
 from pipelined.api.rank import RankSession, TrainingJob
 from pipelined.api.sequential import Loss
@@ -27,11 +28,9 @@ from pipelined.errors import UsageError
 from pipelined.process.launch import AGENT, ALONE, Launch, detect
 from pipelined.process.run import outside_of_a_loop, refuse, run
 from pipelined.process.stop_request import StopRequest
-from pipelined.programs.plan import Plan, PlanError
 from pipelined.programs.staleness import steps_to_fill
-from pipelined.schedules import default_depth, require_knobs
 from pipelined.schedules.knobs import Value
-from pipelined.schedules.own import SomeSchedule, name_of
+from pipelined.schedules.own import SomeSchedule
 from pipelined.training.compression import NONE
 from pipelined.training.step_report import StepReport
 from pipelined.training.trainer import Numerics
@@ -80,6 +79,7 @@ def train(
         plan: the result of `pipelined.plan`. It sets schedule, depth, width, microbatches, recompute and knobs; do not
             give them beside it.
         schedule: a name, a .py file or .csv table, or a class, function or module of your own; default: one_f_one_b.
+            "auto" finds the fastest arrangement as `pipelined.plan` does, with what is given besides, and trains by it.
         depth: the stages of a pipeline; default: one for each rank of it, or two where the schedule needs two.
         width: pipelines that run in parallel, each on its own microbatches; default: 1.
         microbatches: microbatches of one pipeline in a step; default: twice the depth.
@@ -101,76 +101,32 @@ def train(
         knobs: further settings that the schedule declares, such as `pipes=4`; see docs/schedules.md.
     Returns: losses and state, see `Trained`.
     Raises:
-        SystemExit: 2 after an error that the user can correct, 1 after a failure, 130 after an interrupt; the message
-            is printed.
+        SystemExit: 2 after a refusal, 1 after a failure, 130 after an interrupt; the message is printed.
     """
     launch = ALONE
     try:
         launch = detect(os.environ, transport)
         feed = MicrobatchFeed(batches) if isinstance(batches, Feed) else BatchFeed(batches)
-        asked: dict[str, Any] = {"schedule": schedule, "depth": depth, "width": width, "microbatches": microbatches}
-        arranged = _plan(launch, feed, knobs, **asked) if plan is None else _planned(plan, asked, recompute, knobs)
+        wanted = Arrangement(schedule, depth, width, microbatches, recompute, knobs)
+        if plan is not None:
+            wanted.require_open()
+        elif schedule == AUTO:
+            same: dict[str, Any] = {"dtype": dtype, "autocast": autocast, "seed": seed, "all_reduce": all_reduce}
+            same |= {"loss": loss, "optimizer": optimizer, "compress": compress, "transport": transport}
+            plan = find_plan(model, first_batch(feed), ranks=wanted.ranks(launch), **wanted.given, **same)
+        arranged = wanted.plan(launch, feed) if plan is None else plan.plan
         feed.cut(arranged.rows, dtype, kept=2 + steps_to_fill(arranged.shape))
         bound = bind(model, loss, seed, feed.inputs(0, 0))
         if plan is not None:
             recompute = plan.recompute
-            _require(plan, bound.identity(), feed, launch)
-        job = TrainingJob(
-            model=bound,
-            feed=feed,
-            plan=arranged,
-            optimizer=partial(UserOptimizer, optimizer, clip, lr_scheduler),
-            numerics=Numerics(dtype, autocast, bool(recompute), all_reduce, compress),
-            seed=seed,
-        )
-        saved = partial(WholeRun, checkpoint=_path(checkpoint), resume=_path(resume), save_every=save_every, keep=keep)
-        work = saved(job, feed, steps=_steps(steps, batches), report=report)
+            require(plan, bound.identity(), feed, launch)
+        numerics = Numerics(dtype, autocast, bool(recompute), all_reduce, compress)
+        optimizers = partial(UserOptimizer, optimizer, clip, lr_scheduler)
+        job = TrainingJob(bound, feed, arranged, optimizers, numerics, seed)
+        whole = WholeRun(job, feed, _steps(steps, batches), _path(checkpoint), _path(resume), save_every, keep, report)
     except UsageError as error:
         raise SystemExit(refuse(error, launch)) from error
-    return _run(launch, work)
-
-
-def _plan(
-    launch: Launch,
-    feed: BatchFeed | MicrobatchFeed,
-    knobs: Mapping[str, Value],
-    *,
-    schedule: SomeSchedule | None,
-    depth: int | None,
-    width: int | None,
-    microbatches: int | None,
-) -> Plan:
-    """The plan of a job: what is left open follows from the ranks that were started and from the first batch."""
-    width = 1 if width is None else width
-    if width < 1:
-        raise PlanError(f"width must be at least 1 (it is {width})")
-    name = name_of(schedule or "one_f_one_b")
-    require_knobs(name, knobs)
-    ranks = launch.world_size or (depth or 1) * width
-    if depth is None:
-        depth, knobs = default_depth(name, max(1, ranks // width), knobs)
-    microbatches = 2 * depth if microbatches is None else microbatches
-    rows = feed.rows_each(microbatches * width)
-    plan = Plan(name, depth, width, rows, microbatches, knobs)
-    return replace(plan, microbatch=rows * plan.layout.parts) if isinstance(feed, MicrobatchFeed) else plan
-
-
-def _planned(plan: Planned, asked: Mapping[str, Any], recompute: bool | None, knobs: Mapping[str, Value]) -> Plan:
-    """The arrangement that was planned; refuse settings beside it, which it sets itself."""
-    require_knobs(plan.plan.schedule, knobs)
-    every = {**asked, "recompute": recompute, **knobs}
-    if given := [name for name, value in every.items() if value is not None]:
-        raise PlanError(f"plan= sets {given[0]} (given too: {', '.join(given)}); leave it out, or plan with it")
-    return plan.plan
-
-
-def _require(planned: Planned, identity: Mapping[str, Any], feed: BatchFeed | MicrobatchFeed, launch: Launch) -> None:
-    """Refuse another model, number of ranks or rows of a microbatch than those that were planned."""
-    planned.content.require(Path("plan="), identity, launch.world_size)
-    rows = feed.rows_each(planned.plan.total_microbatches)
-    if rows != planned.plan.rows:
-        fact = f"the plan is for microbatches of other rows (rows planned: {planned.plan.rows}, rows: {rows})"
-        raise PlanError(f"{fact}; plan for these batches")
+    return _run(launch, whole)
 
 
 def _steps(steps: int | None, batches: Iterable[Batch] | Feed) -> int:

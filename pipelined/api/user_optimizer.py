@@ -35,6 +35,12 @@ class UserOptimizer:
     def __post_init__(self) -> None:
         if not 0 <= self.clip < math.inf:
             raise UsageError(f"clip must be a norm from 0 up (it is {self.clip:g}); 0 does not clip")
+        if not callable(self.make):
+            fact = f"`optimizer` is a {type(self.make).__name__}, and every rank needs one of its own parameters"
+            raise UsageError(f"{fact}; give a function of a list of parameters that returns an optimizer of torch")
+        if not (self.schedule is None or callable(self.schedule)):
+            fact = f"`lr_scheduler` is a {type(self.schedule).__name__}, and every rank needs one of its own optimizer"
+            raise UsageError(f"{fact}; give a function of an optimizer that returns a scheduler")
 
     def build(self, parameters: Mapping[str, nn.Parameter]) -> Optimizer:
         """As in `OptimizerSettings`.
@@ -45,9 +51,6 @@ class UserOptimizer:
         Raises:
             UsageError: the optimizer updates other tensors than the given parameters, or is no optimizer.
         """
-        if not callable(self.make):
-            fact = f"`optimizer` is a {type(self.make).__name__}, and every rank needs one of its own parameters"
-            raise UsageError(f"{fact}; give a function of a list of parameters that returns an optimizer of torch")
         trained = [parameter for parameter in parameters.values() if parameter.requires_grad]
         trained = trained or [nn.Parameter(torch.zeros(1))]
         optimizer = self.make(trained)

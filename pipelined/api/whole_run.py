@@ -62,6 +62,8 @@ class WholeRun:
         if self.save_every < 0:
             fact = f"save_every must be at least 0 (it is {self.save_every})"
             raise UsageError(f"{fact}; 0 saves at the end only")
+        if self.save_every and self.checkpoint is None:
+            raise UsageError(f"save_every={self.save_every} saves nothing without a directory; give `checkpoint=`")
         checkpoint.require_kept(self.keep)
 
     async def train(self, rank: RankSession, stopping: Callable[[], bool]) -> Trained:

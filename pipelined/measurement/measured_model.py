@@ -34,6 +34,10 @@ class MeasuredModel(Protocol):
         """The precision settings of training, a `pipelined.training.trainer.Numerics`; this may import torch."""
         ...
 
+    def optimizer(self) -> Any:
+        """The optimizer of training, a `pipelined.training.optimizer.OptimizerSettings`; this may import torch."""
+        ...
+
     def feed(self, rows: int) -> Any:
         """Data of the right shapes, a `pipelined.training.worker.Feed` with `rows` sequences in a microbatch."""
         ...

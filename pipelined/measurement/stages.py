@@ -25,7 +25,7 @@ from pipelined.measurement.measured_model import MeasuredModel
 from pipelined.measurement.probes import probes
 from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.model import Model
-from pipelined.training.optimizer import OptimizerConfig, update
+from pipelined.training.optimizer import update
 from pipelined.training.stage import Stage
 from pipelined.training.trainer import Numerics
 
@@ -120,7 +120,8 @@ class _Probe:
         depth = index + (1 if last else 2)
         self._stage = Stage(rank.model, module, index, depth, device, numerics.autocast)
         self._parameters = dict(module.named_parameters())
-        self._optimizer = OptimizerConfig(lr=1e-4, steps=100).build(self._parameters)
+        settings = rank.source.optimizer()
+        self._optimizer, self._rate = settings.build(self._parameters), settings.rate(0)
         self._swept = torch.ones(SWEPT // 4, device=device)
 
     async def round(self, size: int) -> Taken:
@@ -162,6 +163,6 @@ class _Probe:
             gradients = [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
             for gradient in gradients:
                 float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
-            update(self._optimizer, 1e-4, 0.5)
+            update(self._optimizer, self._rate, 0.5)
             for gradient in gradients:
                 gradient.zero_()

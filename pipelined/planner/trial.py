@@ -19,7 +19,6 @@ from pipelined.planner.search import SearchResult
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
-from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
@@ -93,7 +92,7 @@ def trial_trainer(actor: Actor, model: MeasuredModel, candidate: Candidate, exec
         actor,
         model.build(),
         candidate.plan,
-        optimizer_config=OptimizerConfig(lr=1e-4, steps=1 << 20),
+        optimizer_config=model.optimizer(),
         numerics=replace(model.numerics(), recompute=candidate.recompute),
         executor=executor,
         feed=model.feed(candidate.plan.rows),

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from collectives import Links
+from pipelined.api.arrangement import Arrangement
 from pipelined.api.batch import Batch
 from pipelined.api.laboratory.described import machine_of
 from pipelined.api.laboratory.planned_layers import PlannedLayers
@@ -17,9 +18,8 @@ from pipelined.api.user_model import Layers, bind
 from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.process.launch import detect
 from pipelined.process.run import outside_of_a_loop
-from pipelined.schedules import require_knobs
 from pipelined.schedules.knobs import Value
-from pipelined.schedules.own import SomeSchedule, name_of
+from pipelined.schedules.own import SomeSchedule
 from pipelined.training.compression import NONE
 from pipelined.training.stream import tensors_of
 from pipelined.training.trainer import Numerics
@@ -58,14 +58,13 @@ def plan(
 
     Under a launcher every rank calls this with equal arguments and gets the same plan. Operations and sizes come from
     one forward on the meta device and one update of each layer; seconds come from timed stages, or from `costs`.
-    Updates are timed with AdamW, whatever the optimizer.
 
     Args:
         model: as in `train`.
         batch: (inputs, targets) of a whole step.
         ranks: the ranks to plan for; default: those that were started.
         loss: the mean loss of one microbatch; default: the mean of the outputs.
-        optimizer: builds an optimizer of torch from a list of parameters; its state is measured.
+        optimizer: builds an optimizer of torch from a list of parameters; its state is measured, and its update timed.
         schedule, depth, width, microbatches, recompute: what the plan must have; default: open.
         dtype, autocast, seed, all_reduce, compress, transport: as in `train`.
         costs: do not measure: flops (floating-point operations a rank makes a second), overhead (seconds an
@@ -81,15 +80,12 @@ def plan(
     Cost: some seconds for a small model where it is measured.
     """
     launch = detect(os.environ, transport)
-    name = None if schedule is None else name_of(schedule)
-    require_knobs(name, knobs)
-    chosen = {"schedule": name, "depth": depth, "width": width, "microbatches": microbatches, "recompute": recompute}
     planned = PlannedLayers(
         bind(model, loss or _mean, seed, batch[0]),
         batch,
         optimizer,
         Numerics(dtype, autocast, False, all_reduce, compress),
-        {name: value for name, value in {**chosen, **knobs}.items() if value is not None},
+        Arrangement(schedule, depth, width, microbatches, recompute, knobs).given,
     )
     request = PlanRequest(
         launch.world_size or 1 if ranks is None else ranks,

@@ -1,18 +1,18 @@
 """A user's row of layers, as the planner takes a model: every size is measured, no closed form is needed."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from pipelined.api.batch import Batch, rows_of_batch
 from pipelined.api.feed import BatchFeed
 from pipelined.api.laboratory.layer_sizes import LayerSizes, Storages, measured_sizes, optimizer_bytes, some_values
 from pipelined.api.user_model import UserModel
+from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.programs.bucket_names import name_buckets
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
@@ -31,14 +31,14 @@ class PlannedLayers:
     Args:
         model: the layers, with the loss.
         step: inputs and targets of a step.
-        optimizer: builds the optimizer, whose state is measured.
+        make_optimizer: builds the optimizer; its state is measured, and its update timed.
         precision: the dtype, and how activations and gradients travel.
         fixed: what the user has chosen: fields and knobs of `Plan`, and `recompute`.
     """
 
     model: UserModel
     step: Batch
-    optimizer: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
+    make_optimizer: OptimizerBuilder
     precision: Numerics
     fixed: Mapping[str, Any]
     _sizes: dict[int, list[LayerSizes]] = field(default_factory=dict)
@@ -80,6 +80,9 @@ class PlannedLayers:
 
     def numerics(self) -> Any:
         return self.precision
+
+    def optimizer(self) -> Any:
+        return UserOptimizer(self.make_optimizer)
 
     def feed(self, rows: int) -> Any:
         feed = BatchFeed([self.step])
@@ -162,7 +165,7 @@ class PlannedLayers:
 
     def _tensors_of(self, layer: int) -> "_Tensors":
         part = self.model.build(range(layer, layer + 1), self.precision.dtype, "cpu", seed=0)
-        kept = optimizer_bytes(part, self.optimizer)
+        kept = optimizer_bytes(part, self.make_optimizer)
         named = dict(part.named_parameters())
         trained = {name: _Trained(named[name].numel(), named[name].itemsize, kept[name]) for name in kept}
         frozen = [parameter for name, parameter in named.items() if name not in kept]

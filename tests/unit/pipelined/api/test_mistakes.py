@@ -105,11 +105,31 @@ REFUSED = {
     "nothing to train": ([lambda: linear()().requires_grad_(False)] * 4, {}, "the model has nothing to train"),
     "a clip below 0": (four, {"clip": -1.0}, r"clip must be a norm from 0 up \(it is -1\); 0 does not clip"),
     "a negative save_every": (four, {"save_every": -3}, r"save_every must be at least 0 \(it is -3\)"),
+    "save_every without a checkpoint": (
+        four,
+        {"save_every": 2},
+        r"save_every=2 saves nothing without a directory; give `checkpoint=`",
+    ),
     "no checkpoint to keep": (four, {"keep": 0}, r"keep must be at least 1 \(it is 0\)"),
     "a scheduler that follows a metric": (
         four,
         {"lr_scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau},
         "ReduceLROnPlateau follows a metric.*; give another one, such as CosineAnnealingLR",
+    ),
+    "a scheduler that is built": (
+        four,
+        {"lr_scheduler": torch.optim.lr_scheduler.StepLR(adam([foreign]), 1)},
+        "`lr_scheduler` is a StepLR, and every rank needs one of its own optimizer; give a function",
+    ),
+    "an argument of plan beside auto": (four, {"schedule": "auto", "tries": 0}, "unknown argument 'tries'"),
+    "auto without whole batches": (
+        four,
+        {
+            "schedule": "auto",
+            "given": pp.Feed(lambda s, m: torch.ones(4, 8), lambda s, m: torch.ones(4, 8)),
+            "steps": 1,
+        },
+        'schedule="auto" measures a whole batch, and a Feed has none; give batches, or name a schedule',
     ),
     "an unknown schedule": (four, {"schedule": "1f1b"}, "1f1b.*one_f_one_b"),
 }
@@ -126,6 +146,19 @@ def test_a_mistake_is_refused_before_the_first_step_with_a_remedy(mistake, capfd
     assert re.search(message, text, re.DOTALL), text
     assert text.count("error: ") == 1
     assert not steps
+
+
+def test_a_loss_that_raises_ends_with_exit_code_1_and_says_where(capfd):
+    def failing(output, targets):
+        raise ZeroDivisionError("no such loss")
+
+    with pytest.raises(SystemExit) as ended:
+        trained(four, loss=failing)
+    assert ended.value.code == 1
+    first = capfd.readouterr().err.splitlines()[0]
+    assert first == (
+        "rank 3, step 0: forward of microbatch 0 through stage 3 (pipe 0) failed: ZeroDivisionError('no such loss')"
+    )
 
 
 RIGHT = {

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import time
 from functools import partial
 
 import pytest
@@ -103,6 +104,20 @@ def test_stages_are_timed_where_no_speed_is_stated():
     assert found.plan == pp.Plan("gpipe", 2, 1, 6, 2) and found.to_dict()["found"]["costs"]
 
 
+class SlowSGD(torch.optim.SGD):
+    """An optimizer with a known price: an update takes 20 ms, whatever it updates."""
+
+    def step(self, closure=None):
+        time.sleep(0.02)
+        return super().step(closure)
+
+
+def test_updates_are_timed_with_the_users_optimizer():
+    fixed = {"schedule": "gpipe", "depth": 1, "microbatches": 1, "recompute": False, "tries": 0}
+    slow = partial(SlowSGD, lr=0.1)
+    assert pp.plan(LAYERS, STEP, loss=nn.functional.cross_entropy, ranks=1, optimizer=slow, **fixed).step_s > 0.02
+
+
 def test_a_traced_model_is_planned_with_microbatches_that_it_takes():
     module = nn.Sequential(*[build() for build in LAYERS])
     rows = pp.plan(pp.trace(module, STEP[0]), STEP, ranks=2, schedule="gpipe", depth=2, costs={"flops": 1e9}).to_dict()
@@ -136,6 +151,11 @@ def test_a_mistake_is_one_exception_with_a_remedy(settings, message):
 def trained(**settings):
     optimizer = partial(torch.optim.SGD, lr=0.1)
     return pp.train(LAYERS, [STEP] * 2, loss=nn.functional.cross_entropy, optimizer=optimizer, **settings)
+
+
+def test_schedule_auto_trains_by_the_plan_that_is_found():
+    plain = trained(schedule="gpipe", depth=2, microbatches=2)
+    assert trained(schedule="auto", depth=2, microbatches=2).losses == pytest.approx(plain.losses, rel=1e-6)
 
 
 def test_a_plan_is_trained_by():

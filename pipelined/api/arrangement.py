@@ -1,0 +1,84 @@
+"""The arrangement that a call asks for; what it leaves open follows from ranks and batches, or from a plan."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pipelined.api.batch import Batch
+from pipelined.api.feed import BatchFeed, MicrobatchFeed
+from pipelined.api.laboratory.planning import Planned
+from pipelined.errors import UsageError
+from pipelined.process.launch import Launch
+from pipelined.programs.plan import Plan, PlanError
+from pipelined.schedules import default_depth, require_knobs
+from pipelined.schedules.knobs import Value
+from pipelined.schedules.own import SomeSchedule, name_of
+
+AUTO = "auto"
+"""The schedule of a call that trains by the fastest plan."""
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """The arguments of a call that say how its job is arranged; None: open."""
+
+    schedule: SomeSchedule | None
+    depth: int | None
+    width: int | None
+    microbatches: int | None
+    recompute: bool | None
+    knobs: Mapping[str, Value]
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What is not open, by name; the schedule by its name.
+
+        Raises:
+            ScheduleError: an unknown schedule, or a setting that the schedule does not declare.
+        """
+        name = None if self.schedule in (None, AUTO) else name_of(self.schedule)
+        require_knobs(name, self.knobs)
+        sizes = {"depth": self.depth, "width": self.width, "microbatches": self.microbatches}
+        every = {"schedule": name, **sizes, "recompute": self.recompute, **self.knobs}
+        return {name: value for name, value in every.items() if value is not None}
+
+    def ranks(self, launch: Launch) -> int:
+        """The ranks of the job: those that were started, or without a launcher those that it needs."""
+        return launch.world_size or (self.depth or 1) * (self.width or 1)
+
+    def plan(self, launch: Launch, feed: BatchFeed | MicrobatchFeed) -> Plan:
+        """The plan of a job: what is open follows from the ranks and from the first batch."""
+        width = 1 if self.width is None else self.width
+        if width < 1:
+            raise PlanError(f"width must be at least 1 (it is {width})")
+        name, depth, knobs = name_of(self.schedule or "one_f_one_b"), self.depth, self.knobs
+        require_knobs(name, knobs)
+        if depth is None:
+            depth, knobs = default_depth(name, max(1, self.ranks(launch) // width), knobs)
+        microbatches = 2 * depth if self.microbatches is None else self.microbatches
+        rows = feed.rows_each(microbatches * width)
+        plan = Plan(name, depth, width, rows, microbatches, knobs)
+        return replace(plan, microbatch=rows * plan.layout.parts) if isinstance(feed, MicrobatchFeed) else plan
+
+    def require_open(self) -> None:
+        """Refuse arguments beside a plan, which sets them itself."""
+        if given := list(self.given):
+            raise PlanError(f"plan= sets {given[0]} (given too: {', '.join(given)}); leave it out, or plan with it")
+
+
+def first_batch(feed: BatchFeed | MicrobatchFeed) -> Batch:
+    """A whole batch, to plan by; raises UsageError where no rank has one."""
+    if isinstance(feed, MicrobatchFeed):
+        fact = f'schedule="{AUTO}" measures a whole batch, and a Feed has none'
+        raise UsageError(f"{fact}; give batches, or name a schedule")
+    return feed.batch(0)
+
+
+def require(planned: Planned, identity: Mapping[str, Any], feed: BatchFeed | MicrobatchFeed, launch: Launch) -> None:
+    """Refuse another model, number of ranks or rows of a microbatch than those that were planned."""
+    planned.content.require(Path("plan="), identity, launch.world_size)
+    rows = feed.rows_each(planned.plan.total_microbatches)
+    if rows != planned.plan.rows:
+        fact = f"the plan is for microbatches of other rows (rows planned: {planned.plan.rows}, rows: {rows})"
+        raise PlanError(f"{fact}; plan for these batches")
