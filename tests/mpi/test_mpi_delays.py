@@ -10,16 +10,14 @@ from mpi4py import MPI
 
 from pipelined.traces.file import write
 from pipelined.training.replay import of_rank, packed, read_orders
-from tests.mpi.every_rank import OPEN_MPI, from_rank_0, full_elsewhere
+from tests.mpi.every_rank import THOROUGH, from_rank_0, full_elsewhere
 from tests.numerics.delayed import delayed, double_buffered, pipedream
 from tests.numerics.plain import Case
 from tests.numerics.segments import assert_same, rank, segments
 from transports import new_event_loop, open_transport
 
 RANKS = MPI.COMM_WORLD.size
-TWICE = RANKS <= 4 and not OPEN_MPI
-"""Whether every run takes both widths here; where ranks take turns on few cores, one that has stages and replicas."""
-WIDTHS = [full_elsewhere(width, TWICE or width == 2) for width in (1, 2) if RANKS % width == 0]
+WIDTHS = [full_elsewhere(width, THOROUGH) for width in (1, 2) if RANKS % width == 0]
 
 
 async def over_mpi(case, story, orders, compute):

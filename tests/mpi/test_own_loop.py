@@ -1,4 +1,7 @@
-"""`pipelined.Trainer` on ranks of MPI beside a plain loop over the same microbatches."""
+"""`pipelined.Trainer` on ranks of MPI beside a plain loop over the same microbatches.
+
+Torch's optimizers import its compiler, which takes a second on each rank: every run does that on two ranks alone.
+"""
 
 import pytest
 import torch
@@ -9,6 +12,8 @@ import pipelined as pp
 
 WORLD = MPI.COMM_WORLD
 LOSS = nn.functional.mse_loss
+
+pytestmark = [pytest.mark.full] if WORLD.size != 2 else []
 
 
 def layers():
