@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from pipelined import __version__
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, as_flags
 
 COMMANDS = {
     "bench": "pipelined.commands.bench",
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output (`| head`) has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except UsageError as error:
-        print(f"{command}: error: {error}", file=sys.stderr)
+        print(f"{command}: error: {as_flags(str(error))}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":

@@ -1,6 +1,7 @@
 """Errors that the user can correct: reported in one message, by one rank, with exit code 2."""
 
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +9,15 @@ from pathlib import Path
 
 class UsageError(ValueError):
     """Invalid input: the message gives the fact, the numbers and the remedy; no traceback is shown."""
+
+
+def as_flags(message: str) -> str:
+    """A message for a command line: `depth=4` in backquotes becomes --depth 4, and `all_reduce=` --all-reduce.
+
+    Messages of the library name a setting in words and spell a remedy as an argument of a function; only what prints
+    an error for a command spells it as a flag.
+    """
+    return re.sub(r"`([a-z_]+)=([^`]*)`", lambda found: f"--{found[1].replace('_', '-')} {found[2]}".rstrip(), message)
 
 
 def refuse_below(least: float, name: str, value: float) -> None:

@@ -125,7 +125,7 @@ def train(
         job = TrainingJob(bound, feed, arranged, optimizers, numerics, seed)
         whole = WholeRun(job, feed, _steps(steps, batches), _path(checkpoint), _path(resume), save_every, keep, report)
     except UsageError as error:
-        raise SystemExit(refuse(error, launch)) from error
+        raise SystemExit(refuse(error, launch, "pipelined.train")) from error
     return _run(launch, whole)
 
 

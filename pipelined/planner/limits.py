@@ -31,7 +31,7 @@ def sizes_that_fit(model: PlannedModel, ranks: int, limit: float, asynchronous: 
     every = candidates(ranks, model.batch, len(model.layer_costs), model.fixed, asynchronous)
     sizes = {c.plan.rows for c in _alike(every) if least_bytes(c, model.workload(c.plan)) <= limit}
     if not sizes:
-        raise UsageError(f"no plan fits the memory (limit: {limit / 2**20:.1f} MiB a rank); raise --memory-limit")
+        raise UsageError(f"no plan fits the memory (limit: {limit / 2**20:.1f} MiB a rank); raise `memory_limit=`")
     return sorted(sizes)
 
 

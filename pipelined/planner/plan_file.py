@@ -71,7 +71,7 @@ class PlanFile:
         for name in sorted({*self.model, *model}):
             if self.model.get(name) != model.get(name):
                 fact = f"{path} is a plan for another model ({name}: {self.model.get(name)}, here: {model.get(name)})"
-                raise UsageError(f"{fact}; plan again with `python -m pipelined plan`, or leave --plan out")
+                raise UsageError(f"{fact}; plan again with `python -m pipelined plan`, or leave `plan=` out")
         if ranks not in (None, self.plan.world_size):
             fact = f"{path} is a plan for another number of ranks (planned: {self.plan.world_size}, ranks: {ranks})"
             raise UsageError(f"{fact}; start {self.plan.world_size} ranks, or plan again")

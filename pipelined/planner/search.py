@@ -208,4 +208,4 @@ def _best(found: _Found) -> str:
 
 def _too_big(request: SearchRequest, least: float) -> UsageError:
     fact = f"no plan fits the memory (limit: {request.memory_limit / 2**20:.1f} MiB a rank, the least that one takes: "
-    return UsageError(f"{fact}{least / 2**20:.1f} MiB or more); raise --memory-limit, or use more ranks")
+    return UsageError(f"{fact}{least / 2**20:.1f} MiB or more); raise `memory_limit=`, or use more ranks")

@@ -16,7 +16,7 @@ from typing import TypeVar
 from pipelined.actors.agree import AgreedError
 from pipelined.actors.messages import describe
 from pipelined.aio.events import recent_text
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, as_flags
 from pipelined.process import watchdog
 from pipelined.process.exit import (
     FAILED,
@@ -87,8 +87,9 @@ def refuse(error: Exception, launch: Launch, command: str = "") -> int:
 
 
 def complaint(error: object, command: str = "") -> str:
-    """The error message for the user, after the name of the command."""
-    return f"{command}: error: {error}" if command else f"error: {error}"
+    """The error message for the user, after the name of the command, or of the function if it begins with pipelined."""
+    text = str(error) if command.startswith("pipelined.") else as_flags(str(error))
+    return f"{command}: error: {text}" if command else f"error: {text}"
 
 
 def parsed(launch: Launch, parse: Callable[[], T]) -> T:

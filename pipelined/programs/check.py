@@ -193,4 +193,4 @@ def _check_budget(program: Program, budget: float) -> None:
                 count = f"{alive / program.layout.parts:g}"
                 fact = f"worker {worker} has more alive than the budget (microbatches: {count}, budget: {budget:g})"
                 grid = fault_grid(program, {(worker, position): f"{count} alive from here"})
-                raise ScheduleError(f"{fact}; raise --budget, or choose a schedule that keeps fewer\n{grid}")
+                raise ScheduleError(f"{fact}; raise `budget=`, or choose a schedule that keeps fewer\n{grid}")

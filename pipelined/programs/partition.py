@@ -21,7 +21,7 @@ def partition(costs: list[float], depth: int) -> list[range]:
     layers = len(costs)
     if depth > layers:
         fact = f"more stages than layers (stages: {depth}, layers: {layers})"
-        raise PlanError(f"{fact}; lower --depth to {layers} or less")
+        raise PlanError(f"{fact}; lower `depth=` to {layers} or less")
     total = [0.0, *accumulate(costs)]
 
     @cache

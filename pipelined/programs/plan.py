@@ -59,9 +59,9 @@ class Plan:
         object.__setattr__(self, "knobs", set_knobs(knobs_of(self.schedule), self.knobs))
         for name in ("depth", "width", "microbatch", "microbatches"):
             if getattr(self, name) < 1:
-                raise PlanError(f"--{name} must be at least 1 (it is {getattr(self, name)})")
+                raise PlanError(f"{name} must be at least 1 (it is {getattr(self, name)})")
         if self.microbatch % self.layout.parts:
-            fact = f"{SCALE.of(self)} cuts each microbatch in {self.layout.parts} (--microbatch {self.microbatch})"
+            fact = f"{SCALE.of(self)} cuts each microbatch in {self.layout.parts} (microbatch: {self.microbatch})"
             raise PlanError(f"{fact}; make it a multiple of {self.layout.parts}")
         every = self.layout.updates.every
         if self.total_microbatches // self.width % every:

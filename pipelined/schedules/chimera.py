@@ -143,14 +143,14 @@ def _each_way(shape: Shape) -> int:
     possible = [2 * f for f in range(1, half + 1) if half % f == 0]
     if pipes not in possible:
         fact = f"chimera has 2f pipes where f divides half the depth (pipes: {pipes}, depth: {shape.depth})"
-        raise ScheduleError(f"{fact}; --pipes can be {', '.join(map(str, possible))}")
+        raise ScheduleError(f"{fact}; `pipes=` can be {', '.join(map(str, possible))}")
     return pipes // 2
 
 
 def _check_doubling(shape: Shape, pipes: int) -> None:
     scale = SCALE.of(shape)
     if pipes != 2:
-        raise ScheduleError(f"{scale} takes two pipes (pipes: {pipes}); use --pipes 2 or --scale direct")
+        raise ScheduleError(f"{scale} takes two pipes (pipes: {pipes}); use `pipes=2` or `scale=direct`")
     if shape.microbatches % shape.depth:
         fact = f"{scale} takes whole units (microbatches: {shape.microbatches}, depth: {shape.depth})"
-        raise ScheduleError(f"{fact}; use a multiple of the depth, or --scale direct")
+        raise ScheduleError(f"{fact}; use a multiple of the depth, or `scale=direct`")

@@ -9,7 +9,7 @@ Source: Narayanan et al., Efficient large-scale language model training (2021), 
 
 from pipelined.schedules.knobs import CHUNKS
 from pipelined.schedules.layout import ScheduleError, Shape, StageMap
-from pipelined.schedules.shapes import check_direct, check_pipes, check_positive
+from pipelined.schedules.shapes import check_direct, check_pipes, check_positive, use_either
 from pipelined.schedules.worker import Worker
 
 KNOBS = (CHUNKS,)
@@ -28,10 +28,10 @@ def layout(shape: Shape) -> StageMap:
     workers, left = divmod(shape.depth, chunks)
     if left or not workers:
         fact = f"interleaved needs a depth that is a multiple of the chunks (depth: {shape.depth}, chunks: {chunks})"
-        raise ScheduleError(f"{fact}; use --depth {_multiples(shape.depth, chunks)}")
+        raise ScheduleError(f"{fact}; {_nearest('depth', shape.depth, chunks)}")
     if shape.microbatches % workers:
         numbers = f"(microbatches: {shape.microbatches}, workers: {workers})"
-        remedy = f"use --microbatches {_multiples(shape.microbatches, workers)}"
+        remedy = _nearest("microbatches", shape.microbatches, workers)
         raise ScheduleError(f"interleaved needs a multiple of the workers as microbatches {numbers}; {remedy}")
     placement = {(0, stage): stage % workers for stage in range(shape.depth)}
     return StageMap(shape.depth, workers, placement, (tuple(range(shape.microbatches)),))
@@ -50,7 +50,7 @@ async def schedule(worker: Worker) -> None:
             await worker.backward(0, stages[-1 - (turn - warm_up) // workers % chunks])
 
 
-def _multiples(number: int, of: int) -> str:
-    """The nearest multiples of `of` below and above a number, for a message."""
+def _nearest(name: str, number: int, of: int) -> str:
+    """The remedy: the nearest multiples of `of` below and above a number."""
     below = number // of * of
-    return f"{below} or {below + of}" if below else str(of)
+    return use_either(name, below, below + of)

@@ -53,11 +53,11 @@ class Knob(Generic[V]):
     def check(self, value: Any) -> V:
         """The value itself; raises ScheduleError for a value that the knob cannot have."""
         if type(value) is not type(self.default):
-            raise ScheduleError(f"{self.flag} is {value!r}; give a value of type {type(self.default).__name__}")
+            raise ScheduleError(f"{self.name} is {value!r}; give a value of type {type(self.default).__name__}")
         if self.choices and value not in self.choices:
             raise ScheduleError(f"unknown {self.name} {value!r}; known: {', '.join(map(str, self.choices))}")
         if isinstance(value, int) and value < self.least:
-            raise ScheduleError(f"{self.flag} must be at least {self.least} (it is {value})")
+            raise ScheduleError(f"{self.name} must be at least {self.least} (it is {value})")
         return value
 
     def label(self, value: V) -> str:

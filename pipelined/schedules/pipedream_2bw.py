@@ -20,7 +20,7 @@ def layout(shape: Shape) -> StageMap:
     made = segment("pipedream_2bw", shape, Updates(every=shape.microbatches, delay=1))
     if shape.microbatches < shape.depth:
         fact = f"pipedream_2bw adds up at least D microbatches (microbatches: {shape.microbatches}, depth: "
-        raise ScheduleError(f"{fact}{shape.depth}); use --microbatches {shape.depth} or more, or pipedream")
+        raise ScheduleError(f"{fact}{shape.depth}); use `microbatches={shape.depth}` or more, or pipedream")
     return made
 
 

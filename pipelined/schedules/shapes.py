@@ -54,7 +54,7 @@ def folded(name: str, shape: Shape) -> StageMap:
     check_pipes(name, shape, 1)
     check_direct(name, shape)
     if CHUNKS.of(shape) not in (1, 2):
-        raise ScheduleError(f"{name} folds two stages onto each worker (chunks: {CHUNKS.of(shape)}); use --chunks 2")
+        raise ScheduleError(f"{name} folds two stages onto each worker (chunks: {CHUNKS.of(shape)}); use `chunks=2`")
     check_even(name, shape)
     placement = {(0, stage): min(stage, shape.depth - 1 - stage) for stage in range(shape.depth)}
     return StageMap(shape.depth, shape.depth // 2, placement, (tuple(range(shape.microbatches)),))
@@ -78,31 +78,36 @@ def check_positive(shape: Shape) -> None:
     CHUNKS.of(shape)
     for name in ("depth", "microbatches", "steps"):
         if getattr(shape, name) < 1:
-            raise ScheduleError(f"--{name} must be at least 1 (it is {getattr(shape, name)})")
+            raise ScheduleError(f"{name} must be at least 1 (it is {getattr(shape, name)})")
 
 
 def check_chunks(name: str, shape: Shape) -> None:
     """Refuse more than one stage of a pipe on a worker."""
     if (chunks := CHUNKS.of(shape)) != 1:
-        raise ScheduleError(f"{name} puts one stage of a pipe on a worker (chunks: {chunks}); use --chunks 1")
+        raise ScheduleError(f"{name} puts one stage of a pipe on a worker (chunks: {chunks}); use `chunks=1`")
 
 
 def check_pipes(name: str, shape: Shape, pipes: int) -> None:
     """Refuse a number of pipes other than the schedule's."""
     if PIPES.of(shape) not in (0, pipes):
         has = "one pipe" if pipes == 1 else f"{pipes} pipes"
-        raise ScheduleError(f"{name} has {has} (pipes: {PIPES.of(shape)}); leave --pipes out, or use chimera")
+        raise ScheduleError(f"{name} has {has} (pipes: {PIPES.of(shape)}); leave `pipes=` out, or use chimera")
 
 
 def check_direct(name: str, shape: Shape) -> None:
     """Refuse a scale other than "direct"."""
     if (scale := SCALE.of(shape)) != SCALE.default:
-        raise ScheduleError(f"{name} takes its microbatches as they are (scale: {scale}); use --scale direct")
+        raise ScheduleError(f"{name} takes its microbatches as they are (scale: {scale}); use `scale=direct`")
 
 
 def check_even(name: str, shape: Shape) -> None:
     """Refuse an odd number of stages."""
     if shape.depth % 2:
-        near = " or ".join(str(depth) for depth in (shape.depth - 1, shape.depth + 1) if depth)
-        remedy = f"use --depth {near}, or a schedule that takes any depth: one_f_one_b, gpipe"
-        raise ScheduleError(f"{name} needs an even depth (depth: {shape.depth}); {remedy}")
+        fact, remedy = f"{name} needs an even depth", use_either("depth", shape.depth - 1, shape.depth + 1)
+        others = "or a schedule that takes any depth: one_f_one_b, gpipe"
+        raise ScheduleError(f"{fact} (depth: {shape.depth}); {remedy}, {others}")
+
+
+def use_either(name: str, below: int, above: int) -> str:
+    """The remedy in a message: the nearest possible values of a setting; 0 below: there is none."""
+    return f"use `{name}={below}` or {above}" if below else f"use `{name}={above}`"

@@ -128,8 +128,8 @@ class TableSchedule:
             sizes += [(knob.name, value, knob.of(own))] * (value != knob.default)
         for name, value, possible in sizes:
             if value != possible:
-                fact = f"{self.name} is a table of one shape (--{name} {value}, its own: {possible})"
-                raise ScheduleError(f"{fact}; use --depth {own.depth} --microbatches {own.microbatches}")
+                fact = f"{self.name} is a table of one shape ({name}: {value}, its own: {possible})"
+                raise ScheduleError(f"{fact}; use `depth={own.depth}` and `microbatches={own.microbatches}`")
 
 
 class Instructed(Protocol):
@@ -184,7 +184,7 @@ def write_table(program: Recorded) -> str:
     """
     if program.layout.parts != 1:
         fact = f"a table cannot say that microbatches are cut (parts: {program.layout.parts})"
-        raise ScheduleError(f"{fact}; use --scale direct or forward-doubling")
+        raise ScheduleError(f"{fact}; use `scale=direct` or forward-doubling")
     several, updates = program.layout.pipes > 1, program.layout.updates
     text = io.StringIO()
     if not updates.flushes:

@@ -60,7 +60,7 @@ class GradientSums:
                 lacking.append(group)
         if lacking:
             fact = f"this transport has no {self._algorithm} all-reduce for these ranks (ranks: {lacking[0].ranks})"
-            raise UsageError(f"{fact}; choose another --all-reduce, or leave it to auto")
+            raise UsageError(f"{fact}; choose another `all_reduce=`, or leave it to auto")
 
     async def _is_ready(self, group: Group) -> bool:
         names = names_in(self._algorithm)

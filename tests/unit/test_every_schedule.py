@@ -37,7 +37,7 @@ def test_a_shape_is_refused_with_a_remedy_or_gives_a_right_program(name, shape):
     try:
         program = record(find(name), shape)
     except ScheduleError as error:
-        assert "; " in str(error) or "--" in str(error)
+        assert "; " in str(error) or "must be at least" in str(error)
         return
     check(program)
     layout = program.layout
@@ -64,7 +64,7 @@ def test_microbatches_enter_a_pipe_in_the_order_of_their_numbers(name):
 @every_schedule
 @pytest.mark.parametrize("field", ["depth", "microbatches", "chunks"])
 def test_nothing_to_do_is_refused(name, field):
-    with pytest.raises(ScheduleError, match=rf"--{field} must be at least 1 \(it is 0\)"):
+    with pytest.raises(ScheduleError, match=rf"{field} must be at least 1 \(it is 0\)"):
         sizes = {"depth": 4, "microbatches": 4, "chunks": 1, field: 0}
         find(name).layout(Shape(sizes["depth"], sizes["microbatches"], {"chunks": sizes["chunks"]}))
 

@@ -30,7 +30,7 @@ def mistake(flags, *words):
 MISTAKES = [
     mistake("--depth 3 --schedule chimera", "chimera needs an even depth (depth: 3)", "--depth 2 or 4"),
     mistake("--depth 8", "more stages than layers (stages: 8, layers: 6", "lower --depth to 6"),
-    mistake("--depth 0", "--depth must be at least 1", "0"),
+    mistake("--depth 0", "depth must be at least 1", "0"),
     mistake("--depth 4 --width 3 --batch 32", "the batch does not divide", "--batch 32", "30"),
     mistake("--depth 2 --microbatch 3 --batch 32", "the batch does not divide", "--batch 32", "30"),
     mistake("--depth 4 --pipes 3", "pipes: 3", "--pipes can be 2, 4"),
@@ -43,7 +43,7 @@ MISTAKES = [
     mistake("--schedule ~/forgets.py --depth 2", "worker 0 lacks 0B0p0", "^ missing: 0B0p0"),
     mistake("--schedule ~/broken.py", "SyntaxError: expected ':' (broken.py, line 1)", "correct it"),
     mistake("--schedule ~/repeats.csv", "worker 1 has 2 times, not 1, 1B0p0", "^ once too often: 1B0p0"),
-    mistake("--schedule ~/repeats.csv --microbatches 2", "--microbatches 2, its own: 1", "use --depth 2"),
+    mistake("--schedule ~/repeats.csv --microbatches 2", "microbatches: 2, its own: 1", "use --depth 2"),
     mistake("--schedule ~/absent.csv", "cannot read the table", "give a CSV file with a row a worker"),
     mistake("--schedule pipedream --clip 1", "--clip 1 does not go with pipedream", "global norm", "leave --clip out"),
     mistake("--schedule pipedream --replay x", "cannot read the trace x", "give a file written by --trace"),

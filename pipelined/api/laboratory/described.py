@@ -43,7 +43,7 @@ def workload_of(costs: Mapping[str, PerStage], memory: Mapping[str, PerStage], d
     for stage in range(depth):
         weights, rest = divmod(int(sizes[stage].pop("parameters", 0)), FLOAT)
         if rest:
-            fact = f"--memory parameters={FLOAT * weights + rest} is not a multiple of the bytes of a parameter"
+            fact = f"`memory=`: parameters={FLOAT * weights + rest} is not a multiple of the bytes of a parameter"
             raise UsageError(f"{fact} ({FLOAT}); give a multiple of {FLOAT}")
         fields: dict[str, Any] = {name.replace("-", "_"): number for name, number in seconds[stage].items()}
         fields |= {f"{name}_bytes": int(size) for name, size in sizes[stage].items()}
@@ -98,6 +98,6 @@ def _spread(what: str, given: Mapping[str, PerStage], known: Sequence[str], dept
     require_names(what, found, known)
     for name, numbers in found.items():
         if len(numbers) not in (1, depth):
-            fact = f"--{what} needs one value for {name}, or one for each stage (values: {len(numbers)}"
+            fact = f"`{what}=` needs one value for {name}, or one for each stage (values: {len(numbers)}"
             raise UsageError(f"{fact}, depth: {depth}); give one, or {depth} with / between them")
     return [{name: numbers[stage % len(numbers)] for name, numbers in found.items()} for stage in range(depth)]

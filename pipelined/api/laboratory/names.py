@@ -16,9 +16,9 @@ def require_names(what: str, given: Iterable[str], known: Sequence[str], example
     """Refuse a name that is not among the known.
 
     Args:
-        what: the flag's name without its dashes, for the message.
+        what: the argument, for the message.
         example: a value of the first known name.
     """
     for name in given:
         if name not in known:
-            raise UsageError(f"--{what} knows no {name!r}; known: {', '.join(known)}, as in {known[0]}={example}")
+            raise UsageError(f"`{what}=` knows no {name!r}; known: {', '.join(known)}, as in {known[0]}={example}")

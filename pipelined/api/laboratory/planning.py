@@ -53,9 +53,9 @@ class PlanRequest:
 
     def __post_init__(self) -> None:
         if self.ranks < 1:
-            raise UsageError(f"--ranks must be at least 1 (it is {self.ranks})")
+            raise UsageError(f"ranks must be at least 1 (it is {self.ranks})")
         if self.tries is not None and self.tries < 0:
-            raise UsageError(f"--tries must be at least 0 (it is {self.tries}); 0 tries none")
+            raise UsageError(f"tries must be at least 0 (it is {self.tries}); 0 tries none")
 
     def tries_on(self, launch: Launch) -> int:
         """The number of plans to try.
@@ -65,13 +65,13 @@ class PlanRequest:
         """
         started = launch.world_size or 1
         if self.costs is not None:
-            hindrance = "--costs says what they cost"
+            hindrance = "`costs=` says what they cost"
         elif self.ranks != started:
             hindrance = f"other ranks are planned for than were started (planned: {self.ranks}, started: {started})"
         else:
             return TRIES if self.tries is None else self.tries
         if self.tries:
-            raise UsageError(f"--tries {self.tries} cannot run plans where {hindrance}; leave it out")
+            raise UsageError(f"`tries={self.tries}` cannot run plans where {hindrance}; leave it out")
         return 0
 
     def limit_on(self, launch: Launch, gpus: Sequence[int] = ()) -> float:
@@ -153,10 +153,10 @@ def stated_costs(given: Mapping[str, float], operations: list[float], sequence: 
     """
     require_names("costs", given, SPEED)
     if not 0 < given.get("flops", 0.0) < float("inf"):
-        raise UsageError(f"--costs needs a speed (flops={given.get('flops', 0):g}); write it as flops=1e10")
+        raise UsageError(f"`costs=` needs a speed (flops={given.get('flops', 0):g}); write it as flops=1e10")
     for name in SPEED[1:]:
         if not 0 <= given.get(name, 0.0) < float("inf"):
-            raise UsageError(f"--costs {name}={given[name]:g} is no duration; give seconds from 0 up")
+            raise UsageError(f"`costs=`: {name}={given[name]:g} is no duration; give seconds from 0 up")
     coding = CodecCosts(ratio_of(compress), per_byte=given.get("coding", 0.0))
     return Stated(operations, sequence, given["flops"], given.get("overhead", 0.0), coding)
 

@@ -173,9 +173,9 @@ def shape_of(name: str, depth: int | None, microbatches: int | None, knobs: Mapp
     own = own_shape(find(name))
     depth = own.depth if own and depth is None else depth
     microbatches = own.microbatches if own and microbatches is None else microbatches
-    for flag, value in (("--depth", depth), ("--microbatches", microbatches)):
+    for setting, value in (("depth", depth), ("microbatches", microbatches)):
         if value is None:
-            raise UsageError(f"{flag} is missing ({name} takes more than one); give {flag} with a number")
+            raise UsageError(f"{setting} is missing ({name} takes more than one); give `{setting}=` with a number")
     assert depth is not None and microbatches is not None
     declared = knobs_of(name)
     require_knobs(name, knobs)

@@ -156,7 +156,7 @@ def _ranks(simulated: Simulation) -> Iterator[str]:
     yield f"{'rank':>6}{'stages':>12}{'idle':>8}{'live':>6}{'state':>12}{'activations':>13}"
     for rank, (busy, live, memory) in enumerate(zip(simulated.busy, peaks, simulated.memory, strict=True)):
         if rank == MOST:
-            yield f"… and {plan.world_size - MOST} more ranks; --json has them all"
+            yield f"… and {plan.world_size - MOST} more ranks; as JSON they are all there"
             break
         stages, idle = ",".join(map(str, plan.stages_of(rank))), 1 - busy / simulated.step_seconds
         yield f"{rank:>6}{stages:>12}{idle:>8.1%}{live:>6g}{_bytes(memory.state):>12}{_bytes(memory.activations):>13}"

@@ -124,14 +124,14 @@ def test_a_picture_shows_and_saves(tmp_path):
     "call, message",
     [
         (lambda: pp.prove("gpip", depth=2, microbatches=2), "unknown schedule 'gpip'"),
-        (lambda: pp.prove("gpipe", depth=2), "--microbatches is missing"),
+        (lambda: pp.prove("gpipe", depth=2), "microbatches is missing"),
         (lambda: pp.prove("gpipe", depth=2, microbatches=2, pipe=2), "unknown argument 'pipe' .gpipe has the settings"),
         (lambda: pp.prove("gpipe", depth=2, microbatches=2, costs={"forwards": 1}), "unknown cost 'forwards'"),
         (lambda: pp.prove("gpipe", depth=2, microbatches=2, costs={"forward": [1, 0]}), "work takes time"),
         (lambda: pp.prove(WithoutSchedule, depth=2, microbatches=2), "it lacks schedule"),
         (lambda: pp.prove(AllForwards(), depth=2, microbatches=2), "is no schedule; give its name, a class, or"),
         (lambda: pp.prove(lambda worker: None, depth=2, microbatches=2), "define it at the top of a module"),
-        (lambda: pp.simulate("gpipe", depth=2, microbatches=2, links={"a": 1}), "--links knows no 'a'"),
+        (lambda: pp.simulate("gpipe", depth=2, microbatches=2, links={"a": 1}), "`links=` knows no 'a'"),
         (lambda: pp.simulate("gpipe", depth=2, microbatches=2, memory={"message": [1, 2, 3]}), "values: 3, depth: 2"),
     ],
 )

@@ -121,7 +121,10 @@ def test_its_trace_is_read_back_as_the_same_timeline(capsys, tmp_path):
         ([*FOUR, "--mailbox", "-1"], "a mailbox holds no negative number of messages (mailbox: -1)"),
         ([*FOUR, "--csv", "/nowhere/at/all.csv"], "cannot write /nowhere/at/all.csv"),
         ([*FOUR, "--scale", "backward-halving", "--csv", "t.csv"], "a table cannot say that microbatches are cut"),
-        (["schedule", "gpipe", "--depth", "4"], "--microbatches is missing (gpipe takes more than one)"),
+        (
+            ["schedule", "gpipe", "--depth", "4"],
+            "(gpipe takes more than one); give --microbatches with a number",
+        ),
         ([*FOUR, "--png", "/nowhere/at/all.png"], "cannot write /nowhere/at/all.png"),
         ([*FOUR, "--trace", "/nowhere/at/all.json"], "cannot write /nowhere/at/all.json"),
     ],

@@ -38,7 +38,7 @@ def test_for_people_it_is_a_few_lines_and_two_tables(capsys):
 
 
 def test_a_table_of_many_ranks_ends_in_their_number(capsys):
-    assert "… and 112 more ranks; --json has them all" in told(capsys, "--width=32")
+    assert "… and 112 more ranks; as JSON they are all there" in told(capsys, "--width=32")
 
 
 def test_stages_may_cost_differently(capsys):
@@ -88,7 +88,7 @@ def test_it_needs_no_torch():
         ("--memory=parameters=3", "is not a multiple of the bytes of a parameter"),
         ("--cores=-1", "a machine has no cores=-1"),
         ("--interference=1", "interference=1.0 is no share"),
-        ("--width=0", "--width must be at least 1"),
+        ("--width=0", "width must be at least 1"),
         ("--pipes=3", "--pipes can be 2, 4"),
         ("--depth=5", "use --depth 4 or 6"),
         ("--all-reduce=tree", "unknown all-reduce algorithm 'tree'; known: auto"),

@@ -78,7 +78,7 @@ def test_a_damaged_plan_is_refused(path, changes, message):
     [
         ({"schedule": "nonsense"}, "the schedule 'nonsense' is not one of this project's own"),
         ({"depth": 3}, "chimera needs an even depth"),
-        ({"microbatch": 0}, "--microbatch must be at least 1"),
+        ({"microbatch": 0}, "microbatch must be at least 1"),
         ({"depth": 10**12}, "depth is 1000000000000 and can be 65536 at most"),
         (
             {"depth": 65536, "microbatches": 65536},
@@ -87,7 +87,7 @@ def test_a_damaged_plan_is_refused(path, changes, message):
         ({"depth": 65536, "width": 17}, "depth times width is 1114112"),
         ({"depth": 65536, "pipes": 65536}, "depth times pipes is 4294967296"),
         ({"depth": 4.0}, "depth is 4.0 and should be of type int"),
-        ({"pipes": "4"}, "--pipes is '4'; give a value of type int"),
+        ({"pipes": "4"}, "pipes is '4'; give a value of type int"),
     ],
 )
 def test_a_plan_that_cannot_be_laid_out_is_refused(path, setting, message):

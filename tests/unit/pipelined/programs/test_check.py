@@ -128,7 +128,7 @@ def test_more_alive_than_the_budget_is_pointed_at_where_it_begins():
         check(CHIMERA, budget=3)
     assert str(caught.value) == (
         "worker 1 has more alive than the budget (microbatches: 4, budget: 3); "
-        "raise --budget, or choose a schedule that keeps fewer\n"
+        "raise `budget=`, or choose a schedule that keeps fewer\n"
         "worker 1 | 1F0p0 2F2p1 1F1p0 2F3p1 2B2p1 1B0p0 2B3p1 1B1p0\n"
         "                             ^ 4 alive from here"
     )

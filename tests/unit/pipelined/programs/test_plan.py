@@ -31,7 +31,7 @@ def test_an_odd_depth_for_chimera_is_refused_before_anything_runs():
 
 
 def test_a_count_below_one_is_refused_by_the_flag_s_name():
-    with pytest.raises(PlanError, match=r"--width must be at least 1 \(it is 0\)"):
+    with pytest.raises(PlanError, match=r"width must be at least 1 \(it is 0\)"):
         Plan("gpipe", depth=2, width=0, microbatch=1, microbatches=1)
 
 

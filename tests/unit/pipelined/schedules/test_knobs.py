@@ -22,7 +22,7 @@ KNOBS = (GROUP,)
 
 def layout(shape):
     if shape.microbatches % GROUP.of(shape):
-        raise ScheduleError(f"not whole groups (in_group: {GROUP.of(shape)}); use --microbatches {GROUP.of(shape)}")
+        raise ScheduleError(f"not whole groups (in_group: {GROUP.of(shape)}); use `microbatches={GROUP.of(shape)}`")
     return gpipe(shape)
 """
 
@@ -40,7 +40,7 @@ def test_it_is_a_flag_of_the_commands_that_name_its_schedule(toy, capsys):
     assert main(["schedule", toy, *shape, "--in-group", "3"]) == 2
     assert "not whole groups (in_group: 3)" in capsys.readouterr().err
     assert main(["schedule", toy, *shape, "--in-group", "0"]) == 2
-    assert "--in-group must be at least 1 (it is 0)" in capsys.readouterr().err
+    assert "in_group must be at least 1 (it is 0)" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["simulate", toy, "--help"])
     assert "microbatches that enter together" in " ".join(capsys.readouterr().out.split())

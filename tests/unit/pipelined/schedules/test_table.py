@@ -88,7 +88,7 @@ def test_a_pipe_stands_behind_its_microbatch_where_there_are_several(table):
 
 
 def test_halved_microbatches_cannot_be_said():
-    with pytest.raises(ScheduleError, match=r"microbatches are cut \(parts: 2\); use --scale direct"):
+    with pytest.raises(ScheduleError, match=r"microbatches are cut \(parts: 2\); use `scale=direct`"):
         write_table(record(find("chimera"), Shape(4, 4, {"scale": "backward-halving"})))
 
 
@@ -197,7 +197,7 @@ def test_its_shape_is_the_table_s(table):
     schedule = find(table(ORDER))
     assert schedule.shape == Shape(2, 2, {"pipes": 1, "chunks": 1})
     for other in (Shape(4, 2), Shape(2, 4), Shape(2, 2, {"pipes": 2}), Shape(2, 2, {"chunks": 2})):
-        with pytest.raises(ScheduleError, match=r"is a table of one shape .*; use --depth 2 --microbatches 2"):
+        with pytest.raises(ScheduleError, match=r"is a table of one shape .*; use `depth=2` and `microbatches=2`"):
             schedule.layout(other)
 
 

@@ -69,7 +69,7 @@ def test_2bw_subtracts_gradients_of_one_update_ago_on_every_stage(depth):
 
 @pytest.mark.parametrize("depth, microbatches", [(4, 3), (2, 1)])
 def test_2bw_refuses_fewer_microbatches_than_stages(depth, microbatches):
-    with pytest.raises(ScheduleError, match=rf"microbatches: {microbatches}, depth: {depth}\); use --microbatches"):
+    with pytest.raises(ScheduleError, match=rf"microbatches: {microbatches}, depth: {depth}\); use `microbatches="):
         find("pipedream_2bw").layout(Shape(depth, microbatches))
 
 
@@ -210,7 +210,7 @@ def test_the_command_prices_a_segment_and_says_what_it_settles_at(capsys):
 
 
 @pytest.mark.parametrize(
-    "steps, problem", [("2", "gpipe flushes behind every step"), ("0", "--steps must be at least 1")]
+    "steps, problem", [("2", "gpipe flushes behind every step"), ("0", "steps must be at least 1")]
 )
 def test_a_wrong_number_of_steps_is_refused(steps, problem, capsys):
     assert main(["schedule", "gpipe", "--depth", "4", "--microbatches", "4", "--steps", steps]) == 2
