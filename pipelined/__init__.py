@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pipelined.api.sequential import Sequential
     from pipelined.api.trace import trace
     from pipelined.api.train import train
-    from pipelined.api.trainer import Trainer
+    from pipelined.api.trainer import AsyncTrainer, Trainer
     from pipelined.api.whole_run import Trained
     from pipelined.errors import UsageError
     from pipelined.programs.plan import Plan
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "AsyncTrainer",
     "Feed",
     "Knob",
     "LayerBuilder",
@@ -53,6 +54,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AsyncTrainer": "pipelined.api.trainer",
     "Feed": "pipelined.api.feed",
     "Knob": "pipelined.schedules",
     "LayerBuilder": "pipelined.api.layer_builders",

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import AgreedError
@@ -18,23 +18,24 @@ from pipelined.api.rank import RankSession, TrainingJob
 from pipelined.errors import UsageError
 from pipelined.process.exit import USAGE
 from pipelined.process.launch import Launch
-from pipelined.process.run import loop_is_running, run
+from pipelined.process.run import run
 from transports import Transport
 
-Work = Callable[[RankSession], Awaitable[Any]]
+T = TypeVar("T")
+Work = Callable[[RankSession], Awaitable[T]]
 
 
 class JobFailed(Exception):
     """A job that has ended, by an error or because it was closed; it takes no further calls."""
 
 
-class _Call:
+class _Call(Generic[T]):
     """One call, for all ranks of the process."""
 
-    def __init__(self, name: str, work: Work, ranks: int):
+    def __init__(self, name: str, work: Work[T], ranks: int):
         self.name, self.work, self.missing = name, work, ranks
-        self.future: Future[Any] = Future()
-        self._result: Any = None
+        self.future: Future[T] = Future()
+        self._results: list[T] = []
 
     async def execute(self, rank: RankSession, is_first: bool) -> None:
         """Execute the call on one rank. The future has the result of the process's first rank, once all are done."""
@@ -42,10 +43,10 @@ class _Call:
             result = await self.work(rank)
         except AgreedError as error:
             return self.fail(error)
-        self._result = result if is_first else self._result
+        self._results += [result] * is_first
         self.missing -= 1
         if not self.missing and not self.future.done():
-            self.future.set_result(self._result)
+            self.future.set_result(self._results[0])
 
     def fail(self, error: BaseException) -> None:
         if not self.future.done():
@@ -65,8 +66,8 @@ class BackgroundRanks:
     def __init__(self, launch: Launch, job: TrainingJob):
         self._launch, self._job = launch, job
         self._ranks = 1 if launch.world_size else job.plan.world_size
-        self._inboxes: dict[int, asyncio.Queue[_Call | BaseException | None]] = {}
-        self._unfinished: set[_Call] = set()
+        self._inboxes: dict[int, asyncio.Queue[_Call[Any] | BaseException | None]] = {}
+        self._unfinished: set[_Call[Any]] = set()
         self._lock, self._ended = threading.Lock(), ""
         self._opened: Future[None] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -80,16 +81,15 @@ class BackgroundRanks:
         """The first rank of this process."""
         return self._launch.rank
 
-    def call(self, name: str, work: Work) -> Any:
+    def call(self, name: str, work: Work[T]) -> Future[T]:
         """Execute a call on every rank of the process, after the calls before it.
 
         Args:
             name: of the method, compared between the processes.
-        Returns: what it returns on the first rank; inside a running event loop an awaitable of it.
+        Returns: what it returns on the first rank, or raises: UsageError on every rank alike, and the job can go on;
+            any other exception has ended the job.
         Raises:
-            UsageError: on every rank alike; the job can go on.
             JobFailed: the job has ended.
-            Exception: whatever the call raised on a rank; it has ended the job.
         """
         call = _Call(name, work, self._ranks)
         with self._lock:
@@ -97,7 +97,7 @@ class BackgroundRanks:
                 raise JobFailed(self._ended)
             self._unfinished = {one for one in self._unfinished if not one.future.done()} | {call}
             self._put(call)
-        return asyncio.wrap_future(call.future) if loop_is_running() else call.future.result()
+        return call.future
 
     def close(self, error: BaseException | None = None) -> None:
         """End the job: in good order once all ranks have called this, or with the error that ended the user's loop."""
@@ -111,7 +111,7 @@ class BackgroundRanks:
     def _at_exit(self) -> None:
         self.close(getattr(sys, "last_value", None))
 
-    def _put(self, item: "_Call | BaseException | None") -> None:
+    def _put(self, item: "_Call[Any] | BaseException | None") -> None:
         assert self._loop is not None
         for inbox in self._inboxes.values():
             self._loop.call_soon_threadsafe(inbox.put_nowait, item)
@@ -142,7 +142,7 @@ class BackgroundRanks:
             raise
         return 0
 
-    async def _execute(self, item: "_Call | BaseException", rank: RankSession, number: int) -> None:
+    async def _execute(self, item: "_Call[Any] | BaseException", rank: RankSession, number: int) -> None:
         if isinstance(item, BaseException):
             raise JobFailed(f"rank {number} left its training loop: {item!r}") from item
         try:
@@ -151,7 +151,7 @@ class BackgroundRanks:
             self._fail(error)  # before the other ranks of this process fail because of it
             raise  # a cancellation follows from another error, which ends the rank
 
-    def _enter(self, rank: int) -> "asyncio.Queue[_Call | BaseException | None]":
+    def _enter(self, rank: int) -> "asyncio.Queue[_Call[Any] | BaseException | None]":
         inbox = self._inboxes[rank] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         if len(self._inboxes) == self._ranks:

@@ -1,25 +1,26 @@
-"""`pipelined.Trainer`: a user's own training loop over a model that is cut into stages.
+"""`pipelined.Trainer` and `AsyncTrainer`: a user's own training loop over a model that is cut into stages.
 
-    with pp.Trainer(model, plan, optimizer, loss) as trainer:       # mpirun -n 4 python mine.py
+    with pp.Trainer(model, plan, loss=loss, optimizer=optimizer) as trainer:       # mpirun -n 4 python mine.py
         for batch in batches:
             report = trainer.step(batch)
 
-Every rank runs the same loop. Inside a running event loop, as in a notebook, each call is awaited.
+Every rank runs the same loop. With `AsyncTrainer` each call is awaited, and the event loop runs on meanwhile.
 """
 
 import asyncio
 import os
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Self, TypeVar
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from pipelined.actors.agree import agree
-from pipelined.api.background import BackgroundRanks, check_world
+from pipelined.api.background import BackgroundRanks, Work, check_world
 from pipelined.api.batch import Batch, BatchError, slice_rows
 from pipelined.api.feed import StepFeed
 from pipelined.api.laboratory.planning import Planned
@@ -34,19 +35,23 @@ from pipelined.training.compression import NONE
 from pipelined.training.step_report import StepReport
 from pipelined.training.trainer import Numerics
 
+T = TypeVar("T")
+State = dict[str, torch.Tensor]
+"""Every parameter and buffer of a model by name."""
+FilePath = str | os.PathLike[str]
 
-class Trainer:
-    """Trains a model by steps that the user's loop requests.
+
+class LoopTrainer:
+    """A model, how it is trained, and the calls of a user's loop; `Trainer` waits for each, `AsyncTrainer` awaits it.
 
     Args:
         model: a `Sequential`, or what it is made of.
         plan: the arrangement, or the result of `pipelined.plan`, which also sets `recompute`. Its world size must be
             the number of ranks that were started. Without a launcher all ranks run in this process.
-        optimizer: builds an optimizer of torch from a list of parameters; called on each rank with its own.
-        loss: the mean loss of one microbatch, from its outputs and targets.
         example: the inputs of one microbatch, to weigh layers by their operations and to check that they chain;
             without it the layers are weighed by their parameters alone.
-        dtype, autocast, recompute, seed, clip, lr_scheduler, all_reduce, compress, transport: as in `pipelined.train`.
+        loss, optimizer, dtype, autocast, recompute, seed, clip, lr_scheduler, all_reduce, compress, transport: as in
+            `pipelined.train`.
     Raises:
         UsageError: model, plan, optimizer and ranks do not fit together.
 
@@ -58,13 +63,13 @@ class Trainer:
         self,
         model: Layers,
         plan: Plan | Planned,
-        optimizer: OptimizerBuilder,
-        loss: Loss,
         *,
+        loss: Loss,
+        optimizer: OptimizerBuilder,
         example: torch.Tensor | None = None,
         dtype: torch.dtype = torch.float32,
         autocast: bool = False,
-        recompute: bool = False,
+        recompute: bool | None = None,
         seed: int = 0,
         clip: float = 0.0,
         lr_scheduler: Callable[[torch.optim.Optimizer], LRScheduler] | None = None,
@@ -72,46 +77,46 @@ class Trainer:
         compress: str = NONE,
         transport: str = "auto",
     ):
-        launch = detect(os.environ, transport)
+        self._launch = detect(os.environ, transport)
         planned, self.plan = (plan, plan.plan) if isinstance(plan, Planned) else (None, plan)
-        check_world(launch, self.plan.world_size)
+        check_world(self._launch, self.plan.world_size)
         self._feed = StepFeed(self.plan.rows, self.plan.total_microbatches, dtype)
         self._model = bind(model, loss, seed, example)
         if planned is not None:
-            planned.content.require(Path("plan"), self._model.identity(), launch.world_size)
+            planned.content.require(Path("plan"), self._model.identity(), self._launch.world_size)
             recompute = recompute or planned.recompute
-        job = TrainingJob(
-            model=self._model,
-            feed=self._feed,
-            plan=self.plan,
-            optimizer=partial(UserOptimizer, optimizer, clip, lr_scheduler),
-            numerics=Numerics(dtype, autocast, recompute, all_reduce, compress),
-            seed=seed,
-        )
-        self._ranks = BackgroundRanks(launch, job)
+        numerics = Numerics(dtype, autocast, bool(recompute), all_reduce, compress)
+        optimizers = partial(UserOptimizer, optimizer, clip, lr_scheduler)
+        self._job = TrainingJob(self._model, self._feed, self.plan, optimizers, numerics, seed)
+        self._ranks: BackgroundRanks | None = None
         self._done = 0
+        self._begin()
 
     @property
     def rank(self) -> int:
         """The rank of this process, for what one rank should print alone; 0 where all ranks run in it."""
-        return self._ranks.rank
+        return self._launch.rank
 
     @property
     def steps(self) -> int:
         """The steps done, those before a loaded checkpoint included."""
         return self._done
 
-    def step(self, batch: Batch) -> Any:
-        """Train one step on (inputs, targets) of a whole step, equal on all ranks.
+    def _begin(self) -> None:
+        """Open the ranks where the constructor may block."""
 
-        Without a flush the pipe is drained behind each step; `pipelined.train` lets such steps overlap.
+    def _open(self) -> None:
+        self._ranks = BackgroundRanks(self._launch, self._job)
 
-        Returns: a `StepReport` with the mean loss and the gradient norm; inside a running event loop an awaitable.
-        Raises:
-            BatchError, ModelError: the batch has other rows than the plan, or the model cannot take its microbatches;
-                nothing is computed.
-            UsageError: loss or gradient norm is not finite; nothing is updated.
-        """
+    def _close(self, error: BaseException | None = None) -> None:
+        if self._ranks is not None:
+            self._ranks.close(error)
+
+    def _call(self, name: str, work: Work[T]) -> Future[T]:
+        assert self._ranks is not None, "an AsyncTrainer is opened by `async with`"
+        return self._ranks.call(name, work)
+
+    def _step(self, batch: Batch) -> Future[StepReport]:
         self._feed.check(batch)
         self._model.check_inputs(slice_rows(batch[0], 0, self.plan.rows))
 
@@ -121,60 +126,36 @@ class Trainer:
             self._done = rank.done
             return report
 
-        return self._ranks.call("step", work)
+        return self._call("step", work)
 
-    def evaluate(self, batches: Iterable[Batch]) -> Any:
-        """The mean loss over (inputs, targets) of any number of rows, in evaluation mode; the same on all ranks.
-
-        Returns: a float; inside a running event loop an awaitable of it.
-        Raises:
-            BatchError, ModelError: there is nothing to evaluate, or the model cannot take it; nothing is computed.
-        """
+    def _evaluate(self, batches: Iterable[Batch]) -> Future[float]:
         windows = [window for batch in batches for window in self._feed.windows(batch)]
         if not windows:
             raise BatchError("there are no rows to evaluate (batches: empty); give at least one (inputs, targets)")
         for inputs, _ in windows:
             self._model.check_inputs(inputs)
-        return self._ranks.call("evaluate", lambda rank: rank.evaluate(windows))
+        return self._call("evaluate", lambda rank: rank.evaluate(windows))
 
-    def state_dict(self) -> Any:
-        """Every parameter and buffer by name, as the same `nn.Sequential` names them, on rank 0; None elsewhere."""
-        return self._ranks.call("state_dict", lambda rank: rank.state_dict())
+    def _state_dict(self) -> Future[State | None]:
+        return self._call("state_dict", lambda rank: rank.state_dict())
 
-    def save(self, directory: str | os.PathLike[str], keep: int = 2) -> Any:
-        """Save model, optimizer and the number of steps as a checkpoint, which any arrangement can load.
-
-        Args:
-            directory: the directory of checkpoints; from now on no other run can save there.
-            keep: the number of checkpoints to keep.
-        Returns: the path of the checkpoint on rank 0.
-        Raises:
-            UsageError: another run saves there, or it holds checkpoints of a run that was not loaded here; `keep` is
-                below 1.
-        """
+    def _save(self, directory: FilePath, keep: int) -> Future[Path]:
         require_kept(keep)
 
         async def work(rank: RankSession) -> Path:
             await rank.claim(Path(directory), rank.loaded)
             return await rank.save(Path(directory), rank.done, keep)
 
-        return self._ranks.call("save", work)
+        return self._call("save", work)
 
-    def load(self, path: str | os.PathLike[str]) -> Any:
-        """Load a checkpoint, or the newest of a directory of checkpoints, saved by any arrangement of this model.
-
-        Returns: the number of steps done, so that the loop can continue its data there.
-        """
-
+    def _load(self, path: FilePath) -> Future[int]:
         async def work(rank: RankSession) -> int:
             self._done = await rank.load(Path(path))
             return self._done
 
-        return self._ranks.call("load", work)
+        return self._call("load", work)
 
-    def export(self, path: str | os.PathLike[str]) -> Any:
-        """Write the state of `state_dict` to a file, which `torch.load` reads on a machine without this package."""
-
+    def _export(self, path: FilePath) -> Future[None]:
         async def work(rank: RankSession) -> None:
             state = await rank.state_dict()
 
@@ -184,16 +165,112 @@ class Trainer:
 
             await agree(rank.trainer.context.actor.transport, "exported", write())
 
-        return self._ranks.call("export", work)
+        return self._call("export", work)
+
+
+class Trainer(LoopTrainer):
+    """Trains a model by the steps that the user's loop requests; each call returns when the ranks have done it.
+
+    Its arguments are those of `LoopTrainer`.
+    """
+
+    def _begin(self) -> None:
+        self._open()
+
+    def step(self, batch: Batch) -> StepReport:
+        """Train one step on (inputs, targets) of a whole step, equal on all ranks.
+
+        Without a flush the pipe is drained behind each step; `pipelined.train` lets such steps overlap.
+
+        Returns: the report of the step, with the mean loss and the gradient norm.
+        Raises:
+            BatchError, ModelError: the batch has other rows than the plan, or the model cannot take its microbatches;
+                nothing is computed.
+            UsageError: loss or gradient norm is not finite; nothing is updated.
+        """
+        return self._step(batch).result()
+
+    def evaluate(self, batches: Iterable[Batch]) -> float:
+        """The mean loss over (inputs, targets) of any number of rows, in evaluation mode; the same on all ranks.
+
+        Raises:
+            BatchError, ModelError: there is nothing to evaluate, or the model cannot take it; nothing is computed.
+        """
+        return self._evaluate(batches).result()
+
+    def state_dict(self) -> State | None:
+        """Every parameter and buffer by name, as the same `nn.Sequential` names them, on rank 0; None elsewhere."""
+        return self._state_dict().result()
+
+    def save(self, directory: FilePath, keep: int = 2) -> Path:
+        """Save model, optimizer and the number of steps as a checkpoint, which any arrangement can load.
+
+        Args:
+            directory: the directory of checkpoints; from now on no other run can save there.
+            keep: the number of checkpoints to keep.
+        Returns: the path of the checkpoint.
+        Raises:
+            UsageError: another run saves there, or it holds checkpoints of a run that was not loaded here; `keep` is
+                below 1.
+        """
+        return self._save(directory, keep).result()
+
+    def load(self, path: FilePath) -> int:
+        """Load a checkpoint, or the newest of a directory of checkpoints, saved by any arrangement of this model.
+
+        Returns: the number of steps done, so that the loop can continue its data there.
+        """
+        return self._load(path).result()
+
+    def export(self, path: FilePath) -> None:
+        """Write the state of `state_dict` to a file, which `torch.load` reads on a machine without this package."""
+        self._export(path).result()
 
     def close(self) -> None:
         """End the job in good order; every rank calls this, or leaves the `with` block."""
-        self._ranks.close()
+        self._close()
 
-    def __enter__(self) -> "Trainer":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ranks.close(error)
+        self._close(error)
+
+
+class AsyncTrainer(LoopTrainer):
+    """A `Trainer` for a program with an event loop of its own: opened by `async with`, its calls awaited."""
+
+    async def step(self, batch: Batch) -> StepReport:
+        """As `Trainer.step`."""
+        return await asyncio.wrap_future(self._step(batch))
+
+    async def evaluate(self, batches: Iterable[Batch]) -> float:
+        """As `Trainer.evaluate`."""
+        return await asyncio.wrap_future(self._evaluate(batches))
+
+    async def state_dict(self) -> State | None:
+        """As `Trainer.state_dict`."""
+        return await asyncio.wrap_future(self._state_dict())
+
+    async def save(self, directory: FilePath, keep: int = 2) -> Path:
+        """As `Trainer.save`."""
+        return await asyncio.wrap_future(self._save(directory, keep))
+
+    async def load(self, path: FilePath) -> int:
+        """As `Trainer.load`."""
+        return await asyncio.wrap_future(self._load(path))
+
+    async def export(self, path: FilePath) -> None:
+        """As `Trainer.export`."""
+        await asyncio.wrap_future(self._export(path))
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self._open)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self._close, error)

@@ -14,8 +14,8 @@ X = torch.ones(8, 4)
 trainer = pp.Trainer(
     [lambda: nn.Linear(4, 4)] * 2,
     pp.Plan("gpipe", 2, 1, 4, 2),
-    lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-    nn.functional.mse_loss,
+    loss=nn.functional.mse_loss,
+    optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
 )
 for step in range(2 if FAULT == "early" and RANK else 3):
     if FAULT == "raise" and RANK and step:

@@ -42,7 +42,7 @@ def plain():
 @pytest.mark.mpi
 def test_a_users_loop_on_ranks_of_mpi_trains_as_a_plain_loop_does():
     plan = pp.Plan("one_f_one_b", WORLD.size, 1, 2, 4)
-    with pp.Trainer(layers(), plan, lambda p: torch.optim.Adam(p), LOSS, dtype=torch.float64) as trainer:
+    with pp.Trainer(layers(), plan, loss=LOSS, optimizer=torch.optim.Adam, dtype=torch.float64) as trainer:
         losses, state = [trainer.step((x, x)).loss for x in inputs()], trainer.state_dict()
     assert losses == pytest.approx(plain()[0], rel=0, abs=1e-12)
     assert (state is None) == (WORLD.rank > 0)
@@ -53,7 +53,7 @@ def test_a_users_loop_on_ranks_of_mpi_trains_as_a_plain_loop_does():
 @pytest.mark.mpi(min_size=2)
 def test_batches_that_differ_by_rank_are_refused_before_the_first_step():
     plan = pp.Plan("one_f_one_b", WORLD.size, 1, 2, 4)
-    with pp.Trainer(layers(), plan, lambda p: torch.optim.Adam(p), LOSS, dtype=torch.float64) as trainer:
+    with pp.Trainer(layers(), plan, loss=LOSS, optimizer=torch.optim.Adam, dtype=torch.float64) as trainer:
         with pytest.raises(pp.UsageError, match="ranks 0 and 1 have different inputs in the batch of step 0; give"):
             trainer.step((inputs()[0] + WORLD.rank, inputs()[0]))
         with pytest.raises(pp.UsageError, match="ranks 0 and 1 have different targets"):

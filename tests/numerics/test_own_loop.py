@@ -14,9 +14,9 @@ from tests.numerics.test_front_door import SEED, STEPS, adam, batches, plain, ro
 LOSS = nn.functional.mse_loss
 
 
-def trainer(plan, **arguments):
+def trainer(plan, kind=pp.Trainer, **arguments):
     defaults = {"dtype": torch.float64, "seed": SEED, "example": torch.zeros(plan.rows, 8)}
-    return pp.Trainer(pp.Sequential(row()), plan, adam, LOSS, **{**defaults, **arguments})
+    return kind(pp.Sequential(row()), plan, loss=LOSS, optimizer=adam, **{**defaults, **arguments})
 
 
 def plan(schedule="one_f_one_b", depth=2, width=1):
@@ -38,15 +38,25 @@ def test_steps_of_a_users_loop_train_as_a_plain_loop_does(schedule, depth, width
         require_state(made.state_dict(), state)
 
 
-def test_calls_inside_a_running_event_loop_are_awaited():
+def test_an_async_trainer_trains_as_a_plain_loop_does_and_lets_the_event_loop_run():
     async def loop():
-        with trainer(plan()) as made:
-            losses = [(await made.step(batch)).loss for batch in batches()]
+        async with trainer(plan(), pp.AsyncTrainer) as made:
+            tasks = [asyncio.create_task(made.step(batch)) for batch in batches()]
+            assert not any(task.done() for task in tasks)
+            losses = [(await task).loss for task in tasks]
             return losses, await made.state_dict()
 
     losses, state = asyncio.run(loop())
     assert losses == pytest.approx(plain(4)[0], rel=0, abs=1e-12)
     require_state(state, plain(4)[1])
+
+
+def test_a_trainer_inside_a_running_event_loop_returns_values():
+    async def cell():
+        with trainer(plan()) as made:
+            return [made.step(batch).loss for batch in batches()]
+
+    assert asyncio.run(cell()) == pytest.approx(plain(4)[0], rel=0, abs=1e-12)
 
 
 def test_the_evaluated_loss_is_that_of_the_exported_state(tmp_path):
@@ -99,7 +109,7 @@ def test_an_error_in_a_layer_is_raised_in_the_users_loop_and_ends_the_job(capsys
     def failing(output, targets):
         raise ValueError("no such loss")
 
-    with pp.Trainer([nn.ReLU, lambda: nn.Linear(8, 8)], plan(), adam, failing) as made:
+    with pp.Trainer([nn.ReLU, lambda: nn.Linear(8, 8)], plan(), loss=failing, optimizer=adam) as made:
         with pytest.raises(Exception, match="no such loss"):
             made.step((torch.zeros(16, 8), torch.zeros(16, 8)))
         with pytest.raises(JobFailed, match=r"the job has ended: .*no such loss"):
@@ -118,7 +128,7 @@ def test_an_error_in_a_layer_is_raised_in_the_users_loop_and_ends_the_job(capsys
 def test_a_trainer_that_cannot_be_built_is_refused_at_once(arguments, message, capsys):
     given = {"model": row(), "optimizer": adam, **arguments}
     with pytest.raises(pp.UsageError, match=message):
-        pp.Trainer(given["model"], plan(), given["optimizer"], LOSS)
+        pp.Trainer(given["model"], plan(), loss=LOSS, optimizer=given["optimizer"])
     assert not capsys.readouterr().err  # the exception says it
 
 
@@ -147,7 +157,7 @@ def test_a_refused_evaluation_leaves_the_job_as_it_was(tmp_path):
 
     traced = pp.trace(Folded(), torch.zeros(4, 8))
     batch = (torch.ones(16, 8), torch.ones(16, 8))
-    with pp.Trainer(traced, plan(), adam, LOSS) as made:
+    with pp.Trainer(traced, plan(), loss=LOSS, optimizer=adam) as made:
         with pytest.raises(pp.UsageError, match="no rows to evaluate"):
             made.evaluate([])
         with pytest.raises(pp.UsageError, match=r"\(3, 8\)"):

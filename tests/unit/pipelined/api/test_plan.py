@@ -163,7 +163,9 @@ def test_a_plan_is_trained_by():
     plain = trained(schedule="chimera", depth=2, microbatches=2, recompute=True)
     assert trained(plan=found).losses == plain.losses
     optimizer = partial(torch.optim.SGD, lr=0.1)
-    with pp.Trainer(LAYERS, found, optimizer, nn.functional.cross_entropy, example=STEP[0][:6]) as trainer:
+    with pp.Trainer(
+        LAYERS, found, loss=nn.functional.cross_entropy, optimizer=optimizer, example=STEP[0][:6]
+    ) as trainer:
         assert [trainer.step(STEP).loss for _ in range(2)] == plain.losses
 
 

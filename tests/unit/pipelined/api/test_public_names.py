@@ -1,8 +1,23 @@
 """The public face: every name that it lists is there."""
 
+from inspect import Parameter, signature
+
+import pytest
+
 import pipelined as pp
 
 
 def test_every_public_name_can_be_had():
     assert [name for name in pp.__all__ if getattr(pp, name, None) is None] == []
     assert set(pp._HOMES) == set(pp.__all__) - {"__version__"}
+
+
+@pytest.mark.parametrize("call", [pp.Trainer, pp.AsyncTrainer, pp.plan], ids=["Trainer", "AsyncTrainer", "plan"])
+def test_what_a_call_takes_as_train_does_has_the_same_name_and_default(call):
+    train, other = (signature(one).parameters for one in (pp.train, call))
+    shared = {
+        name: other[name].default for name in train if name in other and name not in ("plan", "loss", "optimizer")
+    }
+    assert shared == {name: train[name].default for name in shared}
+    assert {"dtype", "autocast", "seed", "all_reduce", "compress", "transport"} <= shared.keys()
+    assert all(other[name].kind is Parameter.KEYWORD_ONLY for name in ("loss", "optimizer"))
