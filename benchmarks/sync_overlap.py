@@ -25,7 +25,7 @@ from benchmarks._launch import run_ranks
 from benchmarks._results import Reported, tell
 from benchmarks.paper_figures import BERT
 from collectives import Links
-from collectives.algorithms import module_of
+from collectives.algorithms import ALL_REDUCE
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
@@ -172,7 +172,7 @@ def links_of(options: Options, taken: Mapping[str, Sequence[float]]) -> Links:
 
 def _sums(options: Options, rank: int, links: Links) -> float:
     """Seconds that a rank's sums take one after another."""
-    plan, cost = options.plan, module_of(options.algorithm).cost
+    plan, cost = options.plan, ALL_REDUCE.forms(options.algorithm).cost
     each = [(len(plan.holders(stage)), options.gradient_bytes[stage]) for stage in plan.stages_of(rank)]
     return sum(cost(size, nbytes, links.alpha, links.beta, links.gamma) for size, nbytes in each)
 

@@ -4,15 +4,15 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from collectives.algorithms import ALL_REDUCE, algorithm_for, parse_choice
 from collectives.algorithms.parts import widening
-from collectives.algorithms.registry import algorithm_for, module_of, parse_choice
 from collectives.arrays import Vector
 from collectives.barrier import meet
 from collectives.group import Group
 from collectives.reduction import Reduction
 from collectives.signature import Signature
 
-Algorithm = Callable[[Group, Vector, Reduction], Awaitable[None]]
+Run = Callable[[Group, Vector, Reduction], Awaitable[None]]
 
 
 async def all_reduce(
@@ -25,7 +25,7 @@ async def all_reduce(
     Args:
         array: a contiguous numpy array or CPU torch tensor.
         op: "sum", "mean" (a sum divided once, at the end) or "max" (NaN if any operand is NaN).
-        algorithm: the name of a file in this package, or several by size (`registry.parse_choice`); equal on all ranks.
+        algorithm: the name of an algorithm, or several by size (`collectives.algorithms.choice`); equal on all ranks.
         accumulate: "float32" to sum float16 and bfloat16 in float32 and round once, at the end (float32 arrays are
             always summed in float32); None to sum in the array's own dtype. Equal on all ranks.
     Raises:
@@ -50,10 +50,10 @@ async def all_reduce(
             await run(group, vector, reduction)
 
 
-def _resolve(vector: Vector, op: str, algorithm: str, accumulate: str | None) -> tuple[Algorithm, Reduction, Signature]:
+def _resolve(vector: Vector, op: str, algorithm: str, accumulate: str | None) -> tuple[Run, Reduction, Signature]:
     """The algorithm to run, its reduction, and the signature that must be equal on all ranks."""
     algorithm = algorithm_for(algorithm, vector.nbytes)
-    run, reduction = module_of(algorithm).all_reduce, Reduction(op, vector)
+    run, reduction = ALL_REDUCE.find(algorithm).run, Reduction(op, vector)
     if widening.check(accumulate, vector):
         run, op = partial(widening.all_reduce, run), f"{op} in {accumulate}"
     return run, reduction, Signature("all_reduce", op, len(vector), vector.dtype, algorithm)

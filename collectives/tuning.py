@@ -13,7 +13,7 @@ from time import perf_counter
 
 import numpy as np
 
-from collectives.algorithms import algorithms
+from collectives.algorithms import ALL_REDUCE
 from collectives.all_reduce import all_reduce
 from collectives.barrier import barrier, meet
 from collectives.cost_model import Prices
@@ -58,12 +58,9 @@ def rounds_at(nbytes: int, rounds: int = ROUNDS) -> int:
 async def runnable(group: Group) -> list[str]:
     """The algorithms that these ranks can run for every dtype; the same list on all ranks."""
     async with group.calling(Signature("list of runnable algorithms")):
-        shared = await group.shared.open() is not None
+        found = [name for name in ALL_REDUCE.names if await ALL_REDUCE.find(name).is_available(group)]
         await meet(group)
-    lacking = {"auto", "native"}  # a native one supports fewer dtypes
-    lacking |= set() if shared else {"shared"}
-    lacking |= set() if len(set(group.nodes)) > 1 else {"hierarchical"}
-    return [name for name in algorithms() if name not in lacking]
+    return found
 
 
 def _close(times: Times) -> dict[int, list[str]]:

@@ -10,7 +10,7 @@ from apps.gpt2.job import BATCH, model_of, sequence_of
 from apps.gpt2.plan_file import given, identity
 from apps.gpt2.workload import workload
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
-from collectives.algorithms import algorithms
+from collectives.algorithms import ALL_REDUCE
 from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import Workload
 from pipelined.training.compression import check_codec
@@ -43,7 +43,7 @@ class PlannedGPT2:
     @property
     def all_reduce(self) -> str:
         """As the planner prices it, which knows no choice by size: such a run is planned as one by auto."""
-        return self.config.all_reduce if self.config.all_reduce in algorithms() else "auto"
+        return self.config.all_reduce if self.config.all_reduce in ALL_REDUCE.names else "auto"
 
     @property
     def compress(self) -> str:

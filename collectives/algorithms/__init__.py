@@ -1,5 +1,7 @@
 """The algorithms by which collectives run, one a file; the name of the file is the name of the algorithm everywhere."""
 
-from collectives.algorithms.registry import algorithms, format_choice, module_of, names_in, parse_choice
+from collectives.algorithms.base import ClosedForms
+from collectives.algorithms.choice import algorithm_for, format_choice, names_in, parse_choice
+from collectives.algorithms.registry import ALL_REDUCE
 
-__all__ = ["algorithms", "format_choice", "module_of", "names_in", "parse_choice"]
+__all__ = ["ALL_REDUCE", "ClosedForms", "algorithm_for", "format_choice", "names_in", "parse_choice"]

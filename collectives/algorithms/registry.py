@@ -1,102 +1,92 @@
-"""The table of all-reduce algorithms. An algorithm is one file of this folder; its name is the file's name.
+"""The tables of algorithms, one for each collective. An algorithm is one file; its name is the file's name.
 
-Each file defines
-
-    async def all_reduce(group, vector, reduction)           reduces in place, inside the group's turn
-    def cost(size, nbytes, alpha, beta, gamma)               seconds, by the model of `Links`
-
-if its price depends on which ranks share a node,
-
-    def price(nodes, nbytes, links)                          seconds; used instead of `cost` with the slowest links
-
-and, if the algorithm has closed forms,
-
-    def steps(size)                                          messages one after another that the last rank waits for
-    def bytes_to(size, rank, nbytes, itemsize=1)             exact bytes that one rank sends to each peer; no zeros
-
-A choice of algorithms is a text: one algorithm for all arrays, `ring`, or one for each size in bytes,
-`rabenseifner:16384,shared:1048576,ring`. The text is complete, so a measured choice can be passed as a flag or saved in
-a checkpoint.
+The file defines one class: an `Algorithm` of its collective, and `ClosedForms` if they are known (see
+`collectives.algorithms.base`). Choices by price compare the algorithms with closed forms.
 """
 
-import functools
 import importlib
-from collections.abc import Mapping
-from functools import lru_cache
-from itertools import groupby, pairwise
-from math import inf
-from types import ModuleType
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Generic, TypeVar
 
-ALGORITHMS = {
-    "auto": "collectives.algorithms.all_reduce.auto",
-    "hierarchical": "collectives.algorithms.all_reduce.hierarchical",
-    "multi_ring": "collectives.algorithms.all_reduce.multi_ring",
-    "native": "collectives.algorithms.all_reduce.native",
-    "rabenseifner": "collectives.algorithms.all_reduce.rabenseifner",
-    "recursive_doubling": "collectives.algorithms.all_reduce.recursive_doubling",
-    "ring": "collectives.algorithms.all_reduce.ring",
-    "shared": "collectives.algorithms.all_reduce.shared",
-}
-"""The module of each algorithm, by name; imported at its first use. A new algorithm gets a line here."""
+from collectives.algorithms.base import Algorithm, AllReduceAlgorithm, ClosedForms
+from collectives.cost_model import Links
+
+A = TypeVar("A", bound=Algorithm)
 
 
-@functools.cache
-def algorithms() -> tuple[str, ...]:
-    """The names of all algorithms, sorted."""
-    return tuple(sorted(ALGORITHMS))
+class AlgorithmTable(Generic[A]):
+    """The algorithms of one collective, each imported at its first use.
 
-
-@functools.cache
-def module_of(name: str) -> ModuleType:
-    """The module of this algorithm, which defines the functions above.
-
-    Raises:
-        ValueError: an unknown algorithm; the known ones are listed.
+    Args:
+        collective: its name, for errors.
+        entries: "module:class" by the name of the algorithm.
+    Attributes:
+        names: the names of all algorithms, sorted.
     """
-    if name not in ALGORITHMS:
-        raise ValueError(f"unknown all-reduce algorithm {name!r}; known: {', '.join(algorithms())}")
-    return importlib.import_module(ALGORITHMS[name])
+
+    def __init__(self, collective: str, entries: Mapping[str, str]):
+        self.entries, self.names = entries, tuple(sorted(entries))
+        self._collective = collective
+        self._found: dict[str, A] = {}
+
+    def find(self, name: str) -> A:
+        """The algorithm of this name.
+
+        Raises:
+            ValueError: an unknown algorithm; the known ones are listed.
+        """
+        found = self._found.get(name)
+        if found is None:
+            if name not in self.entries:
+                known = ", ".join(self.names)
+                raise ValueError(f"unknown {self._collective} algorithm {name!r}; known: {known}")
+            module, _, kind = self.entries[name].partition(":")
+            found = self._found[name] = getattr(importlib.import_module(module), kind)()
+        return found
+
+    def priced(self, name: str, size: int, nbytes: int, links: Links) -> ClosedForms:
+        """The closed forms of this algorithm; for `auto` those of the cheapest, if all links are alike."""
+        return self.forms(self.cheapest((0,) * size, nbytes, links) if name == "auto" else name)
+
+    def forms(self, name: str) -> ClosedForms:
+        """The closed forms of this algorithm.
+
+        Raises:
+            ValueError: an unknown algorithm, or one without closed forms; those with them are listed.
+        """
+        found = self.find(name)
+        if not isinstance(found, ClosedForms):
+            raise ValueError(
+                f"the {self._collective} {name!r} has no closed form; take {', '.join(self.closed)} or auto"
+            )
+        return found
+
+    @cached_property
+    def closed(self) -> tuple[str, ...]:
+        """The names of the algorithms with closed forms, without `auto`, which is one of them."""
+        return tuple(name for name in self.names if name != "auto" and isinstance(self.find(name), ClosedForms))
+
+    def cheapest(self, nodes: Sequence[int], nbytes: int, links: Links) -> str:
+        """The algorithm with the lowest price; of equals, the last by name (`ring` before `multi_ring`).
+
+        Args:
+            nodes: for each rank, the lowest rank on its node.
+        """
+        return min(reversed(self.closed), key=lambda name: self.forms(name).price(nodes, nbytes, links))
 
 
-Choice = tuple[tuple[float, str], ...]
-EXAMPLE = "write for example recursive_doubling:16384,ring"
-
-
-@lru_cache(maxsize=64)
-def parse_choice(choice: str) -> Choice:
-    """The largest array, in bytes, for which each algorithm is used, ascending; the last one has no limit.
-
-    Raises:
-        ValueError: an unknown algorithm (the known are listed), or sizes that do not rise.
-    """
-    *sized, last = choice.split(",")
-    found = (*map(_sized, sized), (inf, last))
-    for (below, _), (most, _) in pairwise(found):
-        if below >= most:
-            raise ValueError(f"sizes that do not rise in {choice!r} (bytes: {below:.0f}, then {most:.0f}); {EXAMPLE}")
-    for _, name in found:
-        module_of(name)
-    return found
-
-
-def algorithm_for(choice: str, nbytes: int) -> str:
-    """The name of the algorithm for an array of `nbytes`."""
-    return next(name for most, name in parse_choice(choice) if nbytes <= most)
-
-
-def names_in(choice: str) -> set[str]:
-    """All algorithms that the text names."""
-    return {name for _, name in parse_choice(choice)}
-
-
-def format_choice(best: Mapping[int, str]) -> str:
-    """The text for one or more algorithms by bytes: each is used above the previous size, up to its own size."""
-    runs = [list(run) for _, run in groupby(sorted(best.items()), key=lambda item: item[1])]
-    return ",".join([*(f"{name}:{nbytes}" for *_, (nbytes, name) in runs[:-1]), runs[-1][0][1]])
-
-
-def _sized(part: str) -> tuple[float, str]:
-    name, _, size = part.partition(":")
-    if not (size.isascii() and size.isdecimal()):
-        raise ValueError(f"missing size limit for {name or 'an algorithm'} (got: {part!r}); {EXAMPLE}")
-    return int(size), name
+ALL_REDUCE = AlgorithmTable[AllReduceAlgorithm](
+    "all-reduce",
+    {
+        "auto": "collectives.algorithms.all_reduce.auto:AutoAllReduce",
+        "hierarchical": "collectives.algorithms.all_reduce.hierarchical:HierarchicalAllReduce",
+        "multi_ring": "collectives.algorithms.all_reduce.multi_ring:MultiRingAllReduce",
+        "native": "collectives.algorithms.all_reduce.native:NativeAllReduce",
+        "rabenseifner": "collectives.algorithms.all_reduce.rabenseifner:RabenseifnerAllReduce",
+        "recursive_doubling": "collectives.algorithms.all_reduce.recursive_doubling:RecursiveDoublingAllReduce",
+        "ring": "collectives.algorithms.all_reduce.ring:RingAllReduce",
+        "shared": "collectives.algorithms.all_reduce.shared:SharedAllReduce",
+    },
+)
+"""A new algorithm of a collective gets a line in its table."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from collectives import Group, Links, all_reduce, barrier
-from collectives.algorithms import module_of
+from collectives.algorithms import ALL_REDUCE
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
 from pipelined.aio.clock import Clock
@@ -172,8 +172,7 @@ async def time_sum(group: Group, clock: Clock, array: np.ndarray, algorithm: str
 
 def _unit_costs(algorithm: str, ranks: int, nbytes: int) -> tuple[float, float, float]:
     """The factors of alpha, beta and gamma in a sum's closed form; `auto` chooses as a group does in training."""
-    name = module_of("auto").choose(ranks, nbytes, Links()) if algorithm in ("auto", "native") else algorithm
-    cost = module_of(name).cost
+    cost = ALL_REDUCE.priced("auto" if algorithm == "native" else algorithm, ranks, nbytes, Links()).cost
     return cost(ranks, nbytes, 1, 0, 0), cost(ranks, nbytes, 0, 1, 0), cost(ranks, nbytes, 0, 0, 1)
 
 

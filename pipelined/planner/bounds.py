@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from collectives.algorithms import module_of
+from collectives.algorithms import ALL_REDUCE
 from pipelined.planner.candidates import Candidate
 from pipelined.programs.plan import Plan
 from pipelined.programs.record import record
@@ -106,7 +106,8 @@ def _least_sum(plan: Plan, workload: Workload, machine: Machine, all_reduce: str
     for group in workload.parameters:
         ranks = plan.holders(*group.stages)
         links = machine.links(ranks)
-        cheapest.append(module_of(all_reduce).cost(len(ranks), group.nbytes, links.alpha, links.beta, links.gamma))
+        algorithm = ALL_REDUCE.priced(all_reduce, len(ranks), group.nbytes, links)
+        cheapest.append(algorithm.cost(len(ranks), group.nbytes, links.alpha, links.beta, links.gamma))
     return min(cheapest, default=0.0)
 
 

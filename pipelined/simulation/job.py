@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 
-from collectives.algorithms import algorithms, module_of
+from collectives.algorithms import ALL_REDUCE
 from pipelined.errors import UsageError
 from pipelined.programs.instructions import OPS, Instruction
 from pipelined.programs.overlap import SYNCS
@@ -41,12 +41,10 @@ class Job:
             fact = f"costs for another number of stages (costs: {len(self.workload.stages)}, depth: {self.plan.depth})"
             raise UsageError(f"{fact}; give each stage its own")
         try:
-            algorithm = module_of(self.all_reduce)
+            if self.all_reduce != "auto":
+                ALL_REDUCE.forms(self.all_reduce)
         except ValueError as error:
             raise UsageError(str(error)) from error
-        if self.all_reduce != "auto" and not hasattr(algorithm, "bytes_to"):
-            priced = ", ".join(name for name in algorithms() if hasattr(module_of(name), "bytes_to"))
-            raise UsageError(f"the all-reduce {self.all_reduce!r} has no closed form; take {priced} or auto")
 
     def seconds(self, instruction: Instruction) -> float:
         """Seconds of an instruction on a core of its own."""
@@ -100,7 +98,8 @@ class Job:
 
     def _all_reduce(self, algorithm: str, ranks: tuple[int, ...], nbytes: int) -> float:
         links = self.machine.links(ranks)
-        return module_of(algorithm).cost(len(ranks), nbytes, links.alpha, links.beta, links.gamma)
+        forms = ALL_REDUCE.priced(algorithm, len(ranks), nbytes, links)
+        return forms.cost(len(ranks), nbytes, links.alpha, links.beta, links.gamma)
 
 
 def with_costs(plan: Plan, workload: Workload, machine: Machine, recompute: bool = False) -> Plan:

@@ -7,7 +7,7 @@ another; a message from a rank to itself uses no link.
 from collections import Counter
 
 from collectives import Links
-from collectives.algorithms import module_of
+from collectives.algorithms import ALL_REDUCE
 from pipelined.programs.plan import Plan
 from pipelined.programs.step_totals import StepTotals
 from pipelined.simulation.workload import Workload
@@ -49,11 +49,9 @@ def message_bytes(plan: Plan, workload: Workload) -> Counter[Link]:
 
 def sum_bytes(ranks: tuple[int, ...], nbytes: int, itemsize: int, algorithm: str) -> Counter[Link]:
     """Bytes by link of one all-reduce over these ranks; `auto` chooses by a group's default link costs."""
-    carried, name = Counter[Link](), algorithm
-    if algorithm == "auto":
-        name = module_of("auto").choose(len(ranks), nbytes, Links())
+    carried, forms = Counter[Link](), ALL_REDUCE.priced(algorithm, len(ranks), nbytes, Links())
     for place, rank in enumerate(ranks):
-        for peer, sent in module_of(name).bytes_to(len(ranks), place, nbytes, itemsize).items():
+        for peer, sent in forms.bytes_to(len(ranks), place, nbytes, itemsize).items():
             carried[rank, ranks[peer]] += sent
     return carried
 

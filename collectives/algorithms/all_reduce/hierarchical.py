@@ -11,7 +11,8 @@ Between nodes only the ring sends: 2(L-1)/L of the array from each of L nodes, h
 from collections import Counter
 from collections.abc import Sequence
 
-from collectives.algorithms.all_reduce import ring
+from collectives.algorithms.all_reduce.ring import RingAllReduce
+from collectives.algorithms.base import AllReduceAlgorithm, ClosedForms
 from collectives.algorithms.parts.pieces import reduce_pieces, send_pieces
 from collectives.algorithms.parts.ring_pass import RingPass
 from collectives.arrays import Vector, segments
@@ -20,25 +21,64 @@ from collectives.cost_model import Links
 from collectives.group import Group, Members
 from collectives.reduction import Reduction
 
+RING = RingAllReduce()
 
-async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
-    """Reduce up the trees, all-reduce over the ring, broadcast down the trees; extra memory is one piece.
 
-    Cost: with k ranks on the largest of L nodes, 2 ceil(log2 k) steps inside nodes and 2(L-1) between them. A rank
-        sends the array once to each child in the tree, and, unless it is the first of its node, once to its parent;
-        the first rank of a node sends 2(L-1)/L of the array over the ring.
-    Source: Thakur, Rabenseifner, Gropp, section 4.4 (the trees); Patarasuk, Yuan (the ring).
-    """
-    node, leaders = group.nodes[group.rank], leaders_of(group.nodes)
-    inside = group.among([rank for rank in range(group.size) if group.nodes[rank] == node])
-    parent, children = branches(inside.rank, inside.size)
-    for child in reversed(children):
-        await reduce_pieces(inside, child, vector, (0, len(vector)), reduction)
-    if parent is not None:
-        await send_pieces(inside, parent, vector, (0, len(vector)))
-    else:
-        await _between(group.among(leaders), vector, reduction, group.size)
-    await _down(inside, vector, parent, children)
+class HierarchicalAllReduce(AllReduceAlgorithm, ClosedForms):
+    """Trees inside nodes, a ring between them."""
+
+    async def is_available(self, group: Group) -> bool:
+        return len(set(group.nodes)) > 1
+
+    async def run(self, group: Group, vector: Vector, reduction: Reduction) -> None:
+        """Reduce up the trees, all-reduce over the ring, broadcast down the trees; extra memory is one piece.
+
+        Cost: with k ranks on the largest of L nodes, 2 ceil(log2 k) steps inside nodes and 2(L-1) between them. A rank
+            sends the array once to each child in the tree, and, unless it is the first of its node, once to its parent;
+            the first rank of a node sends 2(L-1)/L of the array over the ring.
+        Source: Thakur, Rabenseifner, Gropp, section 4.4 (the trees); Patarasuk, Yuan (the ring).
+        """
+        node, leaders = group.nodes[group.rank], leaders_of(group.nodes)
+        inside = group.among([rank for rank in range(group.size) if group.nodes[rank] == node])
+        parent, children = branches(inside.rank, inside.size)
+        for child in reversed(children):
+            await reduce_pieces(inside, child, vector, (0, len(vector)), reduction)
+        if parent is not None:
+            await send_pieces(inside, parent, vector, (0, len(vector)))
+        else:
+            await _between(group.among(leaders), vector, reduction, group.size)
+        await _down(inside, vector, parent, children)
+
+    def price(self, nodes: Sequence[int], nbytes: int, links: Links) -> float:
+        """Seconds: ceil(log2 k) (2 alpha + m (2 beta + gamma)) in the largest node, plus a ring's on far links."""
+        inside = (max(Counter(nodes).values()) - 1).bit_length()
+        trees = inside * (2 * links.alpha + nbytes * (2 * links.beta + links.gamma))
+        far = links.far or links
+        return trees + RING.cost(len(set(nodes)), nbytes, far.alpha, far.beta, far.gamma)
+
+    def cost(self, size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
+        """Seconds on one node: those of the trees alone."""
+        return self.price((0,) * size, nbytes, Links(alpha, beta, gamma))
+
+    def steps(self, size: int, nodes: Sequence[int] = ()) -> int:
+        """The most messages one after another, if a rank may send several at once: up the deepest tree, ring, down."""
+        nodes = nodes or (0,) * size
+        deepest = max((member.bit_count() for many in Counter(nodes).values() for member in range(many)), default=0)
+        return 2 * deepest + RING.steps(len(set(nodes)))
+
+    def bytes_to(
+        self, size: int, rank: int, nbytes: int, itemsize: int = 1, nodes: Sequence[int] = ()
+    ) -> dict[int, int]:
+        """To the parent and to each child the whole array; between the first ranks of nodes, the bytes of `ring`."""
+        nodes = nodes or (0,) * size
+        inside = [other for other in range(size) if nodes[other] == nodes[rank]]
+        parent, children = branches(inside.index(rank), len(inside))
+        sent = Counter({inside[other]: nbytes for other in (*children, *([] if parent is None else [parent]))})
+        if parent is None:
+            leaders = leaders_of(nodes)
+            for place, part in RING.bytes_to(len(leaders), leaders.index(rank), nbytes, itemsize).items():
+                sent[leaders[place]] += part
+        return dict(+sent)
 
 
 async def _between(leaders: Members, vector: Vector, reduction: Reduction, size: int) -> None:
@@ -60,36 +100,3 @@ async def _down(inside: Members, vector: Vector, parent: int | None, children: S
 def leaders_of(nodes: Sequence[int]) -> list[int]:
     """The first rank of every node, in order."""
     return sorted(set(nodes))
-
-
-def price(nodes: Sequence[int], nbytes: int, links: Links) -> float:
-    """Seconds: ceil(log2 k) (2 alpha + m (2 beta + gamma)) in the largest node, plus those of a ring on far links."""
-    inside = (max(Counter(nodes).values()) - 1).bit_length()
-    trees = inside * (2 * links.alpha + nbytes * (2 * links.beta + links.gamma))
-    far = links.far or links
-    return trees + ring.cost(len(set(nodes)), nbytes, far.alpha, far.beta, far.gamma)
-
-
-def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
-    """Seconds on one node: those of the trees alone."""
-    return price((0,) * size, nbytes, Links(alpha, beta, gamma))
-
-
-def steps(size: int, nodes: Sequence[int] = ()) -> int:
-    """The most messages one after another, if a rank may send several at once: up the deepest tree, ring, down."""
-    nodes = nodes or (0,) * size
-    deepest = max((member.bit_count() for many in Counter(nodes).values() for member in range(many)), default=0)
-    return 2 * deepest + ring.steps(len(set(nodes)))
-
-
-def bytes_to(size: int, rank: int, nbytes: int, itemsize: int = 1, nodes: Sequence[int] = ()) -> dict[int, int]:
-    """To the parent and to each child the whole array; between the first ranks of nodes, the bytes of `ring`."""
-    nodes = nodes or (0,) * size
-    inside = [other for other in range(size) if nodes[other] == nodes[rank]]
-    parent, children = branches(inside.index(rank), len(inside))
-    sent = Counter({inside[other]: nbytes for other in (*children, *([] if parent is None else [parent]))})
-    if parent is None:
-        leaders = leaders_of(nodes)
-        for place, part in ring.bytes_to(len(leaders), leaders.index(rank), nbytes, itemsize).items():
-            sent[leaders[place]] += part
-    return dict(+sent)

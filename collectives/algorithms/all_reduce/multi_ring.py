@@ -12,7 +12,8 @@ Source: Ravnest, section 3.2 (rings in parallel, each over the slice its ranks h
 from collections import Counter
 from math import gcd
 
-from collectives.algorithms.all_reduce import ring
+from collectives.algorithms.all_reduce.ring import RingAllReduce
+from collectives.algorithms.base import AllReduceAlgorithm, ClosedForms
 from collectives.algorithms.parts.ring_pass import RingPass
 from collectives.arrays import Vector, segments
 from collectives.group import Group
@@ -21,21 +22,43 @@ from transports import Nursery
 
 MOST_RINGS = 4  # more rings only make the messages smaller
 
+RING = RingAllReduce()
 
-async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
-    """Cut the array into one slice per ring and run all k rings at once; extra memory is one piece per ring.
 
-    Cost: 2(n-1) steps of k messages; a rank sends 2(n-1)/n of each slice, so in total as many bytes as one ring.
-    """
-    rings = strides(group.size)
-    slices = (vector.slice(*span) for span in segments(len(vector), len(rings)))
-    walks = (
-        RingPass(group, part, segments(len(part), group.size), stride)
-        for part, stride in zip(slices, rings, strict=True)
-    )
-    async with Nursery() as tasks:
-        for walk in walks:
-            tasks.create_task(walk.all_reduce(reduction))
+class MultiRingAllReduce(AllReduceAlgorithm, ClosedForms):
+    """Up to four rings at once."""
+
+    async def run(self, group: Group, vector: Vector, reduction: Reduction) -> None:
+        """Cut the array into one slice per ring and run all k rings at once; extra memory is one piece per ring.
+
+        Cost: 2(n-1) steps of k messages; a rank sends 2(n-1)/n of each slice, so in total as many bytes as one ring.
+        """
+        rings = strides(group.size)
+        slices = (vector.slice(*span) for span in segments(len(vector), len(rings)))
+        walks = (
+            RingPass(group, part, segments(len(part), group.size), stride)
+            for part, stride in zip(slices, rings, strict=True)
+        )
+        async with Nursery() as tasks:
+            for walk in walks:
+                tasks.create_task(walk.all_reduce(reduction))
+
+    def cost(self, size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
+        """Seconds if all rings of a rank share one port: those of one ring, but with k alpha per step."""
+        return RING.cost(size, nbytes, len(strides(size)) * alpha, beta, gamma)
+
+    def steps(self, size: int) -> int:
+        """Messages one after another: 2(n-1), in every ring."""
+        return RING.steps(size)
+
+    def bytes_to(self, size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
+        """To the next rank of each ring, the bytes that `ring` sends for its slice at this rank's position there."""
+        rings, sent = strides(size), Counter[int]()
+        for stride, (low, high) in zip(rings, segments(nbytes // itemsize, len(rings)), strict=True):
+            position = rank * pow(stride, -1, size) % size
+            for following, part in RING.bytes_to(size, position, (high - low) * itemsize, itemsize).items():
+                sent[following * stride % size] += part
+        return dict(sent)
 
 
 def strides(size: int) -> list[int]:
@@ -43,23 +66,3 @@ def strides(size: int) -> list[int]:
     forward = [stride for stride in range(1, size // 2 + 1) if gcd(stride, size) == 1]
     both = dict.fromkeys(turn for stride in forward for turn in (stride, size - stride))
     return list(both)[:MOST_RINGS] or [1]
-
-
-def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
-    """Seconds if all rings of a rank share one port: those of one ring, but with k alpha per step."""
-    return ring.cost(size, nbytes, len(strides(size)) * alpha, beta, gamma)
-
-
-def steps(size: int) -> int:
-    """Messages one after another: 2(n-1), in every ring."""
-    return ring.steps(size)
-
-
-def bytes_to(size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
-    """To the next rank of each ring, the bytes that `ring` sends for its slice at this rank's position there."""
-    rings, sent = strides(size), Counter[int]()
-    for stride, (low, high) in zip(rings, segments(nbytes // itemsize, len(rings)), strict=True):
-        position = rank * pow(stride, -1, size) % size
-        for following, part in ring.bytes_to(size, position, (high - low) * itemsize, itemsize).items():
-            sent[following * stride % size] += part
-    return dict(sent)

@@ -1,7 +1,6 @@
 """Native: the transport's own all-reduce, if it has one (MPI_Allreduce under `mpi`)."""
 
-import math
-
+from collectives.algorithms.base import AllReduceAlgorithm
 from collectives.arrays import Vector
 from collectives.barrier import meet
 from collectives.call import Unsupported
@@ -10,27 +9,31 @@ from collectives.reduction import Reduction
 from transports.wire.arrays import Block
 
 
-async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
-    """Call the transport's all-reduce; a mean is divided here, on every rank.
+class NativeAllReduce(AllReduceAlgorithm):
+    """The transport's own all-reduce."""
 
-    Raises:
-        Unsupported: the transport has no collectives of its own, or none for this dtype.
-    Cost: that of the transport's all-reduce, and a barrier before it.
-    """
-    own = await group.open_native()
-    if own is None:
-        name = type(group.transport).__name__
-        raise Unsupported(f"this transport has no all-reduce of its own (transport: {name}); choose another algorithm")
-    await meet(group)  # compares signatures: MPI checks no lengths or dtypes and could write beyond the array
-    if group.size > 1 and len(vector):
-        block = Block(vector.dtype, (len(vector),), vector.data)
-        try:
-            await own.all_reduce(block, "max" if reduction.op == "max" else "sum")
-        except ValueError as refused:
-            raise Unsupported(str(refused)) from refused
-    reduction.finish(vector.elements, group.size)
+    async def is_available(self, group: Group) -> bool:
+        """No, as it refuses some dtypes."""
+        return False
 
+    async def run(self, group: Group, vector: Vector, reduction: Reduction) -> None:
+        """Call the transport's all-reduce; a mean is divided here, on every rank.
 
-def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
-    """Infinite, because it is unknown: `auto` chooses only algorithms with a price that run on every transport."""
-    return math.inf
+        Raises:
+            Unsupported: the transport has no collectives of its own, or none for this dtype.
+        Cost: that of the transport's all-reduce, and a barrier before it.
+        """
+        own = await group.open_native()
+        if own is None:
+            name = type(group.transport).__name__
+            raise Unsupported(
+                f"this transport has no all-reduce of its own (transport: {name}); choose another algorithm"
+            )
+        await meet(group)  # compares signatures: MPI checks no lengths or dtypes and could write beyond the array
+        if group.size > 1 and len(vector):
+            block = Block(vector.dtype, (len(vector),), vector.data)
+            try:
+                await own.all_reduce(block, "max" if reduction.op == "max" else "sum")
+            except ValueError as refused:
+                raise Unsupported(str(refused)) from refused
+        reduction.finish(vector.elements, group.size)

@@ -1,12 +1,13 @@
 """Rabenseifner's algorithm: recursive halving, then recursive doubling. For long arrays and many ranks.
 
-Each member of the core (see `power_of_two`) halves its range with partners at distances 1, 2, 4, ..: it sends one half
-and reduces the other. Then it gathers the halves with the same partners in reverse order. The nearest partner exchanges
-the largest messages.
+Each member of the core (see `collectives.algorithms.parts.folding`) halves its range with partners at distances 1, 2,
+4, ..: it sends one half and reduces the other. Then it gathers the halves with the same partners in reverse order. The
+nearest partner exchanges the largest messages.
 """
 
 from collections import Counter
 
+from collectives.algorithms.base import AllReduceAlgorithm, ClosedForms
 from collectives.algorithms.parts import folding as _fold
 from collectives.algorithms.parts.pieces import receive_pieces, reduce_pieces, send_pieces
 from collectives.arrays import Range, Vector
@@ -15,28 +16,52 @@ from collectives.group import Group
 from collectives.reduction import Reduction
 
 
-async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
-    """Halve and double among the members of the core; extra memory is one piece.
+class RabenseifnerAllReduce(AllReduceAlgorithm, ClosedForms):
+    """Halving, then doubling."""
 
-    Cost: 2 log2 n steps; a rank sends 2(n-1)/n of the array and reduces (n-1)/n. If n is not a power of two, the same
-        with the next lower power, plus two steps of the whole array for folding.
-    Source: Rabenseifner, "Optimization of Collective Reduction Operations", section 3; Thakur, Rabenseifner, Gropp,
-        section 4.5.
-    """
+    async def run(self, group: Group, vector: Vector, reduction: Reduction) -> None:
+        """Halve and double among the members of the core; extra memory is one piece.
 
-    async def halve_and_double(member: int) -> None:
-        levels = halvings(member, _fold.core_of(group.size)[0], len(vector))
-        for distance, kept, given in levels:
-            partner = _fold.rank_of(member ^ distance, group.size)
-            sending = send_pieces(group, partner, vector, given)
-            await run_both(sending, reduce_pieces(group, partner, vector, kept, reduction))
-        low, high = levels[-1][1] if levels else (0, len(vector))
-        reduction.finish(vector.elements[low:high], group.size)
-        for distance, kept, given in reversed(levels):
-            partner = _fold.rank_of(member ^ distance, group.size)
-            await run_both(send_pieces(group, partner, vector, kept), receive_pieces(group, partner, vector, given))
+        Cost: 2 log2 n steps; a rank sends 2(n-1)/n of the array and reduces (n-1)/n. If n is not a power of two, the
+            same with the next lower power, plus two steps of the whole array for folding.
+        Source: Rabenseifner, "Optimization of Collective Reduction Operations", section 3; Thakur, Rabenseifner, Gropp,
+            section 4.5.
+        """
 
-    await _fold.folded(group, vector, reduction, halve_and_double)
+        async def halve_and_double(member: int) -> None:
+            levels = halvings(member, _fold.core_of(group.size)[0], len(vector))
+            for distance, kept, given in levels:
+                partner = _fold.rank_of(member ^ distance, group.size)
+                sending = send_pieces(group, partner, vector, given)
+                await run_both(sending, reduce_pieces(group, partner, vector, kept, reduction))
+            low, high = levels[-1][1] if levels else (0, len(vector))
+            reduction.finish(vector.elements[low:high], group.size)
+            for distance, kept, given in reversed(levels):
+                partner = _fold.rank_of(member ^ distance, group.size)
+                await run_both(send_pieces(group, partner, vector, kept), receive_pieces(group, partner, vector, given))
+
+        await _fold.folded(group, vector, reduction, halve_and_double)
+
+    def cost(self, size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
+        """Seconds: 2 log2 c alpha + (c-1)/c m (2 beta + gamma), where c is the power of two, plus those of folding."""
+        core = _fold.core_of(size)[0]
+        doubled = 2 * (core.bit_length() - 1) * alpha + (core - 1) / core * nbytes * (2 * beta + gamma)
+        return doubled + _fold.cost(size, nbytes, alpha, beta, gamma)
+
+    def steps(self, size: int) -> int:
+        """Messages one after another: 2 log2 c, plus those of folding."""
+        return 2 * (_fold.core_of(size)[0].bit_length() - 1) + _fold.steps(size)
+
+    def bytes_to(self, size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
+        """To each partner one half while halving and one while doubling: 2(c-1)/c m in total if c divides m; plus the
+        bytes of folding.
+        """
+        member, sent = _fold.member_of(rank, size), Counter(_fold.bytes_to(size, rank, nbytes))
+        if member is None:
+            return dict(+sent)
+        for distance, kept, given in halvings(member, _fold.core_of(size)[0], nbytes // itemsize):
+            sent[_fold.rank_of(member ^ distance, size)] += (kept[1] - kept[0] + given[1] - given[0]) * itemsize
+        return dict(+sent)
 
 
 def halvings(member: int, core: int, length: int) -> list[tuple[int, Range, Range]]:
@@ -53,27 +78,3 @@ def halvings(member: int, core: int, length: int) -> list[tuple[int, Range, Rang
         levels.append((1 << bit, kept, given))
         low, high = kept
     return levels
-
-
-def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
-    """Seconds: 2 log2 c alpha + (c-1)/c m (2 beta + gamma), where c is the power of two, plus those of folding."""
-    core = _fold.core_of(size)[0]
-    doubled = 2 * (core.bit_length() - 1) * alpha + (core - 1) / core * nbytes * (2 * beta + gamma)
-    return doubled + _fold.cost(size, nbytes, alpha, beta, gamma)
-
-
-def steps(size: int) -> int:
-    """Messages one after another: 2 log2 c, plus those of folding."""
-    return 2 * (_fold.core_of(size)[0].bit_length() - 1) + _fold.steps(size)
-
-
-def bytes_to(size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
-    """To each partner one half while halving and one while doubling: 2(c-1)/c m in total if c divides m; plus the
-    bytes of folding.
-    """
-    member, sent = _fold.member_of(rank, size), Counter(_fold.bytes_to(size, rank, nbytes))
-    if member is None:
-        return dict(+sent)
-    for distance, kept, given in halvings(member, _fold.core_of(size)[0], nbytes // itemsize):
-        sent[_fold.rank_of(member ^ distance, size)] += (kept[1] - kept[0] + given[1] - given[0]) * itemsize
-    return dict(+sent)

@@ -1,29 +1,51 @@
 """Recursive doubling: exchange the whole array with partners at distances 1, 2, 4, ... For short arrays."""
 
+from collectives.algorithms.base import AllReduceAlgorithm, ClosedForms
 from collectives.algorithms.parts import folding as _fold
 from collectives.arrays import Vector
 from collectives.group import Group
 from collectives.reduction import Reduction
 
 
-async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
-    """Exchange and reduce among the members of the core; extra memory is one piece.
+class RecursiveDoublingAllReduce(AllReduceAlgorithm, ClosedForms):
+    """The whole array, exchanged log2 n times."""
 
-    Both partners reduce the same elements; both pass the lower member's elements first, so that the bits agree.
+    async def run(self, group: Group, vector: Vector, reduction: Reduction) -> None:
+        """Exchange and reduce among the members of the core; extra memory is one piece.
 
-    Cost: log2 n steps; a rank sends and reduces the array log2 n times. If n is not a power of two, the same with the
-        next lower power, plus the two steps of folding.
-    Source: Thakur, Rabenseifner, Gropp, section 4.5.
-    """
+        Both partners reduce the same elements; both pass the lower member's elements first, so that the bits agree.
 
-    async def double(member: int) -> None:
-        scratch, distance = group.workspace.scratch(vector, len(vector)), 1
-        while distance < _fold.core_of(group.size)[0]:
-            await _swap(group, vector, reduction, scratch, member=member, partner=member ^ distance)
-            distance *= 2
-        reduction.finish(vector.elements, group.size)
+        Cost: log2 n steps; a rank sends and reduces the array log2 n times. If n is not a power of two, the same with
+            the next lower power, plus the two steps of folding.
+        Source: Thakur, Rabenseifner, Gropp, section 4.5.
+        """
 
-    await _fold.folded(group, vector, reduction, double)
+        async def double(member: int) -> None:
+            scratch, distance = group.workspace.scratch(vector, len(vector)), 1
+            while distance < _fold.core_of(group.size)[0]:
+                await _swap(group, vector, reduction, scratch, member=member, partner=member ^ distance)
+                distance *= 2
+            reduction.finish(vector.elements, group.size)
+
+        await _fold.folded(group, vector, reduction, double)
+
+    def cost(self, size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
+        """Seconds: log2 c (alpha + m beta + m gamma), where c is the power of two, plus those of folding."""
+        doublings = _fold.core_of(size)[0].bit_length() - 1
+        return doublings * (alpha + nbytes * (beta + gamma)) + _fold.cost(size, nbytes, alpha, beta, gamma)
+
+    def steps(self, size: int) -> int:
+        """Messages one after another: log2 c, one to fold in, and one to fold out. If at most half of the core received
+        a folded array, these members end one step before the others, and folding out takes no extra step.
+        """
+        core, remainder = _fold.core_of(size)
+        return core.bit_length() - 1 + (remainder > 0) + (2 * remainder > core)
+
+    def bytes_to(self, size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
+        """The whole array to each partner, plus the bytes of folding."""
+        member, doublings = _fold.member_of(rank, size), range(_fold.core_of(size)[0].bit_length() - 1)
+        partners = [] if member is None else [_fold.rank_of(member ^ 1 << bit, size) for bit in doublings]
+        return dict.fromkeys(partners if nbytes else (), nbytes) | _fold.bytes_to(size, rank, nbytes)
 
 
 async def _swap(
@@ -33,24 +55,3 @@ async def _swap(
     for low, high in group.workspace.pieces(vector, (0, len(vector))):
         await group.exchange(rank, vector.bytes(low, high), rank, scratch.bytes(0, high - low))
         reduction.into(vector, (low, high), scratch, mine_first=member < partner)
-
-
-def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
-    """Seconds: log2 c (alpha + m beta + m gamma), where c is the power of two, plus those of folding."""
-    doublings = _fold.core_of(size)[0].bit_length() - 1
-    return doublings * (alpha + nbytes * (beta + gamma)) + _fold.cost(size, nbytes, alpha, beta, gamma)
-
-
-def steps(size: int) -> int:
-    """Messages one after another: log2 c, one to fold in, and one to fold out. If at most half of the core received a
-    folded array, these members end one step before the others, and folding out takes no extra step.
-    """
-    core, remainder = _fold.core_of(size)
-    return core.bit_length() - 1 + (remainder > 0) + (2 * remainder > core)
-
-
-def bytes_to(size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
-    """The whole array to each partner, plus the bytes of folding."""
-    member, doublings = _fold.member_of(rank, size), range(_fold.core_of(size)[0].bit_length() - 1)
-    partners = [] if member is None else [_fold.rank_of(member ^ 1 << bit, size) for bit in doublings]
-    return dict.fromkeys(partners if nbytes else (), nbytes) | _fold.bytes_to(size, rank, nbytes)

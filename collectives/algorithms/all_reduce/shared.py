@@ -27,11 +27,11 @@ Operands are reduced in the order of ranks, each segment by one rank or by all i
 the same bits.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 
+from collectives.algorithms.base import AllReduceAlgorithm
 from collectives.algorithms.parts.window_layout import WindowLayout
 from collectives.arrays import Range, Vector, pieces, segment
 from collectives.call import Call, Unsupported
@@ -55,42 +55,44 @@ TURN_S = 1e-3
 """Seconds after which a long reduction pauses, so that the event loop can run."""
 
 
-async def all_reduce(group: Group, vector: Vector, reduction: Reduction) -> None:
-    """Copy in, reduce, and, where the work is divided, copy out.
+class SharedAllReduce(AllReduceAlgorithm):
+    """Through windows, or in place in symmetric arrays."""
 
-    Raises:
-        Unsupported: the group's ranks share no memory.
-    Cost: short array: one barrier; two ranks: one barrier per chunk; in both cases a rank copies the array once and
-        reduces all of it. Divided work: one barrier per chunk and two more; a rank copies 2(n-1)/n of the array and
-        reduces (n-1)/n. Array in shared memory: two barriers. Nothing is sent. Extra memory is the rank's window.
-    Source: Graham, Shipman, "MPI Support for Multi-core Architectures: Optimized Shared Memory Collectives", section 3.
-    """
-    memory = group.shared.memory or await group.shared.open()
-    if memory is None:
-        name = type(group.transport).__name__
-        fact = f"the ranks of this group share no memory (transport: {name}, ranks: {group.ranks})"
-        raise Unsupported(f"{fact}; choose another algorithm")
-    length, others = len(vector), group.size - 1
-    if not others or not length:
-        return reduction.finish(vector.elements, group.size)
-    call = group.calls.running
-    layout = group.workspace.cached(
-        (WindowLayout, vector.dtype, type(vector.elements)), lambda: WindowLayout(group, memory, vector)
-    )
-    if vector.nbytes >= IN_PLACE_BYTES and (found := group.shared.find(vector)):
-        call.refine(replace(call.signature, place=found.place))
-        await _in_place(call, layout, found.arrays, reduction)
-    elif length <= layout.whole and (others == 1 or vector.nbytes * others <= SHORT_BYTES):
-        await _at_once(call, layout, vector, reduction)
-    elif others == 1 and vector.itemsize > SLOW_ITEMSIZE:
-        await _redundant(call, layout, vector, reduction)
-    else:
-        await _reduce_scatter_gather(call, layout, vector, reduction)
+    async def is_available(self, group: Group) -> bool:
+        return await group.shared.open() is not None
 
+    async def run(self, group: Group, vector: Vector, reduction: Reduction) -> None:
+        """Copy in, reduce, and, where the work is divided, copy out.
 
-def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
-    """Infinite, because it uses no links: `auto` chooses it wherever the ranks share memory."""
-    return math.inf
+        Raises:
+            Unsupported: the group's ranks share no memory.
+        Cost: short array: one barrier; two ranks: one barrier per chunk; in both cases a rank copies the array once and
+            reduces all of it. Divided work: one barrier per chunk and two more; a rank copies 2(n-1)/n of the array and
+            reduces (n-1)/n. Array in shared memory: two barriers. Nothing is sent. Extra memory is the rank's window.
+        Source: Graham, Shipman, "MPI Support for Multi-core Architectures: Optimized Shared Memory Collectives",
+            section 3.
+        """
+        memory = group.shared.memory or await group.shared.open()
+        if memory is None:
+            name = type(group.transport).__name__
+            fact = f"the ranks of this group share no memory (transport: {name}, ranks: {group.ranks})"
+            raise Unsupported(f"{fact}; choose another algorithm")
+        length, others = len(vector), group.size - 1
+        if not others or not length:
+            return reduction.finish(vector.elements, group.size)
+        call = group.calls.running
+        layout = group.workspace.cached(
+            (WindowLayout, vector.dtype, type(vector.elements)), lambda: WindowLayout(group, memory, vector)
+        )
+        if vector.nbytes >= IN_PLACE_BYTES and (found := group.shared.find(vector)):
+            call.refine(replace(call.signature, place=found.place))
+            await _in_place(call, layout, found.arrays, reduction)
+        elif length <= layout.whole and (others == 1 or vector.nbytes * others <= SHORT_BYTES):
+            await _at_once(call, layout, vector, reduction)
+        elif others == 1 and vector.itemsize > SLOW_ITEMSIZE:
+            await _redundant(call, layout, vector, reduction)
+        else:
+            await _reduce_scatter_gather(call, layout, vector, reduction)
 
 
 async def _at_once(call: Call, layout: WindowLayout, vector: Vector, reduction: Reduction) -> None:

@@ -10,7 +10,7 @@ from benchmarks._gaps import Overlap, gaps_of
 from benchmarks.paper_figures import BERT
 from benchmarks.sync_overlap import SUMS, Options, Row, compared, links_of, plain, told
 from collectives import Links
-from collectives.algorithms import module_of
+from collectives.algorithms import ALL_REDUCE
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 from pipelined.programs.price import Costs
@@ -37,7 +37,7 @@ def test_blocks_that_cannot_be_shared_out_are_refused():
 def test_sums_at_the_fitted_gamma_take_what_they_took_alone():
     options = Options()
     links = links_of(options, TAKEN)
-    cost, both = module_of("rabenseifner").cost, (0, 3)  # the ends are the largest, and lie on the same ranks
+    cost, both = ALL_REDUCE.forms("rabenseifner").cost, (0, 3)  # the ends are the largest, and lie on the same ranks
     held = [cost(4, options.gradient_bytes[s], links.alpha, links.beta, links.gamma) for s in both]
     assert math.isclose(sum(held), 0.040) and math.isclose(links.alpha + links.beta * MIB, 4e-4)
 

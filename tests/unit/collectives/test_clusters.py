@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives.algorithms.all_reduce import ring
+from collectives.algorithms import ALL_REDUCE
 from collectives.clusters import Ring, Rings, Share, rings_of
 from transports.local import world
 
@@ -66,7 +66,7 @@ def test_every_cluster_ends_with_the_same_model_and_sends_what_its_rings_do(cut,
     expected = [Counter() for _ in range(ranks)]
     for each in rings_of(clusters):
         for place, rank in enumerate(each.ranks):
-            sent = ring.bytes_to(len(each.ranks), place, (each.high - each.low) * 8, 8)
+            sent = ALL_REDUCE.forms("ring").bytes_to(len(each.ranks), place, (each.high - each.low) * 8, 8)
             expected[rank].update({each.ranks[peer]: nbytes for peer, nbytes in sent.items()})
     assert [end.traffic.bytes_to for end in ends] == expected
 

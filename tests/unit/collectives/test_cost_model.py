@@ -6,27 +6,25 @@ import numpy as np
 import pytest
 
 from collectives import Group, Links, all_reduce
-from collectives.algorithms import algorithms, module_of
-from collectives.algorithms.all_reduce import auto
+from collectives.algorithms import ALL_REDUCE
 from tests.unit.collectives.rounds import Rounds
 
-CLOSED = [name for name in algorithms() if hasattr(module_of(name), "steps")]
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
 
 
 def sent_by(name, *arguments):
     """Bytes that one rank sends in all, by the closed form."""
-    return sum(module_of(name).bytes_to(*arguments).values())
+    return sum(ALL_REDUCE.forms(name).bytes_to(*arguments).values())
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", CLOSED)
+@pytest.mark.parametrize("name", ALL_REDUCE.closed)
 def test_steps_are_the_rounds_it_takes(name, size):
     network = Rounds(size)
     groups = [Group(end, range(size), 0, patience=60.0) for end in network.ends]
     arrays = [np.arange(400) + rank for rank in range(size)]
     rounds = network.run(*(all_reduce(*pair, "sum", name) for pair in zip(groups, arrays, strict=True)))
-    assert rounds == module_of(name).steps(size)
+    assert rounds == ALL_REDUCE.forms(name).steps(size)
     assert all((array == np.arange(400) * size + size * (size - 1) // 2).all() for array in arrays)
 
 
@@ -60,9 +58,9 @@ def test_recursive_doubling_at_six_folds_two_pairs():
     assert sent == [100, 300, 100, 300, 200, 200]
 
 
-@pytest.mark.parametrize("name", algorithms())
+@pytest.mark.parametrize("name", ALL_REDUCE.closed)
 def test_more_bytes_or_dearer_links_never_cost_less(name):
-    cost = module_of(name).cost
+    cost = ALL_REDUCE.forms(name).cost
     for size in SIZES:
         base = cost(size, 1000, 1e-5, 1e-9, 1e-10)
         assert cost(size, 2000, 1e-5, 1e-9, 1e-10) >= base
@@ -73,42 +71,42 @@ def test_more_bytes_or_dearer_links_never_cost_less(name):
 def test_prices_are_those_of_the_papers(size):
     alpha, beta, gamma, nbytes = 3e-5, 2e-9, 5e-10, 1 << 20
     share = (size - 1) / size * nbytes * (2 * beta + gamma)
-    assert module_of("ring").cost(size, nbytes, alpha, beta, gamma) == pytest.approx(2 * (size - 1) * alpha + share)
-    assert module_of("rabenseifner").cost(size, nbytes, alpha, beta, gamma) == pytest.approx(
+    assert ALL_REDUCE.forms("ring").cost(size, nbytes, alpha, beta, gamma) == pytest.approx(
+        2 * (size - 1) * alpha + share
+    )
+    assert ALL_REDUCE.forms("rabenseifner").cost(size, nbytes, alpha, beta, gamma) == pytest.approx(
         2 * log2(size) * alpha + share
     )
     doubling = log2(size) * (alpha + nbytes * (beta + gamma))
-    assert module_of("recursive_doubling").cost(size, nbytes, alpha, beta, gamma) == pytest.approx(doubling)
+    assert ALL_REDUCE.forms("recursive_doubling").cost(size, nbytes, alpha, beta, gamma) == pytest.approx(doubling)
 
 
 @pytest.mark.parametrize("size", [3, 5, 6, 7, 9])
 def test_folding_costs_two_steps_of_the_whole_array(size):
     core = 1 << (size.bit_length() - 1)
     for name in ("rabenseifner", "recursive_doubling"):
-        cost = module_of(name).cost
+        cost = ALL_REDUCE.forms(name).cost
         assert cost(size, 1000, 1, 1, 1) - cost(core, 1000, 1, 1, 1) == pytest.approx(2 + 3000)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_auto_takes_the_cheapest_at_every_length(size):
     links = Links(1e-5, 1e-9, 1e-10)
-    prices = [name for name in algorithms() if name != "auto"]
     for nbytes in (0, 4, 1 << 10, 1 << 16, 1 << 20, 1 << 28):
-        least = min(module_of(name).cost(size, nbytes, 1e-5, 1e-9, 1e-10) for name in prices)
-        assert module_of(auto.choose(size, nbytes, links)).cost(size, nbytes, 1e-5, 1e-9, 1e-10) == least
-        assert auto.cost(size, nbytes, 1e-5, 1e-9, 1e-10) == least
+        least = min(ALL_REDUCE.forms(name).cost(size, nbytes, 1e-5, 1e-9, 1e-10) for name in ALL_REDUCE.closed)
+        assert ALL_REDUCE.priced("auto", size, nbytes, links).cost(size, nbytes, 1e-5, 1e-9, 1e-10) == least
 
 
 def test_auto_counts_steps_when_short_and_bytes_when_long():
     links = Links(alpha=1e-5, beta=1e-9, gamma=1e-10)
-    assert auto.choose(8, 8, links) == "recursive_doubling"
-    assert auto.choose(8, 1 << 26, links) == "rabenseifner"
-    assert auto.choose(7, 1 << 26, links) == "ring"
+    assert ALL_REDUCE.cheapest((0,) * 8, 8, links) == "recursive_doubling"
+    assert ALL_REDUCE.cheapest((0,) * 8, 1 << 26, links) == "rabenseifner"
+    assert ALL_REDUCE.cheapest((0,) * 7, 1 << 26, links) == "ring"
 
 
 def test_an_unknown_algorithm_lists_the_known():
     with pytest.raises(ValueError, match="unknown all-reduce algorithm 'rings'; known: auto, hierarchical, multi"):
-        module_of("rings")
+        ALL_REDUCE.find("rings")
 
 
 def test_links_below_nothing_are_refused():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collectives import Group, Prices, all_reduce, measure
-from collectives.algorithms import module_of
+from collectives.algorithms import ALL_REDUCE
 from collectives.tuning import _close, rounds_at
 from transports.testing import local_world
 
@@ -41,7 +41,9 @@ def test_auto_runs_what_was_found_cheapest():
         await asyncio.gather(*map(all_reduce, groups, arrays))
 
     asyncio.run(main())
-    assert [end.traffic.bytes_to for end in ends] == [module_of("multi_ring").bytes_to(5, r, 320, 8) for r in range(5)]
+    assert [end.traffic.bytes_to for end in ends] == [
+        ALL_REDUCE.forms("multi_ring").bytes_to(5, r, 320, 8) for r in range(5)
+    ]
 
 
 async def test_all_ranks_measure_the_same_prices_of_what_they_can_run():

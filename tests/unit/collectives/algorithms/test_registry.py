@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives import Group, all_reduce
-from collectives.algorithms import algorithms, module_of
-from collectives.algorithms.registry import algorithm_for, format_choice, names_in, parse_choice
+from collectives.algorithms import ALL_REDUCE
+from collectives.algorithms.choice import algorithm_for, format_choice, names_in, parse_choice
 from transports.local import world
 
 
@@ -41,7 +41,7 @@ def test_words_that_make_no_sense_are_refused_with_what_does(words, says):
         parse_choice(words)
 
 
-@given(st.dictionaries(st.integers(0, 1 << 30), st.sampled_from(algorithms()), min_size=1, max_size=8))
+@given(st.dictionaries(st.integers(0, 1 << 30), st.sampled_from(ALL_REDUCE.names), min_size=1, max_size=8))
 def test_what_is_said_of_each_size_is_read_again(best):
     words = format_choice(best)
     assert {nbytes: algorithm_for(words, nbytes) for nbytes in best} == best
@@ -58,7 +58,10 @@ def test_each_array_is_reduced_by_the_algorithm_of_its_size():
 
     asyncio.run(main())
     for rank, end in enumerate(ends):
-        sent = module_of("ring").bytes_to(5, rank, 320, 8), module_of("rabenseifner").bytes_to(5, rank, 3200, 8)
+        sent = (
+            ALL_REDUCE.forms("ring").bytes_to(5, rank, 320, 8),
+            ALL_REDUCE.forms("rabenseifner").bytes_to(5, rank, 3200, 8),
+        )
         assert end.traffic.bytes_to == {
             peer: sum(part.get(peer, 0) for part in sent) for peer in sorted({*sent[0], *sent[1]})
         }

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives import Links
-from collectives.algorithms import module_of as algorithm
+from collectives.algorithms import ALL_REDUCE
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 from pipelined.programs.price import Costs, price
@@ -69,8 +69,9 @@ def test_data_parallelism_is_computing_and_one_sum(width):
     plan, links, nbytes = Plan("gpipe", 1, width, 1, 5), Links(1e-3, 1e-6, 1e-7), 4096
     simulated = step(plan, Machine(links), nbytes, update=0.5)
     price_of = (links.alpha, links.beta, links.gamma)
-    summed = algorithm("rabenseifner").cost(width, nbytes, *price_of)
-    agreed = algorithm("auto").cost(width, totals_bytes(plan, Workload.even(1, StageCosts(), nbytes)), *price_of)
+    summed = ALL_REDUCE.forms("rabenseifner").cost(width, nbytes, *price_of)
+    totals = totals_bytes(plan, Workload.even(1, StageCosts(), nbytes))
+    agreed = ALL_REDUCE.priced("auto", width, totals, Links(*price_of)).cost(width, totals, *price_of)
     assert simulated.exposed_sync == pytest.approx(summed)
     assert simulated.step_seconds == pytest.approx(15 + summed + agreed + 0.5)
 

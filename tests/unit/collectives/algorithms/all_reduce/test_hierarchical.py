@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collectives import Group, Links, all_reduce
-from collectives.algorithms.all_reduce import auto, hierarchical
+from collectives.algorithms import ALL_REDUCE
 from tests.unit.collectives.rounds import Rounds
 from transports.testing import local_world
 
@@ -49,7 +49,10 @@ def test_every_peer_is_sent_the_bytes_of_the_closed_form(nodes):
     for length in (1, 5, 840, 1001):
         ends, _, _ = reduced(nodes, length)
         sent = [end.traffic.bytes_to for end in ends]
-        assert sent == [hierarchical.bytes_to(len(nodes), rank, length * 4, 4, nodes) for rank in range(len(nodes))]
+        assert sent == [
+            ALL_REDUCE.find("hierarchical").bytes_to(len(nodes), rank, length * 4, 4, nodes)
+            for rank in range(len(nodes))
+        ]
 
 
 @pytest.mark.parametrize("nodes", NODES.values(), ids=NODES)
@@ -70,7 +73,7 @@ def test_takes_no_more_rounds_than_its_closed_form(nodes):
     arrays = [np.full(60, rank) for rank in range(len(nodes))]
     calls = (all_reduce(*pair, "sum", "hierarchical") for pair in zip(groups, arrays, strict=True))
     even = len({nodes.count(node) for node in nodes}) == 1
-    rounds, most = network.run(*calls), hierarchical.steps(len(nodes), nodes)
+    rounds, most = network.run(*calls), ALL_REDUCE.find("hierarchical").steps(len(nodes), nodes)
     assert rounds == most if even else rounds <= most
 
 
@@ -81,10 +84,10 @@ def test_a_groups_nodes_are_its_own_ranks():
 
 def test_auto_takes_it_where_links_between_nodes_are_slow_and_only_there():
     near, far = Links(2e-6, 1e-10, 5e-11), Links(5e-5, 8e-9, 5e-11)
-    nodes, size = NODES["4+4+4"], 12
-    assert auto.choose(size, 1 << 24, Links(2e-6, 1e-10, 5e-11, far), nodes) == "hierarchical"
-    assert auto.choose(size, 1 << 10, Links(2e-6, 1e-10, 5e-11, far), nodes) == "hierarchical"
-    assert auto.choose(size, 1 << 24, near) != "hierarchical"
+    nodes = NODES["4+4+4"]
+    assert ALL_REDUCE.cheapest(nodes, 1 << 24, Links(2e-6, 1e-10, 5e-11, far)) == "hierarchical"
+    assert ALL_REDUCE.cheapest(nodes, 1 << 10, Links(2e-6, 1e-10, 5e-11, far)) == "hierarchical"
+    assert ALL_REDUCE.cheapest((0,) * len(nodes), 1 << 24, near) != "hierarchical"
 
 
 def test_auto_runs_what_it_chose_for_these_nodes():
@@ -98,6 +101,6 @@ def test_auto_runs_what_it_chose_for_these_nodes():
 
     asyncio.run(main())
     assert [end.traffic.bytes_to for end in ends] == [
-        hierarchical.bytes_to(12, rank, 40_000, 8, nodes) for rank in range(12)
+        ALL_REDUCE.find("hierarchical").bytes_to(12, rank, 40_000, 8, nodes) for rank in range(12)
     ]
     assert all((array == 12).all() for array in arrays)

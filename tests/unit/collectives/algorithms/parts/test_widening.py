@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from collectives import Group, Mismatch, all_reduce
-from collectives.algorithms import algorithms, module_of
+from collectives.algorithms import ALL_REDUCE
 from collectives.arrays import pieces
 from tests.unit.collectives.owned import owned
 from transports import PeerAborted
 from transports.testing import local_world
 
-EVERY = [name for name in algorithms() if name != "native"]  # needs a transport that has one: tests/mpi
+EVERY = [name for name in ALL_REDUCE.names if name != "native"]  # needs a transport that has one: tests/mpi
 HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 PIECE = 400  # bytes: a block of 100 elements
 
@@ -57,13 +57,13 @@ def test_it_is_rounded_but_once(algorithm, op, dtype):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("length", [0, 1, 100, 1001])
-@pytest.mark.parametrize("algorithm", [name for name in EVERY if hasattr(module_of(name), "bytes_to")])
+@pytest.mark.parametrize("algorithm", ALL_REDUCE.closed)
 def test_every_block_sends_the_closed_form_of_float32(algorithm, length, size):
     ends, _ = reduced(normal(size, length, torch.bfloat16), algorithm)
     for rank, end in enumerate(ends):
         form = Counter()
         for low, high in pieces(0, length, 100):
-            form.update(module_of(algorithm).bytes_to(size, rank, 4 * (high - low), 4))
+            form.update(ALL_REDUCE.forms(algorithm).bytes_to(size, rank, 4 * (high - low), 4))
         assert end.traffic.bytes_to == form
 
 
@@ -77,7 +77,9 @@ def test_numpy_s_float16_is_widened_too(algorithm):
 def test_float32_is_summed_as_ever():
     arrays = [np.ones(500, np.float32) for _ in range(3)]
     ends, _ = reduced(arrays, "ring")
-    assert [end.traffic.bytes_to for end in ends] == [module_of("ring").bytes_to(3, rank, 2000, 4) for rank in range(3)]
+    assert [end.traffic.bytes_to for end in ends] == [
+        ALL_REDUCE.forms("ring").bytes_to(3, rank, 2000, 4) for rank in range(3)
+    ]
 
 
 @pytest.mark.parametrize(

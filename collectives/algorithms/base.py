@@ -1,0 +1,50 @@
+"""What an algorithm is: a class with the coroutine that runs it and, where they are known, its closed forms."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from collectives.arrays import Vector
+from collectives.cost_model import Links
+from collectives.group import Group
+from collectives.reduction import Reduction
+
+
+class Algorithm:
+    """One way to run a collective. It has no state: one object serves all groups."""
+
+    async def is_available(self, group: Group) -> bool:
+        """Whether these ranks can run it for every dtype, inside a call; the same answer on all ranks."""
+        return True
+
+
+class ClosedForms(ABC):
+    """What an algorithm takes, for n ranks and an array of m bytes; tests hold it to this exactly."""
+
+    @abstractmethod
+    def cost(self, size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
+        """Seconds, by the model of `Links`, if all links are alike."""
+
+    @abstractmethod
+    def steps(self, size: int) -> int:
+        """Messages one after another that the last rank waits for."""
+
+    @abstractmethod
+    def bytes_to(self, size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
+        """The exact bytes that one rank sends to each peer; no zeros."""
+
+    def price(self, nodes: Sequence[int], nbytes: int, links: Links) -> float:
+        """Seconds between nodes; here all links are charged as links between nodes.
+
+        Args:
+            nodes: for each rank, the lowest rank on its node.
+        """
+        worst = links.far if links.far is not None and len(set(nodes)) > 1 else links
+        return self.cost(len(nodes), nbytes, worst.alpha, worst.beta, worst.gamma)
+
+
+class AllReduceAlgorithm(Algorithm, ABC):
+    """An algorithm of `all_reduce`."""
+
+    @abstractmethod
+    async def run(self, group: Group, vector: Vector, reduction: Reduction) -> None:
+        """Reduce the vector in place, inside a call of the group."""

@@ -1,0 +1,54 @@
+"""A choice of all-reduce algorithms as a text: one algorithm for all arrays, `ring`, or one for each size in bytes,
+`rabenseifner:16384,shared:1048576,ring`. The text is complete, so a measured choice can be passed as a flag or saved in
+a checkpoint.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from itertools import groupby, pairwise
+from math import inf
+
+from collectives.algorithms.registry import ALL_REDUCE
+
+Choice = tuple[tuple[float, str], ...]
+EXAMPLE = "write for example recursive_doubling:16384,ring"
+
+
+@lru_cache(maxsize=64)
+def parse_choice(choice: str) -> Choice:
+    """The largest array, in bytes, for which each algorithm is used, ascending; the last one has no limit.
+
+    Raises:
+        ValueError: an unknown algorithm (the known are listed), or sizes that do not rise.
+    """
+    *sized, last = choice.split(",")
+    found = (*map(_sized, sized), (inf, last))
+    for (below, _), (most, _) in pairwise(found):
+        if below >= most:
+            raise ValueError(f"sizes that do not rise in {choice!r} (bytes: {below:.0f}, then {most:.0f}); {EXAMPLE}")
+    for _, name in found:
+        ALL_REDUCE.find(name)
+    return found
+
+
+def algorithm_for(choice: str, nbytes: int) -> str:
+    """The name of the algorithm for an array of `nbytes`."""
+    return next(name for most, name in parse_choice(choice) if nbytes <= most)
+
+
+def names_in(choice: str) -> set[str]:
+    """All algorithms that the text names."""
+    return {name for _, name in parse_choice(choice)}
+
+
+def format_choice(best: Mapping[int, str]) -> str:
+    """The text for one or more algorithms by bytes: each is used above the previous size, up to its own size."""
+    runs = [list(run) for _, run in groupby(sorted(best.items()), key=lambda item: item[1])]
+    return ",".join([*(f"{name}:{nbytes}" for *_, (nbytes, name) in runs[:-1]), runs[-1][0][1]])
+
+
+def _sized(part: str) -> tuple[float, str]:
+    name, _, size = part.partition(":")
+    if not (size.isascii() and size.isdecimal()):
+        raise ValueError(f"missing size limit for {name or 'an algorithm'} (got: {part!r}); {EXAMPLE}")
+    return int(size), name
