@@ -1,4 +1,4 @@
-"""The `local` transport: all ranks in one process, on one event loop, with real frames between them.
+"""The `local` transport: all ranks in one process, on one event loop, with real headers between them.
 
 A message stays in its sender's memory until the receiver takes it, and is then copied once, into the receiver's arrays.
 So a program that would deadlock on a network deadlocks here too. Headers are encoded and parsed as on a network. Not
@@ -16,16 +16,7 @@ from transports.event_loop import resolve
 from transports.mailbox import Mailbox
 from transports.urls import check_nothing_else
 from transports.wire.arrays import Block, copied, destinations, fill, landing
-from transports.wire.frames import (
-    PREAMBLE_BYTES,
-    Header,
-    Key,
-    Kind,
-    encode_buffer,
-    encode_head,
-    parse_header,
-    parse_preamble,
-)
+from transports.wire.frames import Key, pack_header, unpack_header
 
 
 def world(world_size: int) -> list["Local"]:
@@ -42,18 +33,15 @@ async def open_url(parts: SplitResult) -> "Local":
 
 
 class _Offer:
-    """A message that waits at its sender: its head, views of its arrays, and the future that its receive resolves."""
+    """A message that waits at its sender: its header, views of its arrays, and the future that its receive resolves."""
 
-    def __init__(self, peer: int, head: bytes, blocks: tuple[Block, ...]):
-        self.peer, self.head, self.blocks = peer, head, blocks
+    def __init__(self, peer: int, blocks: tuple[Block, ...], header: bytes = b""):
+        self.peer, self.blocks, self.header = peer, blocks, header
         self.taken = asyncio.get_running_loop().create_future()
 
     @property
     def nbytes(self) -> int:
         return sum(block.nbytes for block in self.blocks)
-
-    def header(self) -> Header:
-        return parse_header(parse_preamble(self.head), memoryview(self.head)[PREAMBLE_BYTES:])
 
     def copy_into(self, blocks: Sequence[Block]) -> None:
         fill(blocks, self.blocks)
@@ -88,7 +76,7 @@ class Local(Transport):
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
         self._end_state.check_sendable(peer)
         blocks = tuple(Block.of(array) for array in arrays)
-        offer = _Offer(peer, encode_head(Kind.MESSAGE, key, blocks, note), blocks)
+        offer = _Offer(peer, blocks, pack_header(key, blocks, note))
         self._ranks[peer]._messages.arrived(self.rank, key, offer)
         await self._until_taken(offer)
 
@@ -96,7 +84,7 @@ class Local(Transport):
         self._end_state.check(peer)
         places = destinations(into)
         arrival = await self._messages.take(peer, key)
-        header = arrival.item.header()
+        header = unpack_header(arrival.item.header)
         try:
             blocks = landing(header.layouts, places)
         except ValueError:
@@ -112,7 +100,7 @@ class Local(Transport):
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
         self._end_state.check_sendable(peer, channel)
         block = Block.bare(buffer)
-        offer = _Offer(peer, encode_buffer(channel, block.nbytes), (block,))
+        offer = _Offer(peer, (block,))
         self._ranks[peer]._buffers.arrived(self.rank, (channel,), offer)
         await self._until_taken(offer, header)
 

@@ -16,8 +16,9 @@ from pipelined.programs.record import record
 from pipelined.programs.text_drawing import timeline_grid
 from pipelined.schedules import find
 from tests.launching import ROOT
+from transports.mpi.frames import MpiKind
 from transports.wire.arrays import Block
-from transports.wire.frames import Kind, encode_head
+from transports.wire.frames import encode_head
 
 TEXT = (ROOT / "docs" / "journey.md").read_text()
 JOB = resolve(Config(), 4)
@@ -51,7 +52,7 @@ def test_the_bytes_shown_are_those_on_the_wire():
     key = Activation(step=7, pipe=1, stage=1, microbatch=2).key
     assert str(key).replace("'", '"') in TEXT
     block = Block.of(np.zeros((PLAN.rows, JOB.sequence, JOB.model.d_model), np.float32))
-    head = encode_head(Kind.SHARED, key, [block])
+    head = encode_head(MpiKind.SHARED, key, [block])
     assert "".join(re.findall(r"^[0-9a-f]{2}(?: +[0-9a-f]{2})+$", TEXT, re.MULTILINE)).replace(" ", "") == head.hex()
     assert f"{len(head)} bytes: a preamble of 20" in TEXT and f"{block.nbytes:,} bytes" in TEXT
 

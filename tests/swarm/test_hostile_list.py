@@ -26,9 +26,9 @@ from tests.swarm.over_tcp import end_in_order
 from tests.unit.transports.rpc.hostile import KEY, forged, intruder, request, resident, until_lost
 from transports import pack
 from transports.rpc import Rejected, Unreachable
+from transports.rpc.frames import RpcKind as Kind
 from transports.rpc.identity import PartyIdentity, connect
 from transports.rpc.tcp import open_at
-from transports.wire.frames import Kind
 
 STEPS, BATCH = 30, 6
 MOST_BYTES = 64 << 20

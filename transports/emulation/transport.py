@@ -16,7 +16,7 @@ from transports.emulation.link import SlowLink
 from transports.emulation.options import LinkShape
 from transports.errors import Closed, PeerAborted, PeerLost, TransportError
 from transports.wire.arrays import Block, flat_bytes
-from transports.wire.frames import PREAMBLE_BYTES, Key, Kind, encode_buffer, encode_head, parse_header, parse_preamble
+from transports.wire.frames import PREAMBLE_BYTES, Key, pack_header, unpack_header
 
 BUFFER_BYTES = 4 << 20  # of emulated kernel buffers; bytes in flight on the link come on top
 AHEAD_BYTES = 1 << 20  # bytes not yet left when a send returns, so that a late next send leaves no gap on the link
@@ -50,13 +50,13 @@ class SlowTransport(Transport):
         self._end_state.check_sendable(peer)
         now = asyncio.get_running_loop().time()
         blocks = [Block.of(array) for array in arrays]
-        head = encode_head(Kind.MESSAGE, key, blocks, note)
-        header = parse_header(parse_preamble(head), memoryview(head)[PREAMBLE_BYTES:])  # the sender may change the note
+        packed = pack_header(key, blocks, note)
+        header = unpack_header(packed)  # the sender may change the note
 
         def forward(parts: Sequence[Block]) -> Awaitable[None]:
             return self._inner.send(peer, header.key, *parts, note=header.note)
 
-        await self._sent(now, peer, blocks, len(head), forward)
+        await self._sent(now, peer, blocks, PREAMBLE_BYTES + len(packed), forward)
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
         self._end_state.check(peer)
@@ -74,7 +74,7 @@ class SlowTransport(Transport):
         def forward(parts: Sequence[Block]) -> Awaitable[None]:
             return self._inner.send_buffer(peer, channel, parts[0].data)
 
-        await self._sent(now, peer, [block], len(encode_buffer(channel, block.nbytes)), forward, header=header)
+        await self._sent(now, peer, [block], PREAMBLE_BYTES, forward, header=header)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
         self._end_state.check(peer, channel)

@@ -10,7 +10,6 @@ from typing import Any
 
 from mpi4py import MPI
 
-from transports.errors import TransportError
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import start
@@ -32,17 +31,12 @@ class Bodies:
         self._comm, self._progress, self._piece, self._node_peers = comm, progress, piece, node_peers
         self._tags = [Numbers(f"messages held for rank {peer}", TAGS) for peer in range(comm.size)]
 
-    def hold(self, peer: int, blocks: Sequence[Block], announce: Callable[[int], None]) -> asyncio.Future[Any]:
-        """Hold the blocks for the peer under a new tag; `announce(tag)` sends the frame that offers them.
+    def reserve_tag(self, peer: int) -> int:
+        """Reserve a tag for a body to this peer. Raises TransportError: all are in use."""
+        return self._tags[peer].take()
 
-        The future is done when the peer has received all blocks.
-        """
-        tag = self._tags[peer].take()
-        try:
-            announce(tag)
-        except TransportError:
-            self._tags[peer].release(tag)
-            raise
+    def hold(self, peer: int, tag: int, blocks: Sequence[Block]) -> asyncio.Future[Any]:
+        """Hold the blocks for the peer under a reserved tag. The future is done when the peer has received them all."""
         requests = self._start(self._comm.Issend, peer, tag, blocks)
         return self._progress.wait(*requests, done=lambda outcome: self._tags[peer].release(tag))
 

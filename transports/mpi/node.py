@@ -5,12 +5,11 @@ not check which ranks are on its node.
 """
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from mpi4py import MPI
 
 from transports.cores import MASK_BYTES, count_cores, own_mask
-from transports.errors import TransportError
 from transports.mpi.progress import ProgressEngine, SleepState
 from transports.shm.arena import Arena, PeerArena
 from transports.shm.doorbell import NAME_BYTES, Doorbell
@@ -58,20 +57,12 @@ class NodePeers:
         if arena is not None and arena.dozing == SleepState.IDLE:
             self.ring(peer)
 
-    def put(self, peer: int, blocks: Sequence[Block], head: Callable[[int], bytes]) -> bytes | None:
-        """Copy the blocks into memory that the peer can map. Returns the frame that `head(page)` makes.
+    def put(self, peer: int, blocks: Sequence[Block]) -> int | None:
+        """Copy the blocks into memory that the peer can map. Returns their first page.
 
         Returns: None if there is no such memory; the blocks must then go over MPI.
-        Raises: as `head`; the pages are freed then.
         """
-        page = self._arena.put(blocks) if peer in self._seen_by else None
-        if page is None:
-            return None
-        try:
-            return head(page)
-        except TransportError:
-            self._arena.free(page, blocks)
-            raise
+        return self._arena.put(blocks) if peer in self._seen_by else None
 
     def view(self, peer: int, page: int, nbytes: int) -> memoryview:
         """View the body that the peer stored at this page.

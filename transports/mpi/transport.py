@@ -23,7 +23,6 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
@@ -33,7 +32,7 @@ from transports.errors import Closed, TransportError
 from transports.mpi.backoff import PollBackoff
 from transports.mpi.bodies import Bodies
 from transports.mpi.channels import MpiChannels
-from transports.mpi.frames import FrameReceiver, FrameSender
+from transports.mpi.frames import MESSAGE, SHARED, FrameReceiver, FrameSender, MpiKind
 from transports.mpi.messages import ReceivedMessages
 from transports.mpi.native import MpiNative, create_communicator
 from transports.mpi.node import NodePeers, cores_of
@@ -44,17 +43,7 @@ from transports.mpi.shutdown import Shutdown
 from transports.shm.arena import Arena
 from transports.shm.barrier import KEEPS_ORDER
 from transports.wire.arrays import Block, destinations, flat_bytes
-from transports.wire.frames import (
-    DEFAULT_LIMITS,
-    MESSAGE,
-    PREAMBLE_BYTES,
-    Key,
-    Kind,
-    encode,
-    encode_head,
-    parse_header,
-    parse_preamble,
-)
+from transports.wire.frames import DEFAULT_LIMITS, Key, encode_head, join_head, pack_header, unpack_header
 
 ABORT_SECONDS = 1.0
 
@@ -134,19 +123,19 @@ class MpiTransport(Transport):
         self._node_peers.rouse(peer)
         blocks = tuple([Block.of(array) for array in arrays])
         nbytes = sum([block.nbytes for block in blocks])
+        header = pack_header(key, blocks, note)
         if peer == self.rank:
-            own = encode_head(MESSAGE, key, blocks, note)
-            header = parse_header(parse_preamble(own), memoryview(own)[PREAMBLE_BYTES:])
-            self._messages.deliver(peer, header, blocks)
+            self._messages.deliver(peer, unpack_header(header), blocks)
         elif nbytes <= self._settings.inline:
-            frame = b"".join(encode(MESSAGE, key, blocks, note))
+            frame = b"".join([join_head(MESSAGE, header, nbytes), *[block.data for block in blocks]])
             if (sending := self._frames.begin(peer, frame)) is not None:
                 await sending
-        elif shared := self._node_peers.put(peer, blocks, partial(self._head, Kind.SHARED, key, blocks, note)):
-            await self._frames.send(peer, shared)
+        elif (page := self._node_peers.put(peer, blocks)) is not None:
+            await self._frames.send(peer, join_head(SHARED, header, nbytes, page))
         else:
-            head = partial(self._head, Kind.RTS, key, blocks, note)
-            await self._bodies.hold(peer, blocks, lambda tag: self._frames.start(peer, head(tag)))
+            tag = self._bodies.reserve_tag(peer)
+            self._frames.start(peer, join_head(MpiKind.RTS, header, nbytes, tag))
+            await self._bodies.hold(peer, tag, blocks)
         self.traffic.count_sent(peer, nbytes)
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
@@ -199,7 +188,7 @@ class MpiTransport(Transport):
         if self._progress.failure is not None:
             return
         ended = self._shutdown.refuse(Closed(f"rank {self.rank} aborted: {reason}"))
-        frame = encode_head(Kind.ABORT, note=reason[: DEFAULT_LIMITS.header // 8])
+        frame = encode_head(MpiKind.ABORT, note=reason[: DEFAULT_LIMITS.header // 8])
         with suppress(TimeoutError, TransportError):
             async with asyncio.timeout(ABORT_SECONDS):
                 await asyncio.gather(*[self._frames.send(peer, frame) for peer in range(self.world_size)])
@@ -225,12 +214,9 @@ class MpiTransport(Transport):
             if in_order:
                 self._free()
 
-    def _head(self, kind: Kind, key: Key, blocks: Sequence[Block], note: Any, where: int) -> bytes:
-        return encode_head(kind, key, blocks, note, channel=where)
-
     def _send_goodbyes(self) -> None:
         for peer in range(self.world_size):
-            self._frames.start(peer, encode_head(Kind.GOODBYE, note=self._channels.sent[peer]))
+            self._frames.start(peer, encode_head(MpiKind.GOODBYE, note=self._channels.sent[peer]))
 
     async def _poll(self) -> None:
         error: TransportError = Closed(f"rank {self.rank} stopped polling")

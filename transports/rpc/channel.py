@@ -16,11 +16,11 @@ from typing import Any
 from transports.errors import WireError
 from transports.rpc.base import Party, Response, Unreachable
 from transports.rpc.client import RpcClient
+from transports.rpc.frames import FrameSink, MemoryBudget, RpcKind
 from transports.rpc.handlers import Handlers
 from transports.rpc.server import RpcServer
-from transports.rpc.sink import FrameSink, MemoryBudget
 from transports.wire.arrays import Block
-from transports.wire.frames import Header, Kind
+from transports.wire.frames import Header
 
 
 class RpcChannel:
@@ -44,43 +44,43 @@ class RpcChannel:
         """See `Endpoint.request`."""
         return await self._client.request(topic, blocks, note)
 
-    def accepts(self, kind: Kind, header: Header) -> bool:
+    def accepts(self, kind: RpcKind, header: Header) -> bool:
         """Whether to allocate memory for the body of the frame with this header; a rejection is sent at once.
 
         Raises:
             WireError: not a frame of a channel.
         """
         match kind, header.key:
-            case Kind.REQUEST, (int(number), str(topic)):
+            case RpcKind.REQUEST, (int(number), str(topic)):
                 return self._server.admits(number, topic, header)
-            case Kind.RESPONSE, (int(number),):
+            case RpcKind.RESPONSE, (int(number),):
                 return self._client.expects(number, header)
-            case (Kind.REJECTED, (int(), str())) | (Kind.CANCEL, (int(),)) if not header.layouts:
+            case (RpcKind.REJECTED, (int(), str())) | (RpcKind.CANCEL, (int(),)) if not header.layouts:
                 return True
         raise WireError(f"unexpected kind of frame (kind: {kind.name}, key: {header.key!r})")
 
-    def receive(self, kind: Kind, header: Header, blocks: tuple[Block, ...] = ()) -> None:
+    def receive(self, kind: RpcKind, header: Header, blocks: tuple[Block, ...] = ()) -> None:
         """Process an accepted and complete frame.
 
         Raises:
             WireError: it is malformed.
         """
         match kind, header.key:
-            case Kind.REQUEST, (int(number), *_) if self.peer is not None:
+            case RpcKind.REQUEST, (int(number), *_) if self.peer is not None:
                 self._server.begin(number, self.peer, header, blocks)
-            case Kind.RESPONSE, (int(number), *_):
+            case RpcKind.RESPONSE, (int(number), *_):
                 self._client.on_response(number, header, blocks)
-            case Kind.REJECTED, (int(number), str(reason)):
+            case RpcKind.REJECTED, (int(number), str(reason)):
                 self._client.on_rejected(number, reason, header.note)
-            case Kind.CANCEL, (int(number), *_):
+            case RpcKind.CANCEL, (int(number), *_):
                 self._server.cancel(number)
 
-    def on_truncated(self, kind: Kind, header: Header) -> None:
+    def on_truncated(self, kind: RpcKind, header: Header) -> None:
         """Drop an accepted request or response that its sender cut short."""
         match kind, header.key:
-            case Kind.REQUEST, (int(number), *_):
+            case RpcKind.REQUEST, (int(number), *_):
                 self._server.release(number)
-            case Kind.RESPONSE, (int(number), *_):
+            case RpcKind.RESPONSE, (int(number), *_):
                 self._client.on_truncated(number, header)
 
     def end(self, error: Unreachable) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 from transports.errors import WireError
 from transports.event_loop import resolve
 from transports.rpc.base import Rejected, Response, Unreachable
-from transports.rpc.sink import FrameSink, MemoryBudget
+from transports.rpc.frames import FrameSink, MemoryBudget, RpcKind
 from transports.stream.message_memory import kept_bytes
 from transports.wire.arrays import Block
-from transports.wire.frames import Header, Kind
+from transports.wire.frames import Header
 
 
 class RpcClient:
@@ -28,18 +28,18 @@ class RpcClient:
         if self._ended is not None:
             raise _copy_of(self._ended, sent=False)
         number = self._next
-        self._sink.send(Kind.REQUEST, (number, topic), blocks, note)
+        self._sink.send(RpcKind.REQUEST, (number, topic), blocks, note)
         self._next += 1
         future = self._pending[number] = asyncio.get_running_loop().create_future()
         try:
             return await future
         except asyncio.CancelledError:
             if self._pending.pop(number, None) is not None and self._ended is None:
-                self._sink.send(Kind.CANCEL, (number,))
+                self._sink.send(RpcKind.CANCEL, (number,))
             raise
         finally:
             self._pending.pop(number, None)
-            self._sink.withdraw(Kind.REQUEST, number)
+            self._sink.withdraw(RpcKind.REQUEST, number)
 
     def expects(self, number: int, header: Header) -> bool:
         """Whether to allocate memory for a response.
@@ -54,7 +54,7 @@ class RpcClient:
         kept = kept_bytes(header)
         if not self._budget.fits(kept):
             self._resolve(number, Rejected("too large", bytes=self._budget.taken + kept, limit=self._budget.most))
-            self._sink.send(Kind.CANCEL, (number,))
+            self._sink.send(RpcKind.CANCEL, (number,))
             return False
         self._budget.taken += kept
         return True

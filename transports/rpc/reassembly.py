@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from transports.errors import WireError
 from transports.rpc.channel import RpcChannel
+from transports.rpc.frames import RpcKind
 from transports.stream.incoming import Body, IncomingMessage
-from transports.wire.frames import Header, Kind, Preamble
+from transports.wire.frames import Header, Preamble
 
 SCRATCH_BYTES = 64 << 10
-RPC_KINDS = (Kind.REQUEST, Kind.RESPONSE, Kind.REJECTED, Kind.CANCEL)
 
 
 class DiscardedBody:
@@ -68,39 +68,37 @@ class Reassembly:
 
     def __init__(self, channel: RpcChannel, received: Callable[[int], None]):
         self._channel, self._received = channel, received
-        self._streams: dict[int, tuple[Kind, IncomingMessage | DiscardedBody]] = {}
+        self._streams: dict[int, tuple[RpcKind, IncomingMessage | DiscardedBody]] = {}
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
 
-    def begin(self, preamble: Preamble, header: Header) -> Body:
+    def begin(self, preamble: Preamble[RpcKind], header: Header) -> Body:
         """A frame's header has come; returns the memory for its body.
 
         Raises:
             WireError: not a frame of a channel, or a part of an unknown body.
         """
-        if preamble.kind is Kind.PART:
-            return self._next_part(preamble.channel, preamble.body_bytes)
-        if preamble.kind not in RPC_KINDS:
-            raise WireError(f"unexpected kind of frame (kind: {preamble.kind.name})")
+        if preamble.kind is RpcKind.PART:
+            return self._next_part(preamble.number, preamble.body_bytes)
         wanted = self._channel.accepts(preamble.kind, header)
         body = IncomingMessage(header) if wanted else DiscardedBody(header.nbytes, self._scratch)
-        if not preamble.channel:
+        if not preamble.number:
             return body
-        if preamble.channel in self._streams or not header.nbytes:
-            raise WireError(f"invalid start of a body in parts (number: {preamble.channel}, bytes: {header.nbytes})")
-        self._streams[preamble.channel] = preamble.kind, body
+        if preamble.number in self._streams or not header.nbytes:
+            raise WireError(f"invalid start of a body in parts (number: {preamble.number}, bytes: {header.nbytes})")
+        self._streams[preamble.number] = preamble.kind, body
         return EMPTY_BODY
 
-    def complete(self, preamble: Preamble, header: Header, body: Body) -> None:
+    def complete(self, preamble: Preamble[RpcKind], header: Header, body: Body) -> None:
         """The body that `begin` returned is complete."""
-        if preamble.kind is Kind.PART:
-            kind, body = self._streams[preamble.channel]
+        if preamble.kind is RpcKind.PART:
+            kind, body = self._streams[preamble.number]
             if preamble.body_bytes and body.missing:
                 return
-            del self._streams[preamble.channel]
+            del self._streams[preamble.number]
             if body.missing:
                 return self._truncated(kind, body)
             self._deliver(kind, body)
-        elif not preamble.channel:
+        elif not preamble.number:
             self._deliver(preamble.kind, body)
 
     def end(self, error: Exception) -> None:
@@ -117,19 +115,19 @@ class Reassembly:
             raise WireError(f"a part beyond its body (bytes: {nbytes}, missing: {body.missing})")
         return BodyPart(body, nbytes) if nbytes else EMPTY_BODY
 
-    def _deliver(self, kind: Kind, body: Body) -> None:
+    def _deliver(self, kind: RpcKind, body: Body) -> None:
         if isinstance(body, IncomingMessage):
             self._received(body.nbytes)
             self._channel.receive(kind, body.header, body.blocks)
-            if kind is Kind.CANCEL:
+            if kind is RpcKind.CANCEL:
                 self._discard_request(body.header.key[0])
 
-    def _truncated(self, kind: Kind, body: Body) -> None:
+    def _truncated(self, kind: RpcKind, body: Body) -> None:
         if isinstance(body, IncomingMessage):
             self._channel.on_truncated(kind, body.header)
 
     def _discard_request(self, number: int | str) -> None:
         """Drop a cancelled request: free the bytes that have come, and ignore the rest."""
         for stream, (kind, body) in self._streams.items():
-            if kind is Kind.REQUEST and isinstance(body, IncomingMessage) and body.header.key[0] == number:
+            if kind is RpcKind.REQUEST and isinstance(body, IncomingMessage) and body.header.key[0] == number:
                 self._streams[stream] = kind, DiscardedBody(body.missing, self._scratch)

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 from transports.errors import TransportError
 from transports.numbers import Numbers
-from transports.rpc.sink import nothing
+from transports.rpc.frames import RpcKind, nothing
 from transports.stream.writer import CACHED_CHUNK, Outgoing
 from transports.wire.arrays import Block
-from transports.wire.frames import Key, Kind, encode_bare, encode_head
+from transports.wire.frames import Key, encode_bare, encode_head
 
 SHORT_BYTES = 64 << 10  # the longest body sent inside its frame; a longer one is sent in parts
 LEAST_PART, MOST_PART = 16 << 10, CACHED_CHUNK
@@ -59,7 +59,7 @@ class QueuedFrame:
     def __init__(
         self,
         *,
-        name: tuple[Kind, int | str],
+        name: tuple[RpcKind, int | str],
         lane: Hashable,
         head: bytes,
         views: Sequence[memoryview],
@@ -82,7 +82,7 @@ class QueuedFrame:
             self.begun = True
             return [self._head, *([] if self.stream else self._cut(SHORT_BYTES))]
         views = self._cut(most)
-        return [encode_bare(Kind.PART, self.stream, sum(map(len, views))), *views]
+        return [encode_bare(RpcKind.PART, self.stream, sum(map(len, views))), *views]
 
     def drop(self) -> None:
         """Release the memory that has not been passed to the writer."""
@@ -112,7 +112,7 @@ class SendScheduler:
         self._writer: Writer | None = None
         self._lanes: dict[Hashable, deque[QueuedFrame]] = {}
         self._order: deque[Hashable] = deque()
-        self._items: dict[tuple[Kind, int | str], QueuedFrame] = {}
+        self._items: dict[tuple[RpcKind, int | str], QueuedFrame] = {}
         self._streams = Numbers("long bodies on one connection", STREAMS, first=1)
         self._writing = self.queued = 0
         self._part = MOST_PART
@@ -128,23 +128,23 @@ class SendScheduler:
         for kept in (self._lanes, self._order, self._items):
             kept.clear()
 
-    def send(self, kind: Kind, key: Key, blocks: Sequence[Block], note: Any, out: Callable[[], None]) -> None:
+    def send(self, kind: RpcKind, key: Key, blocks: Sequence[Block], note: Any, out: Callable[[], None]) -> None:
         """See `FrameSink.send`."""
         stream = self._streams.take() if sum([block.nbytes for block in blocks]) > SHORT_BYTES else 0
         try:
-            head = encode_head(kind, key, blocks, note, channel=stream)
+            head = encode_head(kind, key, blocks, note, number=stream)
         except TransportError:
             self._streams.release(stream)
             raise
         views = [block.data for block in blocks if block.nbytes]
-        lane = (kind, key[1] if kind is Kind.REQUEST else stream)
+        lane = (kind, key[1] if kind is RpcKind.REQUEST else stream)
         if self._writer is not None and not stream and lane not in self._lanes:
             self._write_short(self._writer, [head, *views], out)
         else:
             item = QueuedFrame(name=(kind, key[0]), lane=lane, head=head, views=views, stream=stream, out=out)
             self._enqueue(item)
 
-    def withdraw(self, kind: Kind, number: int) -> None:
+    def withdraw(self, kind: RpcKind, number: int) -> None:
         """See `FrameSink.withdraw`."""
         item, writer = self._items.pop((kind, number), None), self._writer
         if item is None:
@@ -158,7 +158,7 @@ class SendScheduler:
         self._leave_lane(item)
         self._streams.release(item.stream)
         if cut_short and writer is not None:
-            self._write_short(writer, [encode_bare(Kind.PART, item.stream, 0)], nothing)
+            self._write_short(writer, [encode_bare(RpcKind.PART, item.stream, 0)], nothing)
 
     def _enqueue(self, item: QueuedFrame) -> None:
         self._items[item.name] = item

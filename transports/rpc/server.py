@@ -13,11 +13,11 @@ from functools import partial
 
 from transports.errors import TransportError, WireError
 from transports.rpc.base import Party, Rejected, Request, Response
+from transports.rpc.frames import FrameSink, MemoryBudget, RpcKind
 from transports.rpc.handlers import Handlers, TopicHandler
-from transports.rpc.sink import FrameSink, MemoryBudget
 from transports.stream.message_memory import kept_bytes
 from transports.wire.arrays import Block
-from transports.wire.frames import Header, Kind
+from transports.wire.frames import Header
 
 ERROR_CHARACTERS = 1024
 
@@ -77,7 +77,7 @@ class RpcServer:
         self.release(number)
         if slot is not None and slot.task is not None and not slot.replied:
             slot.task.cancel()
-        self._sink.withdraw(Kind.RESPONSE, number)
+        self._sink.withdraw(RpcKind.RESPONSE, number)
 
     def release(self, number: int) -> None:
         """Free the slot and memory of a request; does nothing if they are free already."""
@@ -129,7 +129,7 @@ class RpcServer:
         if (slot := self._slots.get(number)) is not None:
             self._budget.taken, slot.kept = self._budget.taken - slot.kept, 0
             blocks = [Block.of(array) for array in response.blocks]
-            self._sink.send(Kind.RESPONSE, (number,), blocks, response.note, partial(self.release, number))
+            self._sink.send(RpcKind.RESPONSE, (number,), blocks, response.note, partial(self.release, number))
             slot.replied = True
 
     def _reject(self, number: int, rejection: Rejected) -> None:
@@ -137,6 +137,6 @@ class RpcServer:
         if self._ended:
             return
         try:
-            self._sink.send(Kind.REJECTED, (number, rejection.reason), note=rejection.facts)
+            self._sink.send(RpcKind.REJECTED, (number, rejection.reason), note=rejection.facts)
         except WireError as error:
-            self._sink.send(Kind.REJECTED, (number, "failed"), note={"error": str(error)[:ERROR_CHARACTERS]})
+            self._sink.send(RpcKind.REJECTED, (number, "failed"), note={"error": str(error)[:ERROR_CHARACTERS]})

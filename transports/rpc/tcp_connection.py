@@ -19,13 +19,14 @@ from transports.errors import WireError
 from transports.rpc.base import Party, Unreachable, reason_of
 from transports.rpc.channel import RpcChannel
 from transports.rpc.connections import CommonEndpoint
+from transports.rpc.frames import KINDS, RpcKind
 from transports.rpc.reassembly import Reassembly
 from transports.rpc.scheduler import SendScheduler, Writer
 from transports.stream.connection import Link
 from transports.stream.incoming import FrameReader
 from transports.stream.writer import LONG_BYTES, Outgoing
 from transports.wire.arrays import Block
-from transports.wire.frames import Key, Kind
+from transports.wire.frames import Key
 
 UNSENT_BYTES = 256 << 10  # limit of unsent bytes in the socket's buffer: later frames cannot overtake them
 UNREAD = 1 << 12  # short frames that may be queued for a party that does not read
@@ -55,7 +56,7 @@ class Connection:
         """Use this connected socket, after the handshake with this party; the connection owns it from now on."""
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-        reader = FrameReader(self._reassembly.begin, self._reassembly.complete)
+        reader = FrameReader(KINDS, self._reassembly.begin, self._reassembly.complete)
         self._link = Link(sock, reader, partial(self._broken, reader), invalid=self._count_invalid)
         if self._shape is not None:
             self._slow = SlowWriter(self._link, SlowLink(self._shape, (self._endpoint.address, peer.address)))
@@ -63,7 +64,7 @@ class Connection:
 
     def send(
         self,
-        kind: Kind,
+        kind: RpcKind,
         key: Key,
         blocks: Sequence[Block] = (),
         note: Any = None,
@@ -71,14 +72,14 @@ class Connection:
     ) -> None:
         if self.ended:
             return
-        if kind is Kind.REJECTED and self._scheduler.queued > UNREAD:
+        if kind is RpcKind.REJECTED and self._scheduler.queued > UNREAD:
             self._count_invalid(WireError(f"replies that it does not read (waiting: {self._scheduler.queued})"))
             asyncio.get_running_loop().call_soon(self.end, "it sends requests and does not read the replies")
             return
         self._scheduler.send(kind, key, blocks, note, out)
         self._endpoint.bytes_sent += sum([block.nbytes for block in blocks])
 
-    def withdraw(self, kind: Kind, number: int) -> None:
+    def withdraw(self, kind: RpcKind, number: int) -> None:
         self._scheduler.withdraw(kind, number)
 
     def _broken(self, reader: FrameReader, reason: str) -> None:

@@ -79,11 +79,6 @@ class Arena:
             at += data.nbytes
         return mark - PAGE_FLAGS
 
-    def free(self, page: int, blocks: Sequence[Block]) -> None:
-        """Free the pages of blocks that `put` stored but no peer received a frame for."""
-        if self._memory is not None:
-            _free(self._memory, PAGE_FLAGS + page, _pages(blocks))
-
     def doze(self, dozing: int) -> None:
         """Announce how this rank sleeps; 0: awake. A peer must ring a sleeping rank after sending to it."""
         if self._memory is not None:

@@ -9,13 +9,22 @@ and little of that body is copied twice. The arrays of a cancelled receive are n
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
-from typing import Protocol
+from typing import Generic, Protocol
 
 import numpy as np
 
 from transports.event_loop import resolve
 from transports.wire.arrays import Block, landing
-from transports.wire.frames import DEFAULT_LIMITS, PREAMBLE_BYTES, Header, Preamble, parse_header, parse_preamble
+from transports.wire.frames import (
+    DEFAULT_LIMITS,
+    PREAMBLE_BYTES,
+    FrameKinds,
+    Header,
+    K,
+    Preamble,
+    parse_header,
+    parse_preamble,
+)
 
 STAGING_BYTES = 2 * DEFAULT_LIMITS.header
 DIRECT_BYTES = 16 << 10
@@ -197,10 +206,11 @@ class IncomingBuffer(IncomingBody):
         return (np.empty(self.nbytes, np.uint8).data,)
 
 
-class FrameReader:
+class FrameReader(Generic[K]):
     """The state between two reads.
 
     Args:
+        kinds: the kinds of frames of the protocol.
         begin: called with each frame's preamble and header when they have come; returns the destination of its body.
         complete: called with both and the body when it is complete.
 
@@ -210,10 +220,11 @@ class FrameReader:
 
     def __init__(
         self,
-        begin: Callable[[Preamble, Header], Body],
-        complete: Callable[[Preamble, Header, Body], None],
+        kinds: FrameKinds[K],
+        begin: Callable[[Preamble[K], Header], Body],
+        complete: Callable[[Preamble[K], Header, Body], None],
     ):
-        self._begin, self._complete = begin, complete
+        self._kinds, self._begin, self._complete = kinds, begin, complete
         self._staging = memoryview(bytearray(STAGING_BYTES))
         self._staged = 0
         self._look = STAGING_BYTES
@@ -258,7 +269,7 @@ class FrameReader:
     def _parse(self) -> Generator[int | Body, memoryview, None]:
         """Yields the number of contiguous bytes needed, or the message that the next bytes belong to."""
         while True:
-            preamble = parse_preamble((yield PREAMBLE_BYTES))
+            preamble = parse_preamble((yield PREAMBLE_BYTES), self._kinds)
             header = parse_header(preamble, (yield preamble.header_bytes) if preamble.header_bytes else b"")
             body = self._begin(preamble, header)
             if body.missing:

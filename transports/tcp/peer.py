@@ -13,6 +13,7 @@ A send waits only for the receive of its own message, never for that of another.
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from functools import partial
 from typing import Any
 
@@ -32,11 +33,28 @@ from transports.tcp.flow_control import (
     OfferTable,
 )
 from transports.wire.arrays import Block
-from transports.wire.frames import Header, Key, Kind, Preamble, encode, encode_bare, encode_head
+from transports.wire.frames import FrameKinds, Header, Key, Preamble, encode, encode_bare, encode_head
 
 EMPTY_BODY = IncomingMessage(Header((), None, ()))
 
 Views = Sequence[bytes | memoryview]
+
+
+class TcpKind(IntEnum):
+    """The kind of a frame."""
+
+    MESSAGE = 1  # an addressed message; its body follows the header
+    RTS = 2  # ready to send: the header of an addressed message; its body stays at the sender as offer `number`
+    BUFFER = 3  # bare bytes on channel `number`, without a header
+    ABORT = 4  # the sender failed; `note` is the reason
+    GOODBYE = 5  # the sender closed in order and sends nothing more
+    RTS_BUFFER = 7  # as RTS, for bare bytes; the key is their channel
+    CTS = 8  # clear to send: a receive is posted for offer `number`
+    DATA = 9  # the body of offer `number`, without a header
+    CREDIT = 10  # the receiver has consumed `note` bytes of unexpected messages
+
+
+KINDS = FrameKinds(TcpKind, headerless=(TcpKind.BUFFER, TcpKind.CTS, TcpKind.DATA))
 
 
 class TcpPeer:
@@ -69,24 +87,24 @@ class TcpPeer:
         self._offered: dict[int, IncomingBody] = {}
         if cached:
             stay_in_cache(sock)
-        reader, chunk = FrameReader(self._begin, self._complete), CACHED_CHUNK if cached else LONG_BYTES
+        reader, chunk = FrameReader(KINDS, self._begin, self._complete), CACHED_CHUNK if cached else LONG_BYTES
         self.link = Link(sock, reader, lambda reason: lost(PeerLost(rank, reason)), chunk=chunk)
 
     async def send_message(self, key: Key, blocks: Sequence[Block], note: Any) -> None:
         """Send a message; return when the blocks' memory may be reused."""
-        frame = encode(Kind.MESSAGE, key, blocks, note)
+        frame = encode(TcpKind.MESSAGE, key, blocks, note)
         beside = overhead(key, note, blocks)
         cost = beside + sum([block.nbytes for block in blocks])
         if self._credit.acquire(cost):
             return await self._written(frame, cost)
-        await self._offer(Kind.RTS, key, blocks, note, beside)
+        await self._offer(TcpKind.RTS, key, blocks, note, beside)
 
     async def send_buffer(self, channel: int, view: memoryview) -> None:
         """Send a bare buffer; return when its memory may be reused."""
         cost = FRAME_BYTES + view.nbytes
         if self._credit.acquire(cost):
-            return await self._written([encode_bare(Kind.BUFFER, channel, view.nbytes), view], cost)
-        await self._offer(Kind.RTS_BUFFER, (channel,), [Block.of(view)], None, FRAME_BYTES)
+            return await self._written([encode_bare(TcpKind.BUFFER, channel, view.nbytes), view], cost)
+        await self._offer(TcpKind.RTS_BUFFER, (channel,), [Block.of(view)], None, FRAME_BYTES)
 
     def farewell(self, last: Views, error: Exception) -> None:
         """Deliver the open offers, up to `CLOSING_BYTES`, then send a last frame; see `Link.farewell`."""
@@ -127,9 +145,9 @@ class TcpPeer:
                 self._credit.release(cost)
             raise
 
-    async def _offer(self, kind: Kind, key: Key, blocks: Sequence[Block], note: Any, cost: int) -> None:
+    async def _offer(self, kind: TcpKind, key: Key, blocks: Sequence[Block], note: Any, cost: int) -> None:
         offer = Offer([block.data for block in blocks if block.nbytes], cost)
-        self.link.write([encode_head(kind, key, blocks, note, channel=self._offer_table.put(offer))])
+        self.link.write([encode_head(kind, key, blocks, note, number=self._offer_table.put(offer))])
         try:
             await offer.free
         except asyncio.CancelledError:
@@ -137,39 +155,39 @@ class TcpPeer:
             raise
 
     def _deliver(self, number: int, offer: Offer) -> None:
-        offer.start_writing(self.link.write([encode_bare(Kind.DATA, number, offer.nbytes), *offer.views]))
+        offer.start_writing(self.link.write([encode_bare(TcpKind.DATA, number, offer.nbytes), *offer.views]))
 
-    def _begin(self, preamble: Preamble, header: Header) -> Body:
+    def _begin(self, preamble: Preamble[TcpKind], header: Header) -> Body:
         """A frame's header has come: match it, and return the memory for its body."""
         match preamble.kind:
-            case Kind.MESSAGE:
+            case TcpKind.MESSAGE:
                 cost = kept_bytes(header)
                 self._credit.on_received(cost)
                 return self._arrived(header, partial(self._on_consumed, cost))
-            case Kind.BUFFER if preamble.channel < CHANNELS:
+            case TcpKind.BUFFER if preamble.number < CHANNELS:
                 cost = FRAME_BYTES + preamble.body_bytes
                 self._credit.on_received(cost)
-                return self._buffer_arrived(preamble.channel, preamble.body_bytes, partial(self._on_consumed, cost))
-            case Kind.RTS | Kind.RTS_BUFFER:
+                return self._buffer_arrived(preamble.number, preamble.body_bytes, partial(self._on_consumed, cost))
+            case TcpKind.RTS | TcpKind.RTS_BUFFER:
                 return self._on_rts(preamble, header)
-            case Kind.DATA:
+            case TcpKind.DATA:
                 return self._offered_body(preamble)
-            case Kind.ABORT | Kind.GOODBYE | Kind.CTS | Kind.CREDIT if not preamble.body_bytes:
+            case TcpKind.ABORT | TcpKind.GOODBYE | TcpKind.CTS | TcpKind.CREDIT if not preamble.body_bytes:
                 return EMPTY_BODY
         raise WireError(
-            f"unexpected kind of frame (kind: {preamble.kind.name}, channel: {preamble.channel}, "
+            f"unexpected kind of frame (kind: {preamble.kind.name}, number: {preamble.number}, "
             f"body: {preamble.body_bytes} bytes); use one release on every rank"
         )
 
-    def _complete(self, preamble: Preamble, header: Header, body: Body) -> None:
+    def _complete(self, preamble: Preamble[TcpKind], header: Header, body: Body) -> None:
         match preamble.kind:
-            case Kind.CTS:
-                self._deliver(preamble.channel, self._offer_table.pop(preamble.channel))
-            case Kind.CREDIT:
+            case TcpKind.CTS:
+                self._deliver(preamble.number, self._offer_table.pop(preamble.number))
+            case TcpKind.CREDIT:
                 self._credit.on_credit(header.note)
-            case Kind.GOODBYE:
+            case TcpKind.GOODBYE:
                 self._lost(PeerLost(self._rank, "it closed"))
-            case Kind.ABORT:
+            case TcpKind.ABORT:
                 self._aborted(self._rank, str(header.note))
 
     def _arrived(self, header: Header, on_posted: Callable[[], None]) -> IncomingMessage:
@@ -182,12 +200,12 @@ class TcpPeer:
         self._buffers.arrived(self._rank, (channel,), incoming)
         return incoming
 
-    def _on_rts(self, preamble: Preamble, header: Header) -> Body:
+    def _on_rts(self, preamble: Preamble[TcpKind], header: Header) -> Body:
         """Keep an offer in the mailbox like a message; its body is requested when a receive is posted."""
-        number = preamble.channel
+        number = preamble.number
         if number in self._offered:
             raise WireError(f"a number offered twice (number: {number})")
-        bare = preamble.kind is Kind.RTS_BUFFER
+        bare = preamble.kind is TcpKind.RTS_BUFFER
         cost = FRAME_BYTES if bare else overhead(header.key, header.note, header.layouts)
         self._offers.on_received(cost)
         on_posted = partial(self._clear_to_send, number, cost)
@@ -200,8 +218,8 @@ class TcpPeer:
                 return EMPTY_BODY
         raise WireError(f"a buffer offered on no channel (key: {header.key!r}, channels: {CHANNELS})")
 
-    def _offered_body(self, preamble: Preamble) -> Body:
-        body = self._offered.pop(preamble.channel, None)
+    def _offered_body(self, preamble: Preamble[TcpKind]) -> Body:
+        body = self._offered.pop(preamble.number, None)
         if body is None or body.nbytes != preamble.body_bytes:
             offered = "nothing" if body is None else f"{body.nbytes} bytes"
             raise WireError(
@@ -214,8 +232,8 @@ class TcpPeer:
 
     def _clear_to_send(self, number: int, cost: int) -> None:
         self._offers.on_requested(cost)
-        self.link.write([encode_bare(Kind.CTS, number, 0)])
+        self.link.write([encode_bare(TcpKind.CTS, number, 0)])
 
     def _on_consumed(self, cost: int) -> None:
         if credit := self._credit.on_consumed(cost):
-            self.link.write(encode(Kind.CREDIT, note=credit))
+            self.link.write(encode(TcpKind.CREDIT, note=credit))

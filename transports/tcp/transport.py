@@ -22,10 +22,10 @@ from transports.tcp.config import TcpConfig
 from transports.tcp.flow_control import credit_limit
 from transports.tcp.join.meeting_points import MeetingPoint, meeting_point
 from transports.tcp.join.rendezvous import gather
-from transports.tcp.peer import TcpPeer
+from transports.tcp.peer import TcpKind, TcpPeer
 from transports.tcp.same_host import upgrade_local_peers
-from transports.wire.arrays import ArrayType, Block, copied, destinations, flat_bytes
-from transports.wire.frames import Header, Key, Kind, encode, encode_head
+from transports.wire.arrays import Block, copied, destinations, flat_bytes
+from transports.wire.frames import Key, encode, pack_header, unpack_header
 
 Item = TypeVar("Item", bound=IncomingBody)
 REASON_CHARACTERS = 4096
@@ -109,8 +109,8 @@ class Tcp(Transport):
         self._end_state.check_sendable(peer)
         blocks = tuple(Block.of(array) for array in arrays)
         if peer == self.rank:
-            encode_head(Kind.MESSAGE, key, blocks, note)  # refuses a message that has no wire form here too
-            self._messages.arrived(peer, key, _to_itself(tuple(key), blocks, note))
+            header = unpack_header(pack_header(key, blocks, note))
+            self._messages.arrived(peer, key, IncomingMessage.complete(header, copied(blocks)))
         else:
             await self._peers[peer].send_message(key, blocks, note)
         self.traffic.count_sent(peer, sum([block.nbytes for block in blocks]))
@@ -169,11 +169,11 @@ class Tcp(Transport):
             peer.discard(ended)
         with suppress(TimeoutError):
             async with asyncio.timeout(ABORT_S):
-                await self._close_links(encode(Kind.ABORT, note=reason[:REASON_CHARACTERS]), ended, ABORT_S)
+                await self._close_links(encode(TcpKind.ABORT, note=reason[:REASON_CHARACTERS]), ended, ABORT_S)
 
     async def close(self) -> None:
         ended = self._finish(Closed(f"rank {self.rank} is closed"))
-        await self._close_links(encode(Kind.GOODBYE), ended, CLOSE_S)
+        await self._close_links(encode(TcpKind.GOODBYE), ended, CLOSE_S)
 
     def kill(self, reason: str = "it was killed") -> None:
         ended = self._finish(Closed(f"rank {self.rank} is dead: {reason}"))
@@ -248,12 +248,6 @@ class Tcp(Transport):
         for peer in self._peers.values():
             peer.fail_incoming(error)
         return error
-
-
-def _to_itself(key: Key, blocks: Sequence[Block], note: Any = None) -> IncomingMessage:
-    layouts = tuple(ArrayType(block.dtype, block.shape) for block in blocks)
-    header = Header(key, note, layouts, sum(block.nbytes for block in blocks))
-    return IncomingMessage.complete(header, copied(blocks))
 
 
 class BusyPoll:

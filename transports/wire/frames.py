@@ -1,20 +1,22 @@
 """The bytes of a frame (preamble, header, body): encoding, and parsing of bytes from an untrusted peer.
 
     preamble, 20 bytes, big-endian                    header                      body
-    magic 4 | version 1 | kind 1 | channel 2 |        msgpack array               the blocks' raw bytes,
+    magic 4 | version 1 | kind 1 | number 2 |         msgpack array               the blocks' raw bytes,
     header bytes 4 | body bytes 8                     [key, note, [[dtype,        one after the other
                                                       shape], ...]]
 
 Sender and receiver check every number against `WireLimits` before they allocate memory for it: the sender to find its
 own mistakes, the receiver because it does not trust the sender. Arrays are never copied: `encode` returns views of
 them, and a reader allocates memory (`transports.wire.arrays`) only after it has parsed the header. No I/O and no clock.
+
+The protocols define their kinds of frames: `transports.mpi.frames`, `transports.tcp.peer`, `transports.rpc.frames`.
 """
 
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgpack
 
@@ -27,33 +29,9 @@ MAGIC = b"\x93pip"
 VERSION = 1
 _PREAMBLE = struct.Struct("!4sBBHIQ")
 PREAMBLE_BYTES = _PREAMBLE.size
-CHANNEL_NUMBERS = 1 << 16
-"""The numbers that the two bytes of `channel` hold: channels, tags, pages and streams, from 0 up."""
-
-
-class Kind(IntEnum):
-    """The kind of a frame."""
-
-    MESSAGE = 1  # an addressed message; its body follows the header
-    RTS = 2  # ready to send: the header of an addressed message; its body stays at the sender under number `channel`
-    BUFFER = 3  # bare bytes on `channel`, without a header
-    ABORT = 4  # the sender failed; `note` is the reason
-    GOODBYE = 5  # the sender closed in order and sends nothing more
-    SHARED = 6  # an addressed message; its body is in memory that both ends share, from page `channel` on
-    RTS_BUFFER = 7  # as RTS, for bare bytes; the key is their channel
-    CTS = 8  # clear to send: a receive is posted for number `channel`
-    DATA = 9  # the body of number `channel`, without a header
-    CREDIT = 10  # the receiver has consumed `note` bytes of unexpected messages
-    REQUEST = 11  # from one endpoint to another; if `channel` is set, the body follows in parts of that number
-    RESPONSE = 12  # to a request, in the same form
-    REJECTED = 13  # instead of a response
-    CANCEL = 14  # the requester no longer waits for the response
-    PART = 15  # a part of the body with number `channel`, without a header; 0 bytes: the rest will not be sent
-
-
-WITHOUT_HEADER = (Kind.BUFFER, Kind.CTS, Kind.DATA, Kind.PART)
-MESSAGE, SHARED = Kind.MESSAGE, Kind.SHARED  # faster: Python 3.11 calls a function at each `Kind.MESSAGE`
-_KINDS = {kind.value: kind for kind in Kind}  # faster: `Kind(1)` takes 0.25 µs
+NUMBERS = 1 << 16
+"""The values that the two bytes of `number` hold: a channel, tag, page or stream, by the kind of the frame."""
+K = TypeVar("K", bound=IntEnum)
 _packer = msgpack.Packer()  # reused: creating one takes longer than packing a header
 
 
@@ -76,11 +54,24 @@ class WireLimits:
     key: int = 16
 
 
-class Preamble(NamedTuple):
-    """The fixed first part of a frame: its kind, its channel, and the sizes of header and body."""
+class FrameKinds(Generic[K]):
+    """The kinds of frames of one protocol.
 
-    kind: Kind
-    channel: int
+    Args:
+        headerless: the kinds whose frames have no header; all others have one.
+    """
+
+    __slots__ = ("by_value",)
+
+    def __init__(self, kinds: type[K], headerless: Sequence[K] = ()):
+        self.by_value = {kind.value: (kind, kind not in headerless) for kind in kinds}  # `kinds(1)` takes 0.25 µs
+
+
+class Preamble(NamedTuple, Generic[K]):
+    """The fixed first part of a frame: its kind, a number, and the sizes of header and body."""
+
+    kind: K
+    number: int
     header_bytes: int
     body_bytes: int
 
@@ -98,33 +89,42 @@ DEFAULT_LIMITS = WireLimits()
 
 
 def encode(
-    kind: Kind,
-    key: Key = (),
-    blocks: Sequence[Block] = (),
-    note: Any = None,
-    *,
-    channel: int = 0,
-    limits: WireLimits = DEFAULT_LIMITS,
+    kind: IntEnum, key: Key = (), blocks: Sequence[Block] = (), note: Any = None, *, number: int = 0
 ) -> list[bytes | memoryview]:
     """Encode a frame as buffers to write one after the other: the head, then each block that is not empty.
 
     Raises:
-        WireError: the message is beyond a limit, a value has no wire form, or there is no such channel.
+        WireError: the message is beyond a limit, a value has no wire form, or there is no such number.
     """
-    head = encode_head(kind, key, blocks, note, channel=channel, limits=limits)
-    return [head, *[block.data for block in blocks if block.nbytes]]
+    return [encode_head(kind, key, blocks, note, number=number), *[block.data for block in blocks if block.nbytes]]
 
 
 def encode_head(
-    kind: Kind,
-    key: Key = (),
-    blocks: Sequence[Block] = (),
-    note: Any = None,
-    *,
-    channel: int = 0,
-    limits: WireLimits = DEFAULT_LIMITS,
+    kind: IntEnum, key: Key = (), blocks: Sequence[Block] = (), note: Any = None, *, number: int = 0
 ) -> bytes:
     """Preamble and header, without the body. Raises as `encode`."""
+    return join_head(kind, pack_header(key, blocks, note), sum([block.nbytes for block in blocks]), number)
+
+
+def join_head(kind: IntEnum, header: bytes, body_bytes: int, number: int = 0) -> bytes:
+    """Preamble and header, of a header that `pack_header` packed, or none. Raises WireError: no such number."""
+    try:
+        return _PREAMBLE.pack(MAGIC, VERSION, kind, number, len(header), body_bytes) + header
+    except struct.error as error:
+        raise WireError(f"no such number in a frame (number: {number}, numbers: {NUMBERS})") from error
+
+
+def encode_bare(kind: IntEnum, number: int, body_bytes: int) -> bytes:
+    """The head of a frame without a header. Raises WireError: no such number."""
+    return join_head(kind, b"", body_bytes, number)
+
+
+def pack_header(key: Key, blocks: Sequence[Block] = (), note: Any = None, limits: WireLimits = DEFAULT_LIMITS) -> bytes:
+    """The header of a message.
+
+    Raises:
+        WireError: the message is beyond a limit, or a value has no wire form.
+    """
     _check_key(key, limits)
     if len(blocks) > limits.blocks:
         raise _over_limit("blocks", len(blocks), limits.blocks)
@@ -134,54 +134,62 @@ def encode_head(
         raise _over_limit("header bytes", len(packed), limits.header)
     if body_bytes > limits.body:
         raise _over_limit("body bytes", body_bytes, limits.body)
-    return _preamble(kind, channel, len(packed), body_bytes) + packed
+    return packed
 
 
-def encode_buffer(channel: int, nbytes: int) -> bytes:
-    """The head of `nbytes` bare bytes on a channel. Raises WireError for a channel beyond `CHANNEL_NUMBERS`."""
-    return _preamble(Kind.BUFFER, channel, 0, nbytes)
-
-
-def encode_bare(kind: Kind, channel: int, nbytes: int) -> bytes:
-    """The head of a frame of a kind without a header. Raises WireError for a channel beyond `CHANNEL_NUMBERS`."""
-    return _preamble(kind, channel, 0, nbytes)
-
-
-def parse_preamble(data: bytes | bytearray | memoryview, limits: WireLimits = DEFAULT_LIMITS) -> Preamble:
+def parse_preamble(
+    data: bytes | bytearray | memoryview, kinds: FrameKinds[K], limits: WireLimits = DEFAULT_LIMITS
+) -> Preamble[K]:
     """Parse the first `PREAMBLE_BYTES` of a frame; bytes after them are ignored.
 
     Raises:
-        WireError: too short, wrong magic, another version, an unknown kind, or sizes beyond the limits.
+        WireError: too short, wrong magic, another version, a kind of another protocol, sizes beyond the limits, or a
+            header where the kind has none (or none where it has one).
     """
     if len(data) < PREAMBLE_BYTES:
         raise WireError(f"preamble cut short (bytes: {len(data)}, needed: {PREAMBLE_BYTES})")
-    magic, version, kind, channel, header_bytes, body_bytes = _PREAMBLE.unpack_from(data)
+    magic, version, value, number, header_bytes, body_bytes = _PREAMBLE.unpack_from(data)
     if magic != MAGIC:
         raise WireError(f"not a frame (magic: {magic!r}, expected: {MAGIC!r}); is another program on this port?")
     if version != VERSION:
         raise WireError(f"frame of another version (version: {version}, expected: {VERSION}); use one release")
-    known = _KINDS.get(kind)
-    if known is None:
-        raise WireError(f"unknown kind of frame (kind: {kind}, known: {min(Kind):d} to {max(Kind):d})")
+    if value not in kinds.by_value:
+        raise WireError(f"unknown kind of frame (kind: {value}, known: {', '.join(map(str, kinds.by_value))})")
+    kind, has_header = kinds.by_value[value]
     if header_bytes > limits.header:
         raise _over_limit("header bytes", header_bytes, limits.header)
     if body_bytes > limits.body:
         raise _over_limit("body bytes", body_bytes, limits.body)
-    return Preamble(known, channel, header_bytes, body_bytes)
+    if has_header is not (header_bytes > 0):
+        raise WireError(f"a {kind.name} {'without' if has_header else 'with'} a header (bytes: {header_bytes})")
+    return Preamble(kind, number, header_bytes, body_bytes)
 
 
 def parse_header(
-    preamble: Preamble, data: bytes | bytearray | memoryview, limits: WireLimits = DEFAULT_LIMITS
+    preamble: Preamble[Any], data: bytes | bytearray | memoryview, limits: WireLimits = DEFAULT_LIMITS
 ) -> Header:
-    """Parse the header, which is exactly `preamble.header_bytes` long.
+    """Parse the header, which is exactly `preamble.header_bytes` long; the header of a kind without one is empty.
 
     Raises:
         WireError: it is malformed, exceeds a limit, or its blocks do not add up to the announced body size.
     """
     if len(data) != preamble.header_bytes:
         raise WireError(f"header of the wrong size (bytes: {len(data)}, announced: {preamble.header_bytes})")
-    if preamble.kind in WITHOUT_HEADER:
-        return _check_headerless(preamble)
+    if not data:
+        return Header((), None, ())
+    header = unpack_header(data, limits)
+    if header.nbytes != preamble.body_bytes:
+        fact = f"blocks: {header.nbytes} bytes, body: {preamble.body_bytes} bytes"
+        raise WireError(f"blocks do not fill the body ({fact})")
+    return header
+
+
+def unpack_header(data: bytes | bytearray | memoryview, limits: WireLimits = DEFAULT_LIMITS) -> Header:
+    """The reverse of `pack_header`.
+
+    Raises:
+        WireError: it is malformed, or exceeds a limit.
+    """
     key, note, blocks = _fields(data)
     if type(key) is not list or type(blocks) is not list:
         raise WireError(f"header is not [key, note, blocks] (key: {key!r}, blocks: {blocks!r})")
@@ -193,8 +201,6 @@ def parse_header(
         dtype, shape = _layout_fields(block)
         body_bytes += _checked_bytes(dtype, shape, limits)
         layouts.append(ArrayType(dtype, tuple(shape)))
-    if body_bytes != preamble.body_bytes:
-        raise WireError(f"blocks do not fill the body (blocks: {body_bytes} bytes, body: {preamble.body_bytes} bytes)")
     return Header(tuple(key), note, tuple(layouts), body_bytes)
 
 
@@ -220,19 +226,6 @@ def split_body(layouts: Sequence[ArrayType], body: memoryview) -> tuple[Block, .
         blocks.append(Block(layout.dtype, layout.shape, body[start:end]))
         start = end
     return tuple(blocks)
-
-
-def _preamble(kind: Kind, channel: int, header_bytes: int, body_bytes: int) -> bytes:
-    try:
-        return _PREAMBLE.pack(MAGIC, VERSION, kind, channel, header_bytes, body_bytes)
-    except struct.error as error:
-        raise WireError(f"no such channel in a frame (channel: {channel}, channels: {CHANNEL_NUMBERS})") from error
-
-
-def _check_headerless(preamble: Preamble) -> Header:
-    if preamble.header_bytes > 0:
-        raise _over_limit(f"header bytes of a {preamble.kind.name}", preamble.header_bytes, 0)
-    return Header((), None, ())
 
 
 def _pack(key: Key, note: Any, blocks: Sequence[Block]) -> bytes:

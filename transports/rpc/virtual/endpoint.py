@@ -14,10 +14,10 @@ from transports.errors import WireError
 from transports.rpc.base import Party, Unreachable, reason_of
 from transports.rpc.channel import RpcChannel
 from transports.rpc.connections import CommonEndpoint
-from transports.rpc.sink import nothing
+from transports.rpc.frames import KINDS, RpcKind, nothing
 from transports.rpc.virtual.process import Process
 from transports.wire.arrays import Block
-from transports.wire.frames import PREAMBLE_BYTES, Header, Key, Kind, encode_head, parse_header, parse_preamble
+from transports.wire.frames import PREAMBLE_BYTES, Header, Key, encode_head, parse_header, parse_preamble
 
 SCHEME = "virtual://"
 
@@ -77,7 +77,7 @@ class VirtualConnection:
 
     def send(
         self,
-        kind: Kind,
+        kind: RpcKind,
         key: Key,
         blocks: Sequence[Block] = (),
         note: Any = None,
@@ -90,7 +90,7 @@ class VirtualConnection:
         self.emit(len(head) / self.endpoint.network.scale + nbytes, partial(self._arrive, head, bodies))
         out()
 
-    def withdraw(self, kind: Kind, number: int) -> None:
+    def withdraw(self, kind: RpcKind, number: int) -> None:
         """Nothing to release: the network has copies of all arrays."""
 
     def emit(self, nbytes: float, deliver: Callable[[], None]) -> None:
@@ -103,7 +103,7 @@ class VirtualConnection:
     def deliver(self, head: bytes, bodies: list[bytearray]) -> None:
         """Receive a frame that has arrived here."""
         try:
-            preamble = parse_preamble(head)
+            preamble = parse_preamble(head, KINDS)
             header = parse_header(preamble, memoryview(head)[PREAMBLE_BYTES:])
         except WireError as error:
             return self._reject_input(error)
@@ -113,7 +113,7 @@ class VirtualConnection:
         else:
             self._dispatch(preamble.kind, header, bodies)
 
-    def _dispatch(self, kind: Kind, header: Header, bodies: list[bytearray]) -> None:
+    def _dispatch(self, kind: RpcKind, header: Header, bodies: list[bytearray]) -> None:
         if self.ended or self._was_reset:
             return
         try:
@@ -129,7 +129,7 @@ class VirtualConnection:
         self.endpoint.invalid_input[reason_of(error)] += 1
         self.close(f"it sent an invalid frame: {error}")
 
-    def _notify(self, kind: Kind, header: Header) -> None:
+    def _notify(self, kind: RpcKind, header: Header) -> None:
         """Call the listeners. A listener may inject a fault into either party, or end this connection."""
         names = self.address.removeprefix(SCHEME), self.endpoint.process.name
         event = FrameEvent(self.endpoint.process.now(), *names, kind.name, header.key, header.nbytes)

@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager, suppress
 import msgpack
 
 from transports.rpc import Response
+from transports.rpc.frames import RpcKind as Kind
 from transports.rpc.identity import PartyIdentity, connect
 from transports.rpc.tcp import open_at
 from transports.wire.arrays import Block
-from transports.wire.frames import MAGIC, VERSION, Kind, encode
+from transports.wire.frames import MAGIC, VERSION, encode
 
 KEY = b"one key for all"
 LOOPBACK = ("127.0.0.1", 0)
@@ -62,19 +63,19 @@ async def intruder(end, key=KEY):
     return sock
 
 
-def forged(kind, header=b"", body_bytes=0, channel=0, header_bytes=None):
+def forged(kind, header=b"", body_bytes=0, number=0, header_bytes=None):
     """A frame as our own encoder would not write it."""
     announced = len(header) if header_bytes is None else header_bytes
-    return struct.pack("!4sBBHIQ", MAGIC, VERSION, kind, channel, announced, body_bytes) + header
+    return struct.pack("!4sBBHIQ", MAGIC, VERSION, kind, number, announced, body_bytes) + header
 
 
 def deep(levels):
     return b"\x93\x92\x00\xa4echo" + b"\x91" * levels + b"\xc0\x90"
 
 
-def request(number, *arrays, topic="echo", channel=0, **more):
+def request(number, *arrays, topic="echo", stream=0, **more):
     blocks = [Block.of(array) for array in arrays]
-    return b"".join(encode(Kind.REQUEST, (number, topic), blocks, channel=channel, **more))
+    return b"".join(encode(Kind.REQUEST, (number, topic), blocks, number=stream, **more))
 
 
 def long_question(number, nbytes, stream, topic="never"):

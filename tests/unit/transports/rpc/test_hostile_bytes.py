@@ -18,10 +18,12 @@ from tests.unit.transports.rpc.hostile import (
     resident,
     until_lost,
 )
+from transports.rpc.frames import RpcKind as Kind
 from transports.rpc.identity import parse_address
 from transports.stream.sockets import dial, read_exactly
+from transports.tcp.peer import TcpKind
 from transports.wire.arrays import Block
-from transports.wire.frames import MAGIC, VERSION, Kind, encode, encode_bare
+from transports.wire.frames import MAGIC, VERSION, encode, encode_bare
 
 
 def asked(layouts):
@@ -46,7 +48,7 @@ HOSTILE = {
     "nothing of ours": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "not a frame"),
     "another version": (struct.pack("!4sBBHIQ", MAGIC, VERSION + 1, 11, 0, 0, 0), "frame of another version"),
     "unknown kind": (forged(99), "unknown kind of frame"),
-    "a rank's frame": (frame(Kind.MESSAGE, ("x",)), UNSENT),
+    "a rank's frame": (frame(TcpKind.MESSAGE, ("x",)), "unknown kind of frame"),
     "huge header": (forged(Kind.REQUEST, header_bytes=2**32 - 1), "too many header bytes"),
     "huge body": (forged(Kind.REQUEST, b"", 2**64 - 1), "too many body bytes"),
     "body beyond the blocks": (forged(Kind.REQUEST, asked([]), 8), "blocks do not fill the body"),
@@ -68,8 +70,8 @@ HOSTILE = {
         "a part beyond its body",
     ),
     "two bodies in one stream": (long_question(0, 9, 3) + long_question(1, 9, 3), "invalid start of a body in parts"),
-    "parts of no bytes": (request(0, channel=3), "invalid start of a body in parts"),
-    "a header on a part": (forged(Kind.PART, b"\xc0", 0, 3), "too many header bytes of a PART"),
+    "parts of no bytes": (request(0, stream=3), "invalid start of a body in parts"),
+    "a header on a part": (forged(Kind.PART, b"\xc0", 0, 3), "a PART with a header"),
     "cut short in a preamble": (request(0)[:11], "a frame cut short"),
     "cut short in a header": (request(0)[:25], "a frame cut short"),
     "cut short in a body": (request(0, bytes(MEBI))[:-1], "a frame cut short"),

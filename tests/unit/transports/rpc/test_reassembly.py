@@ -11,11 +11,13 @@ from tests.unit.transports.wire.wire_streams import spoilt
 from transports import WireError
 from transports.rpc import Party, Response
 from transports.rpc.channel import RpcChannel
+from transports.rpc.frames import KINDS
+from transports.rpc.frames import RpcKind as Kind
 from transports.rpc.handlers import Handlers
 from transports.rpc.reassembly import Reassembly
 from transports.stream.incoming import FrameReader
 from transports.wire.arrays import Block
-from transports.wire.frames import Kind, encode, encode_bare, encode_head
+from transports.wire.frames import encode, encode_bare, encode_head
 
 SPOILT_BYTES = 1 << 17
 ROOM = 1 << 20
@@ -41,7 +43,7 @@ class Hearing:
         self.channel = RpcChannel(self.handlers, Silence())
         self.channel.peer = Party("tcp://127.0.0.1:9", 1)
         parts = Reassembly(self.channel, self.received.append)
-        self.stream = FrameReader(parts.begin, parts.complete)
+        self.stream = FrameReader(KINDS, parts.begin, parts.complete)
 
     async def echo(self, request):
         self.heard.append((request.note, b"".join(bytes(block.data) for block in request.blocks)))
@@ -58,13 +60,13 @@ class Hearing:
             self.stream.advance(count)
 
 
-def frame(kind, key, *arrays, note=None, channel=0):
-    return b"".join(encode(kind, key, [Block.of(array) for array in arrays], note, channel=channel))
+def frame(kind, key, *arrays, note=None, stream=0):
+    return b"".join(encode(kind, key, [Block.of(array) for array in arrays], note, number=stream))
 
 
 def in_parts(number, body, stream, lengths):
     """A request whose body is cut into parts of these lengths, and the rest."""
-    frames = [encode_head(Kind.REQUEST, (number, "echo"), [Block.of(body)], number, channel=stream)]
+    frames = [encode_head(Kind.REQUEST, (number, "echo"), [Block.of(body)], number, number=stream)]
     while body:
         length = lengths.pop() if lengths else len(body)
         frames.append(encode_bare(Kind.PART, stream, len(body[:length])) + body[:length])
@@ -101,10 +103,10 @@ def sound():
     return [
         frame(Kind.REQUEST, (0, "echo"), *arrays, note={"a": [1, {"b": None}]}),
         frame(Kind.REQUEST, (1, "unknown"), bytes(100)),
-        frame(Kind.REQUEST, (2, "echo"), bytes(64), channel=3)[:-64],
+        frame(Kind.REQUEST, (2, "echo"), bytes(64), stream=3)[:-64],
         encode_bare(Kind.PART, 3, 40) + bytes(40),
         encode_bare(Kind.PART, 3, 24) + bytes(24),
-        frame(Kind.REQUEST, (3, "echo"), bytes(64), channel=4)[:-64],
+        frame(Kind.REQUEST, (3, "echo"), bytes(64), stream=4)[:-64],
         encode_bare(Kind.PART, 4, 0),
         frame(Kind.CANCEL, (2,)),
         frame(Kind.REJECTED, (0, "stale"), note={"step": 3}),

@@ -5,10 +5,12 @@ import asyncio
 import pytest
 
 from transports import WireError
+from transports.rpc.frames import KINDS
+from transports.rpc.frames import RpcKind as Kind
 from transports.rpc.scheduler import LEAST_PART, MOST_PART, SHORT_BYTES, SendScheduler
 from transports.stream.writer import LONG_BYTES, Outgoing
 from transports.wire.arrays import Block
-from transports.wire.frames import PREAMBLE_BYTES, Kind, parse_header, parse_preamble
+from transports.wire.frames import PREAMBLE_BYTES, parse_header, parse_preamble
 
 pytestmark = pytest.mark.virtual
 
@@ -42,10 +44,10 @@ class Pen:
             frame.resolve()
 
     def _put(self, data):
-        preamble = parse_preamble(data)
+        preamble = parse_preamble(data, KINDS)
         header = parse_header(preamble, data[PREAMBLE_BYTES:][: preamble.header_bytes])
         self.frames.append(
-            (preamble.kind.name, preamble.channel, header.key, len(data) - PREAMBLE_BYTES - preamble.header_bytes)
+            (preamble.kind.name, preamble.number, header.key, len(data) - PREAMBLE_BYTES - preamble.header_bytes)
         )
 
     @property

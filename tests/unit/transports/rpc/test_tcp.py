@@ -23,6 +23,7 @@ from tests.unit.transports.rpc.hostile import (
 from tests.unit.transports.tcp.idle import limits_when_idle
 from transports import AuthenticationError, RendezvousError
 from transports.rpc import Response, Unreachable, open_endpoint
+from transports.rpc.frames import RpcKind as Kind
 from transports.rpc.identity import parse_address
 from transports.rpc.tcp import open_at
 from transports.rpc.tcp_connection import Connection
@@ -30,7 +31,7 @@ from transports.stream.acceptor import run_handshake
 from transports.stream.handshake import connecting
 from transports.stream.sockets import KEEPALIVE, dial
 from transports.tcp.join.identity import RankIdentity, digest
-from transports.wire.frames import Kind, encode_bare
+from transports.wire.frames import encode_bare
 
 
 @pytest.mark.parametrize("key", [b"", b"another key"])

@@ -73,13 +73,6 @@ def test_a_body_takes_its_share_at_most_and_a_gap_that_fits(ends):
     assert arena.put([body(15)]) == 16
 
 
-def test_pages_of_an_unsent_frame_can_be_freed(ends):
-    arena, _ = ends
-    pages = [arena.put([body(3, salt)]) for salt in range(2)]
-    arena.free(pages[0], [body(3)])
-    assert arena.put([body(3)]) == pages[0] and arena.put([body(1)]) == pages[1] + 3
-
-
 def test_seen_memory_may_be_written_to(ends):
     arena, window = ends
     seen = np.frombuffer(window.view(arena.put([body(1)]), PAGE), np.uint8)

@@ -11,8 +11,9 @@ from tests.launching import ROOT
 from transports import Block, Closed, PeerLost, TransportError
 from transports.stream.message_memory import overhead
 from transports.tcp.flow_control import Credit, Offer, OfferTable
+from transports.tcp.peer import TcpKind as Kind
 from transports.testing import tcp_world
-from transports.wire.frames import Kind, encode_bare, encode_head
+from transports.wire.frames import encode_bare, encode_head
 
 LIMIT, SIZE, COUNT = 1 << 20, 100_000, 40
 
@@ -151,7 +152,7 @@ async def test_a_peer_that_delivers_more_unexpected_bytes_than_it_may_is_lost(mo
     async with world() as (here, there):
         link, part = here._peers[1].link, Block.of(np.zeros(LIMIT, np.uint8))
         for number in range(3):
-            link.write([encode_head(Kind.RTS, ("k", number), [part], channel=number)])
+            link.write([encode_head(Kind.RTS, ("k", number), [part], number=number)])
             link.write([encode_bare(Kind.DATA, number, part.nbytes), part.data])
         with pytest.raises(PeerLost, match=rf"bytes: {3 * LIMIT}, limit: {2 * LIMIT}"):
             await there.receive(0, ("never",))
@@ -227,7 +228,7 @@ async def test_an_offer_without_a_free_number_takes_no_share_of_the_offers(monke
 async def test_a_peer_that_offers_more_than_it_may_is_lost(few_offers):
     async with world() as (here, there):
         for number in range(20):
-            here._peers[1].link.write([encode_head(Kind.RTS, ("k", number), note="x" * 60_000, channel=number)])
+            here._peers[1].link.write([encode_head(Kind.RTS, ("k", number), note="x" * 60_000, number=number)])
         with pytest.raises(PeerLost, match=rf"more unexpected messages than are kept here .*limit: {LIMIT}"):
             await there.receive(0, ("never",))
         assert headers(there) <= LIMIT

@@ -15,7 +15,7 @@ from transports.mailbox import Mailbox
 from transports.stream.incoming import IncomingBuffer, IncomingMessage
 from transports.stream.message_memory import FRAME_BYTES, overhead
 from transports.tcp.flow_control import ALL_PEERS_BYTES, LEAST_BYTES, Credit, credit_limit
-from transports.wire.frames import PREAMBLE_BYTES, Kind, encode_head, parse_header, parse_preamble
+from transports.wire.frames import pack_header, unpack_header
 
 COST = 1000
 LIMIT = 100 * COST
@@ -111,8 +111,7 @@ def test_no_message_takes_more_memory_than_it_counts(key, note, arrays):
     blocks, mailbox = [Block.of(array) for array in ARRAYS[arrays]], Mailbox(2)
 
     def arrive(number):
-        head = encode_head(Kind.MESSAGE, (number, *key[1:]), blocks, NOTES[note])
-        header = parse_header(parse_preamble(head), head[PREAMBLE_BYTES:])
+        header = unpack_header(pack_header((number, *key[1:]), blocks, NOTES[note]))
         incoming = IncomingMessage(header, partial(print, number))
         mailbox.arrived(0, header.key, incoming)
         if incoming.missing:

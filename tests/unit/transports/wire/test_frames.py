@@ -9,20 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transports import Block, WireError
+from transports.tcp.peer import KINDS
+from transports.tcp.peer import TcpKind as Kind
 from transports.wire.arrays import SIZES
 from transports.wire.frames import (
     MAGIC,
     PREAMBLE_BYTES,
     VERSION,
-    WITHOUT_HEADER,
-    Kind,
     WireLimits,
     encode,
-    encode_buffer,
+    encode_bare,
     encode_head,
+    pack_header,
     parse_header,
     parse_preamble,
     split_body,
+    unpack_header,
 )
 
 KEYS = st.lists(st.integers(-(2**63), 2**64 - 1) | st.text(max_size=20), max_size=16).map(tuple)
@@ -40,7 +42,7 @@ def blocks(draw):
 
 def parse(frame, limits=WireLimits()):  # noqa: B008 (frozen)
     """A whole frame in one piece -> (preamble, header, blocks)."""
-    preamble = parse_preamble(frame, limits)
+    preamble = parse_preamble(frame, KINDS, limits)
     start = PREAMBLE_BYTES + preamble.header_bytes
     header = parse_header(preamble, frame[PREAMBLE_BYTES:start], limits)
     return preamble, header, split_body(header.layouts, memoryview(frame)[start:])
@@ -52,13 +54,18 @@ def forged(fields, body_bytes=0, kind=Kind.MESSAGE):
     return struct.pack("!4sBBHIQ", MAGIC, VERSION, kind, 0, len(packed), body_bytes) + packed
 
 
-@given(st.sampled_from(Kind), KEYS, NOTES, st.lists(blocks(), max_size=5), st.integers(0, 65535))
-def test_what_goes_in_comes_out(kind, key, note, sent, channel):
-    if kind in WITHOUT_HEADER:
-        return
-    frame = b"".join(encode(kind, key, sent, note, channel=channel))
+@given(
+    st.sampled_from([Kind.MESSAGE, Kind.RTS, Kind.CREDIT]),
+    KEYS,
+    NOTES,
+    st.lists(blocks(), max_size=5),
+    st.integers(0, 65535),
+)
+def test_what_goes_in_comes_out(kind, key, note, sent, number):
+    frame = b"".join(encode(kind, key, sent, note, number=number))
     preamble, header, came = parse(frame)
-    assert (preamble.kind, preamble.channel, header.key, header.note) == (kind, channel, key, note)
+    assert (preamble.kind, preamble.number, header.key, header.note) == (kind, number, key, note)
+    assert unpack_header(pack_header(key, sent, note)) == header
     assert [(b.dtype, b.shape, bytes(b.data)) for b in came] == [(b.dtype, b.shape, bytes(b.data)) for b in sent]
     assert preamble.body_bytes == sum(block.nbytes for block in sent)
 
@@ -77,20 +84,20 @@ def test_arrays_are_never_copied():
     assert len(head) < 100
 
 
-@pytest.mark.parametrize("channel", [-1, 65536])
+@pytest.mark.parametrize("number", [-1, 65536])
 @pytest.mark.parametrize(
     "encoded",
-    [lambda channel: encode(Kind.RTS, channel=channel), lambda channel: encode_buffer(channel, 4)],
+    [lambda number: encode(Kind.RTS, number=number), lambda number: encode_bare(Kind.BUFFER, number, 4)],
     ids=["with_header", "bare"],
 )
-def test_a_channel_beyond_two_bytes_is_refused(encoded, channel):
-    with pytest.raises(WireError, match=rf"no such channel in a frame \(channel: {channel}, channels: 65536\)"):
-        encoded(channel)
+def test_a_number_beyond_two_bytes_is_refused(encoded, number):
+    with pytest.raises(WireError, match=rf"no such number in a frame \(number: {number}, numbers: 65536\)"):
+        encoded(number)
 
 
 def test_a_bare_buffer_has_no_header():
-    preamble, header, came = parse(encode_buffer(12345, 10) + bytes(10))
-    assert (preamble.kind, preamble.channel, preamble.body_bytes) == (Kind.BUFFER, 12345, 10)
+    preamble, header, came = parse(encode_bare(Kind.BUFFER, 12345, 10) + bytes(10))
+    assert (preamble.kind, preamble.number, preamble.body_bytes) == (Kind.BUFFER, 12345, 10)
     assert (preamble.header_bytes, header.layouts, came) == (0, (), ())
 
 
@@ -103,20 +110,21 @@ def test_a_bare_buffer_has_no_header():
         (struct.pack("!4sBBHIQ", MAGIC, 9, 1, 0, 0, 0), ["9", str(VERSION)]),
         (struct.pack("!4sBBHIQ", MAGIC, VERSION, 0, 0, 0, 0), ["kind: 0"]),
         (struct.pack("!4sBBHIQ", MAGIC, VERSION, max(Kind) + 1, 0, 0, 0), [f"kind: {max(Kind) + 1}"]),
+        (struct.pack("!4sBBHIQ", MAGIC, VERSION, 6, 0, 0, 0), ["kind: 6", "known: 1, 2, 3, 4, 5, 7, 8, 9, 10"]),
         (struct.pack("!4sBBHIQ", MAGIC, VERSION, 1, 0, 65537, 0), ["65537", "65536"]),
         (struct.pack("!4sBBHIQ", MAGIC, VERSION, 1, 0, 0, 2**64 - 1), [str(2**64 - 1), str(64 << 30)]),
     ],
 )
 def test_a_bad_preamble_is_named_with_its_numbers(preamble, words):
     with pytest.raises(WireError) as error:
-        parse_preamble(preamble)
+        parse_preamble(preamble, KINDS)
     assert all(word in str(error.value) for word in words)
 
 
 @pytest.mark.parametrize(
     ("fields", "body_bytes", "words"),
     [
-        (b"", 0, ["not msgpack"]),
+        (b"", 0, ["MESSAGE without a header"]),
         (b"\xc1", 0, ["not msgpack"]),
         (b"\xdd\xff\xff\xff\xff", 0, ["not msgpack"]),
         (msgpack.packb([[], None, []]) + b"\0", 0, ["not msgpack"]),
@@ -148,14 +156,14 @@ def test_a_bad_header_is_named_with_its_numbers(fields, body_bytes, words):
 
 
 def test_a_bare_buffer_with_a_header_is_refused():
-    with pytest.raises(WireError, match=r"1, limit: 0"):
+    with pytest.raises(WireError, match=r"BUFFER with a header \(bytes: 1\)"):
         parse(forged(b"\xc0", kind=Kind.BUFFER))
 
 
 def test_a_header_cut_short_is_refused():
     head = encode_head(Kind.MESSAGE, ("k",))
     with pytest.raises(WireError, match=r"bytes: 3, announced: 6"):
-        parse_header(parse_preamble(head), head[PREAMBLE_BYTES:][:3])
+        parse_header(parse_preamble(head, KINDS), head[PREAMBLE_BYTES:][:3])
 
 
 @pytest.mark.parametrize(
@@ -183,7 +191,7 @@ def test_the_body_limit_is_the_readers_own():
     with pytest.raises(WireError, match=r"101, limit: 100"):
         parse(frame, WireLimits(body=100))
     with pytest.raises(WireError, match=r"101, limit: 100"):
-        encode(Kind.MESSAGE, (), [Block.of(bytes(101))], limits=WireLimits(body=100))
+        pack_header((), [Block.of(bytes(101))], limits=WireLimits(body=100))
 
 
 @given(st.binary(max_size=200))

@@ -19,8 +19,10 @@ from transports.tcp.join.coordinator import Coordinator
 from transports.tcp.join.identity import HELLO, RankIdentity, digest
 from transports.tcp.join.meeting_points import LOOPBACK, InProcess
 from transports.tcp.join.rendezvous import connect, gather
+from transports.tcp.peer import KINDS
+from transports.tcp.peer import TcpKind as Kind
 from transports.tcp.transport import Tcp
-from transports.wire.frames import DEFAULT_LIMITS, Block, Kind, encode, encode_bare, encode_buffer
+from transports.wire.frames import DEFAULT_LIMITS, Block, encode, encode_bare
 
 
 class Reader:
@@ -28,7 +30,7 @@ class Reader:
 
     def __init__(self):
         self.frames, self.begun = [], []
-        self.stream = FrameReader(self._begin, self._complete)
+        self.stream = FrameReader(KINDS, self._begin, self._complete)
 
     def feed(self, data):
         """Give the bytes as the reader asks for them."""
@@ -186,7 +188,7 @@ def test_a_live_rank_outlives_a_peer_that_sends_noise(noise, framed):
 
 
 async def test_a_live_rank_outlives_a_peer_cut_off_at_any_byte():
-    data = laid_out([((3, "x"), [9, 40], "note")]) + encode_buffer(7, 16) + bytes(16)
+    data = laid_out([((3, "x"), [9, 40], "note")]) + encode_bare(Kind.BUFFER, 7, 16) + bytes(16)
     for end in range(len(data)):
         await survives(data[:end])
 
@@ -194,12 +196,11 @@ async def test_a_live_rank_outlives_a_peer_cut_off_at_any_byte():
 @pytest.mark.parametrize(
     "frame",
     [
-        encode(Kind.SHARED, ("x",))[0],
-        encode_buffer(16384, 4) + bytes(4),
+        encode_bare(Kind.BUFFER, 16384, 4) + bytes(4),
         b"".join(map(bytes, encode(Kind.GOODBYE, (), [Block.of(b"body")]))),
     ],
 )
-async def test_frames_that_tcp_does_not_send_lose_the_peer(frame):
+async def test_unexpected_frames_lose_the_peer(frame):
     async with live() as (here, mad, _):
         mad.send(frame)
         with pytest.raises(PeerLost, match="unexpected kind of frame"):
@@ -213,14 +214,14 @@ async def test_frames_that_tcp_does_not_send_lose_the_peer(frame):
             [encode_bare(Kind.DATA, 3, 8), bytes(8)],
             r"DATA of another size than its RTS \(came: 8 bytes, offered: nothing",
         ),
-        ([*encode(Kind.RTS, ("x",), channel=3), encode_bare(Kind.DATA, 3, 8)], r"came: 8 bytes, offered: 0 bytes"),
-        (2 * encode(Kind.RTS, ("x",), channel=3), r"a number offered twice \(number: 3"),
+        ([*encode(Kind.RTS, ("x",), number=3), encode_bare(Kind.DATA, 3, 8)], r"came: 8 bytes, offered: 0 bytes"),
+        (2 * encode(Kind.RTS, ("x",), number=3), r"a number offered twice \(number: 3"),
         (encode(Kind.RTS_BUFFER, (16384,)), r"a buffer offered on no channel"),
         (encode(Kind.RTS_BUFFER, ("x",)), r"a buffer offered on no channel"),
         ([encode_bare(Kind.CTS, 3, 0)], r"CTS for an unknown offer \(number: 3"),
         (encode(Kind.CREDIT, note=1), r"more credit than was spent \(credit: 1, bytes sent unexpected: 0"),
         (encode(Kind.CREDIT, note="much"), r"more credit than was spent \(credit: 'much'"),
-        ([encode_buffer(3, 1 << 30)], r"more unexpected messages than are kept here"),
+        ([encode_bare(Kind.BUFFER, 3, 1 << 30)], r"more unexpected messages than are kept here"),
     ],
 )
 async def test_a_peer_that_breaks_the_rules_of_credit_is_lost_with_the_reason(frames, why):

@@ -8,8 +8,7 @@ from importlib.util import find_spec
 import pytest
 
 from tests.launching import launched
-from tests.unit.transports.wire.wire_streams import frames, read, spoilt
-from transports.wire.frames import Kind
+from tests.unit.transports.wire.wire_streams import Kind, frames, read, spoilt
 
 CI_BYTES, FULL_BYTES = 1_000_000, 10_000_000
 

@@ -1,14 +1,20 @@
 """Streams of frames to be spoilt, and a reader that takes whatever comes as a rank does. Used by both fuzzers."""
 
 import random
+from enum import IntEnum
 
 import numpy as np
 
 from transports import Block, WireError
+from transports.rpc.frames import RpcKind
 from transports.stream.incoming import STAGING_BYTES, FrameReader, IncomingMessage
 from transports.tcp.flow_control import Credit, credit_limit
-from transports.wire.frames import WITHOUT_HEADER, Header, Kind, encode, encode_bare
+from transports.tcp.peer import TcpKind
+from transports.wire.frames import FrameKinds, Header, encode, encode_bare
 
+Kind = IntEnum("Kind", {kind.name: kind.value for protocol in (TcpKind, RpcKind) for kind in protocol})
+"""The kinds of both protocols over sockets; what MPI sends comes from ranks of one job."""
+HEADERLESS = (Kind.BUFFER, Kind.CTS, Kind.DATA, Kind.PART)
 NUMBERS = (0, 1, 0x7F, 0x80, 0xC1, 0xDC, 0xDD, 0xFF)
 
 
@@ -16,7 +22,7 @@ def frames():
     """One frame of every kind, and some that are harder to read."""
     array, flags = Block.of(np.arange(9, dtype=np.float32).reshape(3, 3)), Block.of(np.array([True, False]))
     deep = {"a": [1, 2.5, None, {"b": [b"bytes", "text"]}], 3: [[[[]]]]}
-    found = [encode(kind, ("x", 3), note=deep, channel=5) for kind in Kind if kind not in WITHOUT_HEADER]
+    found = [encode(kind, ("x", 3), note=deep, number=5) for kind in Kind if kind not in HEADERLESS]
     found += [encode(Kind.MESSAGE, (1, "activation", -7), [array, flags, Block.of(b"")], note="note")]
     found += [[encode_bare(kind, 3, 40), bytes(40)] for kind in (Kind.BUFFER, Kind.DATA, Kind.PART)]
     return [b"".join(map(bytes, parts)) for parts in [*found, [encode_bare(Kind.CTS, 3, 0)]]]
@@ -59,7 +65,7 @@ def read(data: bytes, step: int) -> int:
         count += 1
         assert isinstance(header, Header) and not body.missing
 
-    reader, view = FrameReader(begin, complete), memoryview(data)
+    reader, view = FrameReader(FrameKinds(Kind, HEADERLESS), begin, complete), memoryview(data)
     try:
         while view:
             buffer = reader.buffer()
