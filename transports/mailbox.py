@@ -8,13 +8,14 @@ same address.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from transports.wire.frames import Key
 
 Item = TypeVar("Item")
+Accepted = TypeVar("Accepted", contravariant=True)
 
 
 class Arrival(NamedTuple, Generic[Item]):
@@ -26,13 +27,20 @@ class Arrival(NamedTuple, Generic[Item]):
     item: Item
 
 
+class Destination(Protocol[Accepted]):
+    """Where the item of a match goes, before the receive returns."""
+
+    def accept(self, item: Accepted) -> None:
+        """Take the matched item; a ValueError is raised in the receiver, and the item stays available."""
+
+
 class _Receive:
-    """A posted receive: its place in the order, the callback for a match, and the future to resolve."""
+    """A posted receive: its place in the order, its destination, and the future to resolve."""
 
-    __slots__ = ("accept", "future", "order")
+    __slots__ = ("destination", "future", "order")
 
-    def __init__(self, order: int, accept: Callable[[Any], None]):
-        self.order, self.accept = order, accept
+    def __init__(self, order: int, destination: Destination[Any] | None):
+        self.order, self.destination = order, destination
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
 
@@ -61,7 +69,8 @@ class Mailbox(Generic[Item]):
         """Undo a `take`: the arrival goes to the next matching receive, or back to its old place in the order."""
         while (receive := self._next_receive(arrival.peer, arrival.key)) is not None:
             try:
-                receive.accept(arrival.item)
+                if receive.destination is not None:
+                    receive.destination.accept(arrival.item)
             except ValueError as error:
                 receive.future.set_exception(error)
             else:
@@ -69,20 +78,17 @@ class Mailbox(Generic[Item]):
                 return
         self._keep(arrival)
 
-    async def take(
-        self, peer: int | None, key: Key, accept: Callable[[Item], None] = lambda item: None
-    ) -> Arrival[Item]:
+    async def take(self, peer: int | None, key: Key, destination: Destination[Item] | None = None) -> Arrival[Item]:
         """Take the oldest arrival with this key from this peer; wait for it if necessary.
 
         With peer None, the peers take turns, each in its own order.
 
         Args:
-            accept: called at the match (inside `arrived` for a receive that waited), so that a transport can point
-                the item at the receiver's memory before it reads the bytes. A ValueError from it is raised in the
-                receiver, and the item stays available.
+            destination: accepts the item at the match (inside `arrived` for a receive that waited), so that a transport
+                can read the bytes directly into the receiver's memory.
         Raises:
             The error given to `fail_all`; or, if no matching arrival is left, the one given to `fail_peer`.
-        Cancelled: an arrival not yet matched is untouched; a matched one is put back, even if `accept` has run.
+        Cancelled: an arrival not yet matched is untouched; a matched one is put back, even an accepted one.
         """
         if self._failure is not None:
             raise self._failure.with_traceback(None)
@@ -90,14 +96,15 @@ class Mailbox(Generic[Item]):
         arrival = self._pop(peer, key)
         if arrival is not None:
             try:
-                accept(arrival.item)
+                if destination is not None:
+                    destination.accept(arrival.item)
             except ValueError:
                 self._keep(arrival)
                 raise
             return arrival
         if (reason := self._reason(peer)) is not None:
             raise reason.with_traceback(None)
-        receive = _Receive(next(self._order), accept)
+        receive = _Receive(next(self._order), destination)
         self._queue(peer, key).append(receive)
         try:
             return await receive.future

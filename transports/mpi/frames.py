@@ -49,7 +49,7 @@ MESSAGE, SHARED = MpiKind.MESSAGE, MpiKind.SHARED  # faster: Python 3.11 calls a
 KINDS = FrameKinds(MpiKind)
 
 
-class FrameSender:
+class MpiFrameSender:
     """Sends this rank's frames.
 
     Args:
@@ -91,7 +91,7 @@ class FrameSender:
             self._shutdown.fail(outcome)
 
 
-class FrameReceiver:
+class MpiFrameReceiver:
     """Receives the frames for this rank; the progress engine calls `receive_arrived` at each poll.
 
     Args:

@@ -32,7 +32,7 @@ from transports.errors import Closed, TransportError
 from transports.mpi.backoff import PollBackoff
 from transports.mpi.bodies import Bodies
 from transports.mpi.channels import MpiChannels
-from transports.mpi.frames import MESSAGE, SHARED, FrameReceiver, FrameSender, MpiKind
+from transports.mpi.frames import MESSAGE, SHARED, MpiFrameReceiver, MpiFrameSender, MpiKind
 from transports.mpi.messages import ReceivedMessages
 from transports.mpi.native import MpiNative, create_communicator
 from transports.mpi.node import NodePeers, cores_of
@@ -93,8 +93,8 @@ class MpiTransport(Transport):
         self._channels = MpiChannels(comms.buffers, progress, settings.piece)
         self._messages = ReceivedMessages(self.world_size, self._bodies, node_peers, progress)
         self._shutdown = Shutdown(comms.frames, self._state, self._messages, self._channels, progress)
-        self._frames = FrameSender(comms.frames, progress, node_peers, self._shutdown)
-        self._receiver = FrameReceiver(comms.frames, progress, self._messages, self._shutdown, settings.inline)
+        self._frames = MpiFrameSender(comms.frames, progress, node_peers, self._shutdown)
+        self._receiver = MpiFrameReceiver(comms.frames, progress, self._messages, self._shutdown, settings.inline)
         self._natives: dict[tuple[tuple[int, ...], int], MpiNative] = {}
         self._closing, self._closed = asyncio.Lock(), False
         self._task = asyncio.get_running_loop().create_task(self._poll())

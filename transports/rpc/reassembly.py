@@ -9,7 +9,8 @@ from collections.abc import Callable
 from transports.errors import WireError
 from transports.rpc.channel import RpcChannel
 from transports.rpc.frames import RpcKind
-from transports.stream.incoming import Body, IncomingMessage
+from transports.stream.incoming import IncomingMessage
+from transports.stream.reader import Body, FrameReceiver
 from transports.wire.frames import Header, Preamble
 
 SCRATCH_BYTES = 64 << 10
@@ -59,8 +60,8 @@ class BodyPart:
 EMPTY_BODY = IncomingMessage(Header((), None, ()))
 
 
-class Reassembly:
-    """The incoming frames of one connection; a `FrameReader` calls `begin` and `complete`.
+class Reassembly(FrameReceiver[RpcKind]):
+    """The incoming frames of one connection, or of many at once in parts.
 
     Args:
         received: called with the bytes of the arrays of each accepted frame that is complete.
@@ -72,11 +73,6 @@ class Reassembly:
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
 
     def begin(self, preamble: Preamble[RpcKind], header: Header) -> Body:
-        """A frame's header has come; returns the memory for its body.
-
-        Raises:
-            WireError: not a frame of a channel, or a part of an unknown body.
-        """
         if preamble.kind is RpcKind.PART:
             return self._next_part(preamble.number, preamble.body_bytes)
         wanted = self._channel.accepts(preamble.kind, header)
@@ -89,7 +85,6 @@ class Reassembly:
         return EMPTY_BODY
 
     def complete(self, preamble: Preamble[RpcKind], header: Header, body: Body) -> None:
-        """The body that `begin` returned is complete."""
         if preamble.kind is RpcKind.PART:
             kind, body = self._streams[preamble.number]
             if preamble.body_bytes and body.missing:

@@ -29,7 +29,7 @@ STREAMS = (1 << 16) - 1
 
 
 class Writer(Protocol):
-    """Writes frames to the peer; `transports.stream.connection.Link` is one."""
+    """Writes frames to the peer; `transports.stream.connection.FrameConnection` is one."""
 
     def write(self, views: Sequence[bytes | memoryview]) -> Outgoing | None:
         """Write, and queue the rest. Returns None if nothing is left, else the frame to wait for."""

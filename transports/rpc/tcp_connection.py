@@ -1,7 +1,7 @@
 """One end of a connection between two endpoints over TCP, from the first request until the connection ends.
 
-    channel — send → scheduler → link, or an emulated slow link before it → socket
-    channel ← receive — reassembly ← reader ← link ← socket
+    channel — send → scheduler → connection, or an emulated slow link before it → socket
+    channel ← receive — reassembly ← reader ← connection ← socket
 
 Requests that are sent before the connection is established wait in the scheduler. The connection ends once.
 """
@@ -22,8 +22,8 @@ from transports.rpc.connections import CommonEndpoint
 from transports.rpc.frames import KINDS, RpcKind
 from transports.rpc.reassembly import Reassembly
 from transports.rpc.scheduler import SendScheduler, Writer
-from transports.stream.connection import Link
-from transports.stream.incoming import FrameReader
+from transports.stream.connection import ConnectionOwner, FrameConnection
+from transports.stream.reader import FrameReader
 from transports.stream.writer import LONG_BYTES, Outgoing
 from transports.wire.arrays import Block
 from transports.wire.frames import Key
@@ -32,7 +32,7 @@ UNSENT_BYTES = 256 << 10  # limit of unsent bytes in the socket's buffer: later 
 UNREAD = 1 << 12  # short frames that may be queued for a party that does not read
 
 
-class Connection:
+class Connection(ConnectionOwner):
     """One end of a connection.
 
     Args:
@@ -48,7 +48,8 @@ class Connection:
         self.address, self._endpoint, self._shape = address, endpoint, shape
         self.channel = RpcChannel(endpoint.handlers, self)
         self._scheduler, self._reassembly = SendScheduler(), Reassembly(self.channel, self._received)
-        self._link: Link | None = None
+        self._reader = FrameReader(KINDS, self._reassembly)
+        self._connection: FrameConnection | None = None
         self._slow: SlowWriter | None = None
         self._valid, self.ended = True, False
 
@@ -56,11 +57,10 @@ class Connection:
         """Use this connected socket, after the handshake with this party; the connection owns it from now on."""
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-        reader = FrameReader(KINDS, self._reassembly.begin, self._reassembly.complete)
-        self._link = Link(sock, reader, partial(self._broken, reader), invalid=self._count_invalid)
+        self._connection = FrameConnection(sock, self._reader, self)
         if self._shape is not None:
-            self._slow = SlowWriter(self._link, SlowLink(self._shape, (self._endpoint.address, peer.address)))
-        self._scheduler.begin(self._slow or self._link)
+            self._slow = SlowWriter(self._connection, SlowLink(self._shape, (self._endpoint.address, peer.address)))
+        self._scheduler.begin(self._slow or self._connection)
 
     def send(
         self,
@@ -73,7 +73,7 @@ class Connection:
         if self.ended:
             return
         if kind is RpcKind.REJECTED and self._scheduler.queued > UNREAD:
-            self._count_invalid(WireError(f"replies that it does not read (waiting: {self._scheduler.queued})"))
+            self.on_invalid(WireError(f"replies that it does not read (waiting: {self._scheduler.queued})"))
             asyncio.get_running_loop().call_soon(self.end, "it sends requests and does not read the replies")
             return
         self._scheduler.send(kind, key, blocks, note, out)
@@ -82,12 +82,12 @@ class Connection:
     def withdraw(self, kind: RpcKind, number: int) -> None:
         self._scheduler.withdraw(kind, number)
 
-    def _broken(self, reader: FrameReader, reason: str) -> None:
-        if reader.inside:
-            self._count_invalid(WireError("a frame cut short"))
+    def on_broken(self, reason: str) -> None:
+        if self._reader.inside:
+            self.on_invalid(WireError("a frame cut short"))
         self.end(reason)
 
-    def _count_invalid(self, error: WireError) -> None:
+    def on_invalid(self, error: WireError) -> None:
         """Count invalid input by its reason, once for each connection: it ends the connection."""
         if self._valid:
             self._valid = False
@@ -105,8 +105,8 @@ class Connection:
         self._scheduler.end()
         if self._slow is not None:
             self._slow.close()
-        if self._link is not None:
-            self._link.drop(error)
+        if self._connection is not None:
+            self._connection.drop(error)
         self.channel.end(error)
         self._reassembly.end(error)
         self._endpoint.connections.remove(self)

@@ -1,48 +1,57 @@
 """One connection to one peer, driven by the event loop's readiness callbacks; it needs no task.
 
-A link ends exactly once. If neither side has sent a farewell, it calls `broken` with the reason. Bytes are read
+A connection ends exactly once. If neither side has sent a farewell, its owner is told the reason. Bytes are read
 whenever there are any, so two ranks that both write never wait for each other. The owner interprets the frames.
 """
 
 import asyncio
 import socket
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
 
 from transports.errors import WireError
-from transports.stream.incoming import FrameReader
+from transports.stream.reader import FrameReader
 from transports.stream.sockets import SENDING_S, seconds_unacknowledged, system_text, unacknowledged
 from transports.stream.writer import LONG_BYTES, FrameQueue, Outgoing
 
 DISCARD_BYTES = 64 << 10
 SHORT_BYTES = 64 << 10
-STEP_BYTES = 64 << 10  # bytes that a peer must take within the patience while this end closes
-CHECKS = 12  # checks of a connection within the patience
+STEP_BYTES = 64 << 10  # bytes that a peer must take within the time-out while this end closes
+CHECKS = 12  # checks of a connection within the time-out
 TURN_BYTES = 2 << 20  # bytes read from or written to one peer before the other peers' turn
 
 
-class Link:
+class ConnectionOwner(ABC):
+    """The owner of a connection, which learns how it ends."""
+
+    @abstractmethod
+    def on_broken(self, reason: str) -> None:
+        """The connection has ended, and neither side has sent a farewell. Called once."""
+
+    def on_invalid(self, error: WireError) -> None:  # noqa: B027 (most owners need only the reason)
+        """The bytes read are not a frame; `on_broken` follows."""
+
+
+class FrameConnection:
     """Owns a connected, authenticated socket.
 
     Args:
         reader: parses the bytes read.
-        broken: called once with the reason when the connection ends and neither side has sent a farewell.
         chunk: maximum bytes of one write call.
-        invalid: called before `broken` with the error if the bytes read are not a frame.
-        patience: seconds without an acknowledgement of sent bytes after which the connection ends.
+        timeout: seconds without an acknowledgement of sent bytes after which the connection ends.
     """
 
     def __init__(
         self,
         sock: socket.socket,
-        reader: FrameReader,
-        broken: Callable[[str], None],
-        *,
+        reader: FrameReader[Any],
+        owner: ConnectionOwner,
         chunk: int = LONG_BYTES,
-        invalid: Callable[[WireError], None] = lambda error: None,
-        patience: float = SENDING_S,
+        timeout: float = SENDING_S,
     ):
-        self._sock, self._broken, self._invalid = sock, broken, invalid
-        self._reader: FrameReader | None = reader
+        self._sock, self._owner = sock, owner
+        self._reader: FrameReader[Any] | None = reader
         self._queue = FrameQueue(self._sendmsg, chunk)
         self._loop = asyncio.get_running_loop()
         self._closed: asyncio.Future[None] = self._loop.create_future()
@@ -51,8 +60,8 @@ class Link:
         self._ended: Exception | None = None
         self._progress = 0
         self._loop.add_reader(sock, self._read)
-        self._patience, self._waited = patience, False
-        self._next_check = self._loop.call_later(patience / CHECKS, self._check_alive)
+        self._timeout, self._waited = timeout, False
+        self._next_check = self._loop.call_later(timeout / CHECKS, self._check_alive)
 
     def write(self, views: Sequence[bytes | memoryview]) -> Outgoing | None:
         """Write what the kernel accepts at once, and queue the rest.
@@ -98,20 +107,20 @@ class Link:
             self._queue.push(views)
             self._flush()
 
-    async def wait_closed(self, patience: float) -> None:
+    async def wait_closed(self, seconds: float) -> None:
         """After a farewell, wait until the peer has closed too, which shows that it received everything; then close.
 
         Only bytes that the peer takes count as progress; bytes that it sends are dropped. So closing takes at most
-        `patience` for each 64 KiB still to be written, plus one `patience`.
+        `seconds` for each 64 KiB still to be written, plus once `seconds`.
 
         Args:
-            patience: seconds in which the peer must take 64 KiB or all that is left; else the connection ends.
+            seconds: the time in which the peer must take 64 KiB or all that is left; else the connection ends.
         """
         moving = True
         try:
             while moving and not self._closed.done():
                 left = self._left()
-                await asyncio.wait([self._closed], timeout=patience)
+                await asyncio.wait([self._closed], timeout=seconds)
                 moving = left - self._left() >= min(left, STEP_BYTES) > 0
         finally:
             if self._farewell is not None:
@@ -149,10 +158,10 @@ class Link:
         A single check could fall between a probe and its answer.
         """
         silent = seconds_unacknowledged(self._sock)
-        if silent is not None and silent >= self._patience and self._waited:
+        if silent is not None and silent >= self._timeout and self._waited:
             return self._end(f"nothing that was sent is acknowledged (seconds: {silent:.0f})")
         self._waited = silent is not None
-        self._next_check = self._loop.call_later(self._patience / CHECKS, self._check_alive)
+        self._next_check = self._loop.call_later(self._timeout / CHECKS, self._check_alive)
 
     def _read(self) -> None:
         try:
@@ -164,7 +173,7 @@ class Link:
         except OSError as error:
             self._end(f"the connection broke ({system_text(error)})")
         except WireError as error:
-            self._invalid(error)
+            self._owner.on_invalid(error)
             self._end(f"it sent an invalid frame: {error}")
         except MemoryError:
             self._end("there is no memory for a message it announced")
@@ -202,7 +211,7 @@ class Link:
         if self._farewell is not None:
             self.drop(self._farewell)
         elif not self._closed.done():
-            self._broken(reason)
+            self._owner.on_broken(reason)
 
     def _sendmsg(self, views: list[memoryview]) -> int:
         return self._sock.send(views[0]) if len(views) == 1 else self._sock.sendmsg(views)

@@ -1,89 +1,70 @@
-"""What one peer sends, from bytes to bodies: the reader splits the stream into frames; a body takes its bytes. No I/O.
+"""The bodies that one peer sends, as they arrive: in the arrays of a posted receive, else in new memory.
 
-The caller reads into `FrameReader.buffer`, then calls `advance` with the count. Small frames go through one staging
-buffer, so that one read may return many; a large body is read directly into the receiver's arrays, if its receive is
-posted, else into new memory. After a large body another is likely, so the next read into the staging buffer is small,
-and little of that body is copied twice. The arrays of a cancelled receive are not written again.
+The arrays of a cancelled receive are not written again. No I/O.
 """
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
-from typing import Generic, Protocol
+from collections.abc import Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from transports.event_loop import resolve
 from transports.wire.arrays import Block, landing
-from transports.wire.frames import (
-    DEFAULT_LIMITS,
-    PREAMBLE_BYTES,
-    FrameKinds,
-    Header,
-    K,
-    Preamble,
-    parse_header,
-    parse_preamble,
-)
+from transports.wire.frames import Header
 
-STAGING_BYTES = 2 * DEFAULT_LIMITS.header
-DIRECT_BYTES = 16 << 10
-PEEK_BYTES = 1 << 10
+Memory = TypeVar("Memory")
+Views = Sequence[memoryview]
 
 
-class Body(Protocol):
-    """The destination of a frame's body.
+class Sender(Protocol):
+    """The peer that sends a body, as this rank sees it."""
 
-    Attributes:
-        missing: bytes that have not come yet.
-    """
-
-    missing: int
-
-    def buffer(self) -> memoryview:
-        """Memory for the next bytes. Do not call this when no byte is missing."""
-
-    def advance(self, count: int) -> None:
-        """Account for `count` bytes that were written to the front of `buffer`."""
-
-    def fail(self, error: Exception) -> None:
-        """The rest will not come."""
+    def on_posted(self, body: "IncomingBody[Any]") -> None:
+        """A receive for the body is posted."""
 
 
-class IncomingBody(ABC):
+class IncomingBody(ABC, Generic[Memory]):
     """A body that is being received; its memory is allocated at its first byte, unless a receive has attached its own.
 
     Args:
         nbytes: its size.
-        on_posted: called when the first receive for it is posted.
+        sender: called when the first receive for it is posted; None if there is no peer.
+        cost: bytes by which the sender counts the body while no receive for it is posted.
+        offer: the number under which the sender holds the body; None if it sends it unexpected.
     """
 
-    __slots__ = ("_attached", "_error", "_views", "_waiter", "missing", "nbytes", "on_posted")
+    __slots__ = ("_attached", "_error", "_views", "_waiter", "cost", "missing", "nbytes", "offer", "sender")
 
-    def __init__(self, nbytes: int, on_posted: Callable[[], None] | None = None):
+    def __init__(self, nbytes: int, sender: Sender | None = None, cost: int = 0, offer: int | None = None):
         self.nbytes = self.missing = nbytes
-        self.on_posted = on_posted
-        self._views: Sequence[memoryview] = ()
-        self._attached: Sequence[memoryview] | None = None
+        self.sender, self.cost, self.offer = sender, cost, offer
+        self._views: Views = ()
+        self._attached: Views | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
 
     @abstractmethod
-    def allocate(self) -> Sequence[memoryview]:
+    def allocate(self) -> Views:
         """New memory for the whole body."""
 
+    @abstractmethod
+    def attach(self, memory: Memory) -> Views:
+        """Receive into this memory from now on; the bytes that have come are copied there.
+
+        Returns: its views, for `detach`.
+        Raises:
+            ValueError: it does not fit; nothing has changed.
+        """
+
     def post(self) -> None:
-        """A receive for it is posted: call `on_posted`, the first time only."""
-        if (on_posted := self.on_posted) is not None:
-            self.on_posted = None
-            on_posted()
+        """A receive for it is posted: call the sender, the first time only."""
+        if (sender := self.sender) is not None:
+            self.sender = None
+            sender.on_posted(self)
 
-    def attach(self, views: Sequence[memoryview]) -> None:
-        """Receive into this memory, of the right size, from now on; the bytes that have come are copied there."""
-        self._move(views)
-        self._attached = views
-
-    def detach(self, views: Sequence[memoryview]) -> None:
+    def detach(self, views: Views) -> None:
         """Return attached memory: move the body into new memory, unless it has left it already."""
         if self._attached is views:
             self._move(self.allocate())
@@ -109,7 +90,7 @@ class IncomingBody(ABC):
     def fail(self, error: Exception) -> None:
         """The rest will not come: fail the receive, and release its memory."""
         if self.missing:
-            self._error, self._views, self._attached, self.on_posted = error, (), None, None
+            self._error, self._views, self._attached, self.sender = error, (), None, None
             self._wake()
 
     def notify(self, waiter: asyncio.Future[None]) -> None:
@@ -118,7 +99,19 @@ class IncomingBody(ABC):
         if not self.missing or self._error is not None:
             self._wake()
 
-    def _move(self, views: Sequence[memoryview]) -> None:
+    async def wait_complete(self) -> None:
+        """Wait for the last byte. Raises the error of `fail`."""
+        if self.missing:
+            waiter = asyncio.get_running_loop().create_future()
+            self.notify(waiter)
+            await waiter
+
+    def _attach(self, views: Views) -> Views:
+        self._move(views)
+        self._attached = views
+        return views
+
+    def _move(self, views: Views) -> None:
         left = self.nbytes - self.missing
         for source, into in zip(self._views, views, strict=False):
             count = min(left, source.nbytes)
@@ -131,13 +124,13 @@ class IncomingBody(ABC):
             resolve(self._waiter, None if self._error is None else self._error.with_traceback(None))
 
 
-class IncomingMessage(IncomingBody):
+class IncomingMessage(IncomingBody[tuple[Block, ...] | None]):
     """A message, after its header has come."""
 
     __slots__ = ("_blocks", "header")
 
-    def __init__(self, header: Header, on_posted: Callable[[], None] | None = None):
-        super().__init__(header.nbytes, on_posted)
+    def __init__(self, header: Header, sender: Sender | None = None, cost: int = 0, offer: int | None = None):
+        super().__init__(header.nbytes, sender, cost, offer)
         self.header = header
         self._blocks: tuple[Block, ...] = ()
 
@@ -156,20 +149,15 @@ class IncomingMessage(IncomingBody):
             self._views = self.allocate()
         return self._blocks
 
-    def allocate(self) -> Sequence[memoryview]:
+    def allocate(self) -> Views:
         self._blocks = landing(self.header.layouts)
         return [block.data for block in self._blocks]
 
-    def attach_arrays(self, into: Sequence[Block]) -> Sequence[memoryview]:
-        """Receive into these arrays from now on. Returns their memory, for `detach`.
-
-        Raises:
-            ValueError: the arrays do not fit; nothing has changed.
-        """
-        self._blocks = landing(self.header.layouts, into)
-        views = [block.data for block in self._blocks]
-        self.attach(views)
-        return views
+    def attach(self, memory: tuple[Block, ...] | None) -> Views:
+        if memory is None:
+            return ()
+        self._blocks = landing(self.header.layouts, memory)
+        return self._attach([block.data for block in self._blocks])
 
     def fail(self, error: Exception) -> None:
         if self.missing:
@@ -185,125 +173,35 @@ class WrongSize(ValueError):
         self.received = received
 
 
-class IncomingBuffer(IncomingBody):
+class IncomingBuffer(IncomingBody[memoryview]):
     """A bare buffer."""
 
     __slots__ = ()
 
-    def attach_view(self, view: memoryview) -> Sequence[memoryview]:
-        """Receive into this memory from now on. Returns what `detach` takes.
+    def attach(self, memory: memoryview) -> Views:
+        if memory.nbytes != self.nbytes:
+            raise WrongSize(memory.nbytes, self.nbytes)
+        return self._attach((memory,))
 
-        Raises:
-            WrongSize: the memory has another size; nothing has changed.
-        """
-        if view.nbytes != self.nbytes:
-            raise WrongSize(view.nbytes, self.nbytes)
-        views = (view,)
-        self.attach(views)
-        return views
-
-    def allocate(self) -> Sequence[memoryview]:
+    def allocate(self) -> Views:
         return (np.empty(self.nbytes, np.uint8).data,)
 
 
-class FrameReader(Generic[K]):
-    """The state between two reads.
+class ReceiveMemory(Generic[Memory]):
+    """The memory of one receive, to which the body is moved that the mailbox matches with it."""
 
-    Args:
-        kinds: the kinds of frames of the protocol.
-        begin: called with each frame's preamble and header when they have come; returns the destination of its body.
-        complete: called with both and the body when it is complete.
+    def __init__(self, memory: Memory):
+        self._memory = memory
+        self._body: IncomingBody[Memory] | None = None
+        self._views: Views = ()
 
-    Attributes:
-        direct: whether the last `buffer` was a body's own memory.
-    """
+    def accept(self, body: IncomingBody[Memory]) -> None:
+        """Receive this body into the memory. Raises ValueError if it does not fit."""
+        self._views = body.attach(self._memory)
+        self._body = body
+        body.post()
 
-    def __init__(
-        self,
-        kinds: FrameKinds[K],
-        begin: Callable[[Preamble[K], Header], Body],
-        complete: Callable[[Preamble[K], Header, Body], None],
-    ):
-        self._kinds, self._begin, self._complete = kinds, begin, complete
-        self._staging = memoryview(bytearray(STAGING_BYTES))
-        self._staged = 0
-        self._look = STAGING_BYTES
-        self.direct = False
-        self._frames = self._parse()
-        self._want: int | Body = next(self._frames)
-
-    def buffer(self) -> memoryview:
-        """Memory for the next bytes from the peer; valid until the next call of any method."""
-        want = self._want
-        self.direct = not isinstance(want, int) and (buffer := want.buffer()).nbytes >= DIRECT_BYTES
-        return buffer if self.direct else self._staging[self._staged : self._staged + self._look]
-
-    def advance(self, count: int) -> None:
-        """Account for `count` bytes that were written to the front of the last `buffer`.
-
-        Raises:
-            WireError: the bytes are not frames. Earlier frames are valid; no later byte can be read.
-            MemoryError: there is no memory for the announced message.
-        """
-        want = self._want
-        if self.direct and not isinstance(want, int):
-            self._look = PEEK_BYTES
-            want.advance(count)
-            if not want.missing:
-                self._want = next(self._frames)
-        else:
-            self._staged += count
-            self._look = STAGING_BYTES
-            self._process_staged()
-
-    @property
-    def inside(self) -> bool:
-        """Whether a frame has begun and is incomplete."""
-        return self._staged > 0 or self._want != PREAMBLE_BYTES
-
-    def fail(self, error: Exception) -> None:
-        """The stream has ended: fail the incomplete message."""
-        if not isinstance(self._want, int):
-            self._want.fail(error)
-
-    def _parse(self) -> Generator[int | Body, memoryview, None]:
-        """Yields the number of contiguous bytes needed, or the message that the next bytes belong to."""
-        while True:
-            preamble = parse_preamble((yield PREAMBLE_BYTES), self._kinds)
-            header = parse_header(preamble, (yield preamble.header_bytes) if preamble.header_bytes else b"")
-            body = self._begin(preamble, header)
-            if body.missing:
-                yield body
-            self._complete(preamble, header, body)
-
-    def _process_staged(self) -> None:
-        """Process the staged bytes as far as possible, and move the rest to the front."""
-        start = 0
-        while True:
-            want, left = self._want, self._staged - start
-            if isinstance(want, int):
-                if left < want:
-                    break
-                self._want = self._frames.send(self._staging[start : start + want])
-                start += want
-            elif left:
-                start += pour(self._staging[start : self._staged], want)
-                if not want.missing:
-                    self._want = next(self._frames)
-            else:
-                break
-        if start < self._staged:
-            self._staging[: self._staged - start] = self._staging[start : self._staged]
-        self._staged -= start
-
-
-def pour(data: memoryview, body: Body) -> int:
-    """Copy `data` into the body, at most its missing bytes. Returns the bytes copied."""
-    taken = 0
-    while body.missing and taken < data.nbytes:
-        buffer = body.buffer()
-        count = min(buffer.nbytes, data.nbytes - taken)
-        buffer[:count] = data[taken : taken + count]
-        body.advance(count)
-        taken += count
-    return taken
+    def detach(self) -> None:
+        """The receive was cancelled: do not write to its memory again."""
+        if self._body is not None:
+            self._body.detach(self._views)

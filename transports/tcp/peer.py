@@ -12,17 +12,17 @@ A send waits only for the receive of its own message, never for that of another.
 
 import asyncio
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
-from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from transports.base import CHANNELS
 from transports.errors import PeerLost, WireError
 from transports.mailbox import Mailbox
-from transports.stream.connection import Link
-from transports.stream.incoming import Body, FrameReader, IncomingBody, IncomingBuffer, IncomingMessage
+from transports.stream.connection import ConnectionOwner, FrameConnection
+from transports.stream.incoming import IncomingBody, IncomingBuffer, IncomingMessage
 from transports.stream.message_memory import FRAME_BYTES, kept_bytes, overhead
+from transports.stream.reader import Body, FrameReader, FrameReceiver
 from transports.stream.sockets import stay_in_cache
 from transports.stream.writer import CACHED_CHUNK, LONG_BYTES
 from transports.tcp.flow_control import (
@@ -57,47 +57,50 @@ class TcpKind(IntEnum):
 KINDS = FrameKinds(TcpKind, headerless=(TcpKind.BUFFER, TcpKind.CTS, TcpKind.DATA))
 
 
-class TcpPeer:
+class PeerOwner(Protocol):
+    """The transport of this rank, as its peers use it.
+
+    Attributes:
+        messages, buffers: match what arrives with posted receives.
+    """
+
+    messages: Mailbox[IncomingMessage]
+    buffers: Mailbox[IncomingBuffer]
+
+    def on_lost(self, error: PeerLost) -> None:
+        """The connection with a peer has ended."""
+
+    def on_abort(self, rank: int, reason: str) -> None:
+        """A peer has failed for this reason, and aborted."""
+
+
+class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
     """This rank's end towards one peer.
 
     Args:
         sock: connected, non-blocking, authenticated; owned from now on.
         limit: bytes of unexpected messages that each end keeps; also the limit of offers, if above `OFFERS_BYTES`.
         cached: whether the peer is on this machine with a core of its own: then use small buffers, which stay in cache.
-        lost: called once when the connection has ended.
-        aborted: called with the peer's rank and the reason when the peer aborts.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        sock: socket.socket,
-        *,
-        messages: Mailbox[IncomingMessage],
-        buffers: Mailbox[IncomingBuffer],
-        limit: int,
-        cached: bool,
-        lost: Callable[[PeerLost], None],
-        aborted: Callable[[int, str], None],
-    ):
-        self._rank, self._messages, self._buffers = rank, messages, buffers
-        self._lost, self._aborted = lost, aborted
+    def __init__(self, rank: int, sock: socket.socket, owner: PeerOwner, limit: int, cached: bool):
+        self._rank, self._owner = rank, owner
         self._credit, self._offers = Credit(limit), Credit(max(limit, OFFERS_BYTES))
         self._offer_table, self._closing = OfferTable(self._offers), Credit(max(limit, CLOSING_BYTES))
-        self._offered: dict[int, IncomingBody] = {}
+        self._offered: dict[int, IncomingBody[Any]] = {}
         if cached:
             stay_in_cache(sock)
-        reader, chunk = FrameReader(KINDS, self._begin, self._complete), CACHED_CHUNK if cached else LONG_BYTES
-        self.link = Link(sock, reader, lambda reason: lost(PeerLost(rank, reason)), chunk=chunk)
+        chunk = CACHED_CHUNK if cached else LONG_BYTES
+        self.connection = FrameConnection(sock, FrameReader(KINDS, self), self, chunk)
 
     async def send_message(self, key: Key, blocks: Sequence[Block], note: Any) -> None:
         """Send a message; return when the blocks' memory may be reused."""
         frame = encode(TcpKind.MESSAGE, key, blocks, note)
-        beside = overhead(key, note, blocks)
-        cost = beside + sum([block.nbytes for block in blocks])
+        overhead_bytes = overhead(key, note, blocks)
+        cost = overhead_bytes + sum([block.nbytes for block in blocks])
         if self._credit.acquire(cost):
             return await self._written(frame, cost)
-        await self._offer(TcpKind.RTS, key, blocks, note, beside)
+        await self._offer(TcpKind.RTS, key, blocks, note, overhead_bytes)
 
     async def send_buffer(self, channel: int, view: memoryview) -> None:
         """Send a bare buffer; return when its memory may be reused."""
@@ -107,23 +110,23 @@ class TcpPeer:
         await self._offer(TcpKind.RTS_BUFFER, (channel,), [Block.of(view)], None, FRAME_BYTES)
 
     def farewell(self, last: Views, error: Exception) -> None:
-        """Deliver the open offers, up to `CLOSING_BYTES`, then send a last frame; see `Link.farewell`."""
+        """Deliver the open offers, up to `CLOSING_BYTES`, then send a last frame; see `FrameConnection.farewell`."""
         for number, offer in self._offer_table.clear().items():
             if self._closing.acquire(offer.nbytes):
                 self._deliver(number, offer)
             else:
                 offer.resolve(error)
-        self.link.farewell(last, error)
+        self.connection.farewell(last, error)
 
     def discard(self, error: Exception) -> None:
         """Fail all sends that have not begun."""
         for offer in self._offer_table.clear().values():
             offer.resolve(error)
-        self.link.discard(error)
+        self.connection.discard(error)
 
     def fail_incoming(self, error: Exception) -> None:
         """Fail incomplete messages; the receivers' arrays are not written again."""
-        self.link.fail_incoming(error)
+        self.connection.fail_incoming(error)
         for body in self._offered.values():
             body.fail(error)
         self._offered.clear()
@@ -131,23 +134,23 @@ class TcpPeer:
     def drop(self, error: Exception) -> None:
         """Close now, and fail everything that is being sent or received."""
         self.discard(error)
-        self.link.drop(error)
+        self.connection.drop(error)
         self.fail_incoming(error)
 
     async def _written(self, views: Views, cost: int) -> None:
-        frame = self.link.write(views)
+        frame = self.connection.write(views)
         if frame is None:
             return
         try:
             await frame.written
         except asyncio.CancelledError:
-            if self.link.withdraw(frame):
+            if self.connection.withdraw(frame):
                 self._credit.release(cost)
             raise
 
     async def _offer(self, kind: TcpKind, key: Key, blocks: Sequence[Block], note: Any, cost: int) -> None:
         offer = Offer([block.data for block in blocks if block.nbytes], cost)
-        self.link.write([encode_head(kind, key, blocks, note, number=self._offer_table.put(offer))])
+        self.connection.write([encode_head(kind, key, blocks, note, number=self._offer_table.put(offer))])
         try:
             await offer.free
         except asyncio.CancelledError:
@@ -155,19 +158,29 @@ class TcpPeer:
             raise
 
     def _deliver(self, number: int, offer: Offer) -> None:
-        offer.start_writing(self.link.write([encode_bare(TcpKind.DATA, number, offer.nbytes), *offer.views]))
+        offer.start_writing(self.connection.write([encode_bare(TcpKind.DATA, number, offer.nbytes), *offer.views]))
 
-    def _begin(self, preamble: Preamble[TcpKind], header: Header) -> Body:
-        """A frame's header has come: match it, and return the memory for its body."""
+    def on_broken(self, reason: str) -> None:
+        self._owner.on_lost(PeerLost(self._rank, reason))
+
+    def on_posted(self, body: IncomingBody[Any]) -> None:
+        """A receive is posted for a body of this peer: request it, or return its credit some time."""
+        if body.offer is not None:
+            self._offers.on_requested(body.cost)
+            self.connection.write([encode_bare(TcpKind.CTS, body.offer, 0)])
+        elif credit := self._credit.on_consumed(body.cost):
+            self.connection.write(encode(TcpKind.CREDIT, note=credit))
+
+    def begin(self, preamble: Preamble[TcpKind], header: Header) -> Body:
         match preamble.kind:
             case TcpKind.MESSAGE:
                 cost = kept_bytes(header)
                 self._credit.on_received(cost)
-                return self._arrived(header, partial(self._on_consumed, cost))
+                return self._arrived(header, cost)
             case TcpKind.BUFFER if preamble.number < CHANNELS:
                 cost = FRAME_BYTES + preamble.body_bytes
                 self._credit.on_received(cost)
-                return self._buffer_arrived(preamble.number, preamble.body_bytes, partial(self._on_consumed, cost))
+                return self._buffer_arrived(preamble.number, preamble.body_bytes, cost)
             case TcpKind.RTS | TcpKind.RTS_BUFFER:
                 return self._on_rts(preamble, header)
             case TcpKind.DATA:
@@ -179,25 +192,25 @@ class TcpPeer:
             f"body: {preamble.body_bytes} bytes); use one release on every rank"
         )
 
-    def _complete(self, preamble: Preamble[TcpKind], header: Header, body: Body) -> None:
+    def complete(self, preamble: Preamble[TcpKind], header: Header, body: Body) -> None:
         match preamble.kind:
             case TcpKind.CTS:
                 self._deliver(preamble.number, self._offer_table.pop(preamble.number))
             case TcpKind.CREDIT:
                 self._credit.on_credit(header.note)
             case TcpKind.GOODBYE:
-                self._lost(PeerLost(self._rank, "it closed"))
+                self._owner.on_lost(PeerLost(self._rank, "it closed"))
             case TcpKind.ABORT:
-                self._aborted(self._rank, str(header.note))
+                self._owner.on_abort(self._rank, str(header.note))
 
-    def _arrived(self, header: Header, on_posted: Callable[[], None]) -> IncomingMessage:
-        incoming = IncomingMessage(header, on_posted)
-        self._messages.arrived(self._rank, header.key, incoming)
+    def _arrived(self, header: Header, cost: int, offer: int | None = None) -> IncomingMessage:
+        incoming = IncomingMessage(header, self, cost, offer)
+        self._owner.messages.arrived(self._rank, header.key, incoming)
         return incoming
 
-    def _buffer_arrived(self, channel: int, nbytes: int, on_posted: Callable[[], None]) -> IncomingBuffer:
-        incoming = IncomingBuffer(nbytes, on_posted)
-        self._buffers.arrived(self._rank, (channel,), incoming)
+    def _buffer_arrived(self, channel: int, nbytes: int, cost: int, offer: int | None = None) -> IncomingBuffer:
+        incoming = IncomingBuffer(nbytes, self, cost, offer)
+        self._owner.buffers.arrived(self._rank, (channel,), incoming)
         return incoming
 
     def _on_rts(self, preamble: Preamble[TcpKind], header: Header) -> Body:
@@ -208,13 +221,12 @@ class TcpPeer:
         bare = preamble.kind is TcpKind.RTS_BUFFER
         cost = FRAME_BYTES if bare else overhead(header.key, header.note, header.layouts)
         self._offers.on_received(cost)
-        on_posted = partial(self._clear_to_send, number, cost)
         if not bare:
-            self._offered[number] = self._arrived(header, on_posted)
+            self._offered[number] = self._arrived(header, cost, number)
             return EMPTY_BODY
         match header.key:
             case (int(channel),) if 0 <= channel < CHANNELS:
-                self._offered[number] = self._buffer_arrived(channel, header.nbytes, on_posted)
+                self._offered[number] = self._buffer_arrived(channel, header.nbytes, cost, number)
                 return EMPTY_BODY
         raise WireError(f"a buffer offered on no channel (key: {header.key!r}, channels: {CHANNELS})")
 
@@ -225,15 +237,7 @@ class TcpPeer:
             raise WireError(
                 f"DATA of another size than its RTS (came: {preamble.body_bytes} bytes, offered: {offered})"
             )
-        if body.on_posted is not None:
+        if body.sender is not None:
             self._closing.on_received(body.nbytes)
-            body.on_posted = None
+            body.sender = None
         return body
-
-    def _clear_to_send(self, number: int, cost: int) -> None:
-        self._offers.on_requested(cost)
-        self.link.write([encode_bare(TcpKind.CTS, number, 0)])
-
-    def _on_consumed(self, cost: int) -> None:
-        if credit := self._credit.on_consumed(cost):
-            self.link.write(encode(TcpKind.CREDIT, note=credit))

@@ -8,26 +8,28 @@ is posted (`transports.tcp.peer`). `transports.tcp.join` connects and authentica
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import SplitResult
 
-from transports.base import EndState, Message, Traffic, Transport
-from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
+from transports.base import Message, Traffic, Transport
+from transports.errors import Closed, SizeMismatch
 from transports.mailbox import Arrival, Mailbox
-from transports.stream.incoming import IncomingBody, IncomingBuffer, IncomingMessage, WrongSize, pour
+from transports.stream.incoming import IncomingBody, IncomingBuffer, IncomingMessage, ReceiveMemory, WrongSize
+from transports.stream.reader import copy_into_body
 from transports.stream.sockets import ABORT_S, CLOSE_S
 from transports.tcp.config import TcpConfig
 from transports.tcp.flow_control import credit_limit
 from transports.tcp.join.meeting_points import MeetingPoint, meeting_point
 from transports.tcp.join.rendezvous import gather
-from transports.tcp.peer import TcpKind, TcpPeer
+from transports.tcp.peer import TcpKind
+from transports.tcp.peers import TcpPeers
 from transports.tcp.same_host import upgrade_local_peers
 from transports.wire.arrays import Block, copied, destinations, flat_bytes
 from transports.wire.frames import Key, encode, pack_header, unpack_header
 
-Item = TypeVar("Item", bound=IncomingBody)
+Item = TypeVar("Item", bound=IncomingBody[Any])
 REASON_CHARACTERS = 4096
 PREFIX_BYTES = 64 << 10
 """If a buffer of an unexpected size has at most this many bytes, the error includes its beginning."""
@@ -88,12 +90,11 @@ class Tcp(Transport):
     ):
         self.rank, self.world_size, self.traffic = rank, world_size, Traffic()
         self._nodes = nodes or super().nodes
-        self._messages: Mailbox[IncomingMessage] = Mailbox(world_size)
-        self._buffers: Mailbox[IncomingBuffer] = Mailbox(world_size)
-        self._end_state = EndState(world_size)
         self._core_per_rank = self.nodes.count(self.nodes[rank]) <= (cores or len(os.sched_getaffinity(0)))
         self._busy_poll = BusyPoll(self._core_per_rank)
-        self._peers = {peer: self._peer(peer, sock, limit) for peer, sock in peers.items()}
+        near = [peer for peer in peers if self._core_per_rank and self.nodes[peer] == self.nodes[rank]]
+        self._peers = TcpPeers(peers, limit, near)
+        self._state, self._messages, self._buffers = self._peers.state, self._peers.messages, self._peers.buffers
 
     def __repr__(self) -> str:
         return f"<Tcp rank {self.rank} of {self.world_size}>"
@@ -106,7 +107,7 @@ class Tcp(Transport):
         return self._messages.last_key(peer)
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
-        self._end_state.check_sendable(peer)
+        self._state.check_sendable(peer)
         blocks = tuple(Block.of(array) for array in arrays)
         if peer == self.rank:
             header = unpack_header(pack_header(key, blocks, note))
@@ -116,13 +117,8 @@ class Tcp(Transport):
         self.traffic.count_sent(peer, sum([block.nbytes for block in blocks]))
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
-        self._end_state.check(peer)
-        places = destinations(into)
-
-        def attach(incoming: IncomingMessage) -> Sequence[memoryview]:
-            return () if places is None else incoming.attach_arrays(places)
-
-        arrival = await self._take(self._messages, peer, key, attach)
+        self._state.check(peer)
+        arrival = await self._take(self._messages, peer, key, ReceiveMemory(destinations(into)))
         incoming = arrival.item
         self.traffic.count_received(incoming.nbytes)
         return Message(arrival.peer, incoming.header.key, incoming.blocks, incoming.header.note)
@@ -131,21 +127,21 @@ class Tcp(Transport):
         return self._messages.holds(peer, key)
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
-        self._end_state.check_sendable(peer, channel)
+        self._state.check_sendable(peer, channel)
         view = flat_bytes(buffer)
         if peer == self.rank:
             incoming = IncomingBuffer(view.nbytes)
-            pour(view, incoming)
+            copy_into_body(view, incoming)
             self._buffers.arrived(peer, (channel,), incoming)
         else:
             await self._peers[peer].send_buffer(channel, view)
         self.traffic.count_sent(peer, view.nbytes, header)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
-        self._end_state.check(peer, channel)
+        self._state.check(peer, channel)
         view = flat_bytes(buffer)
         try:
-            await self._take(self._buffers, peer, (channel,), lambda incoming: incoming.attach_view(view))
+            await self._take(self._buffers, peer, (channel,), ReceiveMemory(view))
         except WrongSize as error:
             raise await self._mismatch(peer, channel, view.nbytes, error.received) from None
         self.traffic.count_received(view.nbytes, header)
@@ -156,7 +152,7 @@ class Tcp(Transport):
         if received <= PREFIX_BYTES and self._buffers.holds(peer, (channel,)):
             view = memoryview(bytearray(received))
             with suppress(WrongSize):  # another receive has taken it
-                await self._take(self._buffers, peer, (channel,), lambda incoming: incoming.attach_view(view))
+                await self._take(self._buffers, peer, (channel,), ReceiveMemory(view))
                 prefix = view
         return SizeMismatch(peer, channel, expected, received, prefix[:expected])
 
@@ -164,90 +160,35 @@ class Tcp(Transport):
         self._busy_poll.computing(busy)
 
     async def abort(self, reason: str) -> None:
-        ended = self._finish(Closed(f"rank {self.rank} aborted: {reason}"))
-        for peer in self._peers.values():
-            peer.discard(ended)
+        ended = self._peers.end(Closed(f"rank {self.rank} aborted: {reason}"))
+        self._peers.discard(ended)
         with suppress(TimeoutError):
             async with asyncio.timeout(ABORT_S):
-                await self._close_links(encode(TcpKind.ABORT, note=reason[:REASON_CHARACTERS]), ended, ABORT_S)
+                await self._peers.close(encode(TcpKind.ABORT, note=reason[:REASON_CHARACTERS]), ended, ABORT_S)
 
     async def close(self) -> None:
-        ended = self._finish(Closed(f"rank {self.rank} is closed"))
-        await self._close_links(encode(TcpKind.GOODBYE), ended, CLOSE_S)
+        ended = self._peers.end(Closed(f"rank {self.rank} is closed"))
+        await self._peers.close(encode(TcpKind.GOODBYE), ended, CLOSE_S)
 
     def kill(self, reason: str = "it was killed") -> None:
-        ended = self._finish(Closed(f"rank {self.rank} is dead: {reason}"))
-        for peer in self._peers.values():
-            peer.drop(ended)
-
-    async def _close_links(self, last: Sequence[bytes | memoryview], ended: TransportError, patience: float) -> None:
-        for peer in self._peers.values():
-            peer.farewell(last, ended)
-        await asyncio.gather(*(peer.link.wait_closed(patience) for peer in self._peers.values()))
+        self._peers.drop(self._peers.end(Closed(f"rank {self.rank} is dead: {reason}")))
 
     async def _take(
-        self, mailbox: Mailbox[Item], peer: int | None, key: Key, attach: Callable[[Item], Sequence[memoryview]]
+        self, mailbox: Mailbox[Item], peer: int | None, key: Key, memory: ReceiveMemory[Any]
     ) -> Arrival[Item]:
-        """Take a message or buffer and wait for its last byte. Cancelled: it is put back, and its memory is returned.
-
-        Args:
-            attach: attaches the receiver's memory, if it has any, and returns it; raises ValueError if it does not fit.
-        """
-        attached: list[tuple[Item, Sequence[memoryview]]] = []
+        """Take a message or buffer, and wait for its last byte. Cancelled: put it back, and return the memory."""
         arrival = None
-
-        def accept(incoming: Item) -> None:
-            attached.append((incoming, attach(incoming)))
-            incoming.post()
-
         try:
             if not mailbox.holds(peer, key):
                 self._busy_poll.start()
-            arrival = await mailbox.take(peer, key, accept)
-            if arrival.item.missing:
-                waiter = asyncio.get_running_loop().create_future()
-                arrival.item.notify(waiter)
-                await waiter
+            arrival = await mailbox.take(peer, key, memory)
+            await arrival.item.wait_complete()
         except asyncio.CancelledError:
-            for incoming, views in attached:
-                incoming.detach(views)
+            memory.detach()
             if arrival is not None:
                 mailbox.put_back(arrival)
             raise
         return arrival
-
-    def _peer(self, rank: int, sock: socket.socket, limit: int) -> TcpPeer:
-        cached = self._core_per_rank and self.nodes[rank] == self.nodes[self.rank]
-        return TcpPeer(
-            rank,
-            sock,
-            messages=self._messages,
-            buffers=self._buffers,
-            limit=limit,
-            cached=cached,
-            lost=self._lose,
-            aborted=self._on_abort,
-        )
-
-    def _on_abort(self, rank: int, reason: str) -> None:
-        self._finish(PeerAborted(rank, reason))
-        self._lose(PeerLost(rank, "it aborted"))
-
-    def _lose(self, error: PeerLost) -> None:
-        """Close the connection with the lost rank; complete messages that came before stay available."""
-        self._end_state.lose(error)
-        self._messages.fail_peer(error.rank, error)
-        self._buffers.fail_peer(error.rank, error)
-        self._peers[error.rank].drop(error)
-
-    def _finish(self, error: TransportError) -> TransportError:
-        """Fail every operation here except the sends in progress. Returns the reason that is kept: the first."""
-        error = self._end_state.end_with(error)
-        self._messages.fail_all(error)
-        self._buffers.fail_all(error)
-        for peer in self._peers.values():
-            peer.fail_incoming(error)
-        return error
 
 
 class BusyPoll:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import defaultdict
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import settings
@@ -96,11 +97,13 @@ async def test_what_a_cancelled_receive_gives_back_goes_to_the_next_that_waits(b
 async def test_accept_runs_at_the_match_and_its_refusal_leaves_the_item(box):
     accepted = []
 
-    def refuse(item):
-        raise ValueError(f"{item} does not fit")
+    class Refusing:
+        def accept(self, item):
+            raise ValueError(f"{item} does not fit")
 
+    refuse = Refusing()
     unfit = asyncio.ensure_future(box.take(1, ("k",), refuse))
-    fit = asyncio.ensure_future(box.take(1, ("k",), accepted.append))
+    fit = asyncio.ensure_future(box.take(1, ("k",), SimpleNamespace(accept=accepted.append)))
     await turns()
     box.arrived(1, ("k",), "item")
     assert accepted == ["item"]

@@ -15,7 +15,7 @@ from transports.rpc.frames import KINDS
 from transports.rpc.frames import RpcKind as Kind
 from transports.rpc.handlers import Handlers
 from transports.rpc.reassembly import Reassembly
-from transports.stream.incoming import FrameReader
+from transports.stream.reader import FrameReader
 from transports.wire.arrays import Block
 from transports.wire.frames import encode, encode_bare, encode_head
 
@@ -42,8 +42,7 @@ class Hearing:
         self.handlers.handle("echo", self.echo, ROOM, 1024)
         self.channel = RpcChannel(self.handlers, Silence())
         self.channel.peer = Party("tcp://127.0.0.1:9", 1)
-        parts = Reassembly(self.channel, self.received.append)
-        self.stream = FrameReader(KINDS, parts.begin, parts.complete)
+        self.stream = FrameReader(KINDS, Reassembly(self.channel, self.received.append))
 
     async def echo(self, request):
         self.heard.append((request.note, b"".join(bytes(block.data) for block in request.blocks)))

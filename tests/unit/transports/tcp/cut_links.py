@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from transports.stream import sockets as _sockets
-from transports.stream.connection import Link
+from transports.stream.connection import FrameConnection
 from transports.stream.sockets import CONNECT_S, KEEPALIVE, SENDING_S, Keepalive, dial, seconds_unacknowledged, tune
 
 CLONE_NEWNET = 0x40000000
@@ -111,11 +111,11 @@ class Wire:
 class End:
     """A link that keeps its frames and says when it broke."""
 
-    def __init__(self, sock, patience):
+    def __init__(self, sock, timeout):
         self.loop = asyncio.get_running_loop()
         self.sock = sock
         self.broken, self.came = self.loop.create_future(), self.loop.create_future()
-        self.link = Link(sock, self, self._end, patience=patience)
+        self.connection = FrameConnection(sock, self, self, timeout=timeout)
         self._space, self._count = memoryview(bytearray(1 << 20)), 0
         self.direct = False
 
@@ -130,9 +130,9 @@ class End:
     def fail(self, error):
         """Nothing was kept."""
 
-    def _end(self, reason):
+    def on_broken(self, reason):
         self.broken.set_result(None)
-        self.link.drop(OSError(reason))
+        self.connection.drop(OSError(reason))
 
 
 class Scene:
@@ -143,7 +143,7 @@ class Scene:
         self.near = End(near, limits.sending)
 
     def close(self):
-        self.near.link.drop(OSError("the case has ended"))
+        self.near.connection.drop(OSError("the case has ended"))
         self.far.close()
 
     async def until_broken(self):
@@ -155,7 +155,7 @@ class Scene:
 
 async def idle(scene):
     """Only the kernel's keepalive is to find this one."""
-    scene.near.link._next_check.cancel()
+    scene.near.connection._next_check.cancel()
     scene.wire.cut()
     return await scene.until_broken()
 
@@ -163,19 +163,19 @@ async def idle(scene):
 async def asking(scene):
     """What was sent is short and has left for the kernel whole; an answer is awaited."""
     scene.wire.cut()
-    scene.near.link.write([b"question"])
+    scene.near.connection.write([b"question"])
     return await scene.until_broken()
 
 
 async def sending(scene):
     scene.wire.cut()
-    scene.near.link.write([LONG])
+    scene.near.connection.write([LONG])
     return await scene.until_broken()
 
 
 async def sending_to_a_full_receiver(scene):
     """The far end has read nothing, so that the kernel here only probes it."""
-    scene.near.link.write([LONG])
+    scene.near.connection.write([LONG])
     while seconds_unacknowledged(scene.near.sock) is not None:  # noqa: ASYNC110 (the kernel has nothing to wait on)
         await asyncio.sleep(0.02)
     scene.wire.cut()
@@ -185,12 +185,12 @@ async def sending_to_a_full_receiver(scene):
 async def mended(scene):
     far = End(scene.far, scene.limits.sending)
     scene.wire.cut()
-    scene.near.link.write([LONG])
+    scene.near.connection.write([LONG])
     await asyncio.sleep(scene.limits.mended)
     scene.wire.mend()
     await asyncio.wait([scene.near.broken, far.came], return_when=asyncio.FIRST_COMPLETED)
     broken = scene.near.broken.done() or far.broken.done()
-    far.link.drop(OSError("the case has ended"))
+    far.connection.drop(OSError("the case has ended"))
     return "broken" if broken else None
 
 
@@ -201,7 +201,7 @@ async def stopped(scene):
     scene.far.close()
     try:
         reader.send_signal(signal.SIGSTOP)
-        frame = scene.near.link.write([LONG])
+        frame = scene.near.connection.write([LONG])
         await asyncio.wait([scene.near.broken], timeout=scene.limits.stopped)
         reader.send_signal(signal.SIGCONT)
         await asyncio.wait([scene.near.broken, frame.written], return_when=asyncio.FIRST_COMPLETED)

@@ -150,10 +150,10 @@ async def test_a_peer_that_delivers_more_unexpected_bytes_than_it_may_is_lost(mo
     monkeypatch.setattr("transports.tcp.peer.CLOSING_BYTES", 2 * LIMIT)
 
     async with world() as (here, there):
-        link, part = here._peers[1].link, Block.of(np.zeros(LIMIT, np.uint8))
+        connection, part = here._peers[1].connection, Block.of(np.zeros(LIMIT, np.uint8))
         for number in range(3):
-            link.write([encode_head(Kind.RTS, ("k", number), [part], number=number)])
-            link.write([encode_bare(Kind.DATA, number, part.nbytes), part.data])
+            connection.write([encode_head(Kind.RTS, ("k", number), [part], number=number)])
+            connection.write([encode_bare(Kind.DATA, number, part.nbytes), part.data])
         with pytest.raises(PeerLost, match=rf"bytes: {3 * LIMIT}, limit: {2 * LIMIT}"):
             await there.receive(0, ("never",))
         assert lying(there) <= 2 * LIMIT
@@ -228,7 +228,7 @@ async def test_an_offer_without_a_free_number_takes_no_share_of_the_offers(monke
 async def test_a_peer_that_offers_more_than_it_may_is_lost(few_offers):
     async with world() as (here, there):
         for number in range(20):
-            here._peers[1].link.write([encode_head(Kind.RTS, ("k", number), note="x" * 60_000, number=number)])
+            here._peers[1].connection.write([encode_head(Kind.RTS, ("k", number), note="x" * 60_000, number=number)])
         with pytest.raises(PeerLost, match=rf"more unexpected messages than are kept here .*limit: {LIMIT}"):
             await there.receive(0, ("never",))
         assert headers(there) <= LIMIT

@@ -2,7 +2,7 @@
 
 import gc
 import tracemalloc
-from functools import partial
+from types import SimpleNamespace
 
 import msgpack
 import numpy as np
@@ -18,6 +18,7 @@ from transports.tcp.flow_control import ALL_PEERS_BYTES, LEAST_BYTES, Credit, cr
 from transports.wire.frames import pack_header, unpack_header
 
 COST = 1000
+SENDER = SimpleNamespace()
 LIMIT = 100 * COST
 
 
@@ -112,7 +113,7 @@ def test_no_message_takes_more_memory_than_it_counts(key, note, arrays):
 
     def arrive(number):
         header = unpack_header(pack_header((number, *key[1:]), blocks, NOTES[note]))
-        incoming = IncomingMessage(header, partial(print, number))
+        incoming = IncomingMessage(header, SENDER, 10**6, number)
         mailbox.arrived(0, header.key, incoming)
         if incoming.missing:
             incoming.buffer()
@@ -125,7 +126,7 @@ def test_no_buffer_takes_more_memory_than_it_counts():
     buffers = Mailbox(2)
 
     def arrive(channel):
-        buffers.arrived(0, (channel,), IncomingBuffer(0, partial(print, channel)))
+        buffers.arrived(0, (channel,), IncomingBuffer(0, SENDER, 10**6, channel))
 
     assert kept(arrive, 100) <= FRAME_BYTES
 

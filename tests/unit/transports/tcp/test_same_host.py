@@ -36,7 +36,7 @@ def run(scenario):
 
 
 def families(end):
-    return {peer: peers.link._sock.family for peer, peers in end._peers.items()}
+    return {peer: peers.connection._sock.family for peer, peers in end._peers._peers.items()}
 
 
 async def talk(machines):

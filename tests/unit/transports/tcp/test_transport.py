@@ -158,7 +158,7 @@ async def test_an_abort_reaches_every_rank_with_its_reason_past_a_large_message_
 
 async def test_an_abort_does_not_wait_for_a_rank_that_has_stopped_reading():
     async with world(2) as (failing, stuck):
-        asyncio.get_running_loop().remove_reader(stuck._peers[0].link._sock)
+        asyncio.get_running_loop().remove_reader(stuck._peers[0].connection._sock)
         sending = asyncio.create_task(failing.send(1, ("large",), np.zeros(LARGE)))
         await asyncio.sleep(0)
         async with asyncio.timeout(SOON):
@@ -177,10 +177,10 @@ async def test_a_peer_that_reads_nothing_and_trickles_bytes_does_not_hold_up_clo
             await asyncio.sleep(0.02)
 
     closing, trickling = await tcp_world(2)
-    link = trickling._peers[0].link
-    asyncio.get_running_loop().remove_reader(link._sock)
+    connection = trickling._peers[0].connection
+    asyncio.get_running_loop().remove_reader(connection._sock)
     pending = asyncio.create_task(closing.send(1, ("large",), numbers(LARGE)))
-    trickle = asyncio.create_task(trickled(link._sock))
+    trickle = asyncio.create_task(trickled(connection._sock))
     async with asyncio.timeout(SOON):
         await closing.close()
     with pytest.raises(Closed):
@@ -195,7 +195,7 @@ async def test_a_peer_that_takes_a_long_message_slowly_gets_all_of_it_from_a_ran
     monkeypatch.setattr(tcp, "CLOSE_S", 0.1)
 
     closing, slow = await tcp_world(2)
-    sock, loop = slow._peers[0].link._sock, asyncio.get_running_loop()
+    sock, loop = slow._peers[0].connection._sock, asyncio.get_running_loop()
     loop.remove_reader(sock)
     pending = asyncio.create_task(closing.send(1, ("large",), numbers(LARGE)))
     await asyncio.sleep(0)
@@ -212,7 +212,7 @@ async def test_a_peer_that_takes_a_long_message_slowly_gets_all_of_it_from_a_ran
 
 async def test_a_closed_rank_leaves_no_socket_and_no_task_behind():
     async with world(4) as ranks:
-        socks = [peer.link._sock for rank in ranks for peer in rank._peers.values()]
+        socks = [peer.connection._sock for rank in ranks for peer in rank._peers._peers.values()]
         await ranks[0].send(3, ("last",), numbers(LARGE // 4))
     assert all(sock.fileno() == -1 for sock in socks)
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -222,7 +222,7 @@ async def test_a_closed_rank_leaves_no_socket_and_no_task_behind():
 @pytest.mark.parametrize("noise", [b"\x00" * 20, b"\x93pip" + b"\xff" * 40, b"GET / HTTP/1.1\r\nHost: rank\r\n\r\n"])
 async def test_only_the_peer_that_sends_invalid_frames_is_lost(noise):
     async with world(3) as (mad, here, other):
-        mad._peers[1].link._sock.send(noise)
+        mad._peers[1].connection._sock.send(noise)
         with pytest.raises(PeerLost, match="an invalid frame"):
             await here.receive(0, ("never",))
         await other.send(1, ("fine",))

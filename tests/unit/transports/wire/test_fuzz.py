@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from transports import PeerLost, RendezvousError, TransportError, WireError
 from transports.stream.handshake import PROOF_BYTES, VERDICT, Role, Verdict
-from transports.stream.incoming import DIRECT_BYTES, STAGING_BYTES, FrameReader, IncomingMessage
+from transports.stream.incoming import IncomingMessage
+from transports.stream.reader import DIRECT_BYTES, STAGING_BYTES, FrameReader
 from transports.stream.sockets import SILENCE_S, accept, dial, listen, read_exactly
 from transports.tcp.config import TcpConfig
 from transports.tcp.flow_control import credit_limit
@@ -30,7 +31,7 @@ class Reader:
 
     def __init__(self):
         self.frames, self.begun = [], []
-        self.stream = FrameReader(KINDS, self._begin, self._complete)
+        self.stream = FrameReader(KINDS, self)
 
     def feed(self, data):
         """Give the bytes as the reader asks for them."""
@@ -43,11 +44,11 @@ class Reader:
             data = data[count:]
             self.stream.advance(count)
 
-    def _begin(self, preamble, header):
+    def begin(self, preamble, header):
         self.begun.append(IncomingMessage(header))
         return self.begun[-1]
 
-    def _complete(self, preamble, header, incoming):
+    def complete(self, preamble, header, incoming):
         self.frames.append((preamble.kind, header.key, header.note, [bytes(block.data) for block in incoming.blocks]))
 
 

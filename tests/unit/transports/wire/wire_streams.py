@@ -2,12 +2,14 @@
 
 import random
 from enum import IntEnum
+from types import SimpleNamespace
 
 import numpy as np
 
 from transports import Block, WireError
 from transports.rpc.frames import RpcKind
-from transports.stream.incoming import STAGING_BYTES, FrameReader, IncomingMessage
+from transports.stream.incoming import IncomingMessage
+from transports.stream.reader import STAGING_BYTES, FrameReader
 from transports.tcp.flow_control import Credit, credit_limit
 from transports.tcp.peer import TcpKind
 from transports.wire.frames import FrameKinds, Header, encode, encode_bare
@@ -65,7 +67,8 @@ def read(data: bytes, step: int) -> int:
         count += 1
         assert isinstance(header, Header) and not body.missing
 
-    reader, view = FrameReader(FrameKinds(Kind, HEADERLESS), begin, complete), memoryview(data)
+    receiver, view = SimpleNamespace(begin=begin, complete=complete), memoryview(data)
+    reader = FrameReader(FrameKinds(Kind, HEADERLESS), receiver)
     try:
         while view:
             buffer = reader.buffer()
