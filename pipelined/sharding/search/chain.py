@@ -1,0 +1,146 @@
+"""What is split: a chain of multiplications, the streams between them, and what else its ranks hold."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipelined.errors import UsageError
+from pipelined.sharding.search.matmul import Matmul
+
+EXAMPLE = "1048576:8192-24576/8192-8192"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """One multiplication of a chain.
+
+    Args:
+        name: as `--layout` names it.
+        matmul: its sizes in a step.
+        onward: columns of its output that go on; behind attention's core fewer than it has.
+        before, after: names of the streams that it reads and leaves; the same name is the same layout. None: there is
+            no other operator on that side, or ids or losses, which cost next to nothing.
+        core: attention's core is behind it.
+        sequences, heads: those of a microbatch in the core; None: any number.
+        repeated: layers that are alike, and are split alike.
+    """
+
+    name: str
+    matmul: Matmul
+    onward: int
+    before: str | None
+    after: str | None
+    core: bool = False
+    sequences: int | None = None
+    heads: int | None = None
+    repeated: int = 1
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Operators in order.
+
+    Args:
+        operators: each reads the stream that the one before it left.
+        closed: the last feeds the first, as a block does the next.
+        by_rows: the first operator's input arrives split by tokens over all ranks.
+        keeps: activations count as memory, beside state.
+        split_bytes, whole_bytes: further bytes that all ranks share evenly, and that each holds.
+        itemsize: bytes of a number.
+    """
+
+    operators: Sequence[Operator]
+    closed: bool = False
+    by_rows: bool = False
+    keeps: bool = False
+    split_bytes: float = 0.0
+    whole_bytes: float = 0.0
+    itemsize: int = 4
+
+    @property
+    def has_residual(self) -> bool:
+        """Whether a stream comes back: what is added to it must have its layout."""
+        names = [name for op in self.operators for name in (op.before, op.after) if name]
+        return len(names) - len(set(names)) > len(self.operators) - 1 + self.closed
+
+
+def chain_of(tokens: int, widths: Sequence[tuple[int, int]], *, closed: bool = False, by_rows: bool = False) -> Chain:
+    """A chain of multiplications alone.
+
+    Args:
+        tokens: of a step.
+        widths: columns of each tensor of the chain, and those of them that go on.
+        closed, by_rows: see `Chain`.
+    """
+    last = len(widths) - 1
+    names = [f"stream.{place}" for place in range(last)] + ["stream.0" if closed else f"stream.{last}"]
+    operators = [
+        Operator(
+            name=f"matmul{place}",
+            matmul=Matmul(tokens, widths[place][1], widths[place + 1][0]),
+            onward=widths[place + 1][1],
+            before=names[place],
+            after=names[place + 1],
+            core=widths[place + 1][0] != widths[place + 1][1],
+        )
+        for place in range(last)
+    ]
+    return Chain(operators, closed, by_rows)
+
+
+def read_chain(text: str, closed: bool = False) -> Chain:
+    """A chain from `TOKENS:WIDTH-WIDTH/ONWARD-…`, as in `EXAMPLE`.
+
+    Raises:
+        UsageError: it is none, or what is closed does not feed its first.
+    """
+    if not re.fullmatch(r"\d+:\d+(-\d+(/\d+)?)+", text):
+        fact = f"--chain {text} is no chain"
+        raise UsageError(f"{fact}; write the tokens of a step and the widths, as in {EXAMPLE}")
+    tokens, _, rest = text.partition(":")
+    pairs = [tuple(map(int, width.split("/"))) for width in rest.split("-")]
+    widths = [(pair[0], pair[-1]) for pair in pairs]
+    if not int(tokens) or not all(onward for _, onward in widths):
+        raise UsageError(f"--chain {text} has a size of 0; give positive tokens and widths, as in {EXAMPLE}")
+    for width, onward in widths:
+        if onward > width:
+            fact = f"--chain {text}: more columns go on than there are ({onward} of {width})"
+            raise UsageError(f"{fact}; write the columns first, as in {EXAMPLE}")
+    if closed and widths[0][1] != widths[-1][1]:
+        fact = f"--closed: the last does not fit the first (last: {widths[-1][1]} columns, first: {widths[0][1]})"
+        raise UsageError(f"{fact}; end the chain as it begins, or leave --closed out")
+    return chain_of(int(tokens), widths, closed=closed)
+
+
+def transformer_block(
+    tokens: int, width: int, *, sequences: int | None = None, heads: int | None = None, layers: int = 1
+) -> list[Operator]:
+    """The four multiplications of a GPT-2 block, between which the residual stream keeps its layout.
+
+    Args:
+        tokens: of a step.
+        sequences: of a microbatch; None: any number.
+        heads: None: any number.
+        layers: blocks, all split alike.
+    """
+    residual, core, hidden = "residual", "core", "hidden"
+    rows = [
+        ("c_attn", width, 3 * width, width, residual, core),
+        ("attn.c_proj", width, width, width, core, residual),
+        ("c_fc", width, 4 * width, 4 * width, residual, hidden),
+        ("mlp.c_proj", 4 * width, width, width, hidden, residual),
+    ]
+    return [
+        Operator(
+            name=name,
+            matmul=Matmul(tokens, inputs, outputs),
+            onward=onward,
+            before=before,
+            after=after,
+            core=after == core,
+            sequences=sequences if after == core else None,
+            heads=heads if after == core else None,
+            repeated=layers,
+        )
+        for name, inputs, outputs, onward, before, after in rows
+    ]

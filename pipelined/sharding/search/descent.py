@@ -1,0 +1,45 @@
+"""Coordinate descent: each choice in turn takes its best option, until none does better; then again from elsewhere.
+
+Source: Wright, Coordinate descent algorithms, 2015; AutoDDL, section 4.6.
+"""
+
+from math import inf
+from random import Random
+
+import numpy as np
+
+from pipelined.sharding.search.problem import ROUNDING, Found, Problem, Strategy
+from pipelined.sharding.search.random import EVALUATIONS, draw
+
+
+def search(problem: Problem, limit: float = inf, *, evaluations: int = EVALUATIONS, seed: int = 0) -> Found:
+    """The best strategy of descents that price `evaluations` strategies together, and the last one to its end.
+
+    Args:
+        limit: bytes that a strategy may hold.
+    """
+    random, found, evaluated = Random(seed), Found(None, inf, 0), 0
+    while evaluated < evaluations:
+        start = draw(problem, random, limit)
+        if start is None:
+            return Found(None, inf, evaluated + 1)
+        strategy, priced = _descend(problem, start, limit)
+        evaluated += priced
+        if (seconds := problem.seconds(strategy)) < found.seconds:
+            found = Found(strategy, seconds, evaluated)
+    return found._replace(evaluated=evaluated)
+
+
+def _descend(problem: Problem, strategy: Strategy, limit: float) -> tuple[Strategy, int]:
+    """The fixed point that a strategy leads to, and the number of strategies priced on the way."""
+    priced, better = 0, True
+    while better:
+        better = False
+        for place, choice in enumerate(problem.choices):
+            seconds = problem.line(strategy, place)
+            held = problem.held(strategy) - choice.held[strategy[place]] + choice.held
+            option = int(np.argmin(np.where(held <= limit * ROUNDING, seconds, inf)))
+            priced += len(choice.options)
+            if seconds[option] < seconds[strategy[place]] / ROUNDING:
+                strategy, better = (*strategy[:place], option, *strategy[place + 1 :]), True
+    return strategy, priced

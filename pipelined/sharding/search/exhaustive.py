@@ -1,0 +1,69 @@
+"""Exhaustive search: every strategy is priced, in arrays of a million."""
+
+from itertools import product
+from math import inf, prod
+
+import numpy as np
+
+from pipelined.sharding.search.problem import ROUNDING, Found, Numbers, Problem, Strategy
+
+TABLE = 1 << 20
+"""Strategies priced at a time: those of the last choices, for each strategy of the first."""
+
+
+def search(problem: Problem, limit: float = inf, *, evaluations: int = 0, seed: int = 0) -> Found:
+    """The strategy that takes the least time among those that hold at most `limit` bytes.
+
+    Args:
+        evaluations, seed: not used; every search takes them.
+    Cost: a few additions for each strategy of the space.
+    """
+    sizes = [len(choice.options) for choice in problem.choices]
+    cut = next(place for place in range(len(sizes)) if prod(sizes[place:]) <= TABLE or place == len(sizes) - 1)
+    shape = tuple(sizes[cut:])
+    table = _Table(problem, cut, shape)
+    best, strategy = inf, None
+    for first in product(*map(range, sizes[:cut])):
+        seconds = table.seconds(first)
+        if limit < inf:
+            seconds = np.where(table.held(first) <= limit * ROUNDING, seconds, inf)
+        place = int(np.argmin(seconds))
+        if seconds.flat[place] < best:
+            best, strategy = float(seconds.flat[place]), (*first, *map(int, np.unravel_index(place, shape)))
+    return Found(strategy, best, problem.space)
+
+
+class _Table:
+    """Prices of all strategies of the last choices, an axis each, when the first are given."""
+
+    def __init__(self, problem: Problem, cut: int, shape: tuple[int, ...]) -> None:
+        self._problem, self._cut, self._shape = problem, cut, shape
+        self._seconds, self._held = np.zeros(shape), np.full(shape, problem.fixed)
+        for place in range(len(shape)):
+            self._seconds = self._seconds + self._spread(problem.single[cut + place], place)
+            self._held = self._held + self._spread(problem.choices[cut + place].held, place)
+        for (i, j), matrix in problem.pairs.items():
+            if i >= cut:
+                self._seconds = self._seconds + self._spread(matrix, i - cut, j - cut)
+
+    def seconds(self, first: Strategy) -> Numbers:
+        """Seconds of a step."""
+        problem, cut = self._problem, self._cut
+        found = self._seconds + sum(float(problem.single[i][option]) for i, option in enumerate(first))
+        for (i, j), matrix in problem.pairs.items():
+            if j < cut:
+                found += matrix[first[i], first[j]]
+            elif i < cut:
+                found += self._spread(matrix[first[i]], j - cut)
+        return found
+
+    def held(self, first: Strategy) -> Numbers:
+        """Bytes held."""
+        return self._held + sum(float(self._problem.choices[i].held[option]) for i, option in enumerate(first))
+
+    def _spread(self, numbers: Numbers, *axes: int) -> Numbers:
+        """An array over some of the axes, ready to be added to one over all."""
+        shape = [1] * len(self._shape)
+        for axis, length in zip(axes, numbers.shape, strict=True):
+            shape[axis] = length
+        return numbers.reshape(shape)

@@ -1,0 +1,132 @@
+"""Layouts by name, by layer or from a file, as the options that they leave to each operator.
+
+Data parallelism, Megatron, SUMMA and ZeRO are points of the space. Where a name leaves several (Megatron's width, how
+factors lie over nodes), the cheapest of them is meant. SUMMA gathers whole operands here; its loop over panels moves
+the same elements.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from math import isqrt
+from pathlib import Path
+from typing import Any
+
+from pipelined.errors import UsageError
+from pipelined.sharding.search.chain import Chain, Operator
+from pipelined.sharding.search.matmul import STATES, Factors, divisors, whole
+from pipelined.sharding.search.space import Option, Setting
+
+BASELINES = ("data", "megatron_1d", "megatron", "summa", "zero1", "zero2", "zero3")
+"""Layouts that a search's result is compared with."""
+LAYOUTS = ("auto", "paper", *BASELINES)
+EXAMPLE = "c_attn=1.2.2,c_fc=1.4.1"
+
+
+def candidates(setting: Setting, name: str, replicas: int | None = None) -> Iterator[list[list[Option]]]:
+    """The options of each operator in a baseline, for each of its widths; nothing where the ranks do not allow it.
+
+    Args:
+        replicas: the largest p0 of `megatron`; None: any.
+    """
+    p = setting.ranks
+    if name == "megatron":
+        for d in divisors(p):
+            if replicas is None or d <= replicas:
+                yield from _each(setting, [Factors(d, p // d, 1), Factors(d, 1, p // d)])
+    elif name == "megatron_1d":
+        yield from _each(setting, [Factors(1, p, 1), Factors(1, 1, p)])
+    elif name == "summa":
+        if isqrt(p) ** 2 == p:
+            yield from _each(setting, [Factors(isqrt(p), isqrt(p), 1)], "zero3", anew=True)
+    else:
+        yield from _each(setting, [Factors(p, 1, 1)], "none" if name == "data" else name)
+
+
+def _each(
+    setting: Setting, factors: list[Factors], state: str = "none", anew: bool = False
+) -> Iterator[list[list[Option]]]:
+    """Operators take these factors in turn."""
+    found = [
+        [Option(option.split, state, anew) for option in setting.options(op) if whole(option.split) == wanted]
+        for op, wanted in zip(setting.chain.operators, factors * len(setting.chain.operators), strict=False)
+    ]
+    if all(found):
+        yield found
+
+
+def by_layer(setting: Setting, text: str) -> dict[str, list[Option]]:
+    """The options of each operator that a layout names: `EXAMPLE`, or a file that `--out` wrote.
+
+    Factors over nodes and those of a node stand with a slash between them, 2.1.1/1.4.1; without one their product is
+    meant, however it lies over nodes.
+
+    Raises:
+        UsageError: an unknown name or layer, factors that are none or do not come to the ranks.
+    """
+    if Path(text).is_file():
+        return _of_file(setting, Path(text))
+    if "=" not in text:
+        known = f"{', '.join(LAYOUTS)}, factors by layer such as {EXAMPLE}, or a file that --out wrote"
+        raise UsageError(f"no layout is called {text!r}; known: {known}")
+    return dict(_of_text(setting, *item.partition("=")[::2]) for item in text.split(","))
+
+
+def _of_text(setting: Setting, name: str, text: str) -> tuple[str, list[Option]]:
+    op = _known(setting.chain, name)
+    try:
+        levels = tuple(Factors(*map(int, level.split("."))) for level in text.split("/"))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"--layout {name}={text}: no factors; write rows.columns.contraction, as {EXAMPLE}") from error
+    _check_product(setting, f"--layout {name}={text}", levels)
+    if len(levels) == 1:
+        found = [option for option in setting.options(op) if whole(option.split) == levels[0]]
+    else:
+        found = [option for option in setting.options(op) if option.split == levels]
+    return name, _fitting(op, text, found)
+
+
+def _check_product(setting: Setting, what: str, levels: tuple[Factors, ...]) -> None:
+    """Refuse factors that do not come to the ranks, at each level where there are several."""
+    wanted = setting.levels if len(levels) > 1 else (setting.ranks,)
+    products = tuple(f.rows * f.columns * f.contraction for f in levels)
+    if products != wanted:
+        shown = " and ".join(map(str, products)), " and ".join(map(str, wanted))
+        raise UsageError(
+            f"{what}: the factors come to {shown[0]}, the ranks are {shown[1]}; their product must be that"
+        )
+
+
+def _fitting(op: Operator, text: str, found: list[Option]) -> list[Option]:
+    if not found:
+        limits = f"sequences in a microbatch: {op.sequences}, heads: {op.heads}"
+        raise UsageError(f"{op.name}={text} does not fit attention ({limits}); take fewer rows, or fewer columns")
+    return found
+
+
+def _known(chain: Chain, name: str) -> Operator:
+    for op in chain.operators:
+        if op.name == name:
+            return op
+    raise UsageError(f"no layer is called {name!r}; known: {', '.join(op.name for op in chain.operators)}")
+
+
+def _of_file(setting: Setting, path: Path) -> dict[str, list[Option]]:
+    try:
+        rows = json.loads(path.read_text())["strategy"]
+        return dict(_of_row(setting, row) for row in rows)
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"--layout {path} is no file that --out wrote ({error}); write it again") from error
+
+
+def _of_row(setting: Setting, row: Mapping[str, Any]) -> tuple[str, list[Option]]:
+    op, factors = _known(setting.chain, row["op"]), row["factors"]
+    levels = tuple(Factors(*level) for level in (factors if isinstance(factors[0], list) else [factors]))
+    _check_product(setting, f"{op.name} of the file", levels)
+    if row["state"] not in STATES:
+        raise UsageError(f"{op.name} of the file: no state {row['state']!r}; known: {', '.join(STATES)}")
+    fitting = [option for option in setting.options(op) if option.split == levels or len(levels) < len(option.split)]
+    same = [option for option in fitting if whole(option.split) == whole(levels)]
+    states = [Option(option.split, row["state"], bool(row.get("anew"))) for option in same]
+    return op.name, _fitting(op, str(factors), states)

@@ -1,0 +1,28 @@
+"""Random search: the best of independent draws."""
+
+from math import inf
+from random import Random
+
+from pipelined.sharding.search.problem import ROUNDING, Found, Problem, Strategy
+
+EVALUATIONS = 2000
+"""Strategies that a search by chance prices, by default."""
+
+
+def search(problem: Problem, limit: float = inf, *, evaluations: int = EVALUATIONS, seed: int = 0) -> Found:
+    """The best strategy of `evaluations` draws, among those that hold at most `limit` bytes."""
+    random, strategy, best = Random(seed), None, inf
+    for _ in range(evaluations):
+        drawn = draw(problem, random, limit)
+        if drawn is not None and (seconds := problem.seconds(drawn)) < best:
+            strategy, best = drawn, seconds
+    return Found(strategy, best, evaluations)
+
+
+def draw(problem: Problem, random: Random, limit: float) -> Strategy | None:
+    """A strategy at random; where it does not fit, the one that holds least; None where that does not fit either."""
+    drawn = tuple(random.randrange(len(choice.options)) for choice in problem.choices)
+    for strategy in (drawn, problem.leanest):
+        if problem.held(strategy) <= limit * ROUNDING:
+            return strategy
+    return None

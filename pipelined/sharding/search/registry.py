@@ -1,0 +1,29 @@
+"""The table of searches."""
+
+from importlib import import_module
+from math import inf
+from typing import Protocol
+
+from pipelined.sharding.search.problem import Found, Problem
+
+SEARCHES = {
+    "dynamic": "pipelined.sharding.search.dynamic",
+    "exhaustive": "pipelined.sharding.search.exhaustive",
+    "metropolis": "pipelined.sharding.search.metropolis",
+    "descent": "pipelined.sharding.search.descent",
+    "random": "pipelined.sharding.search.random",
+}
+"""The module of each search, by name (its file's name). A new search gets a line here."""
+
+
+class Search(Protocol):
+    """The function that the module of a search defines."""
+
+    def search(self, problem: Problem, limit: float = inf, *, evaluations: int = ..., seed: int = 0) -> Found:
+        """The best strategy that it sees among those that hold at most `limit` bytes."""
+        ...
+
+
+def find(name: str) -> Search:
+    """The module of a search, by its name."""
+    return import_module(SEARCHES[name])

@@ -1,0 +1,95 @@
+"""A strategy priced: what each operator moves in each phase of a step, how long all take, and what a rank holds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pipelined.sharding.search.matmul import Split
+from pipelined.sharding.search.problem import Strategy
+from pipelined.sharding.search.space import Option, Posed, layout_of
+
+PHASES = ("forward", "backward", "update")
+
+
+class Row(NamedTuple):
+    """An operator, with all layers like it.
+
+    Args:
+        elements: by phase, what the busiest rank sends in a step.
+        seconds: of its moves in a step.
+        held: bytes that each rank holds for it.
+    """
+
+    name: str
+    option: Option
+    elements: Mapping[str, float]
+    seconds: float
+    held: float
+
+    def to_dict(self) -> dict[str, Any]:
+        factors = [list(level) for level in self.option.split]
+        whole = {"op": self.name, "factors": factors if len(factors) > 1 else factors[0], "state": self.option.state}
+        return whole | {phase: _plain(self.elements[phase]) for phase in PHASES}
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A strategy with its price.
+
+    Args:
+        rows: of each operator, in the order of the chain.
+        seconds: of a step.
+        held: bytes of each rank.
+    """
+
+    rows: list[Row]
+    seconds: float
+    held: float
+
+    @property
+    def elements(self) -> dict[str, float]:
+        """What the busiest rank sends in a step, by phase."""
+        return {phase: sum(row.elements[phase] for row in self.rows) for phase in PHASES}
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        return {
+            "strategy": [row.to_dict() for row in self.rows],
+            "elements": {phase: _plain(number) for phase, number in self.elements.items()},
+            "seconds": self.seconds,
+            "memory": round(self.held),
+        }
+
+
+def price(posed: Posed, strategy: Strategy) -> Priced:
+    """The price of a strategy, operator by operator."""
+    setting, problem = posed.setting, posed.problem
+    options = [problem.choices[place].options[strategy[place]] for place in posed.operators]
+    elements = [dict.fromkeys(PHASES, 0.0) for _ in options]
+    seconds = [0.0] * len(options)
+    for place, (op, option) in enumerate(zip(setting.chain.operators, options, strict=True)):
+        for ring, span in setting.rings(op, option):
+            elements[place][ring.phase] += op.repeated * ring.elements(span.size)
+            seconds[place] += op.repeated * setting.ring_seconds(ring, span)
+    for move, one, other in zip(posed.moves, problem.walk, problem.walk[1:], strict=False):
+        layouts = (layout_of(problem.choices[i].options[strategy[i]]) for i in (one, other))
+        exchange, part = move.exchange(*layouts), setting.part(move.columns)
+        times = move.times * setting.microbatches
+        seconds[move.operator] += 2 * times * exchange.seconds(setting.network, part)
+        for phase in PHASES[:2]:
+            elements[move.operator][phase] += times * exchange.elements(part)
+    rows = [
+        Row(op.name, option, sent, took, setting.held(op, option))
+        for op, option, sent, took in zip(setting.chain.operators, options, elements, seconds, strict=True)
+    ]
+    return Priced(rows, sum(seconds), problem.held(strategy))
+
+
+def _plain(number: float) -> int | float:
+    """A count as an integer where it is one but for rounding."""
+    return round(number) if abs(number - round(number)) <= 1e-9 * max(1.0, abs(number)) else number
+
+
+def written(split: Split) -> str:
+    """A split as text: 4.8.2, or 2.4.1/2.2.2 over nodes and ranks of a node."""
+    return "/".join(".".join(map(str, factors)) for factors in split)

@@ -1,0 +1,101 @@
+"""The tensor between two operators: split over all ranks by tokens and by columns, and moved where the two disagree.
+
+A stream of p ranks is cut into `a` parts by tokens and p/a by columns. A multiplication p0·p1·p2 takes it as it comes
+where p0 | a | p0·p1, since its gather over p1 then joins a/p0 parts by tokens and the rest by columns, and leaves it
+anywhere in p0 | a | p0·p2. Where no such cut is common, an all-to-all moves the stream to the nearest.
+Source: AutoDDL, section 4.3, which knows `paper`'s two cases alone.
+"""
+
+from functools import cache
+from itertools import product
+from math import gcd, prod
+from typing import NamedTuple
+
+from pipelined.sharding.search.matmul import Factors, Split, divisors
+from pipelined.sharding.search.network import Network, Span
+
+Stream = tuple[int, ...]
+"""Parts by tokens at each level of the machine."""
+
+
+class Exchange(NamedTuple):
+    """An all-to-all of a stream.
+
+    Args:
+        sent: share of its part that the busiest rank sends, at each level as if it were alone.
+        partners: ranks among which it is exchanged, at each level, itself counted.
+    """
+
+    sent: tuple[float, ...]
+    partners: tuple[int, ...]
+
+    def elements(self, part: float) -> float:
+        """What the busiest rank sends of a part of so many elements."""
+        return (1 - prod(1 - share for share in self.sent)) * part
+
+    def seconds(self, network: Network, part: float) -> float:
+        return network.exchange(Span(prod(self.partners[:-1]), self.partners[-1]), self.elements(part))
+
+
+@cache
+def overlap(before: int, after: int) -> tuple[float, int]:
+    """From `before` parts by tokens to `after`: the share that the busiest rank sends, its partners and itself counted.
+
+    Where one divides the other, c = larger / smaller: (c - 1)/c to c - 1 ranks. Else with before = g·x and after = g·y
+    the ranks of x·y exchange, and rank (i, j) keeps what lies in the i-th of x and in the j-th of y parts.
+    """
+    common = gcd(before, after)
+    x, y = before // common, after // common
+    kept = [[max(0, min((i + 1) * y, (j + 1) * x) - max(i * y, j * x)) / (x * y) for j in range(y)] for i in range(x)]
+    rows = [sum(share > 0 for share in row) for row in kept]
+    columns = [sum(row[j] > 0 for row in kept) for j in range(y)]
+    partners = max(rows[i] * columns[j] + (kept[i][j] == 0) for i in range(x) for j in range(y))
+    least = min(map(min, kept))
+    return 1 - least * least * x * y, partners
+
+
+def moved(before: Stream, after: Stream) -> Exchange:
+    """The exchange from one cut to another; the levels of the machine multiply."""
+    found = [overlap(*pair) for pair in zip(before, after, strict=True)]
+    return Exchange(tuple(sent for sent, _ in found), tuple(partners for _, partners in found))
+
+
+@cache
+def nearest(cut: int, least: int, most: int) -> int:
+    """Of the cuts a with least | a | most, the one to which the fewest elements of a stream are moved."""
+    return min((least * d for d in divisors(most // least)), key=lambda a: overlap(cut, a))
+
+
+def entering(stream: Stream, split: Split) -> Exchange:
+    """From a stream to the input of a multiplication."""
+    cuts = (nearest(cut, f.rows, f.rows * f.columns) for cut, f in zip(stream, split, strict=True))
+    return moved(stream, tuple(cuts))
+
+
+def leaving(split: Split, stream: Stream, through_core: bool) -> Exchange:
+    """From the output of a multiplication to a stream.
+
+    Args:
+        through_core: attention's core comes first, which needs whole sequences: the output leaves it by columns.
+    """
+    if through_core:
+        return moved(tuple(f.rows for f in split), stream)
+    cuts = (nearest(cut, f.rows, f.rows * f.contraction) for cut, f in zip(stream, split, strict=True))
+    return moved(tuple(cuts), stream)
+
+
+def paper(before: Split, after: Split, through_core: bool) -> Exchange:
+    """From one multiplication to the next by the paper's rule: free by columns or by tokens, else from p0 to p0'."""
+    found = [_paper(f, g, through_core) for f, g in zip(before, after, strict=True)]
+    return Exchange(tuple(sent for sent, _ in found), tuple(partners for _, partners in found))
+
+
+def _paper(before: Factors, after: Factors, through_core: bool) -> tuple[float, int]:
+    if before.columns == after.contraction and not through_core:
+        return 0.0, 1
+    return overlap(before.rows, after.rows)
+
+
+def cuts(levels: tuple[int, ...]) -> list[Stream]:
+    """All cuts of a stream."""
+    return list(product(*map(divisors, levels)))
