@@ -16,6 +16,7 @@ COMMANDS = {
     "doctor": "pipelined.commands.doctor",
     "plan": "pipelined.commands.plan",
     "schedule": "pipelined.commands.schedule",
+    "shard": "pipelined.commands.shard",
     "simulate": "pipelined.commands.simulate",
     "trace": "pipelined.commands.trace",
 }

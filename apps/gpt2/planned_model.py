@@ -7,11 +7,14 @@ from typing import Any
 
 from apps.gpt2.config import Config
 from apps.gpt2.job import BATCH, model_of, sequence_of
+from apps.gpt2.memory import FLOAT
+from apps.gpt2.operators import chain
 from apps.gpt2.plan_file import given, identity
 from apps.gpt2.workload import workload
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
 from collectives.algorithms import ALL_REDUCE
 from pipelined.programs.plan import Plan
+from pipelined.sharding.search.chain import Chain
 from pipelined.simulation.workload import Workload
 from pipelined.training.compression import check_codec
 
@@ -53,9 +56,16 @@ class PlannedGPT2:
     def layer_costs(self) -> list[float]:
         return layer_costs(self.model, self.sequence)
 
+    @property
+    def _itemsize(self) -> int:
+        return 8 if self.config.dtype == "float64" else FLOAT
+
     def workload(self, plan: Plan) -> Workload:
-        itemsize = 8 if self.config.dtype == "float64" else 4
-        return workload(self.model, plan, self.sequence, itemsize=itemsize)
+        return workload(self.model, plan, self.sequence, itemsize=self._itemsize)
+
+    def chain(self, microbatches: int) -> Chain:
+        """The model's multiplications, for the search over ways to split them; see `apps.gpt2.operators`."""
+        return chain(self.model, self.batch, self.sequence, microbatches, itemsize=self._itemsize)
 
     def build(self) -> Any:
         from apps.lm.models.gpt2 import GPT2

@@ -9,7 +9,7 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -86,7 +86,7 @@ def _run(arguments: argparse.Namespace, launch: Any) -> int:
     from pipelined.api.laboratory.described import machine_of
     from pipelined.api.laboratory.planning import SPEED, PlanRequest, find_plan, stated_costs
 
-    model, costs = _planned_model(arguments), None
+    model, costs = planned_model(arguments.program, arguments.others, arguments.global_batch), None
     if arguments.costs is not None:
         given = single("--costs", pairs("--costs", arguments.costs, SPEED))
         costs = stated_costs(given, model.layer_costs, model.sequence, model.compress)
@@ -127,19 +127,22 @@ def memory_limit(text: str | None) -> float | None:
     return limit
 
 
-def _planned_model(arguments: argparse.Namespace) -> Any:
-    """The planned model of the program with its flags.
+def planned_model(name: str, flags: Sequence[str], batch: int | None = None) -> Any:
+    """The planned model of a program with its flags.
 
+    Args:
+        name: the module of the program.
+        batch: sequences a step, instead of the program's own.
     Raises:
         UsageError: there is no such program. SystemExit: the program refuses its flags.
     """
     try:
-        program = importlib.import_module(arguments.program)
+        program = importlib.import_module(name)
     except ImportError as error:
-        raise UsageError(f"--program {arguments.program} cannot be imported ({error}); name a module") from error
+        raise UsageError(f"--program {name} cannot be imported ({error}); name a module") from error
     if not hasattr(program, "subject"):
-        raise UsageError(f"--program {arguments.program} has no `subject`; name a program such as apps.gpt2")
-    return program.subject(arguments.others, arguments.global_batch)
+        raise UsageError(f"--program {name} has no `subject`; name a program such as apps.gpt2")
+    return program.subject(flags, batch)
 
 
 @contextmanager

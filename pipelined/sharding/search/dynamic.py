@@ -34,6 +34,10 @@ class Labels(NamedTuple):
         """Some of the labels, by place or by mask."""
         return Labels(self.option[which], self.seconds[which], self.held[which], self.parent[which])
 
+    def going_on(self, option: int, seconds: float = 0.0, held: float = 0.0) -> "Labels":
+        """All of them with one more choice."""
+        return Labels(np.full(len(self.option), option), self.seconds + seconds, self.held + held, self.parent)
+
 
 def search(problem: Problem, limit: float = inf, *, evaluations: int = 0, seed: int = 0) -> Found:
     """The strategy that takes the least time among those that hold at most `limit` bytes.
@@ -82,9 +86,8 @@ class _Search:
         seconds, held, parts = self._seconds(choice), self._held(choice), []
         labels = step.fronts(labels)
         for column, options in enumerate(step.options):
-            reached = labels.seconds + step.matrix[labels.option, column]
-            front = _front(reached, labels.held)
-            parts += [_continued(labels, reached, front, option, seconds[option], held[option]) for option in options]
+            moved = step.reached(labels, column)
+            parts += [moved.going_on(option, seconds[option], held[option]) for option in options]
         option, reached, total, parent = (np.concatenate(column) for column in zip(*parts, strict=True))
         found = Labels(option, reached, total, parent)
         self._evaluated += len(labels.option) * len(step.options) + len(found.option)
@@ -94,10 +97,8 @@ class _Search:
         """Back at the first choice, whose price is counted already."""
         (column,) = (place for place, options in enumerate(step.options) if option in options)
         labels = step.fronts(labels)
-        reached = labels.seconds + step.matrix[labels.option, column]
-        front = _front(reached, labels.held)
-        self._evaluated += len(reached)
-        return self._fitting(_continued(labels, reached, front, option, 0.0, 0.0))
+        self._evaluated += len(labels.option)
+        return self._fitting(step.reached(labels, column).going_on(option))
 
     def _fitting(self, labels: Labels) -> Labels:
         fits = (labels.held <= self._room) & (labels.seconds < self._best.seconds)
@@ -153,10 +154,10 @@ class _Step(NamedTuple):
         places = np.concatenate(kept)
         return labels.taken(places)._replace(parent=places)
 
-
-def _continued(labels: Labels, reached: Numbers, front: Places, option: int, seconds: float, held: float) -> Labels:
-    options = np.full(len(front), option)
-    return Labels(options, reached[front] + seconds, labels.held[front] + held, labels.parent[front])
+    def reached(self, labels: Labels, column: int) -> Labels:
+        """The front of the labels after the move to a class of options."""
+        moved = labels._replace(seconds=labels.seconds + self.matrix[labels.option, column])
+        return moved.taken(_front(moved.seconds, moved.held))
 
 
 def _front(seconds: Numbers, held: Numbers) -> Places:

@@ -28,9 +28,10 @@ def problems(draw):
         if len(sizes) > 1:
             walk.insert(place, 0)
     coarse = draw(st.booleans())  # few different prices: ties, and options alike
-    numbers = (
-        (lambda *shape: random.integers(0, 4, shape).astype(float)) if coarse else (lambda *shape: random.random(shape))
-    )
+
+    def numbers(*shape):
+        return np.asarray(random.integers(0, 4, shape) if coarse else random.random(shape), float)
+
     choices = [Choice(f"{i}", range(n), numbers(n), numbers(n), numbers(n)) for i, n in enumerate(sizes)]
     moves = [numbers(sizes[one], sizes[other]) for one, other in pairwise(walk)]
     return Problem(choices, walk, moves, draw(st.integers(1, 3)), float(numbers(1)[0]))
@@ -73,6 +74,7 @@ def test_prices_in_another_unit_choose_the_same(unit, ranks, wide):
         how = Setting(chain, (ranks,), Network(links), 2, wide)
         posed = pose(how, [how.options(op, full=wide) for op in chain.operators])
         found = dynamic(posed.problem, 2e5)
+        assert found.strategy is not None
         picked.append((found.seconds / scale, posed.problem.held(found.strategy)))
     assert picked[0] == pytest.approx(picked[1])
 
