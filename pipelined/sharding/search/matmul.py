@@ -54,7 +54,7 @@ def whole(split: Split) -> Factors:
     return Factors(*map(prod, zip(*split, strict=True)))
 
 
-class Ring(NamedTuple):
+class RingPasses(NamedTuple):
     """Passes over a ring of ranks, each an all-gather or a reduce-scatter; an all-reduce is two passes.
 
     Args:
@@ -101,7 +101,9 @@ class Matmul:
     of_ids: bool = False
     embeds: bool = False
 
-    def rings(self, factors: Factors, microbatches: int = 1, state: str = "none", anew: bool = False) -> Iterator[Ring]:
+    def rings(
+        self, factors: Factors, microbatches: int = 1, state: str = "none", anew: bool = False
+    ) -> Iterator[RingPasses]:
         """The passes of a step.
 
         Args:
@@ -113,24 +115,24 @@ class Matmul:
         part = self.tokens / microbatches
         gathered, reduced = part * self.inputs / (rows * contraction), part * self.outputs / (rows * columns)
         if not self.of_ids:
-            yield Ring("forward", COLUMNS, gathered, microbatches)
-            yield Ring("backward", COLUMNS, gathered, microbatches * (2 if anew else 1), microbatches)
-        yield Ring("forward", CONTRACTION, reduced, microbatches, microbatches)
-        yield Ring("backward", CONTRACTION, reduced, microbatches)
+            yield RingPasses("forward", COLUMNS, gathered, microbatches)
+            yield RingPasses("backward", COLUMNS, gathered, microbatches * (2 if anew else 1), microbatches)
+        yield RingPasses("forward", CONTRACTION, reduced, microbatches, microbatches)
+        yield RingPasses("backward", CONTRACTION, reduced, microbatches)
         if self.embeds:  # the vocabulary is the contraction of the embedding
-            yield Ring("forward", COLUMNS, gathered, microbatches, microbatches)
-            yield Ring("backward", COLUMNS, gathered, microbatches)
+            yield RingPasses("forward", COLUMNS, gathered, microbatches, microbatches)
+            yield RingPasses("backward", COLUMNS, gathered, microbatches)
         yield from self._weight_rings(self.inputs * self.outputs / (columns * contraction), microbatches, state)
 
-    def _weight_rings(self, length: float, microbatches: int, state: str) -> Iterator[Ring]:
+    def _weight_rings(self, length: float, microbatches: int, state: str) -> Iterator[RingPasses]:
         if state in ("none", "zero1"):  # an all-reduce; or gradients are scattered, and weights gathered
-            yield Ring("update", ROWS, length, 2, 1)
+            yield RingPasses("update", ROWS, length, 2, 1)
         elif state == "zero2":
-            yield Ring("backward", ROWS, length, microbatches, microbatches)
-            yield Ring("update", ROWS, length, 1)
+            yield RingPasses("backward", ROWS, length, microbatches, microbatches)
+            yield RingPasses("update", ROWS, length, 1)
         else:
-            yield Ring("forward", ROWS, length, microbatches)
-            yield Ring("backward", ROWS, length, 2 * microbatches, microbatches)
+            yield RingPasses("forward", ROWS, length, microbatches)
+            yield RingPasses("backward", ROWS, length, 2 * microbatches, microbatches)
 
     def state_numbers(self, factors: Factors, state: str = "none") -> float:
         """Numbers of weights, gradients and moments that each rank holds."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from collectives import Links
 
 
-class Span(NamedTuple):
+class GroupShape(NamedTuple):
     """The ranks of a collective: as many of each of so many nodes."""
 
     nodes: int
@@ -34,7 +34,7 @@ class Network:
     far: Links | None = None
     itemsize: int = 4
 
-    def ring(self, span: Span, length: float, sums: bool) -> float:
+    def ring(self, group: GroupShape, length: float, sums: bool) -> float:
         """Seconds of one pass: an all-gather, or a reduce-scatter (`sums`), of an array of `length` elements.
 
         Every rank sends size - 1 parts to the next rank, each after the part before it has left and has arrived. The
@@ -42,31 +42,31 @@ class Network:
         for the messages that are left. Over several nodes the longest chain is one of four: one far link alone, or
         with the near links around it; from the first far link to the last; around the ring but for one link.
         """
-        size = span.size
+        size = group.size
         if size == 1:
             return 0.0
         nbytes = length / size * self.itemsize
         near, far = self.near, self.far or self.near
         adding = (size - 1) * nbytes * near.gamma if sums else 0.0
         inside = near.alpha + nbytes * near.beta
-        if span.nodes == 1:
+        if group.nodes == 1:
             return (size - 1) * inside + adding
         between, left = far.alpha + nbytes * far.beta, nbytes * far.beta
-        if span.ranks == 1:
+        if group.ranks == 1:
             return (size - 1) * between + adding
-        around, side = (span.nodes - 1) * (span.ranks - 1), span.ranks - 1
+        around, side = (group.nodes - 1) * (group.ranks - 1), group.ranks - 1
         return adding + max(
             between + (size - 2) * left,
             between + 2 * side * inside + (size - 2 - 2 * side) * left,
-            span.nodes * between + around * inside + (span.ranks - 2) * left,
-            span.nodes * between + (around + span.ranks - 2) * inside,
+            group.nodes * between + around * inside + (group.ranks - 2) * left,
+            group.nodes * between + (around + group.ranks - 2) * inside,
         )
 
-    def exchange(self, span: Span, elements: float) -> float:
-        """Seconds to send `elements` in equal messages to all other ranks of a span, one after another."""
-        if span.size == 1:
+    def exchange(self, group: GroupShape, elements: float) -> float:
+        """Seconds to send `elements` in equal messages to all other ranks of a group, one after another."""
+        if group.size == 1:
             return 0.0
-        nbytes = elements / (span.size - 1) * self.itemsize
+        nbytes = elements / (group.size - 1) * self.itemsize
         near, far = self.near, self.far or self.near
-        inside, between = span.ranks - 1, span.size - span.ranks
+        inside, between = group.ranks - 1, group.size - group.ranks
         return inside * (near.alpha + nbytes * near.beta) + between * (far.alpha + nbytes * far.beta)

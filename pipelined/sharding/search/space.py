@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipelined.sharding.search.chain import Chain, Operator
-from pipelined.sharding.search.matmul import STATES, Factors, Ring, Split, splits, whole
-from pipelined.sharding.search.network import Network, Span
+from pipelined.sharding.search.matmul import STATES, Factors, RingPasses, Split, splits, whole
+from pipelined.sharding.search.network import GroupShape, Network
 from pipelined.sharding.search.problem import Choice, Numbers, Problem
 from pipelined.sharding.search.streams import Exchange, Stream, cuts, entering, leaving, paper
 
@@ -88,15 +88,15 @@ class Setting:
             return False
         return operator.heads is None or factors.columns * factors.contraction <= operator.heads
 
-    def rings(self, operator: Operator, option: Option) -> list[tuple[Ring, Span]]:
+    def rings(self, operator: Operator, option: Option) -> list[tuple[RingPasses, GroupShape]]:
         """The ring passes of an operator in a step, each with its ranks."""
         factors = whole(option.split)
         rings = operator.matmul.rings(factors, self.microbatches, option.state, option.anew)
-        return [(ring, _span(option.split, ring.axis)) for ring in rings]
+        return [(ring, _group(option.split, ring.axis)) for ring in rings]
 
-    def ring_seconds(self, ring: Ring, span: Span) -> float:
+    def ring_seconds(self, ring: RingPasses, group: GroupShape) -> float:
         """Seconds of a step."""
-        plain, sums = (self.network.ring(span, ring.length, adds) for adds in (False, True))
+        plain, sums = (self.network.ring(group, ring.length, adds) for adds in (False, True))
         return (ring.passes - ring.sums) * plain + ring.sums * sums
 
     def part(self, columns: int) -> float:
@@ -112,9 +112,9 @@ class Setting:
         return operator.repeated * numbers * self.chain.itemsize
 
 
-def _span(split: Split, axis: int) -> Span:
+def _group(split: Split, axis: int) -> GroupShape:
     counts = [factors[axis] for factors in split]
-    return Span(prod(counts[:-1]), counts[-1])
+    return GroupShape(prod(counts[:-1]), counts[-1])
 
 
 class Move(NamedTuple):
@@ -168,8 +168,8 @@ def pose(setting: Setting, options: Sequence[Sequence[Option]]) -> Posed:
 def _choice(setting: Setting, operator: Operator, options: Sequence[Option]) -> Choice:
     micro, step = np.zeros(len(options)), np.zeros(len(options))
     for place, option in enumerate(options):
-        for ring, span in setting.rings(operator, option):
-            seconds = operator.repeated * setting.ring_seconds(ring, span)
+        for ring, group in setting.rings(operator, option):
+            seconds = operator.repeated * setting.ring_seconds(ring, group)
             if ring.phase == "update":
                 step[place] += seconds
             else:

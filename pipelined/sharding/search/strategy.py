@@ -68,9 +68,9 @@ def price(posed: Posed, strategy: Strategy) -> Priced:
     elements = [dict.fromkeys(PHASES, 0.0) for _ in options]
     seconds = [0.0] * len(options)
     for place, (op, option) in enumerate(zip(setting.chain.operators, options, strict=True)):
-        for ring, span in setting.rings(op, option):
-            elements[place][ring.phase] += op.repeated * ring.elements(span.size)
-            seconds[place] += op.repeated * setting.ring_seconds(ring, span)
+        for ring, group in setting.rings(op, option):
+            elements[place][ring.phase] += op.repeated * ring.elements(group.size)
+            seconds[place] += op.repeated * setting.ring_seconds(ring, group)
     for move, one, other in zip(posed.moves, problem.walk, problem.walk[1:], strict=False):
         layouts = (layout_of(problem.choices[i].options[strategy[i]]) for i in (one, other))
         exchange, part = move.exchange(*layouts), setting.part(move.columns)

@@ -12,7 +12,7 @@ from math import gcd, prod
 from typing import NamedTuple
 
 from pipelined.sharding.search.matmul import Factors, Split, divisors
-from pipelined.sharding.search.network import Network, Span
+from pipelined.sharding.search.network import GroupShape, Network
 
 Stream = tuple[int, ...]
 """Parts by tokens at each level of the machine."""
@@ -34,7 +34,7 @@ class Exchange(NamedTuple):
         return (1 - prod(1 - share for share in self.sent)) * part
 
     def seconds(self, network: Network, part: float) -> float:
-        return network.exchange(Span(prod(self.partners[:-1]), self.partners[-1]), self.elements(part))
+        return network.exchange(GroupShape(prod(self.partners[:-1]), self.partners[-1]), self.elements(part))
 
 
 @cache

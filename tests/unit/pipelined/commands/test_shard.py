@@ -126,7 +126,7 @@ def test_what_cannot_be_is_refused(capsys, case):
         (["--chain", "8:2-4", "--preset", "gpt2"], "--preset is a program's flag"),
     ],
 )
-def test_a_chain_that_is_none_is_refused(capsys, flags, message):
+def test_text_that_is_no_chain_is_refused(capsys, flags, message):
     assert message in refused(capsys, "--ranks", "4", *flags)
 
 
