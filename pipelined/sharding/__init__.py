@@ -1,7 +1,9 @@
 """Tensors that are split, repeated or partial over a mesh of ranks; their layouts, and moves between two of them."""
 
+from pipelined.sharding.groups import MeshGroups
 from pipelined.sharding.layout import Layout
 from pipelined.sharding.mesh import Mesh
+from pipelined.sharding.path import Path, path
 from pipelined.sharding.shards import Shards
 
-__all__ = ["Layout", "Mesh", "Shards"]
+__all__ = ["Layout", "Mesh", "MeshGroups", "Path", "Shards", "path"]

@@ -1,0 +1,267 @@
+"""The primitive moves between two layouts: what each rank sends, how long that takes, and how it is done.
+
+A move changes some axes of a layout and leaves the others; the ranks along these axes are its group.
+
+    AllToAll        S → S    each rank sends each other rank what that rank holds afterwards
+    AllGather       S → B    by a ring, as the next two
+    ReduceScatter   P → S
+    ReduceToAll     P → B    an all-reduce
+    Slice           B → S    nothing is sent: each rank keeps its part
+    Mask            B → P    the first rank keeps the tensor as the only summand that is not 0
+    Pad             S → P    each rank's piece among zeros is a summand
+    Scale           P → P    a mean is a sum of shares
+
+The segments that price a move are those that it sends. Source: AutoDDL, Table 2 and section 4.3.
+"""
+
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+import collectives
+from collectives import Links, segment
+from pipelined.sharding.groups import MeshGroups
+from pipelined.sharding.shards import Piece, Shards, common, empty_like, length_of, put, take, within
+
+
+@dataclass(frozen=True)
+class Step:
+    """One move.
+
+    Args:
+        axes: those that change; the last of them varies fastest in the group.
+        source, target: the tensor before and after.
+    """
+
+    axes: tuple[str, ...]
+    source: Shards
+    target: Shards
+    name: ClassVar[str]
+
+    def __str__(self) -> str:
+        return f"{self.name} over {', '.join(self.axes)}: {self.source.layout} -> {self.target.layout}"
+
+    def group(self, rank: int) -> tuple[int, ...]:
+        """The ranks with which the rank exchanges messages, itself included."""
+        return self.source.mesh.group(rank, self.axes)
+
+    @cached_property
+    def group_size(self) -> int:
+        return math.prod(self.source.mesh.sizes[axis] for axis in self.axes)
+
+    def elements(self, rank: int) -> int:
+        """The elements that the rank sends."""
+        return 0
+
+    @cached_property
+    def most_elements(self) -> int:
+        """The elements that the busiest rank sends."""
+        return max(map(self.elements, range(self.source.mesh.size)))
+
+    @cached_property
+    def all_elements(self) -> int:
+        """The elements that all ranks send."""
+        return sum(map(self.elements, range(self.source.mesh.size)))
+
+    def seconds(self, links: Links | Mapping[str, Links], itemsize: int = 4) -> float:
+        """The time of the busiest rank.
+
+        Args:
+            links: between any two ranks, or by axis; a group over several axes is as slow as the slowest of them.
+            itemsize: bytes of an element.
+        """
+        return 0.0
+
+    async def run(self, groups: MeshGroups, array: Any) -> Any:
+        """This rank's array after the move, from the one before it, which stays as it is.
+
+        Raises:
+            ValueError: the op is not defined for the dtype. BrokenGroup, Mismatch, TransportError: as the collectives.
+        """
+        raise NotImplementedError
+
+    def _links(self, links: Links | Mapping[str, Links]) -> Links:
+        if isinstance(links, Links):
+            return links
+        chosen = [links[axis] for axis in self.axes]
+        return Links(
+            max(each.alpha for each in chosen), max(each.beta for each in chosen), max(each.gamma for each in chosen)
+        )
+
+
+class AllToAll(Step):
+    name = "all_to_all"
+
+    def elements(self, rank: int) -> int:
+        """All that the rank holds and does not keep: each element is of one rank of the group afterwards."""
+        return self.source.size(rank) - _size(_both(self.source.pieces(rank), self.target.pieces(rank)))
+
+    def seconds(self, links: Links | Mapping[str, Links], itemsize: int = 4) -> float:
+        each = self._links(links)
+        return 2 * (self.group_size - 1) * each.alpha + self.most_elements * itemsize * each.beta
+
+    async def run(self, groups: MeshGroups, array: Any) -> Any:
+        held, wanted = self.source.pieces(groups.rank), self.target.pieces(groups.rank)
+        moved = empty_like(array, self.target.shape(groups.rank))
+        members = self.group(groups.rank)
+        sent = [_both(held, self.target.pieces(member)) for member in members]
+        taken = [_both(self.source.pieces(member), wanted) for member in members]
+        outgoing = [take(array, within(held, piece)) for piece in sent]
+        incoming = [empty_like(array, _shape(piece)) for piece in taken]
+        await collectives.all_to_all(groups.along(self.axes), outgoing, incoming)
+        for piece, values in zip(taken, incoming, strict=True):
+            put(moved, within(wanted, piece), values)
+        return moved
+
+
+class AllGather(Step):
+    name = "all_gather"
+
+    def elements(self, rank: int) -> int:
+        """All but the piece of the next rank, which is the last that a ring brings here."""
+        members = self.group(rank)
+        following = members[(members.index(rank) + 1) % len(members)]
+        return self.target.size(rank) - self.source.size(following)
+
+    def seconds(self, links: Links | Mapping[str, Links], itemsize: int = 4) -> float:
+        each = self._links(links)
+        return (self.group_size - 1) * each.alpha + self.most_elements * itemsize * each.beta
+
+    async def run(self, groups: MeshGroups, array: Any) -> Any:
+        members, wanted = self.group(groups.rank), self.target.pieces(groups.rank)
+        flat = empty_like(array, (self.target.size(groups.rank),))
+        lengths = [self.source.size(member) for member in members]
+        segments = _cut(flat, lengths)
+        segments[members.index(groups.rank)][...] = array.reshape(-1)
+        await collectives.all_gather(groups.along(self.axes), flat, lengths)
+        gathered = empty_like(array, self.target.shape(groups.rank))
+        for member, values in zip(members, segments, strict=True):
+            put(gathered, within(wanted, self.source.pieces(member)), values.reshape(self.source.shape(member)))
+        return gathered
+
+
+class ReduceScatter(Step):
+    name = "reduce_scatter"
+
+    def elements(self, rank: int) -> int:
+        """All but the rank's own piece."""
+        return self.source.size(rank) - self.target.size(rank)
+
+    def seconds(self, links: Links | Mapping[str, Links], itemsize: int = 4) -> float:
+        each = self._links(links)
+        return (self.group_size - 1) * each.alpha + self.most_elements * itemsize * (each.beta + each.gamma)
+
+    async def run(self, groups: MeshGroups, array: Any) -> Any:
+        members, held = self.group(groups.rank), self.source.pieces(groups.rank)
+        flat = empty_like(array, (self.source.size(groups.rank),))
+        lengths = [self.target.size(member) for member in members]
+        for member, values in zip(members, _cut(flat, lengths), strict=True):
+            values[...] = take(array, within(held, self.target.pieces(member))).reshape(-1)
+        own = await collectives.reduce_scatter(
+            groups.along(self.axes), flat, self.source.layout.partial[self.axes[0]], lengths
+        )
+        return own.reshape(self.target.shape(groups.rank))
+
+
+class ReduceToAll(Step):
+    name = "all_reduce"
+
+    def elements(self, rank: int) -> int:
+        """Each segment of the flat array twice, but the rank's own and the next one's once."""
+        size, at = self.source.size(rank), self.group(rank).index(rank)
+        spared = (segment(size, self.group_size, part % self.group_size) for part in (at, at + 1))
+        return 2 * size - sum(high - low for low, high in spared)
+
+    def seconds(self, links: Links | Mapping[str, Links], itemsize: int = 4) -> float:
+        each, sent = self._links(links), self.most_elements * itemsize
+        return 2 * (self.group_size - 1) * each.alpha + sent * (each.beta + each.gamma / 2)
+
+    async def run(self, groups: MeshGroups, array: Any) -> Any:
+        reduced = empty_like(array, tuple(array.shape))
+        reduced[...] = array
+        await collectives.all_reduce(
+            groups.along(self.axes), reduced, self.source.layout.partial[self.axes[0]], groups.algorithm
+        )
+        return reduced
+
+
+class Slice(Step):
+    name = "slice"
+
+    async def run(self, groups: MeshGroups, array: Any) -> Any:
+        return take(array, within(self.source.pieces(groups.rank), self.target.pieces(groups.rank)))
+
+
+class Mask(Step):
+    name = "mask"
+
+    async def run(self, groups: MeshGroups, array: Any) -> Any:
+        """Of a mean or a maximum, the array itself: all ranks hold the tensor."""
+        axis = self.axes[0]
+        if self.target.layout.partial[axis] != "sum" or not self.target.mesh.coordinate(groups.rank, axis):
+            return array
+        masked = empty_like(array, tuple(array.shape))
+        masked[...] = 0
+        return masked
+
+
+class Pad(Step):
+    name = "pad"
+
+    async def run(self, groups: MeshGroups, array: Any) -> Any:
+        """Of a mean, the piece times the ranks of the axis; of a maximum, the piece among the least of the dtype."""
+        op = self.target.layout.partial[self.axes[0]]
+        padded = empty_like(array, self.target.shape(groups.rank))
+        padded[...] = _least(array) if op == "max" else 0
+        values = array * self.group_size if op == "mean" else array
+        put(padded, within(self.target.pieces(groups.rank), self.source.pieces(groups.rank)), values)
+        return padded
+
+
+class Scale(Step):
+    """P → P: of a mean the share of each rank is a summand, and the other way round."""
+
+    name = "scale"
+
+    async def run(self, groups: MeshGroups, array: Any) -> Any:
+        return (
+            array * self.group_size if self.target.layout.partial[self.axes[0]] == "mean" else array / self.group_size
+        )
+
+
+def _least(array: Any) -> float:
+    """What a maximum with any other value gives way to: minus infinity, or the least integer of the dtype."""
+    if hasattr(array, "new_empty"):
+        torch = sys.modules["torch"]
+        if array.dtype == torch.bool:
+            return 0
+        return -math.inf if array.is_floating_point() else torch.iinfo(array.dtype).min
+    if array.dtype.kind == "b":
+        return 0
+    return -math.inf if array.dtype.kind == "f" else np.iinfo(array.dtype).min
+
+
+def _both(one: Piece, two: Piece) -> Piece:
+    return tuple(map(common, one, two))
+
+
+def _shape(piece: Piece) -> tuple[int, ...]:
+    return tuple(map(length_of, piece))
+
+
+def _size(piece: Piece) -> int:
+    return math.prod(map(length_of, piece))
+
+
+def _cut(flat: Any, lengths: list[int]) -> list[Any]:
+    """Views of consecutive segments of these lengths."""
+    views, low = [], 0
+    for length in lengths:
+        views.append(flat[low : low + length])
+        low += length
+    return views

@@ -1,0 +1,203 @@
+"""Paths: the moves of the paper's table; any two layouts: values, elements as predicted, and no detour is cheaper."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collectives import Links
+from pipelined.errors import UsageError
+from pipelined.sharding import Mesh, Shards, path
+from tests.unit.pipelined.sharding.worlds import layouts, meshes, pieces_of, run_on_all, shapes, whole
+
+N, P = 64 * 96, 4
+TABLE = [
+    ("S0:a", "S1:a", ["all_to_all"], (P - 1) / P * N / P),
+    ("S0:a", "B", ["all_gather"], (P - 1) / P * N),
+    ("P:a", "S0:a", ["reduce_scatter"], (P - 1) / P * N),
+    ("Pmean:a", "S1:a", ["reduce_scatter"], (P - 1) / P * N),
+    ("P:a", "B", ["all_reduce"], 2 * (P - 1) / P * N),
+    ("Pmax:a", "B", ["all_reduce"], 2 * (P - 1) / P * N),
+    ("B", "S1:a", ["slice"], 0),
+    ("B", "P:a", ["mask"], 0),
+    ("S0:a", "P:a", ["pad"], 0),
+    ("S0:a", "S0:a", [], 0),
+]
+
+
+@pytest.mark.parametrize(("source", "target", "names", "elements"), TABLE)
+def test_a_move_over_one_axis_takes_what_the_table_says(source, target, names, elements):
+    found = path(Mesh("a=4"), (64, 96), source, target)
+    assert [step.name for step in found.steps] == names
+    assert [found.elements(rank) for rank in range(4)] == [elements] * 4
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "replicated", "names"),
+    [
+        ("S0:a", "S1:a", "", ["all_to_all"]),
+        ("S0:a", "B", "", ["reduce_scatter"]),
+        ("S0:a", "B", "a", ["slice"]),
+        ("P:a", "S0:a", "", ["all_gather"]),
+        ("P:a", "B", "", ["all_reduce"]),
+        ("P:a", "B", "a", []),
+        ("B", "S0:a", "", ["pad"]),
+        ("B", "S0:a", "a", ["all_gather"]),
+        ("B", "P:a", "", ["mask"]),
+    ],
+)
+def test_the_way_back_is_the_tables(source, target, replicated, names):
+    found = path(Mesh("a=4"), (64, 96), source, target, replicated=replicated.split())
+    assert [step.name for step in found.backward.steps] == names
+
+
+def test_a_matmul_of_two_by_two_by_two_takes_1792_elements():
+    """m 64, k 96, n 128: forward an all-gather of the input's columns and a reduce-scatter of the output's."""
+    mesh = Mesh("r=2 c=2 b=2")
+    gathered = path(mesh, (64, 96), "S0:r S1:c S1:b", "S0:r S1:c")
+    scattered = path(mesh, (64, 128), "S0:r S1/2:b P:c", "S0:r S1:c S1:b")
+    update = path(mesh, (96, 128), "S0:c S1/2:b P:r", "S0:c S1/2:b")
+    assert [p.elements(r) for p in (gathered, scattered, update) for r in range(8)] == [768] * 8 + [1024] * 8 + [
+        3072
+    ] * 8
+    assert [len(p.steps) for p in (gathered, scattered, update)] == [1, 1, 1]
+    back = gathered.backward, scattered.backward
+    assert [sum(p.elements(r) for p in back) for r in range(8)] == [768 + 1024] * 8
+
+
+@pytest.mark.parametrize(("rows", "then", "ratio"), [(2, 4, 2), (4, 2, 2), (2, 8, 4), (8, 2, 4)])
+def test_the_edge_between_two_matmuls_is_one_all_to_all_of_the_local_shard(rows, then, ratio):
+    """(c - 1)/c of the shard, where c is how much larger one number of row shards is than the other."""
+    sizes = {"x": min(rows, then), "y": ratio, "z": 16 // max(rows, then)}
+    mesh = Mesh(" ".join(f"{axis}={size}" for axis, size in sizes.items()))
+    wide, narrow = "S0:x S0:y S1:z", "S0:x S1:z S1:y"
+    source, target = (narrow, wide) if rows < then else (wide, narrow)
+    found = path(mesh, (64, 64), source, target)
+    assert [step.name for step in found.steps] == ["all_to_all"]
+    assert max(found.elements(rank) for rank in range(16)) == (ratio - 1) / ratio * 64 * 64 / 16
+
+
+def test_a_split_over_one_axis_becomes_one_over_another_without_gathering_it():
+    found = path(Mesh("a=4 b=4"), (64, 64), "S0:a", "S0:b")
+    assert [step.name for step in found.steps] == ["slice", "all_to_all", "all_gather"]
+    gathering = path(Mesh("a=4 b=4"), (64, 64), "S0:a", "B")
+    assert 3 * sum(step.all_elements for step in found.steps) < sum(step.all_elements for step in gathering.steps)
+
+
+def test_listing_2_of_the_paper_takes_one_reduce_scatter():
+    """(P:4, S1:8) becomes (S1:32)."""
+    found = path(Mesh("x=8 y=4"), (16, 64), "S1:x P:y", "S1:x S1:y")
+    assert [step.name for step in found.steps] == ["reduce_scatter"]
+    assert found.elements(0) == 3 / 4 * 16 * 64 / 8
+
+
+def test_a_sum_that_is_repeated_is_added_up_in_shares():
+    """Each of 3 copies reduces a third of the tensor, and then they gather: less than each reducing it all."""
+    found = path(Mesh("a=4 b=3"), (12, 12), "P:a", "B")
+    assert [step.name for step in found.steps] == ["slice", "all_reduce", "all_gather"]
+    assert found.elements(0) == 2 * 3 / 4 * 48 + 2 / 3 * 144
+
+
+def test_seconds_are_those_of_the_busiest_rank_in_each_move():
+    links = Links(alpha=1.0, beta=1e-3, gamma=1e-4)
+    mesh = Mesh("a=4")
+    seconds = {
+        kind: path(mesh, (8, 8), *kind).seconds(links, 4) for kind in [("S0:a", "B"), ("P:a", "S0:a"), ("P:a", "B")]
+    }
+    assert seconds == pytest.approx({
+        ("S0:a", "B"): 3 + 192e-3,
+        ("P:a", "S0:a"): 3 + 192e-3 + 192e-4,
+        ("P:a", "B"): 6 + 2 * 192e-3 + 192e-4,
+    })  # fmt: skip
+    assert path(mesh, (8, 8), "S0:a", "S1:a").seconds(links, 4) == pytest.approx(6 + 48e-3)
+    slow = Links(alpha=2.0, beta=2e-3, gamma=1e-4)
+    two = Mesh("far=2 near=2")
+    both = path(two, (8, 8), "S0:far S1:near", "B").seconds({"far": slow, "near": links}, 4)
+    assert both == pytest.approx(1 + 2 + 64e-3 + 2 * 128e-3)
+
+
+def test_where_messages_cost_most_there_are_few():
+    """Elements want three moves (all ranks share the sum), messages one."""
+    mesh = Mesh("a=4 b=3")
+    few = path(mesh, (12, 12), "P:a", "B", links=Links(alpha=1.0, beta=1e-9))
+    assert [step.name for step in few.steps] == ["all_reduce"]
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_any_path_gives_the_values_and_sends_what_was_predicted(data):
+    mesh, shape = data.draw(meshes()), data.draw(shapes)
+    source, target = (
+        data.draw(layouts(mesh, len(shape), data.draw(st.sampled_from([("", "mean"), ("max",)])))) for _ in "12"
+    )
+    random = np.random.default_rng(0)
+    tensor = random.integers(-9, 9, shape).astype(float)
+    found = path(mesh, shape, source, target)
+    pieces = pieces_of(found.source, tensor, random)
+    moved, sent = run_on_all(mesh, lambda groups: found.run(groups, pieces[groups.rank]))
+    assert [piece.shape for piece in moved] == [found.target.shape(rank) for rank in range(mesh.size)]
+    np.testing.assert_allclose(whole(found.target, moved), tensor, atol=1e-10)
+    assert sent == [found.elements(rank) for rank in range(mesh.size)], str(found)
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+def test_the_way_back_is_the_adjoint(data):
+    """<T x, y> = <x, T* y> over logical tensors, and for sums over the ranks' own pieces as well."""
+    mesh, shape = data.draw(meshes()), data.draw(shapes)
+    source, target = (data.draw(layouts(mesh, len(shape))) for _ in "12")
+    replicated = data.draw(st.lists(st.sampled_from(list(mesh.sizes)), unique=True))
+    random = np.random.default_rng(0)
+    there = path(mesh, shape, source, target, replicated=replicated)
+    back = there.backward
+    x, y = (random.integers(-9, 9, shape).astype(float) for _ in "xy")
+    xs, ys = pieces_of(there.source, x, random), pieces_of(back.source, y, random)
+    tx, _ = run_on_all(mesh, lambda groups: there.run(groups, xs[groups.rank]))
+    ty, sent = run_on_all(mesh, lambda groups: back.run(groups, ys[groups.rank]))
+    forth = (whole(there.target, tx) * y).sum()
+    assert forth == pytest.approx((x * whole(back.target, ty)).sum())
+    assert sent == [back.elements(rank) for rank in range(mesh.size)]
+    if not replicated:
+        weights = there.target.layout.weight(mesh), there.source.layout.weight(mesh)
+        pairs = [sum((a * b).sum() for a, b in zip(*each, strict=True)) for each in ((tx, ys), (xs, ty))]
+        assert [weight * pair for weight, pair in zip(weights, pairs, strict=True)] == pytest.approx([forth, forth])
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_no_path_is_dearer_than_a_detour(data):
+    mesh, shape = data.draw(meshes()), data.draw(shapes)
+    a, b, c = (data.draw(layouts(mesh, len(shape))) for _ in "abc")
+    total = lambda one, two: sum(step.all_elements for step in path(mesh, shape, one, two).steps)  # noqa: E731
+    assert total(a, c) <= total(a, b) + total(b, c)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int32", "bool"])
+@pytest.mark.parametrize("source", ["S0:a", "Pmax:a", "B"])
+@pytest.mark.parametrize("target", ["S1:a", "Pmax:a", "B"])
+def test_tensors_of_torch_keep_their_dtype(dtype, source, target):
+    tensor = torch.arange(15).reshape(5, 3).to(getattr(torch, dtype))
+    mesh = Mesh("a=3")
+    found = path(mesh, (5, 3), source, target)
+    pieces = [found.source.local(tensor, rank) for rank in range(3)]
+    moved, _ = run_on_all(mesh, lambda groups: found.run(groups, pieces[groups.rank]))
+    expected = Shards(mesh, (5, 3), target)
+    for rank, piece in enumerate(moved):
+        assert piece.dtype == tensor.dtype
+        if "P" not in target:
+            assert torch.equal(piece, expected.local(tensor, rank))
+    if "P" in target:
+        assert torch.equal(torch.stack(moved).float().amax(0), tensor.float())
+
+
+def test_what_does_not_fit_is_refused():
+    mesh = Mesh("a=2")
+    with pytest.raises(UsageError, match="no axis 'b'"):
+        path(mesh, (4,), "S0:b", "B")
+    with pytest.raises(UsageError, match="no axis 'b'"):
+        path(mesh, (4,), "S0:a", "B", replicated=["b"])
+    with pytest.raises(UsageError, match="no backward"):
+        _ = path(mesh, (4,), "Pmax:a", "B").backward
+    with pytest.raises(ValueError, match=r"rank 0: \(4,\), under S0:a: \(2,\)"):
+        run_on_all(mesh, lambda groups: path(mesh, (4,), "S0:a", "B").run(groups, np.ones(4)))
