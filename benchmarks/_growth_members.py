@@ -10,8 +10,8 @@ from benchmarks._growth_directory import DirectoryEnd, MemberEnd
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
 from pipelined.membership.records import CAME, LEADER, PEERS, TRAINERS, LeaderRecord, Peer, Phase, TrainerRecord
-from pipelined.swarm.records import Commit
-from pipelined.swarm.view import SwarmView
+from pipelined.swarm.records.steps import Commit
+from pipelined.swarm.records.view import SwarmView
 
 MODEL = "growth"
 

@@ -20,9 +20,9 @@ from pipelined.directory import Directory, open_directory, serve_directory
 from pipelined.directory.limits import DirectoryLimits
 from pipelined.membership.client import Node
 from pipelined.swarm.config import PeerConfig, Rules
-from pipelined.swarm.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.stages.stage import Microbatch
-from pipelined.swarm.view import SwarmView
 from transports import new_event_loop
 from transports.rpc import Endpoint, open_endpoint
 

@@ -19,7 +19,7 @@ from pipelined.directory.registration import Registration
 from pipelined.membership.records import PEERS, Peer, Phase
 from pipelined.swarm.leader.reassignment import RebalanceTimer, moves
 from pipelined.swarm.placement import StageAssigner
-from pipelined.swarm.view import SwarmView
+from pipelined.swarm.records.view import SwarmView
 
 
 @dataclass(frozen=True)

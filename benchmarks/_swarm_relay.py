@@ -18,8 +18,8 @@ from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.client import Node
 from pipelined.swarm.config import PeerConfig, Rules
-from pipelined.swarm.processes import PeerProcess, TrainerProcess
-from pipelined.swarm.view import SwarmView
+from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.records.view import SwarmView
 from transports import new_event_loop
 from transports.rpc import open_endpoint
 

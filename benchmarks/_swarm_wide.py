@@ -21,7 +21,7 @@ from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.client import Node
 from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.peer.all_reduce import AllReduce
-from pipelined.swarm.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.protocol.rounds import PartTotal, SendPart
 from pipelined.swarm.stages.stage import Microbatch, Passed
 from transports import Block, new_event_loop

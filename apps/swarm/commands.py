@@ -23,9 +23,9 @@ from pipelined.process.stop_request import on_stop_request
 from pipelined.state.saved import other_text, saved_of
 from pipelined.state.store import DiskStore
 from pipelined.swarm.config import PeerConfig
-from pipelined.swarm.joining import claim_for, connected, described, member_directory, read_task
-from pipelined.swarm.logs import reported_wait
-from pipelined.swarm.processes import TrainerProcess
+from pipelined.swarm.process.joining import claim_for, connected, described, member_directory, read_task
+from pipelined.swarm.process.logs import reported_wait
+from pipelined.swarm.process.processes import TrainerProcess
 
 
 async def serve(flags: Serve, say: Callable[[str], None]) -> None:
@@ -34,7 +34,7 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
     async with AsyncExitStack() as stack:
         endpoint, directory = await stack.enter_async_context(connected(address.url, address.listen))
         from apps.swarm.training import session_of
-        from pipelined.swarm.session import check_device, run_peer, torch_peer
+        from pipelined.swarm.process.session import check_device, run_peer, torch_peer
 
         await asyncio.to_thread(check_device, flags.device)
         task = SwarmTask.unpack(await read_task(directory, address.url, say))
@@ -73,7 +73,7 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
         endpoint, directory = await stack.enter_async_context(connected(address.url, address.listen))
         from apps.swarm.export import FinalOutput, fetch
         from apps.swarm.training import session_of
-        from pipelined.swarm.session import run_trainer
+        from pipelined.swarm.process.session import run_trainer
 
         session = await asyncio.to_thread(session_of, mine)
         output = FinalOutput(flags.export, flags.sample, flags.prompt, subject.seq, subject.seed)

@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pipelined.directory import Directory
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
-from pipelined.swarm.joining import publish_task
-from pipelined.swarm.status import Goal
+from pipelined.swarm.process.joining import publish_task
+from pipelined.swarm.status.status import Goal
 from pipelined.training.compression import check_codec
 
 

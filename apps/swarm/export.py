@@ -25,9 +25,9 @@ from pipelined.directory import CutOff, Directory, LeaseLost
 from pipelined.errors import UsageError
 from pipelined.membership.client import Node
 from pipelined.state.store import load_whole
-from pipelined.swarm.joining import connected, read_task
-from pipelined.swarm.logs import reported_wait
-from pipelined.swarm.session import snapshot
+from pipelined.swarm.process.joining import connected, read_task
+from pipelined.swarm.process.logs import reported_wait
+from pipelined.swarm.process.session import snapshot
 from transports.rpc import Endpoint
 
 Say = Callable[[str], None]

@@ -27,8 +27,8 @@ from apps.swarm.status.table import table
 from pipelined.aio.nursery import Nursery
 from pipelined.process.exit import USAGE
 from pipelined.process.stop_request import until_stop_request
-from pipelined.swarm.joining import connected, endpoint_at
-from pipelined.swarm.status_reader import StatusReader
+from pipelined.swarm.process.joining import connected, endpoint_at
+from pipelined.swarm.status.reader import StatusReader
 
 Child = asyncio.subprocess.Process
 Say = Callable[[str], None]

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from apps.common.json_lines import append
-from pipelined.swarm.committed_steps import StepCommitted, StepEvaluated, StepEvent, StepsBegan
-from pipelined.swarm.records import Commit
+from pipelined.swarm.records.committed_steps import StepCommitted, StepEvaluated, StepEvent, StepsBegan
+from pipelined.swarm.records.steps import Commit
 from pipelined.training.optimizer import OptimizerConfig
 
 STEP_LINES = ("step ", "after ")

@@ -1,4 +1,4 @@
-"""Training that survives its machines: records, rules and processes that its roles share; and its public face."""
+"""Training that survives its machines: the rules that its roles share, and its public face."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

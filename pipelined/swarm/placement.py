@@ -17,7 +17,7 @@ from pipelined.membership.records import CAME
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.swarm.config import stop_if_refused
 from pipelined.swarm.protocol.work import AssignedStage, GetStage
-from pipelined.swarm.view import SwarmView
+from pipelined.swarm.records.view import SwarmView
 from transports.rpc import Party, Rejected, Unreachable
 
 

@@ -22,8 +22,8 @@ from pipelined.membership.client import Node
 from pipelined.state import donor
 from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.peer import all_reduce, passes, replica, rounds, stage_state
-from pipelined.swarm.processes import PeerProcess, TrainerProcess
-from pipelined.swarm.records import HEAD, Commit
+from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.records.steps import HEAD, Commit
 from pipelined.swarm.trainer import trainer
 from tests.swarm.cut import cuttable_loop
 from tests.swarm.exact import ExactStage, data

@@ -13,7 +13,7 @@ from apps.swarm.data import feed_of
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.swarm.config import OtherModel
-from pipelined.swarm.records import HEAD, SUBJECT, Commit
+from pipelined.swarm.records.steps import HEAD, SUBJECT, Commit
 from tests.launching import ROOT
 from tests.swarm.virtual_swarm import VirtualSwarm
 from transports.rpc import open_endpoint

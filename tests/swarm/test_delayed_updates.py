@@ -13,8 +13,8 @@ import pytest
 from pipelined.aio.clock import run_virtual
 from pipelined.aio.notifier import Notifier
 from pipelined.swarm.config import Rules
-from pipelined.swarm.simulated import VirtualParties
-from pipelined.swarm.view import SwarmView
+from pipelined.swarm.process.simulated import VirtualParties
+from pipelined.swarm.records.view import SwarmView
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.story import Story
 from transports.rpc.virtual.network import VirtualNetwork

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.swarm.view import SwarmView
+from pipelined.swarm.records.view import SwarmView
 from tests.swarm.story import Story
 from tests.swarm.virtual_swarm import VirtualSwarm
 

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.swarm.records import name_digest
+from pipelined.swarm.records.steps import name_digest
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 

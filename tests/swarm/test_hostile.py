@@ -24,7 +24,7 @@ from pipelined.membership.messages import VERSION, send
 from pipelined.membership.reasons import Reason
 from pipelined.membership.records import TRAINERS, TrainerRecord
 from pipelined.swarm.config import Rules
-from pipelined.swarm.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.protocol.requests import REQUESTS
 from pipelined.swarm.protocol.status import Status
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data

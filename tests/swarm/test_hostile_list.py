@@ -19,7 +19,7 @@ from pipelined.directory.registration import registered
 from pipelined.membership import records
 from pipelined.membership.client import Node
 from pipelined.swarm.config import Rules
-from pipelined.swarm.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.protocol.work import Backward, GetWork
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.over_tcp import end_in_order

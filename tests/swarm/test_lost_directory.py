@@ -7,8 +7,8 @@ import pytest
 from apps.swarm.config import read_goal
 from pipelined.membership.messages import send
 from pipelined.swarm.protocol.status import Status
-from pipelined.swarm.records import members_of
-from pipelined.swarm.status_reader import StatusReader
+from pipelined.swarm.records.steps import members_of
+from pipelined.swarm.status.reader import StatusReader
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 pytestmark = pytest.mark.virtual

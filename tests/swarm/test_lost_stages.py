@@ -6,7 +6,7 @@ import pytest
 
 from pipelined.aio.clock import run_virtual
 from pipelined.state.versions import common_step
-from pipelined.swarm.records import LOST, LostStages
+from pipelined.swarm.records.steps import LOST, LostStages
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 
 

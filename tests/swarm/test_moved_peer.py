@@ -1,7 +1,7 @@
 """Moving to another stage never costs the swarm the stage that is left."""
 
 from pipelined.aio.clock import run_virtual
-from pipelined.swarm.records import members_of
+from pipelined.swarm.records.steps import members_of
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 

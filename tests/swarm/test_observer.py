@@ -8,7 +8,7 @@ import pytest
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import run_virtual
 from pipelined.membership.client import Node
-from pipelined.swarm.observer import SwarmObserver
+from pipelined.swarm.process.observer import SwarmObserver
 from tests.swarm.exact import ExactStage
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 

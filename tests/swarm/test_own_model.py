@@ -18,8 +18,8 @@ from pipelined.api.swarm.parties import StepData, StepResults, prepare
 from pipelined.api.swarm.training import Given
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.membership.client import Node
-from pipelined.swarm.observer import SwarmObserver
-from pipelined.swarm.simulated import VirtualParties
+from pipelined.swarm.process.observer import SwarmObserver
+from pipelined.swarm.process.simulated import VirtualParties
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.swarm.stages.torch_stage import TorchStage
 from tests.launching import ROOT

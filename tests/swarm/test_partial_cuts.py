@@ -3,7 +3,7 @@
 import pytest
 
 from pipelined.swarm.config import GRACE_S
-from pipelined.swarm.records import members_of
+from pipelined.swarm.records.steps import members_of
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 pytestmark = pytest.mark.virtual

@@ -10,8 +10,8 @@ from pipelined.aio.clock import run_virtual
 from pipelined.swarm.leader.connectivity import MOST_FAILED
 from pipelined.swarm.peer.all_reduce import AllReduce
 from pipelined.swarm.peer.rounds import RoundService
-from pipelined.swarm.records import members_of
-from pipelined.swarm.status_reader import StatusReader
+from pipelined.swarm.records.steps import members_of
+from pipelined.swarm.status.reader import StatusReader
 from tests.swarm.virtual_swarm import VirtualSwarm
 from transports.rpc import Rejected
 

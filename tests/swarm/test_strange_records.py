@@ -7,7 +7,7 @@ import pytest
 
 from pipelined.membership.records import LEADER, PEERS, TRAINERS
 from pipelined.state.versions import SAVED
-from pipelined.swarm.records import EVALUATED, HEAD
+from pipelined.swarm.records.steps import EVALUATED, HEAD
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 
 pytestmark = pytest.mark.virtual

@@ -10,7 +10,7 @@ from pipelined.actors.executor import TimedExecutor
 from pipelined.errors import UsageError
 from pipelined.membership.client import Node
 from pipelined.swarm.config import PeerConfig
-from pipelined.swarm.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from tests.swarm.exact import ExactStage, data
 from tests.swarm.test_local_swarm import SIZES, SWARM, read_until
 from tests.swarm.virtual_swarm import SECONDS, VirtualSwarm

@@ -14,10 +14,10 @@ from pipelined.directory import MemoryDisk
 from pipelined.state.manifest import layout_of
 from pipelined.state.store import StoreError
 from pipelined.swarm.config import Rules
+from pipelined.swarm.process.simulated import DIRECTORY, VirtualParties
 from pipelined.swarm.protocol.rounds import Reduce
-from pipelined.swarm.records import name_digest
-from pipelined.swarm.simulated import DIRECTORY, VirtualParties
-from pipelined.swarm.view import SwarmView
+from pipelined.swarm.records.steps import name_digest
+from pipelined.swarm.records.view import SwarmView
 from tests.swarm.exact import ExactStage, Reference, data
 from transports import Block
 from transports.rpc.virtual.network import VirtualNetwork

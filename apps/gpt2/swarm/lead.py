@@ -22,10 +22,10 @@ from apps.swarm.weights import Weights
 from pipelined.aio.nursery import Nursery
 from pipelined.membership.client import Node
 from pipelined.state import store
-from pipelined.swarm.joining import connected
-from pipelined.swarm.observer import SwarmSnapshot
-from pipelined.swarm.processes import TrainerProcess
-from pipelined.swarm.session import run_trainer, snapshot
+from pipelined.swarm.process.joining import connected
+from pipelined.swarm.process.observer import SwarmSnapshot
+from pipelined.swarm.process.processes import TrainerProcess
+from pipelined.swarm.process.session import run_trainer, snapshot
 from transports import Message
 
 

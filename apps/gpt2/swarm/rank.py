@@ -17,10 +17,10 @@ from pipelined.process.launch import Launch
 from pipelined.state.store import CheckpointStore, DiskStore
 from pipelined.state.versions import SavedStage, common_step
 from pipelined.swarm.config import PeerConfig
-from pipelined.swarm.joining import connected
-from pipelined.swarm.processes import PeerProcess, TrainerProcess
-from pipelined.swarm.records import HEAD, Commit
-from pipelined.swarm.session import torch_peer
+from pipelined.swarm.process.joining import connected
+from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.process.session import torch_peer
+from pipelined.swarm.records.steps import HEAD, Commit
 from transports import Transport
 from transports.rpc import Endpoint
 

@@ -2,9 +2,9 @@
 
 from apps.gpt2.report import Report
 from pipelined.actors.executor import Executor
-from pipelined.swarm.committed_steps import StepCommitted, StepEvaluated, StepEvent, StepsBegan
-from pipelined.swarm.records import Commit
-from pipelined.swarm.view import SwarmView
+from pipelined.swarm.records.committed_steps import StepCommitted, StepEvaluated, StepEvent, StepsBegan
+from pipelined.swarm.records.steps import Commit
+from pipelined.swarm.records.view import SwarmView
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.step_report import StepReport
 from transports import Transport

@@ -24,10 +24,10 @@ from pipelined.errors import UsageError
 from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
-from pipelined.swarm.joining import connected, endpoint_at
-from pipelined.swarm.processes import TrainerProcess
-from pipelined.swarm.session import run_peer, run_trainer
-from pipelined.swarm.view import SwarmView
+from pipelined.swarm.process.joining import connected, endpoint_at
+from pipelined.swarm.process.processes import TrainerProcess
+from pipelined.swarm.process.session import run_peer, run_trainer
+from pipelined.swarm.records.view import SwarmView
 from transports import Transport
 from transports.rpc import Endpoint
 

@@ -9,9 +9,9 @@ from apps.swarm.config import read_goal
 from apps.swarm.flags import Status
 from apps.swarm.status.table import table
 from apps.swarm.status.web import Web, as_json
-from pipelined.swarm.joining import connected
-from pipelined.swarm.status import Selection
-from pipelined.swarm.status_reader import StatusReader
+from pipelined.swarm.process.joining import connected
+from pipelined.swarm.status.reader import StatusReader
+from pipelined.swarm.status.status import Selection
 
 EVERY_S = 1.0
 """Seconds between two requests for the status of a swarm."""

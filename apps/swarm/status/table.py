@@ -12,8 +12,8 @@ from rich.text import Text
 from pipelined.aio.events import line, printable
 from pipelined.aio.progress import MOMENT_S
 from pipelined.membership.records import Phase
-from pipelined.swarm.records import HEAD
-from pipelined.swarm.status import PeerStatus, SwarmStatus, TrainerStatus
+from pipelined.swarm.records.steps import HEAD
+from pipelined.swarm.status.status import PeerStatus, SwarmStatus, TrainerStatus
 
 COLUMNS = ("stage", "peer", "phase", "step", "sum", "queue", "fwd", "bwd", "share", "MiB out")
 """`sum`: microbatches of the step that the peer's sum holds; `fwd`, `bwd`: passes done."""

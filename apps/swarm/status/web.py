@@ -23,7 +23,7 @@ from rich.console import Console
 
 from apps.swarm.status.prometheus import metrics
 from apps.swarm.status.table import table
-from pipelined.swarm.status import SwarmStatus
+from pipelined.swarm.status.status import SwarmStatus
 
 PAGE = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>swarm</title>
 <style>body{{font:14px/1.4 monospace;margin:2em}}</style><pre>{}</pre>"""

@@ -12,7 +12,7 @@ from torch import nn
 
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import UsageError
-from pipelined.swarm.exact_optimizers import COUNT
+from pipelined.swarm.stages.exact_optimizers import COUNT
 from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.torch_random import TorchRandom
 

@@ -22,9 +22,8 @@ from pipelined.errors import UsageError, refuse_below
 from pipelined.membership.client import Node
 from pipelined.state.saved import saved_of
 from pipelined.state.store import DiskStore
-from pipelined.swarm.committed_steps import StepCommitted, StepEvent, StepsBegan
 from pipelined.swarm.config import PeerConfig
-from pipelined.swarm.joining import (
+from pipelined.swarm.process.joining import (
     check_coordinator,
     claim_for,
     connected,
@@ -33,9 +32,10 @@ from pipelined.swarm.joining import (
     publish_task,
     read_task,
 )
-from pipelined.swarm.logs import Say, reported_wait
-from pipelined.swarm.processes import TrainerProcess
-from pipelined.swarm.session import check_device, run_peer, run_trainer, snapshot, torch_peer
+from pipelined.swarm.process.logs import Say, reported_wait
+from pipelined.swarm.process.processes import TrainerProcess
+from pipelined.swarm.process.session import check_device, run_peer, run_trainer, snapshot, torch_peer
+from pipelined.swarm.records.committed_steps import StepCommitted, StepEvent, StepsBegan
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.training.trainer import StepReport
 from transports import Block

@@ -37,7 +37,7 @@ from pipelined.errors import UsageError
 from pipelined.process.exit import FAILED, USAGE, print_to_stderr
 from pipelined.process.run import complaint
 from pipelined.process.stop_request import StopRequest
-from pipelined.swarm.joining import endpoint_at
+from pipelined.swarm.process.joining import endpoint_at
 from pipelined.training.compression import NONE
 from pipelined.training.trainer import StepReport
 from transports import new_event_loop

@@ -17,8 +17,8 @@ from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.term import Term
 from pipelined.swarm.leader.work_queue import SlotLatency, WorkQueue
 from pipelined.swarm.protocol.work import WorkItem, WorkReport
-from pipelined.swarm.records import EVALUATED, Commit, Evaluation
-from pipelined.swarm.view import SwarmView
+from pipelined.swarm.records.steps import EVALUATED, Commit, Evaluation
+from pipelined.swarm.records.view import SwarmView
 
 
 class Evaluations:

@@ -21,8 +21,8 @@ from pipelined.swarm.leader.connectivity import ConnectivityCheck
 from pipelined.swarm.leader.reassignment import RebalanceTimer
 from pipelined.swarm.leader.term import Term
 from pipelined.swarm.leader.work_queue import WorkQueue
-from pipelined.swarm.records import Commit
-from pipelined.swarm.view import SwarmView
+from pipelined.swarm.records.steps import Commit
+from pipelined.swarm.records.view import SwarmView
 
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.01, 1.0
 SHARE = 0.8

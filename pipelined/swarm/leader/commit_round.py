@@ -21,7 +21,7 @@ from pipelined.membership.reasons import Blame, Reason
 from pipelined.membership.records import Peer
 from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.protocol.rounds import Prepare, Reduce, Resume, RoundMember, Summed, parties_of
-from pipelined.swarm.records import Members, members_of
+from pipelined.swarm.records.steps import Members, members_of
 from transports.rpc import Rejected
 
 

@@ -29,7 +29,7 @@ from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.commit_round import Failure
 from pipelined.swarm.protocol.rounds import Reach, ReportReach
-from pipelined.swarm.view import SwarmView
+from pipelined.swarm.records.view import SwarmView
 from transports.rpc import Rejected
 
 FORGIVEN_STEPS = 32

@@ -33,8 +33,8 @@ from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.placement import StageAssigner
 from pipelined.swarm.protocol.status import LeaderReport, cut
 from pipelined.swarm.protocol.work import AssignedStage, GetStage, GetWork, WorkItem
-from pipelined.swarm.records import HEAD, LOST, Commit, LostStages
-from pipelined.swarm.view import SwarmView
+from pipelined.swarm.records.steps import HEAD, LOST, Commit, LostStages
+from pipelined.swarm.records.view import SwarmView
 from transports.rpc import Party, Rejected
 
 

@@ -22,7 +22,7 @@ from pipelined.membership.records import Phase
 from pipelined.membership.view import NoLongerValid
 from pipelined.state.versions import SavedStage, common_step
 from pipelined.swarm.config import Rules
-from pipelined.swarm.view import SwarmView
+from pipelined.swarm.records.view import SwarmView
 
 BAND_PEERS, BAND_SHARE = 0.5, 0.05
 """Spare capacity that the giving stage must keep beyond the moved peer: in peers, and as a share of all its peers."""

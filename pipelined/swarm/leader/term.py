@@ -14,7 +14,7 @@ from pipelined.directory.record import Record
 from pipelined.membership.messages import RoundName
 from pipelined.membership.records import LEADER
 from pipelined.membership.view import RETRY_S, NoLongerValid
-from pipelined.swarm.view import SwarmView
+from pipelined.swarm.records.view import SwarmView
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ from pipelined.membership.records import EVICTED, Peer, Phase
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.state.saver import Saver
 from pipelined.swarm.peer.replica import Replica
-from pipelined.swarm.view import SwarmView
+from pipelined.swarm.records.view import SwarmView
 
 NEWS_S = 1.0
 """A peer repeats its announcement at most this often, however many trainers request it."""

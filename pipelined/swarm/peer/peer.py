@@ -26,11 +26,11 @@ from pipelined.swarm.peer.service import PeerService
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.placement import StageRequest
 from pipelined.swarm.protocol.status import Status
-from pipelined.swarm.records import Commit
+from pipelined.swarm.records.steps import Commit
+from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.delayed import with_delayed_updates
 from pipelined.swarm.stages.stage import SwarmStage
-from pipelined.swarm.view import SwarmView
 from transports.rpc import Rejected
 
 Build = Callable[[int], SwarmStage]

@@ -21,9 +21,9 @@ from pipelined.swarm.peer.passes import Passes
 from pipelined.swarm.peer.rounds import RoundService
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.status import StageReport
-from pipelined.swarm.records import Commit
+from pipelined.swarm.records.steps import Commit
+from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.stages.codec import Coding
-from pipelined.swarm.view import SwarmView
 from transports import Block
 from transports.rpc import Endpoint, Party, Rejected
 

@@ -24,7 +24,7 @@ from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reach, Reduce, ReportReach, Resume, SendPart
 from pipelined.swarm.protocol.status import PeerReport, Status, StatusReply, cut, traffic_of
 from pipelined.swarm.protocol.work import Announce, Backward, Evaluate, Forward
-from pipelined.swarm.view import SwarmView
+from pipelined.swarm.records.view import SwarmView
 from transports.rpc import Endpoint, Handler, Party, Rejected, Request, Response
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from pipelined.state.manifest import layout_of
-from pipelined.swarm.exact_optimizers import sum_of_squares
+from pipelined.swarm.stages.exact_optimizers import sum_of_squares
 from pipelined.swarm.stages.stage import Microbatch, NotFinite, Passed
 from pipelined.swarm.stages.training import Layout, StageTraining
 from pipelined.training.keyed_random import KeyedRandom

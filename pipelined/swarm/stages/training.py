@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from pipelined.errors import UsageError
-from pipelined.swarm.exact_optimizers import ExactOptimizer, find_update
+from pipelined.swarm.stages.exact_optimizers import ExactOptimizer, find_update
 from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerConfig
 
@@ -108,7 +108,7 @@ class Training:
         rows: sequences in a microbatch, B.
         sequence: tokens a sequence, T.
         seed: of initial values and dropout.
-        update: the optimizer's name, of `pipelined.swarm.exact_optimizers`.
+        update: the optimizer's name, of `pipelined.swarm.stages.exact_optimizers`.
         dtype: of parameters, sums and the tensors between stages.
         autocast: bfloat16 for matrix products inside the forward.
         text: digest of the tokenizer, and also of the text if a seed must find the same sequences in every process.

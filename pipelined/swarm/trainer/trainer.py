@@ -38,10 +38,10 @@ from pipelined.swarm.protocol.work import (
     WorkItem,
     WorkReport,
 )
+from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.stages.codec import Coded
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.swarm.trainer.routing import Pass, Router
-from pipelined.swarm.view import SwarmView
 from transports.rpc import Party, Rejected, Unreachable
 
 MOST_NON_FINITE = 16

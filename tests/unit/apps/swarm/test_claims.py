@@ -15,7 +15,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.checkpoints.checkpoint import CheckpointError
 from pipelined.checkpoints.claim import claim
 from pipelined.directory import open_directory, serve_directory
-from pipelined.swarm.joining import claim_for
+from pipelined.swarm.process.joining import claim_for
 from transports import new_event_loop
 from transports.rpc import open_endpoint
 

@@ -24,8 +24,8 @@ from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.reassignment import EmergencyReassignment, Rollback
 from pipelined.swarm.placement import StageAssigner, StageRequest, fewest
 from pipelined.swarm.protocol.work import AssignedStage, GetStage
-from pipelined.swarm.records import HEAD, Commit
-from pipelined.swarm.view import SwarmView
+from pipelined.swarm.records.steps import HEAD, Commit
+from pipelined.swarm.records.view import SwarmView
 from transports.rpc import Rejected
 from transports.rpc.virtual.network import VirtualNetwork
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from apps.gpt2.report import reporting
 from apps.gpt2.swarm.report import ActiveTime, StepReporter
-from pipelined.swarm.committed_steps import StepCommitted, StepEvaluated, StepsBegan
-from pipelined.swarm.records import Commit
+from pipelined.swarm.records.committed_steps import StepCommitted, StepEvaluated, StepsBegan
+from pipelined.swarm.records.steps import Commit
 from pipelined.training.optimizer import OptimizerConfig
 
 START = Commit(2, "a")

@@ -25,9 +25,9 @@ from pipelined.membership.records import (
 )
 from pipelined.state.versions import SAVED, SavedStages
 from pipelined.swarm.protocol.status import LeaderReport, StatusReply
-from pipelined.swarm.records import EVALUATED, HEAD, SUBJECT, Commit, Evaluation
-from pipelined.swarm.status import Selection
-from pipelined.swarm.status_reader import DIRECTORY_TIMEOUT_S, MOST_REQUESTS, StatusReader
+from pipelined.swarm.records.steps import EVALUATED, HEAD, SUBJECT, Commit, Evaluation
+from pipelined.swarm.status.reader import DIRECTORY_TIMEOUT_S, MOST_REQUESTS, StatusReader
+from pipelined.swarm.status.status import Selection
 from tests.unit.apps.swarm.status.samples import peer_reply, trainer_reply
 from transports.rpc import Response, Unreachable
 

@@ -10,7 +10,7 @@ from apps.swarm.status.table import COLUMNS, table
 from pipelined.aio.events import Event
 from pipelined.membership.records import TrainerRecord
 from pipelined.swarm.protocol.status import EndpointTraffic, LeaderReport, StageReport
-from pipelined.swarm.status import MemberEvent, TrainerStatus
+from pipelined.swarm.status.status import MemberEvent, TrainerStatus
 from tests.unit.apps.swarm.status.samples import peer, peer_reply, status, trainer, trainer_reply
 
 SILENT = TrainerRecord("t", "there", 1, "m")

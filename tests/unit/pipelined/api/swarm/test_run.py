@@ -20,7 +20,7 @@ from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.directory import CutOff, WrongKey, serve_directory
 from pipelined.state.store import save
 from pipelined.state.versions import SavedStage
-from pipelined.swarm.joining import connected, publish_task
+from pipelined.swarm.process.joining import connected, publish_task
 from transports import new_event_loop
 from transports.rpc import open_endpoint
 

@@ -15,7 +15,7 @@ from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reduce, RoundMember
 from pipelined.swarm.protocol.work import Backward
-from pipelined.swarm.records import Commit
+from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.delayed import with_delayed_updates
 from tests.swarm.exact import WIDTH, ExactStage

@@ -7,8 +7,8 @@ from pipelined.membership.client import Node
 from pipelined.membership.reasons import Next, Reason
 from pipelined.membership.view import RETRY_S
 from pipelined.swarm.config import Rules
+from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.trainer.trainer import NonFinite, StepPassed, SwarmTrainer
-from pipelined.swarm.view import SwarmView
 from transports.rpc import Party, Rejected
 
 pytestmark = pytest.mark.virtual

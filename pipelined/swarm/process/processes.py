@@ -10,7 +10,6 @@ from pipelined.membership.client import Node
 from pipelined.membership.messages import serve
 from pipelined.membership.records import TRAINERS, TrainerRecord
 from pipelined.membership.view import RETRY_S
-from pipelined.swarm.committed_steps import CommittedSteps
 from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.leader.assignments import due
 from pipelined.swarm.leader.leader import Leader
@@ -18,9 +17,10 @@ from pipelined.swarm.leader.reassignment import Moves, Rollback, moves
 from pipelined.swarm.peer.peer import Build, StagePeer
 from pipelined.swarm.protocol.status import Status, StatusReply, traffic_of
 from pipelined.swarm.protocol.work import GetStage, GetWork
-from pipelined.swarm.records import Commit
+from pipelined.swarm.records.committed_steps import CommittedSteps
+from pipelined.swarm.records.steps import Commit
+from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.trainer.trainer import Data, SwarmTrainer
-from pipelined.swarm.view import SwarmView
 from transports.rpc import Endpoint, Party
 
 

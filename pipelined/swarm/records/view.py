@@ -8,7 +8,7 @@ from pipelined.membership.view import Single, Table
 from pipelined.state.fetch import VersionedView
 from pipelined.state.versions import SAVED, SavedStages, Version
 from pipelined.swarm.config import OtherModel
-from pipelined.swarm.records import (
+from pipelined.swarm.records.steps import (
     EVALUATED,
     HEAD,
     LOST,

@@ -16,8 +16,8 @@ from pipelined.directory import Change
 from pipelined.directory.record import Record
 from pipelined.membership.view import Table
 from pipelined.swarm.config import Rules
-from pipelined.swarm.records import EVALUATED, HEAD, STEP_MEMBERS, Commit, Evaluation, StepMembers
-from pipelined.swarm.view import SwarmView
+from pipelined.swarm.records.steps import EVALUATED, HEAD, STEP_MEMBERS, Commit, Evaluation, StepMembers
+from pipelined.swarm.records.view import SwarmView
 
 R = TypeVar("R", bound=Record)
 

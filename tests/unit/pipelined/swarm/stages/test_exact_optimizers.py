@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelined.errors import UsageError
-from pipelined.swarm.exact_optimizers import PIECE, Learned, adamw, find_update, lamb, sum_of_squares, trust_ratio
+from pipelined.swarm.stages.exact_optimizers import (
+    PIECE,
+    Learned,
+    adamw,
+    find_update,
+    lamb,
+    sum_of_squares,
+    trust_ratio,
+)
 from pipelined.training.optimizer import OptimizerConfig
 
 OPTIMIZER = OptimizerConfig(lr=0.02, steps=20, warmup=3, weight_decay=0.1, betas=(0.9, 0.95), eps=1e-6)

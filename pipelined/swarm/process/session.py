@@ -14,11 +14,11 @@ from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.membership.client import Node
-from pipelined.swarm.committed_steps import StepEvent
 from pipelined.swarm.config import PeerConfig, Rules
-from pipelined.swarm.logs import PeerLog, Say, WaitLog
-from pipelined.swarm.observer import SwarmObserver, SwarmSnapshot
-from pipelined.swarm.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.process.logs import PeerLog, Say, WaitLog
+from pipelined.swarm.process.observer import SwarmObserver, SwarmSnapshot
+from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.records.committed_steps import StepEvent
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import StageTraining
 

@@ -19,8 +19,8 @@ from pipelined.aio.progress import MOMENT_S
 from pipelined.checkpoints.claim import Claim, claim
 from pipelined.directory import Conflict, Directory, open_directory
 from pipelined.errors import UsageError
-from pipelined.swarm.logs import reported_wait
-from pipelined.swarm.records import SUBJECT
+from pipelined.swarm.process.logs import reported_wait
+from pipelined.swarm.records.steps import SUBJECT
 from transports import TransportError
 from transports.rpc import Endpoint, open_endpoint
 

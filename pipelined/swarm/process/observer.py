@@ -16,8 +16,8 @@ from pipelined.state.fetch import StateFetch
 from pipelined.state.versions import SavedStage, Version
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.peer import Build
+from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.stages.delayed import final_state, with_delayed_updates
-from pipelined.swarm.view import SwarmView
 
 SwarmSnapshot = list[tuple[SavedStage, Mapping[str, Any]]]
 """For each stage its version and its state, with every summed gradient applied."""

@@ -3,7 +3,7 @@
 import pytest
 
 from pipelined.errors import UsageError
-from pipelined.swarm.session import check_device
+from pipelined.swarm.process.session import check_device
 
 
 def test_a_device_that_is_not_here_is_refused_with_those_that_are():

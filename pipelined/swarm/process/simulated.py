@@ -15,7 +15,7 @@ from pipelined.state.store import CheckpointStore
 from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.leader.leader import Moves
 from pipelined.swarm.peer.peer import Build
-from pipelined.swarm.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.trainer.trainer import Data
 from transports.rpc import Endpoint
 from transports.rpc.virtual.network import VirtualNetwork, address_of

@@ -10,10 +10,10 @@ from pipelined.aio.progress import MOMENT_S
 from pipelined.directory import Change, Entry
 from pipelined.membership.records import PEERS, LeaderRecord, Peer, Phase, TrainerRecord
 from pipelined.swarm.config import Rules
-from pipelined.swarm.logs import WaitLog, reported_wait
-from pipelined.swarm.records import Commit
-from pipelined.swarm.status_reader import waits_for
-from pipelined.swarm.view import SwarmView
+from pipelined.swarm.process.logs import WaitLog, reported_wait
+from pipelined.swarm.records.steps import Commit
+from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.status.reader import waits_for
 
 HEAD, LEADER = Commit(2, "m"), LeaderRecord("t", "at t")
 

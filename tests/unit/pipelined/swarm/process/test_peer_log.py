@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 from pipelined.directory import Change, Entry
 from pipelined.membership.records import PEERS, Peer, Phase
-from pipelined.swarm.logs import PeerLog
-from pipelined.swarm.records import Commit
-from pipelined.swarm.view import SwarmView
+from pipelined.swarm.process.logs import PeerLog
+from pipelined.swarm.records.steps import Commit
+from pipelined.swarm.records.view import SwarmView
 
 HEAD = Commit(2, "m", 3)
 

@@ -6,7 +6,7 @@ import pytest
 from pipelined.directory.limits import DirectoryLimits
 from pipelined.membership.records import MOST_STAGES, LeaderRecord, Peer, Phase, TrainerRecord
 from pipelined.state.versions import SavedStages
-from pipelined.swarm.records import HEAD, STEP_MEMBERS, Commit, StepMembers, members_key
+from pipelined.swarm.records.steps import HEAD, STEP_MEMBERS, Commit, StepMembers, members_key
 
 RECORDS = [
     Peer("p0", "tcp://a:1", 7, 2, Phase.SERVING, "m", successor="p1"),

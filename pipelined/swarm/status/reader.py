@@ -19,8 +19,9 @@ from pipelined.membership.view import WORKING
 from pipelined.state.saver import choose_saver
 from pipelined.state.versions import saved_steps
 from pipelined.swarm.protocol.status import Status, StatusReply
-from pipelined.swarm.records import SUBJECT, Commit
-from pipelined.swarm.status import (
+from pipelined.swarm.records.steps import SUBJECT, Commit
+from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.status.status import (
     Goal,
     LeftOut,
     MemberEvent,
@@ -30,7 +31,6 @@ from pipelined.swarm.status import (
     SwarmStatus,
     TrainerStatus,
 )
-from pipelined.swarm.view import SwarmView
 from transports.rpc import Endpoint, Rejected, Unreachable
 
 REPLY_TIMEOUT_S = 1.0

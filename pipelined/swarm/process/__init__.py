@@ -1,0 +1,1 @@
+"""One process of a swarm: how it joins, which parts it starts, what it prints, and how it ends."""
