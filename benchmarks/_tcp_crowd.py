@@ -14,7 +14,7 @@ from benchmarks._ranks import Task, run
 from transports import Transport, open_transport
 from transports.stream.sockets import tune
 from transports.tcp.flow_control import credit_limit
-from transports.tcp.transport import Tcp
+from transports.tcp.transport import TcpTransport
 
 LAST = -1
 
@@ -30,16 +30,16 @@ async def measure(task: Task) -> list[int]:
             await asyncio.gather(*(end.close() for end in ends))
 
 
-async def connected(pair: Transport, peers: int) -> list[Tcp]:
+async def connected(pair: Transport, peers: int) -> list[TcpTransport]:
     """The end in the middle, rank 0 of peers + 1, or the ends of all the others."""
     if pair.rank == 0:
         with socket.create_server(("127.0.0.1", 0), backlog=peers) as listener:
             await pair.send(1, ("port",), note=listener.getsockname()[1])
             socks = {rank: ready(listener.accept()[0]) for rank in range(1, peers + 1)}
-        return [Tcp(0, peers + 1, socks, limit=credit_limit(peers + 1))]
+        return [TcpTransport(0, peers + 1, socks, limit=credit_limit(peers + 1))]
     port = (await pair.receive(0, ("port",))).note
     socks = {rank: ready(socket.create_connection(("127.0.0.1", port))) for rank in range(1, peers + 1)}
-    return [Tcp(rank, peers + 1, {0: sock}, limit=credit_limit(peers + 1)) for rank, sock in socks.items()]
+    return [TcpTransport(rank, peers + 1, {0: sock}, limit=credit_limit(peers + 1)) for rank, sock in socks.items()]
 
 
 def ready(sock: socket.socket) -> socket.socket:
@@ -49,7 +49,7 @@ def ready(sock: socket.socket) -> socket.socket:
     return sock
 
 
-async def answering(middle: Tcp, task: Task) -> list[int]:
+async def answering(middle: TcpTransport, task: Task) -> list[int]:
     """Answer every message of every peer with its own bytes, each in its own order."""
     counts = [0] * task["peers"]
 
@@ -71,7 +71,7 @@ async def answering(middle: Tcp, task: Task) -> list[int]:
     return counts
 
 
-async def asking(ends: list[Tcp], task: Task) -> list[int]:
+async def asking(ends: list[TcpTransport], task: Task) -> list[int]:
     """Keep so many messages in flight from each end, for so many seconds."""
     loop = asyncio.get_running_loop()
     until = loop.time() + task["seconds"]

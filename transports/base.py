@@ -240,7 +240,7 @@ class Transport(ABC):
         await self.close()
 
 
-class EndState:
+class TransportState:
     """Whether this end is open, and which peers are lost, in a world of this size. The first reason is kept and raised.
 
     Attributes:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import SplitResult
 
-from transports.base import EndState, Message, Traffic, Transport
+from transports.base import Message, Traffic, Transport, TransportState
 from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
 from transports.event_loop import resolve
 from transports.mailbox import Mailbox
@@ -19,14 +19,14 @@ from transports.wire.arrays import Block, copied, destinations, fill, landing
 from transports.wire.frames import Key, pack_header, unpack_header
 
 
-def world(world_size: int) -> list["Local"]:
+def world(world_size: int) -> list["LocalTransport"]:
     """The ranks of a world in this process, in order, for one event loop."""
-    ranks: list[Local] = []
-    ranks.extend(Local(rank, world_size, ranks) for rank in range(world_size))
+    ranks: list[LocalTransport] = []
+    ranks.extend(LocalTransport(rank, world_size, ranks) for rank in range(world_size))
     return ranks
 
 
-async def open_url(parts: SplitResult) -> "Local":
+async def open_url(parts: SplitResult) -> "LocalTransport":
     """`local://`: a world of one rank; `world` makes larger ones."""
     check_nothing_else(parts)
     return world(1)[0]
@@ -56,32 +56,32 @@ class _Offer:
         resolve(self.taken, error)
 
 
-class Local(Transport):
+class LocalTransport(Transport):
     """One rank of a world made by `world`.
 
     `send` and `send_buffer` return when the receiver has the bytes. A cancelled send leaves a copy to be received.
     """
 
-    def __init__(self, rank: int, world_size: int, ranks: Sequence["Local"]):
+    def __init__(self, rank: int, world_size: int, ranks: Sequence["LocalTransport"]):
         self.rank, self.world_size, self.traffic = rank, world_size, Traffic()
         self._ranks = ranks
         self._messages: Mailbox[_Offer] = Mailbox(world_size)
         self._buffers: Mailbox[_Offer] = Mailbox(world_size)
         self._outgoing: set[_Offer] = set()
-        self._end_state = EndState(world_size)
+        self._state = TransportState(world_size)
 
     def __repr__(self) -> str:
-        return f"<Local rank {self.rank} of {self.world_size}>"
+        return f"<LocalTransport rank {self.rank} of {self.world_size}>"
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
-        self._end_state.check_sendable(peer)
+        self._state.check_sendable(peer)
         blocks = tuple(Block.of(array) for array in arrays)
         offer = _Offer(peer, blocks, pack_header(key, blocks, note))
         self._ranks[peer]._messages.arrived(self.rank, key, offer)
         await self._until_taken(offer)
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
-        self._end_state.check(peer)
+        self._state.check(peer)
         places = destinations(into)
         arrival = await self._messages.take(peer, key)
         header = unpack_header(arrival.item.header)
@@ -98,14 +98,14 @@ class Local(Transport):
         return self._messages.holds(peer, key)
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
-        self._end_state.check_sendable(peer, channel)
+        self._state.check_sendable(peer, channel)
         block = Block.bare(buffer)
         offer = _Offer(peer, (block,))
         self._ranks[peer]._buffers.arrived(self.rank, (channel,), offer)
         await self._until_taken(offer, header)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
-        self._end_state.check(peer, channel)
+        self._state.check(peer, channel)
         block = Block.bare(buffer)
         offer = (await self._buffers.take(peer, (channel,))).item
         if offer.nbytes != block.nbytes:
@@ -124,7 +124,7 @@ class Local(Transport):
         self._finish(Closed(f"rank {self.rank} aborted: {reason}"))
 
     async def close(self) -> None:
-        if self._end_state.end is not None:
+        if self._state.end is not None:
             return
         for offer in self._outgoing:
             offer.detach()
@@ -151,12 +151,12 @@ class Local(Transport):
             self._outgoing.discard(offer)
         self.traffic.count_sent(offer.peer, offer.nbytes, header)
 
-    def _others(self) -> list["Local"]:
+    def _others(self) -> list["LocalTransport"]:
         return [other for other in self._ranks if other is not self]
 
     def _lose(self, error: PeerLost) -> None:
         """Fail all receives from, and pending sends to, the lost rank; messages that arrived before stay available."""
-        self._end_state.lose(error)
+        self._state.lose(error)
         self._messages.fail_peer(error.rank, error)
         self._buffers.fail_peer(error.rank, error)
         for offer in self._outgoing:
@@ -164,7 +164,7 @@ class Local(Transport):
                 offer.release(error)
 
     def _finish(self, error: TransportError) -> None:
-        error = self._end_state.end_with(error)
+        error = self._state.end_with(error)
         self._messages.fail_all(error)
         self._buffers.fail_all(error)
         for offer in self._outgoing:

@@ -42,8 +42,8 @@ async def open_transport(url: str) -> Transport:
         RendezvousError: the ranks could not connect.
     """
     parts, shape = read_url(url)
-    end = await resolve_name(TRANSPORTS[parts.scheme])(parts)
-    return end if shape is None else _slowed(end, shape)
+    transport = await resolve_name(TRANSPORTS[parts.scheme])(parts)
+    return transport if shape is None else _slowed(transport, shape)
 
 
 def open_local(url: str, world_size: int) -> list[Transport]:
@@ -58,10 +58,10 @@ def open_local(url: str, world_size: int) -> list[Transport]:
     if parts.scheme != "local":
         raise ValueError(f"ranks of one process need local:// (got: {url!r}); open each rank by `open_transport`")
     check_nothing_else(parts)
-    return [end if shape is None else _slowed(end, shape) for end in world(world_size)]
+    return [rank if shape is None else _slowed(rank, shape) for rank in world(world_size)]
 
 
-def _slowed(end: Transport, shape: LinkShape) -> Transport:
+def _slowed(transport: Transport, shape: LinkShape) -> Transport:
     from transports.emulation.transport import SlowTransport
 
-    return SlowTransport(end, shape)
+    return SlowTransport(transport, shape)

@@ -9,15 +9,15 @@ from contextlib import suppress
 
 from transports.errors import PeerLost, TransportError
 from transports.event_loop import yield_to_timers
-from transports.local import Local, world
+from transports.local import LocalTransport, world
 from transports.nursery import Nursery
 from transports.tcp.config import TcpConfig, this_machine
 from transports.tcp.flow_control import credit_limit
 from transports.tcp.join.meeting_points import LOOPBACK, InProcess
-from transports.tcp.transport import Tcp, meet
+from transports.tcp.transport import TcpTransport, connect_ranks
 
 
-def local_world(world_size: int, nodes: Sequence[int] = (), shares: bool = False) -> Sequence[Local]:
+def local_world(world_size: int, nodes: Sequence[int] = (), shares: bool = False) -> Sequence[LocalTransport]:
     """The ranks of a `local` world, in order, for one event loop.
 
     Args:
@@ -33,7 +33,7 @@ def local_world(world_size: int, nodes: Sequence[int] = (), shares: bool = False
 
 async def tcp_world(
     world_size: int, key: bytes = b"", machines: Sequence[str] = (), limit: int = 0, unix: bool = False
-) -> list[Tcp]:
+) -> list[TcpTransport]:
     """The ranks of a `tcp` world, in order, over loopback, for one event loop.
 
     Args:
@@ -47,11 +47,11 @@ async def tcp_world(
         TcpConfig(rank, world_size, LOOPBACK, 0, key=key, machine=name, unix=unix) for rank, name in enumerate(names)
     ]
     async with Nursery() as group:
-        found = [group.create_task(meet(config, point, limit)) for config in configs]
+        found = [group.create_task(connect_ranks(config, point, limit)) for config in configs]
     return [task.result() for task in found]
 
 
-class OnNodes(Local):
+class OnNodes(LocalTransport):
     """A rank on a node of its world, which may share memory with the ranks of its node."""
 
     def __init__(self, rank: int, ranks: Sequence["OnNodes"], nodes: tuple[int, ...], shares: bool):
@@ -69,7 +69,7 @@ class OnNodes(Local):
         group = (tuple(ranks), channel, self.next_serial(("shared", tuple(ranks), channel)))
         found = (self._world[rank]._tables.get(group) for rank in ranks)
         self._tables[group] = next((table for table in found if table), None) or BarrierTable(len(ranks), nbytes)
-        return LocalShared(self._tables[group], ranks, ranks.index(self.rank), self._end_state.check_sendable)
+        return LocalShared(self._tables[group], ranks, ranks.index(self.rank), self._state.check_sendable)
 
     def _lose(self, error: PeerLost) -> None:
         super()._lose(error)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
-from transports.base import EndState, Message, Traffic, Transport
+from transports.base import Message, Traffic, Transport, TransportState
 from transports.emulation.delay_line import DelayedSender, Forward
 from transports.emulation.link import SlowLink
 from transports.emulation.options import LinkShape
@@ -35,7 +35,7 @@ class SlowTransport(Transport):
     def __init__(self, inner: Transport, shape: LinkShape):
         self.rank, self.world_size, self.traffic = inner.rank, inner.world_size, Traffic()
         self._inner, self._shape = inner, shape
-        self._end_state = EndState(inner.world_size)
+        self._state = TransportState(inner.world_size)
         self._senders: dict[int, DelayedSender] = {}
         self.kill_world = inner.kill_world
 
@@ -47,7 +47,7 @@ class SlowTransport(Transport):
         return self._inner.nodes
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
-        self._end_state.check_sendable(peer)
+        self._state.check_sendable(peer)
         now = asyncio.get_running_loop().time()
         blocks = [Block.of(array) for array in arrays]
         packed = pack_header(key, blocks, note)
@@ -59,7 +59,7 @@ class SlowTransport(Transport):
         await self._sent(now, peer, blocks, PREAMBLE_BYTES + len(packed), forward)
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
-        self._end_state.check(peer)
+        self._state.check(peer)
         message = await self._recording_errors(self._inner.receive(peer, key, into))
         self.traffic.count_received(sum(block.nbytes for block in message.blocks))
         return message
@@ -68,7 +68,7 @@ class SlowTransport(Transport):
         return self._inner.holds(peer, key)
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
-        self._end_state.check_sendable(peer, channel)
+        self._state.check_sendable(peer, channel)
         now, block = asyncio.get_running_loop().time(), Block.bare(buffer)
 
         def forward(parts: Sequence[Block]) -> Awaitable[None]:
@@ -77,7 +77,7 @@ class SlowTransport(Transport):
         await self._sent(now, peer, [block], PREAMBLE_BYTES, forward, header=header)
 
     async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
-        self._end_state.check(peer, channel)
+        self._state.check(peer, channel)
         await self._recording_errors(self._inner.receive_buffer(peer, channel, buffer))
         self.traffic.count_received(flat_bytes(buffer).nbytes, header)
 
@@ -93,7 +93,7 @@ class SlowTransport(Transport):
         await self._ended()
 
     async def close(self) -> None:
-        self._end_state.end_with(Closed(f"rank {self.rank} is closed"))
+        self._state.end_with(Closed(f"rank {self.rank} is closed"))
         for sender in self._senders.values():
             await sender.drained()
         await self._inner.close()
@@ -122,14 +122,14 @@ class SlowTransport(Transport):
 
     def _record_error(self, error: TransportError) -> None:
         if isinstance(error, PeerLost):
-            self._end_state.lose(error)
+            self._state.lose(error)
             if error.rank in self._senders:
                 self._senders[error.rank].fail(error)
         elif isinstance(error, (PeerAborted, Closed)):
             self._end(error)
 
     def _end(self, error: TransportError) -> None:
-        self._end_state.end_with(error)
+        self._state.end_with(error)
         for sender in self._senders.values():
             sender.fail(error)
 

@@ -43,7 +43,7 @@ class NodePeers:
         rows = _split(_of_all(node, bytes(mapped)), node.size)
         self._seen_by = frozenset(peer for peer, row in zip(ranks, rows, strict=True) if row[node.rank])
         names = _split(_of_all(node, self._doorbell.name), NAME_BYTES)
-        self.rings_all = self._doorbell.meet(dict(zip(ranks, names, strict=True)))
+        self.rings_all = self._doorbell.connect(dict(zip(ranks, names, strict=True)))
 
     def ring(self, peer: int) -> None:
         """Wake this peer if it is on this node and asleep, because a message for it has been sent."""

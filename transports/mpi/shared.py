@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from time import perf_counter
 
-from transports.base import EndState, Transport
+from transports.base import Transport, TransportState
 from transports.event_loop import yield_to_timers
 from transports.mpi.all_gather import all_gather
 from transports.mpi.node import NodePeers
@@ -38,7 +38,12 @@ class MpiShared:
     """
 
     def __init__(
-        self, windows: Windows, others: Sequence[int], state: EndState, progress: ProgressEngine, node_peers: NodePeers
+        self,
+        windows: Windows,
+        others: Sequence[int],
+        state: TransportState,
+        progress: ProgressEngine,
+        node_peers: NodePeers,
     ):
         self._windows, self.windows, self._others = windows, windows.windows, others
         self._state, self._progress, self._node_peers = state, progress, node_peers

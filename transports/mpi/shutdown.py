@@ -11,7 +11,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from transports.base import EndState
+from transports.base import TransportState
 from transports.errors import PeerLost, TransportError
 from transports.mailbox import Arrival
 from transports.mpi.channels import MpiChannels
@@ -32,7 +32,7 @@ class Shutdown:
     def __init__(
         self,
         comm: MPI.Intracomm,
-        state: EndState,
+        state: TransportState,
         messages: ReceivedMessages,
         channels: MpiChannels,
         progress: ProgressEngine,

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
-from transports.base import EndState, Message, Traffic, Transport
+from transports.base import Message, Traffic, Transport, TransportState
 from transports.errors import Closed, TransportError
 from transports.mpi.backoff import PollBackoff
 from transports.mpi.bodies import Bodies
@@ -88,7 +88,7 @@ class MpiTransport(Transport):
         self.rank, self.world_size, self.traffic = comms.world.rank, comms.world.size, Traffic()
         self._comms, self._settings = comms, settings
         self._node_peers, self._progress = node_peers, progress
-        self._state = EndState(self.world_size)
+        self._state = TransportState(self.world_size)
         self._bodies = Bodies(comms.bodies, progress, settings.piece, node_peers)
         self._channels = MpiChannels(comms.buffers, progress, settings.piece)
         self._messages = ReceivedMessages(self.world_size, self._bodies, node_peers, progress)

@@ -36,7 +36,7 @@ class Doorbell:
         if self._socket is not None:
             self._loop.add_reader(self._socket, self._rung)
 
-    def meet(self, names: Mapping[int, bytes]) -> bool:
+    def connect(self, names: Mapping[int, bytes]) -> bool:
         """Store the peers' names, which must be bound already. Returns whether this rank can ring all of them.
 
         A peer in another network namespace (another container) cannot be rung.

@@ -4,7 +4,7 @@ import asyncio
 import socket
 from collections.abc import Collection, Mapping
 
-from transports.base import EndState
+from transports.base import TransportState
 from transports.errors import PeerAborted, PeerLost, TransportError
 from transports.mailbox import Mailbox
 from transports.stream.incoming import IncomingBuffer, IncomingMessage
@@ -26,7 +26,7 @@ class TcpPeers(PeerOwner):
         world_size = len(sockets) + 1
         self.messages = Mailbox[IncomingMessage](world_size)
         self.buffers = Mailbox[IncomingBuffer](world_size)
-        self.state = EndState(world_size)
+        self.state = TransportState(world_size)
         self._peers = {rank: TcpPeer(rank, sock, self, limit, rank in near) for rank, sock in sockets.items()}
 
     def __getitem__(self, rank: int) -> TcpPeer:

@@ -41,7 +41,7 @@ CALLERS = 16
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
-async def upgrade_to_unix(rank: int, met: Mapping[int, socket.socket]) -> dict[int, socket.socket]:
+async def upgrade_to_unix(rank: int, tcp_socks: Mapping[int, socket.socket]) -> dict[int, socket.socket]:
     """The fastest sockets to these ranks of this machine, which all call this; the replaced sockets are closed.
 
     Raises:
@@ -54,7 +54,7 @@ async def upgrade_to_unix(rank: int, met: Mapping[int, socket.socket]) -> dict[i
 
     try:
         async with Nursery() as group:
-            for peer, sock in met.items():
+            for peer, sock in tcp_socks.items():
                 group.create_task(improve(peer, sock))
     except BaseException:
         for sock in found.values():
@@ -63,33 +63,33 @@ async def upgrade_to_unix(rank: int, met: Mapping[int, socket.socket]) -> dict[i
     return found
 
 
-async def _listen_side(met: socket.socket) -> socket.socket:
+async def _listen_side(tcp_sock: socket.socket) -> socket.socket:
     name, nonce = f"\0pipelined-{secrets.token_hex(16)}", secrets.token_bytes(NONCE_BYTES)
     listener = open_listener(name)
     if listener is None:
-        await send_control(met, "unix")
-        await read_control(met, "unix")
-        return met
+        await send_control(tcp_sock, "unix")
+        await read_control(tcp_sock, "unix")
+        return tcp_sock
     with listener:
-        await send_control(met, "unix", [name, nonce, user_namespace()])
-        if not await read_control(met, "unix"):
-            return met
+        await send_control(tcp_sock, "unix", [name, nonce, user_namespace()])
+        if not await read_control(tcp_sock, "unix"):
+            return tcp_sock
         sock = await _accept_proved(listener, nonce)
-    met.close()
+    tcp_sock.close()
     return _enlarge_buffer(sock)
 
 
-async def _connect_side(met: socket.socket) -> socket.socket:
-    sock = connect_unix(await read_control(met, "unix"))
+async def _connect_side(tcp_sock: socket.socket) -> socket.socket:
+    sock = connect_unix(await read_control(tcp_sock, "unix"))
     if sock is None:
-        await send_control(met, "unix", False)
-        return met
+        await send_control(tcp_sock, "unix", False)
+        return tcp_sock
     try:
-        await send_control(met, "unix", True)
+        await send_control(tcp_sock, "unix", True)
     except BaseException:
         sock.close()
         raise
-    met.close()
+    tcp_sock.close()
     return _enlarge_buffer(sock)
 
 
@@ -105,13 +105,13 @@ def open_listener(name: str) -> socket.socket | None:
         return None
 
 
-def connect_unix(told: Any) -> socket.socket | None:
+def connect_unix(offer: Any) -> socket.socket | None:
     """Connect to the name in the message and send its nonce; None if that fails.
 
     Raises:
         WireError: the message is malformed.
     """
-    match told:
+    match offer:
         case None:
             return None
         case [str(name), bytes(nonce), str(theirs)] if name.startswith("\0") and len(nonce) == NONCE_BYTES:
@@ -160,8 +160,8 @@ def _enlarge_buffer(sock: socket.socket) -> socket.socket:
 
 def is_own(sock: socket.socket) -> bool:
     """Whether the process at the other end belongs to this user."""
-    said = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return _CREDENTIALS.unpack(said)[1] == os.getuid()
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return _CREDENTIALS.unpack(credentials)[1] == os.getuid()
 
 
 async def count_cores_together(others: Iterable[socket.socket]) -> int:

@@ -37,7 +37,7 @@ BUSY_LOOP_S = 200e-6
 """Seconds to keep the loop awake; a short reply comes within this time if its sender does nothing else first."""
 
 
-async def open_url(parts: SplitResult) -> "Tcp":
+async def open_url(parts: SplitResult) -> "TcpTransport":
     """Open `tcp://[HOST:PORT][?wait=SECONDS&unix=no]`; parts missing in the URL come from torchrun's variables.
 
     RANK and WORLD_SIZE give this rank; PIPELINED_KEY or PIPELINED_KEY_FILE hold the shared key.
@@ -47,14 +47,14 @@ async def open_url(parts: SplitResult) -> "Tcp":
         AuthenticationError: the ranks' keys differ.
     """
     config = TcpConfig.of(parts, os.environ)
-    return await meet(config, meeting_point(config), credit_limit(config.world_size))
+    return await connect_ranks(config, meeting_point(config), credit_limit(config.world_size))
 
 
-async def meet(config: TcpConfig, point: MeetingPoint, limit: int) -> "Tcp":
+async def connect_ranks(config: TcpConfig, point: MeetingPoint, limit: int) -> "TcpTransport":
     """Connect this rank to all others; all ranks call this.
 
     Args:
-        limit: as for `Tcp`.
+        limit: as for `TcpTransport`.
     Raises:
         RendezvousError: the ranks could not connect; no socket is left open.
     """
@@ -65,10 +65,10 @@ async def meet(config: TcpConfig, point: MeetingPoint, limit: int) -> "Tcp":
         for sock in peers.values():
             sock.close()
         raise
-    return Tcp(config.rank, config.world_size, peers, limit=limit, nodes=peers.nodes, cores=cores)
+    return TcpTransport(config.rank, config.world_size, peers, limit=limit, nodes=peers.nodes, cores=cores)
 
 
-class Tcp(Transport):
+class TcpTransport(Transport):
     """One rank of a world.
 
     Args:
@@ -97,7 +97,7 @@ class Tcp(Transport):
         self._state, self._messages, self._buffers = self._peers.state, self._peers.messages, self._peers.buffers
 
     def __repr__(self) -> str:
-        return f"<Tcp rank {self.rank} of {self.world_size}>"
+        return f"<TcpTransport rank {self.rank} of {self.world_size}>"
 
     @property
     def nodes(self) -> tuple[int, ...]:

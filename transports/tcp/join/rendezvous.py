@@ -150,7 +150,7 @@ async def join(
             await send_control(rank_0, "listening", [own, listener.getsockname()[1]])
             table = read_table(await read_control(rank_0, "table", TABLE_BYTES + ENTRY_BYTES * me.world_size), config)
         async with asyncio.timeout(2 * config.wait):
-            return await PeerConnector(me, (rank_0, hello.machine), table, opened).meet(listener)
+            return await PeerConnector(me, (rank_0, hello.machine), table, opened).connect_all(listener)
     except TimeoutError as error:
         raise RendezvousError(f"rank 0 fell silent during the rendezvous (waited: {2 * config.wait:g} s)") from error
     except (OSError, WireError) as error:
@@ -194,7 +194,7 @@ class PeerConnector(AcceptorOwner[RankHello]):
         self._peers = {0: rank_0}
         self._complete = asyncio.Event()
 
-    async def meet(self, listener: socket.socket) -> PeerSockets:
+    async def connect_all(self, listener: socket.socket) -> PeerSockets:
         """Connect to all ranks; return when rank 0 sends "go". Closes the listener."""
         async with Acceptor(listener, self._me, self), Nursery() as group:
             group.create_task(read_control(self._rank_0, "go"))  # or a refusal, at any time

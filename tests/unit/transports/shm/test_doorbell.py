@@ -18,7 +18,7 @@ async def doorbells():
     woken = asyncio.Event()
     ringer, sleeper = Doorbell(lambda: None), Doorbell(woken.set)
     try:
-        assert ringer.meet({0: ringer.name, 1: sleeper.name})
+        assert ringer.connect({0: ringer.name, 1: sleeper.name})
         yield ringer, sleeper, woken
     finally:
         ringer.close()
@@ -74,10 +74,10 @@ async def test_ringing_an_absent_or_unknown_peer_does_nothing():
 
 async def test_an_unknown_name_means_that_not_all_can_be_woken():
     async with doorbells() as (ringer, sleeper, woken):
-        assert not ringer.meet({1: sleeper.name, 2: bytes(NAME_BYTES)})
-        assert not ringer.meet({2: sleeper.name.replace(b"pipelined", b"elsewhere")})
+        assert not ringer.connect({1: sleeper.name, 2: bytes(NAME_BYTES)})
+        assert not ringer.connect({2: sleeper.name.replace(b"pipelined", b"elsewhere")})
         woken.clear()
-        ringer.meet({1: sleeper.name, 2: bytes(NAME_BYTES)})
+        ringer.connect({1: sleeper.name, 2: bytes(NAME_BYTES)})
         await woken.wait()
 
 

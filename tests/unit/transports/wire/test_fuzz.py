@@ -22,7 +22,7 @@ from transports.tcp.join.meeting_points import LOOPBACK, InProcess
 from transports.tcp.join.rendezvous import connect, gather
 from transports.tcp.peer import KINDS
 from transports.tcp.peer import TcpKind as Kind
-from transports.tcp.transport import Tcp
+from transports.tcp.transport import TcpTransport
 from transports.wire.frames import DEFAULT_LIMITS, Block, encode, encode_bare
 
 
@@ -159,7 +159,7 @@ async def live():
     socks = [socket.socketpair() for _ in range(2)]
     for sock in (sock for pair in socks for sock in pair):
         sock.setblocking(False)
-    here = Tcp(0, 3, {rank: pair[0] for rank, pair in enumerate(socks, 1)}, limit=credit_limit(3))
+    here = TcpTransport(0, 3, {rank: pair[0] for rank, pair in enumerate(socks, 1)}, limit=credit_limit(3))
     try:
         yield here, socks[0][1], socks[1][1]
     finally:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collectives import Group, all_reduce
-from transports.local import Local, world
+from transports.local import LocalTransport, world
 
 
 class Doubling:
@@ -20,7 +20,7 @@ class Doubling:
             block.numpy()[:] *= 2
 
 
-class WithNative(Local):
+class WithNative(LocalTransport):
     asked = 0
 
     async def open_native(self, ranks, channel):
@@ -57,5 +57,5 @@ async def test_a_dtype_that_it_cannot_reduce_leaves_the_group_usable():
 
 
 def test_a_transport_without_one_is_named():
-    with pytest.raises(ValueError, match=r"no all-reduce of its own \(transport: Local\)"):
+    with pytest.raises(ValueError, match=r"no all-reduce of its own \(transport: LocalTransport\)"):
         asyncio.run(all_reduce(Group(world(2)[0], (0, 1), 0), np.ones(3), "sum", "native"))

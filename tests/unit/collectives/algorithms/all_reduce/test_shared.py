@@ -95,7 +95,9 @@ def test_a_mismatch_names_both_calls_on_all_ranks(others):
 
 def test_shared_without_shared_memory_is_refused():
     for error in run([np.ones(4), np.ones(4)], local_world(2)):
-        assert isinstance(error, ValueError) and "share no memory (transport: Local, ranks: (0, 1))" in str(error)
+        assert isinstance(error, ValueError) and "share no memory (transport: LocalTransport, ranks: (0, 1))" in str(
+            error
+        )
 
 
 def test_ranks_of_two_nodes_share_no_memory():
