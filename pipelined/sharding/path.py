@@ -207,10 +207,10 @@ def still_needed(here: Layout, target: Layout, mesh: Mesh) -> tuple[int, int]:
         steps += 1
         if before in OPS and not after:
             steps -= before in reduced
-            messages += (size - 1) * (before not in reduced)
+            messages += 2 * (size - 1)
             reduced.add(before)
-        elif after not in OPS:
-            messages += size - 1 if before else 0
+        elif before and after not in OPS:
+            messages += size - 1
     both = set(here.split) & set(target.split)
     one, two = (gather(each, mesh, [axis for axis in each.split if axis not in both]) for each in (here, target))
     swapped = one.cuts != two.cuts

@@ -1,5 +1,8 @@
 """Paths: the moves of the paper's table; any two layouts: values, elements as predicted, and no detour is cheaper."""
 
+import asyncio
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -8,8 +11,10 @@ from hypothesis import strategies as st
 
 from collectives import Links
 from pipelined.errors import UsageError
-from pipelined.sharding import Mesh, Shards, path
+from pipelined.sharding import Mesh, MeshGroups, Shards, path
 from tests.unit.pipelined.sharding.worlds import layouts, meshes, pieces_of, run_on_all, shapes, whole
+from transports.local import world
+from transports.testing import tcp_world
 
 N, P = 64 * 96, 4
 TABLE = [
@@ -189,6 +194,32 @@ def test_tensors_of_torch_keep_their_dtype(dtype, source, target):
             assert torch.equal(piece, expected.local(tensor, rank))
     if "P" in target:
         assert torch.equal(torch.stack(moved).float().amax(0), tensor.float())
+
+
+async def test_groups_of_all_axes_share_one_channel_over_tcp():
+    """Several paths one after another, whose moves exchange messages between the same ranks in several groups."""
+    mesh = Mesh("a=2 b=2")
+    ways = ["S0:a S1:b", "B", "S0:b S0:a", "S1:a", "P:a P:b", "S0:a"]
+    steps = [path(mesh, (5, 7), *each) for each in pairwise(ways)]
+    tensor = np.arange(35.0).reshape(5, 7)
+    ends = await tcp_world(4)
+
+    async def on_rank(end):
+        groups, array = MeshGroups(mesh, end, 3), steps[0].source.local(tensor, end.rank)
+        for step in steps:
+            array = await step.run(groups, array)
+        return array
+
+    for rank, array in enumerate(await asyncio.gather(*map(on_rank, ends))):
+        np.testing.assert_array_equal(array, steps[-1].target.local(tensor, rank))
+    sent = [sum(step.elements(rank) for step in steps) * 8 for rank in range(4)]
+    assert [end.traffic.bytes_sent for end in ends] == sent
+    await asyncio.gather(*(end.close() for end in ends))
+
+
+def test_a_mesh_of_another_size_is_refused():
+    with pytest.raises(UsageError, match=r"ranks: 3, mesh: 'a=2' of 2"):
+        MeshGroups(Mesh("a=2"), world(3)[0], 0)
 
 
 def test_what_does_not_fit_is_refused():
