@@ -52,7 +52,8 @@ class Config:
     steps: int = 600
     """Steps to train; 0 only evaluates, exports and samples."""
     preset: str = "tiny"
-    """Model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl, or chimera (the paper's)."""
+    """Model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl, chimera (the paper's), or of AutoDDL's paper autoddl-8, -20
+    and -44, autoddl-small, -large and -deep."""
     layers: int | None = None
     """Transformer blocks, instead of the preset's."""
     d_model: int | None = None

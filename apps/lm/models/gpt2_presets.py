@@ -77,6 +77,7 @@ class ModelConfig:
 
 
 _GPT2 = ModelConfig(layers=12, d_model=768, heads=12, vocab=50257)
+_AUTODDL = ModelConfig(layers=8, d_model=8192, heads=64, vocab=51200)
 
 PRESETS: Mapping[str, ModelConfig] = {
     "tiny": ModelConfig(layers=4, d_model=128, heads=4, vocab=256, positions=256, dropout=0.0, deviation=0.06),
@@ -85,9 +86,16 @@ PRESETS: Mapping[str, ModelConfig] = {
     "gpt2-large": replace(_GPT2, layers=36, d_model=1280, heads=20),
     "gpt2-xl": replace(_GPT2, layers=48, d_model=1600, heads=25),
     "chimera": replace(_GPT2, layers=64, d_model=1280, heads=20, tied=False),
+    "autoddl-8": _AUTODDL,
+    "autoddl-20": replace(_AUTODDL, layers=20),
+    "autoddl-44": replace(_AUTODDL, layers=44),
+    "autoddl-small": replace(_AUTODDL, layers=24, d_model=1024, heads=16),
+    "autoddl-large": replace(_AUTODDL, layers=28, d_model=4096, heads=32),
+    "autoddl-deep": replace(_AUTODDL, layers=36, d_model=4096, heads=32),
 }
-"""Known models: `tiny` learns on a laptop in minutes, `gpt2…` are the published ones, and `chimera` is the one of the
-paper (Chimera, Table 4: 64 layers and 1,389,327,360 parameters)."""
+"""Known models: `tiny` learns on a laptop in minutes, `gpt2…` are the published ones, `chimera` is the one of its paper
+(Chimera, Table 4: 64 layers and 1,389,327,360 parameters), and `autoddl-…` are those of AutoDDL (sections 5.2.3, 5.3.3
+and 5.4; its vocabulary is not printed, and 51,200 comes to the parameters that are)."""
 
 
 Config = TypeVar("Config", bound=ModelConfig)

@@ -20,6 +20,12 @@ TINY = PRESETS["tiny"]
         ("gpt2-large", 774_030_080),
         ("gpt2-xl", 1_557_611_200),
         ("chimera", 1_389_327_360),
+        ("autoddl-8", 6_871_138_304),
+        ("autoddl-20", 16_536_092_672),
+        ("autoddl-44", 35_866_001_408),
+        ("autoddl-small", 355_788_800),
+        ("autoddl-large", 5_852_553_216),
+        ("autoddl-deep", 7_463_591_936),
     ],
 )
 def test_the_published_models_have_their_published_parameters(name: str, count: int):
@@ -37,7 +43,7 @@ def test_only_the_tiny_preset_starts_from_other_values_than_published():
 
 
 def test_an_unknown_preset_lists_the_known():
-    with pytest.raises(UsageError, match="tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl, chimera"):
+    with pytest.raises(UsageError, match="tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl, chimera, autoddl-8"):
         find_preset("gpt3", PRESETS)
 
 
