@@ -6,7 +6,7 @@ anew, and the streams between operators cut by tokens as they like.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 from typing import Any, NamedTuple
 
@@ -227,14 +227,19 @@ class _Walk:
 
     def _matrix(self, before: Sequence[Any], after: Sequence[Any], move: Move) -> Numbers:
         """Seconds of a microbatch, there and back, for every pair of options; each pair of layouts is priced once."""
-        part, priced = self._setting.part(move.columns), dict[tuple[object, object], float]()
-        found = np.zeros((len(before), len(after)))
-        for i, one in enumerate(map(layout_of, before)):
-            for j, other in enumerate(map(layout_of, after)):
-                if (one, other) not in priced:
-                    priced[one, other] = move.exchange(one, other).seconds(self._setting.network, part)
-                found[i, j] = priced[one, other]
-        return found * 2 * move.times
+        part = self._setting.part(move.columns)
+        seconds = cache(lambda exchange: exchange.seconds(self._setting.network, part))
+        rows, row_of = _distinct(before)
+        columns, column_of = _distinct(after)
+        table = np.array([[seconds(move.exchange(one, other)) for other in columns] for one in rows])
+        return table[np.ix_(row_of, column_of)] * 2 * move.times
+
+
+def _distinct(options: Sequence[Any]) -> tuple[list[Any], list[int]]:
+    """The different layouts of some options, and the place of each option's among them."""
+    places: dict[Any, int] = {}
+    found = [places.setdefault(layout_of(option), len(places)) for option in options]
+    return list(places), found
 
 
 def _nothing(before: Split | Stream, after: Split) -> Exchange:

@@ -46,6 +46,8 @@ def overlap(before: int, after: int) -> tuple[float, int]:
     """
     common = gcd(before, after)
     x, y = before // common, after // common
+    if 1 in (x, y):
+        return (x * y - 1) / (x * y), x * y
     kept = [[max(0, min((i + 1) * y, (j + 1) * x) - max(i * y, j * x)) / (x * y) for j in range(y)] for i in range(x)]
     rows = [sum(share > 0 for share in row) for row in kept]
     columns = [sum(row[j] > 0 for row in kept) for j in range(y)]
@@ -56,8 +58,12 @@ def overlap(before: int, after: int) -> tuple[float, int]:
 
 def moved(before: Stream, after: Stream) -> Exchange:
     """The exchange from one cut to another; the levels of the machine multiply."""
-    found = [overlap(*pair) for pair in zip(before, after, strict=True)]
-    return Exchange(tuple(sent for sent, _ in found), tuple(partners for _, partners in found))
+    return _together([overlap(*pair) for pair in zip(before, after, strict=True)])
+
+
+def _together(levels: list[tuple[float, int]]) -> Exchange:
+    sent, partners = zip(*levels, strict=True)
+    return Exchange(sent, partners)
 
 
 @cache
@@ -86,8 +92,7 @@ def leaving(split: Split, stream: Stream, through_core: bool) -> Exchange:
 
 def paper(before: Split, after: Split, through_core: bool) -> Exchange:
     """From one multiplication to the next by the paper's rule: free by columns or by tokens, else from p0 to p0'."""
-    found = [_paper(f, g, through_core) for f, g in zip(before, after, strict=True)]
-    return Exchange(tuple(sent for sent, _ in found), tuple(partners for _, partners in found))
+    return _together([_paper(f, g, through_core) for f, g in zip(before, after, strict=True)])
 
 
 def _paper(before: Factors, after: Factors, through_core: bool) -> tuple[float, int]:
