@@ -139,18 +139,15 @@ class _Step(NamedTuple):
 
     @classmethod
     def of(cls, moved: Numbers) -> "_Step":
-        columns, kind = np.unique(moved, axis=1, return_inverse=True)
-        _, before = np.unique(columns, axis=0, return_inverse=True)
-        kinds = kind.reshape(-1)
-        return cls(columns, [np.flatnonzero(kinds == each) for each in range(columns.shape[1])], before.reshape(-1))
+        firsts, kinds = _alike(moved.T)
+        columns = moved[:, firsts]
+        return cls(columns, [np.flatnonzero(kinds == kind) for kind in range(len(firsts))], _alike(columns)[1])
 
     def fronts(self, labels: Labels) -> Labels:
         """The labels that no other of the same class before beats; each knows its own place as its parent."""
         kinds = self.before[labels.option]
-        kept = [
-            members[_front(labels.seconds[members], labels.held[members])]
-            for members in (np.flatnonzero(kinds == kind) for kind in np.unique(kinds))
-        ]
+        members = (np.flatnonzero(kinds == kind) for kind in range(int(self.before.max()) + 1))
+        kept = [some[_front(labels.seconds[some], labels.held[some])] for some in members if len(some)]
         places = np.concatenate(kept)
         return labels.taken(places)._replace(parent=places)
 
@@ -158,6 +155,13 @@ class _Step(NamedTuple):
         """The front of the labels after the move to a class of options."""
         moved = labels._replace(seconds=labels.seconds + self.matrix[labels.option, column])
         return moved.taken(_front(moved.seconds, moved.held))
+
+
+def _alike(rows: Numbers) -> tuple[list[int], Places]:
+    """The first of each kind of equal rows, and the kind of each row."""
+    kinds: dict[bytes, int] = {}
+    kind = [kinds.setdefault(row.tobytes(), len(kinds)) for row in rows]
+    return [kind.index(each) for each in range(len(kinds))], np.array(kind)
 
 
 def _front(seconds: Numbers, held: Numbers) -> Places:
