@@ -38,9 +38,12 @@ class Members:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(ranks={self.ranks}, channel={self.channel})"
 
-    async def send(self, to: int, view: memoryview) -> None:
+    async def send(self, to: int, view: memoryview, signature: Signature | None = None) -> None:
         """Send bytes to a rank of the group, inside a call; return when the memory may be reused.
 
+        Args:
+            signature: what the first message to this rank carries; None: the signature of the call. A collective of
+                which two ranks know more than the others names that here, such as the bytes between them.
         Raises: as `Transport.send_buffer`.
         """
         peer, call, header = self.ranks[to], self.calls.running, 0
@@ -48,14 +51,17 @@ class Members:
             return
         if call.first_to(peer):
             if view.nbytes <= INLINE_BYTES:
-                view, header = memoryview(b"".join((call.greeting, view))), GREETING_BYTES
+                greeting = signature.greeting if signature else call.greeting
+                view, header = memoryview(b"".join((greeting, view))), GREETING_BYTES
             else:
-                await self._send_greeting(peer, call.signature)
+                await self._send_greeting(peer, signature or call.signature)
         await self.transport.send_buffer(peer, self.channel, view, header)
 
-    async def receive(self, source: int, view: memoryview) -> None:
+    async def receive(self, source: int, view: memoryview, expected: Signature | None = None) -> None:
         """Fill `view` with the next bytes from a rank of the group, inside a call.
 
+        Args:
+            expected: what to compare its first message with; None: the signature of the call.
         Raises: as `Transport.receive_buffer`. Mismatch: the rank called something else.
         """
         peer, call = self.ranks[source], self.calls.running
@@ -63,26 +69,24 @@ class Members:
             return
         if call.first_from(peer):
             if view.nbytes <= INLINE_BYTES:
-                view[:] = await self._receive_first(peer, call, view.nbytes)
+                view[:] = await self._receive_first(peer, call, view.nbytes, expected)
                 return
-            await self._receive_first(peer, call)
+            await self._receive_first(peer, call, 0, expected)
         await self.transport.receive_buffer(peer, self.channel, view)
 
-    async def exchange(self, to: int, outgoing: memoryview, source: int, incoming: memoryview) -> None:
+    async def exchange(
+        self,
+        to: int,
+        outgoing: memoryview,
+        source: int,
+        incoming: memoryview,
+    ) -> None:
         """Send and receive at once; when either fails, the other is cancelled and the error is raised."""
         await run_both(self.send(to, outgoing), self.receive(source, incoming))
 
-    async def greet(
-        self, to: int, source: int, sent: Signature | None = None, expected: Signature | None = None
-    ) -> None:
-        """`greet_to` and `greeted_by` at once.
-
-        Args:
-            sent, expected: the signatures to send and to compare; None: that of the call. A collective of which two
-                ranks know more than the others names that here, such as the bytes between them.
-        Raises: as `receive`.
-        """
-        await run_both(self.greet_to(to, sent), self.greeted_by(source, expected))
+    async def greet(self, to: int, source: int) -> None:
+        """`greet_to` and `greeted_by` at once."""
+        await run_both(self.greet_to(to), self.greeted_by(source))
 
     async def greet_to(self, to: int, sent: Signature | None = None) -> None:
         """Send a greeting alone to a rank, unless an earlier message of the call carried it.

@@ -2,6 +2,17 @@
 
 from collectives.algorithms.base import ClosedForms
 from collectives.algorithms.choice import algorithm_for, format_choice, names_in, parse_choice
-from collectives.algorithms.registry import ALL_REDUCE
+from collectives.algorithms.registry import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, TABLES
 
-__all__ = ["ALL_REDUCE", "ClosedForms", "algorithm_for", "format_choice", "names_in", "parse_choice"]
+__all__ = [
+    "ALL_GATHER",
+    "ALL_REDUCE",
+    "ALL_TO_ALL",
+    "REDUCE_SCATTER",
+    "TABLES",
+    "ClosedForms",
+    "algorithm_for",
+    "format_choice",
+    "names_in",
+    "parse_choice",
+]

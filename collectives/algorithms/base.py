@@ -2,11 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
 
-from collectives.arrays import Vector
+from collectives.arrays import Range, Vector
 from collectives.cost_model import Links
 from collectives.group import Group
 from collectives.reduction import Reduction
+from collectives.signature import Signature
 
 
 class Algorithm:
@@ -48,3 +51,41 @@ class AllReduceAlgorithm(Algorithm, ABC):
     @abstractmethod
     async def run(self, group: Group, vector: Vector, reduction: Reduction) -> None:
         """Reduce the vector in place, inside a call of the group."""
+
+
+class AllGatherAlgorithm(Algorithm, ABC):
+    """An algorithm of `all_gather`."""
+
+    @abstractmethod
+    async def run(self, group: Group, vector: Vector, spans: Sequence[Range]) -> None:
+        """Fill the segments of all other ranks, inside a call of the group; `spans[r]` is rank r's."""
+
+
+class ReduceScatterAlgorithm(Algorithm, ABC):
+    """An algorithm of `reduce_scatter`."""
+
+    @abstractmethod
+    async def run(self, group: Group, vector: Vector, spans: Sequence[Range], reduction: Reduction) -> None:
+        """Reduce this rank's segment, inside a call of the group; the other segments may be overwritten."""
+
+
+def size_signature(group: Group, nbytes: int) -> Signature:
+    """The signature of the running call with the bytes of the array between two ranks, which both compare."""
+    return _with_size(group.calls.running.signature, nbytes)
+
+
+@lru_cache(maxsize=1024)
+def _with_size(signature: Signature, nbytes: int) -> Signature:
+    return replace(signature, length=nbytes, dtype="bytes")
+
+
+class AllToAllAlgorithm(Algorithm, ABC):
+    """An algorithm of `all_to_all`."""
+
+    @abstractmethod
+    async def run(self, group: Group, outgoing: Sequence[memoryview], incoming: Sequence[memoryview]) -> None:
+        """Send `outgoing[r]` to each rank r and fill `incoming[r]` from it, inside a call of the group.
+
+        Raises:
+            Mismatch: the array of some rank for this one has another size.
+        """

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from collectives import Group, all_gather, all_reduce, all_to_all, barrier, broadcast, reduce_scatter, segment
-from collectives.algorithms import ALL_REDUCE
+from collectives import Group, all_gather, all_reduce, all_to_all, allocate, barrier, broadcast, reduce_scatter, segment
+from collectives.algorithms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 from tests.mpi.every_rank import SECONDS, on_every_rank
 
 WORLD = MPI.COMM_WORLD
@@ -100,42 +100,51 @@ def test_groups_of_some_ranks_run_at_once_with_those_of_all(algorithm):
     on_every_rank(work)
 
 
+LENGTHS = [2000 * (rank % 3) + rank % 2 for rank in EVERY_RANK]  # rank 0 holds nothing
+
+
+@pytest.mark.parametrize(("scatter", "gather"), [("ring", "ring"), ("halving", "doubling"), ("shared", "shared")])
+def test_halves_by_given_lengths_send_the_bytes_of_the_closed_forms(scatter, gather):
+    async def work(transport):
+        group, rank = Group(transport, EVERY_RANK, 5), WORLD.rank
+        low, high = sum(LENGTHS[:rank]), sum(LENGTHS[: rank + 1])
+        for turn in range(3):
+            array = np.arange(sum(LENGTHS)) * (rank + 1 + turn)
+            exact = np.arange(sum(LENGTHS)) * sum(each + 1 + turn for each in EVERY_RANK)
+            assert (await reduce_scatter(group, array, "sum", LENGTHS, scatter) == exact[low:high]).all()
+            await all_gather(group, array, LENGTHS, gather)
+            assert (array == exact).all()
+        closed = 0
+        for table, name in ((REDUCE_SCATTER, scatter), (ALL_GATHER, gather)) if scatter != "shared" else ():
+            closed += sum(table.forms(name).bytes_to(WORLD.size, rank, 8 * sum(LENGTHS), 8, LENGTHS).values())
+        assert transport.traffic.bytes_sent == 3 * closed
+
+    on_every_rank(work)
+
+
 def test_halves_and_the_others():
     async def work(transport):
         group, size, rank = Group(transport, EVERY_RANK, 5), WORLD.size, WORLD.rank
-        array = np.arange(1001) + rank
-        exact = np.arange(1001) * size + size * (size - 1) // 2
-        low, high = segment(1001, size, rank)
+        array = await allocate(group, 100_001, "int64")
+        array[:] = np.arange(array.size) + rank
+        exact = np.arange(array.size) * size + size * (size - 1) // 2
+        low, high = segment(array.size, size, rank)
         assert (await reduce_scatter(group, array) == exact[low:high]).all()
         await all_gather(group, array)
         assert (array == exact).all()
-
-        lengths = [2000 * (rank % 3) + rank % 2 for rank in EVERY_RANK]  # rank 0 holds nothing
-        await _given_lengths(transport, group, lengths)
 
         for root in EVERY_RANK:
             shown = np.full(200_001, rank)
             await broadcast(group, shown, root)
             assert (shown == root).all()
 
-        incoming = [np.empty(source + rank, "int32") for source in EVERY_RANK]
-        await all_to_all(group, [np.full(rank + to, 100 * rank + to, "int32") for to in EVERY_RANK], incoming)
-        assert all((got == 100 * source + rank).all() for source, got in enumerate(incoming))
+        for algorithm in ALL_TO_ALL.names:
+            incoming = [np.empty(source + rank << 14, "int32") for source in EVERY_RANK]
+            outgoing = [np.full(rank + to << 14, 100 * rank + to, "int32") for to in EVERY_RANK]
+            await all_to_all(group, outgoing, incoming, algorithm)
+            assert all((got == 100 * source + rank).all() for source, got in enumerate(incoming))
 
     on_every_rank(work)
-
-
-async def _given_lengths(transport, group, lengths):
-    """Both halves by given lengths, and the bytes of their closed forms."""
-    rank, following, sent = WORLD.rank, (WORLD.rank + 1) % WORLD.size, transport.traffic.bytes_sent
-    low, high = sum(lengths[:rank]), sum(lengths[: rank + 1])
-    array = np.arange(sum(lengths)) * (rank + 1)
-    exact = np.arange(sum(lengths)) * (WORLD.size * (WORLD.size + 1) // 2)
-    assert (await reduce_scatter(group, array, lengths=lengths) == exact[low:high]).all()
-    await all_gather(group, array, lengths)
-    assert (array == exact).all()
-    closed = 8 * (2 * sum(lengths) - lengths[rank] - lengths[following]) if WORLD.size > 1 else 0
-    assert transport.traffic.bytes_sent - sent == closed
 
 
 def test_no_rank_leaves_a_barrier_before_the_last_has_entered():

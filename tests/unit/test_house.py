@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks._house_counts import FUNCTIONS, counts
 from benchmarks._house_tree import Tree
-from collectives.algorithms import ALL_REDUCE
+from collectives.algorithms import ALL_REDUCE, TABLES
 from pipelined.__main__ import COMMANDS
 from pipelined.schedules.registry import SCHEDULES
 from tests.launching import ROOT, launched
@@ -51,7 +51,7 @@ def test_every_plug_in_stands_in_its_table(tree, functions, listed):
     assert modules_that_define(tree, *functions) == {entry.partition(":")[0] for entry in listed}
 
 
-@pytest.mark.parametrize(("folder", "table"), [("all_reduce", ALL_REDUCE)], ids=["all_reduce"])
+@pytest.mark.parametrize(("folder", "table"), TABLES.items(), ids=TABLES)
 def test_every_algorithm_stands_in_its_table(tree, folder, table):
     folder = f"collectives.algorithms.{folder}"
     listed = {entry.partition(":")[0] for entry in table.entries.values()}

@@ -4,15 +4,11 @@ The choice depends only on the nodes, bytes, links and prices of the call, and o
 these are equal on all ranks, so all ranks make the same choice without exchanging messages.
 """
 
-from dataclasses import replace
-from functools import lru_cache
-
 from collectives.algorithms.base import AllReduceAlgorithm
-from collectives.algorithms.registry import ALL_REDUCE
+from collectives.algorithms.registry import ALL_REDUCE, note_choice
 from collectives.arrays import Vector
 from collectives.group import Group
 from collectives.reduction import Reduction
-from collectives.signature import Signature
 
 
 class AutoAllReduce(AllReduceAlgorithm):
@@ -24,19 +20,12 @@ class AutoAllReduce(AllReduceAlgorithm):
         if group.prices or not group.shared.memory:
             allocated = group.prices is not None and group.shared.find(vector) is not None
             chosen = await choose_for(group, vector.nbytes, allocated)
-        call = group.calls.running
-        if not call.signature.chosen:
-            call.refine(_with_choice(call.signature, chosen))
+        note_choice(group, chosen)
         await ALL_REDUCE.find(chosen).run(group, vector, reduction)
 
     async def is_available(self, group: Group) -> bool:
         """No: it is one of the others."""
         return False
-
-
-@lru_cache(maxsize=1024)
-def _with_choice(signature: Signature, chosen: str) -> Signature:
-    return replace(signature, chosen=chosen)
 
 
 async def choose_for(group: Group, nbytes: int, allocated: bool = False) -> str:
@@ -47,6 +36,4 @@ async def choose_for(group: Group, nbytes: int, allocated: bool = False) -> str:
     """
     if group.prices is not None and not allocated:
         return group.prices.cheapest(nbytes)
-    if group.size > 1 and await group.shared.open() is not None:
-        return "shared"
-    return ALL_REDUCE.cheapest(group.nodes, nbytes, group.links)
+    return await ALL_REDUCE.choose(group, nbytes)

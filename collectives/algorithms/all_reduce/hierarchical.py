@@ -42,7 +42,7 @@ class HierarchicalAllReduce(AllReduceAlgorithm, ClosedForms):
         inside = group.among([rank for rank in range(group.size) if group.nodes[rank] == node])
         parent, children = branches(inside.rank, inside.size)
         for child in reversed(children):
-            await reduce_pieces(inside, child, vector, (0, len(vector)), reduction)
+            await reduce_pieces(inside, child, vector, (0, len(vector)), reduction=reduction)
         if parent is not None:
             await send_pieces(inside, parent, vector, (0, len(vector)))
         else:

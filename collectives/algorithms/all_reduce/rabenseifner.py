@@ -33,7 +33,7 @@ class RabenseifnerAllReduce(AllReduceAlgorithm, ClosedForms):
             for distance, kept, given in levels:
                 partner = _fold.rank_of(member ^ distance, group.size)
                 sending = send_pieces(group, partner, vector, given)
-                await run_both(sending, reduce_pieces(group, partner, vector, kept, reduction))
+                await run_both(sending, reduce_pieces(group, partner, vector, kept, reduction=reduction))
             low, high = levels[-1][1] if levels else (0, len(vector))
             reduction.finish(vector.elements[low:high], group.size)
             for distance, kept, given in reversed(levels):

@@ -27,14 +27,14 @@ Operands are reduced in the order of ranks, each segment by one rank or by all i
 the same bits.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from time import perf_counter
 
 from collectives.algorithms.base import AllReduceAlgorithm
 from collectives.algorithms.parts.window_layout import WindowLayout
+from collectives.algorithms.parts.windows import IN_PLACE_BYTES, Turn, combine, open_layout, others
 from collectives.arrays import Range, Vector, pieces, segment
-from collectives.call import Call, Unsupported
+from collectives.call import Call
 from collectives.group import Group
 from collectives.reduction import Reduction
 from transports.base import SharedWindows
@@ -47,12 +47,8 @@ times as long for arrays of 64 MiB, 1.6 times for 16 MiB). Chunks divided by mor
 barrier."""
 SLOW_ITEMSIZE = 2
 """Bytes of an element up to which its reduction takes longer than its copies, so that two ranks divide the work."""
-IN_PLACE_BYTES = 512 << 10
-"""Bytes from which an array in shared memory is reduced in place."""
 PIECE_BYTES = 512 << 10
 """Bytes, over all arrays together, that are reduced at a time; they fit into a core's cache."""
-TURN_S = 1e-3
-"""Seconds after which a long reduction pauses, so that the event loop can run."""
 
 
 class SharedAllReduce(AllReduceAlgorithm):
@@ -72,24 +68,17 @@ class SharedAllReduce(AllReduceAlgorithm):
         Source: Graham, Shipman, "MPI Support for Multi-core Architectures: Optimized Shared Memory Collectives",
             section 3.
         """
-        memory = group.shared.memory or await group.shared.open()
-        if memory is None:
-            name = type(group.transport).__name__
-            fact = f"the ranks of this group share no memory (transport: {name}, ranks: {group.ranks})"
-            raise Unsupported(f"{fact}; choose another algorithm")
-        length, others = len(vector), group.size - 1
-        if not others or not length:
+        layout = await open_layout(group, vector)
+        length, peers = len(vector), group.size - 1
+        if not peers or not length:
             return reduction.finish(vector.elements, group.size)
         call = group.calls.running
-        layout = group.workspace.cached(
-            (WindowLayout, vector.dtype, type(vector.elements)), lambda: WindowLayout(group, memory, vector)
-        )
         if vector.nbytes >= IN_PLACE_BYTES and (found := group.shared.find(vector)):
             call.refine(replace(call.signature, place=found.place))
             await _in_place(call, layout, found.arrays, reduction)
-        elif length <= layout.whole and (others == 1 or vector.nbytes * others <= SHORT_BYTES):
+        elif length <= layout.whole and (peers == 1 or vector.nbytes * peers <= SHORT_BYTES):
             await _at_once(call, layout, vector, reduction)
-        elif others == 1 and vector.itemsize > SLOW_ITEMSIZE:
+        elif peers == 1 and vector.itemsize > SLOW_ITEMSIZE:
             await _redundant(call, layout, vector, reduction)
         else:
             await _reduce_scatter_gather(call, layout, vector, reduction)
@@ -107,7 +96,7 @@ async def _at_once(call: Call, layout: WindowLayout, vector: Vector, reduction: 
     if layout.rank < 2:  # `_combine` reads the first two before it writes: use this rank's own array
         operands = [*operands]
         operands[layout.rank] = vector.elements
-    _combine(operands, vector.elements, reduction)
+    combine(operands, vector.elements, reduction)
     reduction.finish(vector.elements, layout.size)
 
 
@@ -137,7 +126,7 @@ def _reduce_whole(layout: WindowLayout, vector: Vector, chunk: Range, reduction:
     operands = [window.elements[at : at + high - low] for window, at in zip(layout.windows, starts, strict=True)]
     into = vector.elements[low:high]
     operands[layout.rank] = into
-    _combine(operands, into, reduction)
+    combine(operands, into, reduction)
     reduction.finish(into, layout.size)
 
 
@@ -162,7 +151,7 @@ async def _reduce_scatter_gather(call: Call, layout: WindowLayout, vector: Vecto
 def _copy_in(layout: WindowLayout, vector: Vector, chunk: Range) -> None:
     """Copy all segments but this rank's own into its window."""
     epoch, window = layout.memory.epoch, layout.windows[layout.rank]
-    for rank in _others(layout.rank, layout.size):
+    for rank in others(layout.rank, layout.size):
         low, high = _segment(chunk, layout.size, rank)
         at = layout.slot(epoch, rank)
         window.bytes(at, at + high - low)[:] = vector.bytes(low, high)
@@ -175,33 +164,22 @@ def _reduce(layout: WindowLayout, vector: Vector, chunk: Range, reduction: Reduc
     stop = start + high - low
     operands = [window.elements[start:stop] for window in layout.windows]
     mine, operands[layout.rank] = operands[layout.rank], vector.elements[low:high]
-    _combine(operands, mine, reduction)
+    combine(operands, mine, reduction)
     reduction.finish(mine, layout.size)
     vector.bytes(low, high)[:] = layout.windows[layout.rank].bytes(start, stop)
 
 
 def _copy_out(layout: WindowLayout, vector: Vector, chunk: Range) -> None:
     """Copy the segments that the others reduced, from the next rank on, so that ranks read different windows."""
-    for rank in _others(layout.rank, layout.size):
+    for rank in others(layout.rank, layout.size):
         low, high = _segment(chunk, layout.size, rank)
         at = layout.slot(layout.memory.epoch - 2, rank)
         vector.bytes(low, high)[:] = layout.windows[rank].bytes(at, at + high - low)
 
 
-def _combine(operands: list, into: object, reduction: Reduction) -> None:
-    first, second, *rest = operands
-    reduction.combine(first, second, into)
-    for operand in rest:
-        reduction.combine(into, operand, into)
-
-
 def _segment(chunk: Range, size: int, rank: int) -> Range:
     low, high = segment(chunk[1] - chunk[0], size, rank)
     return chunk[0] + low, chunk[0] + high
-
-
-def _others(rank: int, size: int) -> Iterator[int]:
-    return ((rank + distance) % size for distance in range(1, size))
 
 
 async def _in_place(call: Call, layout: WindowLayout, arrays: Sequence[Vector], reduction: Reduction) -> None:
@@ -220,15 +198,13 @@ async def _in_place(call: Call, layout: WindowLayout, arrays: Sequence[Vector], 
 
 async def _reduce_in_place(memory: SharedWindows, arrays: Sequence[Vector], span: Range, reduction: Reduction) -> None:
     """Reduce in the order of ranks into the first rank's array, and copy the result to the other arrays."""
-    first, *others = arrays
-    due = perf_counter() + TURN_S
+    first, *rest = arrays
+    turn = Turn(memory)
     for low, high in pieces(*span, max(1, PIECE_BYTES // len(arrays) // first.itemsize)):
         into = first.elements[low:high]
-        for other in others:
+        for other in rest:
             reduction.combine(into, other.elements[low:high], into)
         reduction.finish(into, len(arrays))
-        for other in others:
+        for other in rest:
             other.bytes(low, high)[:] = first.bytes(low, high)
-        if perf_counter() > due:
-            await memory.yield_core()
-            due = perf_counter() + TURN_S
+        await turn.pause()

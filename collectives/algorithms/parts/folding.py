@@ -51,7 +51,7 @@ async def folded(group: Group, vector: Vector, reduction: Reduction, work: Calla
         return
     borrowed = member < core_of(group.size)[1]
     if borrowed:
-        await reduce_pieces(group, group.rank - 1, vector, whole, reduction)
+        await reduce_pieces(group, group.rank - 1, vector, whole, reduction=reduction)
     await work(member)
     if borrowed:
         await send_pieces(group, group.rank - 1, vector, whole)

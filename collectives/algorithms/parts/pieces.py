@@ -1,25 +1,28 @@
-"""A range of a vector sent, received or reduced, piece by piece; the only extra memory is one piece of scratch."""
+"""Ranges of a vector sent, received or reduced, piece by piece; the only extra memory is one piece of scratch."""
 
 from collectives.arrays import Range, Vector
 from collectives.group import Members
 from collectives.reduction import Reduction
 
 
-async def send_pieces(group: Members, to: int, vector: Vector, span: Range) -> None:
-    """Send the elements of `span` directly from the array."""
-    for low, high in group.workspace.pieces(vector, span):
-        await group.send(to, vector.bytes(low, high))
+async def send_pieces(group: Members, to: int, vector: Vector, *spans: Range) -> None:
+    """Send the elements of these ranges directly from the array, one range after another."""
+    for span in spans:
+        for low, high in group.workspace.pieces(vector, span):
+            await group.send(to, vector.bytes(low, high))
 
 
-async def receive_pieces(group: Members, source: int, vector: Vector, span: Range) -> None:
-    """Receive what `send_pieces` sends, directly into the elements of `span`."""
-    for low, high in group.workspace.pieces(vector, span):
-        await group.receive(source, vector.bytes(low, high))
+async def receive_pieces(group: Members, source: int, vector: Vector, *spans: Range) -> None:
+    """Receive what `send_pieces` sends, directly into the elements of these ranges."""
+    for span in spans:
+        for low, high in group.workspace.pieces(vector, span):
+            await group.receive(source, vector.bytes(low, high))
 
 
-async def reduce_pieces(group: Members, source: int, vector: Vector, span: Range, reduction: Reduction) -> None:
-    """Reduce what `send_pieces` sends into the elements of `span`, each piece while it is in the cache."""
-    scratch = group.workspace.scratch(vector, span[1] - span[0])
-    for low, high in group.workspace.pieces(vector, span):
-        await group.receive(source, scratch.bytes(0, high - low))
-        reduction.into(vector, (low, high), scratch)
+async def reduce_pieces(group: Members, source: int, vector: Vector, *spans: Range, reduction: Reduction) -> None:
+    """Reduce what `send_pieces` sends into the elements of these ranges, each piece while it is in the cache."""
+    scratch = group.workspace.scratch(vector, max((high - low for low, high in spans), default=0))
+    for span in spans:
+        for low, high in group.workspace.pieces(vector, span):
+            await group.receive(source, scratch.bytes(0, high - low))
+            reduction.into(vector, (low, high), scratch)

@@ -29,6 +29,7 @@ class WindowLayout:
     """The windows of a group, for vectors of one dtype.
 
     Attributes:
+        part: the elements of a slot.
         most: the most elements of a chunk with divided work.
         whole: the most elements of a chunk that is copied in whole.
     """
@@ -37,16 +38,16 @@ class WindowLayout:
         self.size, self.rank, self.memory, self.windows = group.size, group.rank, memory, group.shared.windows(vector)
         self._ranks, self._first = group.ranks, 2 * GREETING_BYTES // vector.itemsize
         slot_bytes = (self.windows[0].nbytes - 2 * GREETING_BYTES) // (2 * group.size) // ALIGNED * ALIGNED
-        self._part = slot_bytes // vector.itemsize
-        self.most = self._part * group.size
-        self.whole = self.most if group.size == 2 else self._part
+        self.part = slot_bytes // vector.itemsize
+        self.most = self.part * group.size
+        self.whole = self.most if group.size == 2 else self.part
         self._starts = [self._starts_of(epoch) for epoch in (0, 1)]
         self._greetings = [[window.data[at:][:GREETING_BYTES] for window in self.windows] for at in (0, GREETING_BYTES)]
         self._last: WholeSlot | None = None
 
     def slot(self, epoch: int, number: int) -> int:
         """The element at which this slot begins, in each window, for data written after `epoch` barriers."""
-        return self._first + (epoch & 1) * self.most + number * self._part
+        return self._first + (epoch & 1) * self.most + number * self.part
 
     def starts(self, epoch: int) -> list[int]:
         """For each rank's window, the element at which a chunk copied in whole after `epoch` barriers begins."""

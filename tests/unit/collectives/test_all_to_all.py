@@ -8,18 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives import BrokenGroup, Group, Mismatch, all_to_all
+from collectives.algorithms import ALL_TO_ALL
 from transports.local import world
-from transports.testing import tcp_world
+from transports.testing import local_world, tcp_world
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("shares", [False, True], ids=["messages", "shared"])
+@settings(max_examples=40, deadline=None)
 @given(data=st.data(), size=st.integers(1, 7))
-def test_all_to_all_delivers_each_array(data, size):
+def test_all_to_all_delivers_each_array(data, size, shares):
     row = st.lists(st.integers(0, 5), min_size=size, max_size=size)
     lengths = data.draw(st.lists(row, min_size=size, max_size=size))
     outgoing = [[np.full(lengths[i][j], 10 * i + j, "int32") for j in range(size)] for i in range(size)]
     incoming = [[np.empty(lengths[i][j], "int32") for i in range(size)] for j in range(size)]
-    ends = world(size)
+    ends = local_world(size, shares=shares)
 
     async def main():
         groups = [Group(end, range(size), 0) for end in ends]
@@ -29,7 +31,9 @@ def test_all_to_all_delivers_each_array(data, size):
     for j in range(size):
         assert all((array == 10 * i + j).all() for i, array in enumerate(incoming[j]))
     sent = [4 * (sum(row) - row[rank]) for rank, row in enumerate(lengths)]
-    assert [end.traffic.bytes_sent for end in ends] == sent
+    assert [end.traffic.bytes_sent for end in ends] == ([0] * size if shares else sent)
+    forms = ALL_TO_ALL.forms("pairwise")
+    assert sent == [sum(forms.bytes_to(size, r, 4 * sum(row), 4, row).values()) for r, row in enumerate(lengths)]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +53,8 @@ async def test_sizes_that_differ_between_two_ranks_end_the_call_of_the_receiver(
     here, there = (Group(end, (0, 1), 0) for end in ends)
     none, incoming = np.empty(0, "float32"), np.zeros(expected, "float32")
     sender = asyncio.ensure_future(all_to_all(here, [none, np.ones(sent, "float32")], [none, none]))
-    both = rf"rank 1: all_to_all of {4 * expected} bytes; rank 0: all_to_all of {4 * sent} bytes"
+    how = "all_to_all by auto, pairwise"
+    both = rf"rank 1: {how} of {4 * expected} bytes; rank 0: {how} of {4 * sent} bytes"
     with pytest.raises(Mismatch, match=both):
         await asyncio.wait_for(all_to_all(there, [none, none], [incoming, none]), 5)
     with pytest.raises(BrokenGroup):
@@ -59,3 +64,24 @@ async def test_sizes_that_differ_between_two_ranks_end_the_call_of_the_receiver(
     await asyncio.wait([sender])
     sender.cancelled() or sender.exception()
     await ends[0].close()
+
+
+@pytest.mark.parametrize("lengths", [(0, 0), (70_000, 3), (300_000, 300_001), (1 << 20, 0)])
+async def test_long_arrays_pass_through_windows_in_chunks_of_which_ranks_send_unequally_many(lengths):
+    groups = [Group(end, range(3), 0, window=1 << 18) for end in local_world(3, shares=True)]
+    outgoing = [[np.arange(lengths[(i + j) % 2]) % 251 + i + 2 * j for j in range(3)] for i in range(3)]
+    for _ in range(2):
+        incoming = [[np.empty_like(outgoing[i][j]) for i in range(3)] for j in range(3)]
+        calls = (all_to_all(group, outgoing[group.rank], incoming[group.rank]) for group in groups)
+        await asyncio.wait_for(asyncio.gather(*calls), 30)
+        assert all((incoming[j][i] == outgoing[i][j]).all() for i in range(3) for j in range(3))
+
+
+async def test_sizes_that_differ_in_shared_memory_are_told_by_the_receiver():
+    here, there = (Group(end, (0, 1), 0) for end in local_world(2, shares=True))
+    none = np.empty(0)
+    sender = asyncio.ensure_future(all_to_all(here, [none, np.ones(3)], [none, none]))
+    with pytest.raises(Mismatch, match="shared of 16 bytes; rank 0: all_to_all by auto, shared of 24 bytes"):
+        await asyncio.wait_for(all_to_all(there, [none, none], [np.ones(2), none]), 5)
+    sender.cancel()
+    await asyncio.wait([sender])

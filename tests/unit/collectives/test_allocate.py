@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collectives import Group, Mismatch, Prices, all_reduce, allocate
-from collectives.algorithms.all_reduce.shared import IN_PLACE_BYTES
+from collectives.algorithms.parts.windows import IN_PLACE_BYTES
 from transports.testing import local_world
 
 LENGTH = IN_PLACE_BYTES // 4 + 1001

@@ -1,0 +1,1 @@
+"""The algorithms of all-gather, one a file."""

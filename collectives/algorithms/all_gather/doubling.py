@@ -1,0 +1,38 @@
+"""Doubling: twice as many segments are held after every step. For short arrays and many ranks."""
+
+from collections.abc import Sequence
+
+from collectives.algorithms.base import AllGatherAlgorithm, ClosedForms
+from collectives.algorithms.parts.doubling import doublings, sent_bytes, steps
+from collectives.algorithms.parts.pieces import receive_pieces, send_pieces
+from collectives.arrays import Range, Vector, segment_bytes
+from collectives.concurrency import run_both
+from collectives.group import Group
+
+
+class DoublingAllGather(AllGatherAlgorithm, ClosedForms):
+    """The steps of `collectives.algorithms.parts.doubling`."""
+
+    async def run(self, group: Group, vector: Vector, spans: Sequence[Range]) -> None:
+        """Send what is held, receive as much; no extra memory. Source: see `parts.doubling`."""
+        for step in doublings(group.size, group.rank):
+            held, lacking = ([spans[number] for number in numbers] for numbers in (step.held, step.lacking))
+            await run_both(
+                send_pieces(group, step.to, vector, *held), receive_pieces(group, step.source, vector, *lacking)
+            )
+            await group.greet(step.to, step.source)
+
+    def cost(self, size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
+        """Seconds: ceil(log2 n) alpha + (n-1)/n m beta."""
+        return self.steps(size) * alpha + (size - 1) / size * nbytes * beta
+
+    def steps(self, size: int) -> int:
+        """Messages one after another: ceil(log2 n)."""
+        return steps(size)
+
+    def bytes_to(
+        self, size: int, rank: int, nbytes: int, itemsize: int = 1, lengths: Sequence[int] | None = None
+    ) -> dict[int, int]:
+        """To each peer the segments held at that step: (n-1)/n m in all if n divides m."""
+        links = ((step.to, step.held) for step in doublings(size, rank))
+        return sent_bytes(links, segment_bytes(size, nbytes, itemsize, lengths))

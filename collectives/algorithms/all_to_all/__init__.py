@@ -1,0 +1,1 @@
+"""The algorithms of all-to-all, one a file."""

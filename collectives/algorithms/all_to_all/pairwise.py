@@ -1,0 +1,46 @@
+"""Pairwise: at step k each rank sends to the rank k after it and receives from the rank k before it."""
+
+from collections.abc import Sequence
+
+from collectives.algorithms.base import AllToAllAlgorithm, ClosedForms, size_signature
+from collectives.arrays import segment_bytes
+from collectives.concurrency import run_both
+from collectives.group import Group
+from collectives.signature import Signature
+
+
+class PairwiseAllToAll(AllToAllAlgorithm, ClosedForms):
+    """One exchange for every other rank."""
+
+    async def run(self, group: Group, outgoing: Sequence[memoryview], incoming: Sequence[memoryview]) -> None:
+        """Send every array directly; no extra memory. Source: Thakur, Rabenseifner, Gropp, section 4.2."""
+        incoming[group.rank][:] = outgoing[group.rank]
+        for step in range(1, group.size):
+            to, source = (group.rank + step) % group.size, (group.rank - step) % group.size
+            sent, expected = size_signature(group, outgoing[to].nbytes), size_signature(group, incoming[source].nbytes)
+            await run_both(_send(group, to, outgoing[to], sent), _receive(group, source, incoming[source], expected))
+
+    def cost(self, size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
+        """Seconds, where m is what one rank has for all: (n-1) (alpha + m/n beta)."""
+        return self.steps(size) * (alpha + nbytes / size * beta)
+
+    def steps(self, size: int) -> int:
+        """Messages one after another: n-1."""
+        return size - 1
+
+    def bytes_to(
+        self, size: int, rank: int, nbytes: int, itemsize: int = 1, lengths: Sequence[int] | None = None
+    ) -> dict[int, int]:
+        """To each rank its array; `lengths` are the elements of the arrays of this rank for each."""
+        lengths = segment_bytes(size, nbytes, itemsize, lengths)
+        return {peer: sent for peer, sent in enumerate(lengths) if sent and peer != rank}
+
+
+async def _send(group: Group, to: int, array: memoryview, signature: Signature) -> None:
+    await group.send(to, array, signature)
+    await group.greet_to(to, signature)  # if the array is empty
+
+
+async def _receive(group: Group, source: int, array: memoryview, expected: Signature) -> None:
+    await group.receive(source, array, expected)
+    await group.greeted_by(source, expected)

@@ -1,0 +1,1 @@
+"""The algorithms of reduce-scatter, one a file."""

@@ -1,0 +1,40 @@
+"""Halving: half as many segments are left to reduce after every step. For short arrays and many ranks."""
+
+from collections.abc import Sequence
+
+from collectives.algorithms.base import ClosedForms, ReduceScatterAlgorithm
+from collectives.algorithms.parts.doubling import doublings, sent_bytes, steps
+from collectives.algorithms.parts.pieces import reduce_pieces, send_pieces
+from collectives.arrays import Range, Vector, segment_bytes
+from collectives.concurrency import run_both
+from collectives.group import Group
+from collectives.reduction import Reduction
+
+
+class HalvingReduceScatter(ReduceScatterAlgorithm, ClosedForms):
+    """The steps of `collectives.algorithms.parts.doubling`, backwards."""
+
+    async def run(self, group: Group, vector: Vector, spans: Sequence[Range], reduction: Reduction) -> None:
+        """Send partial sums, reduce as many; extra memory is one piece. Source: see `parts.doubling`."""
+        for step in reversed(list(doublings(group.size, group.rank))):
+            held, lacking = ([spans[number] for number in numbers] for numbers in (step.held, step.lacking))
+            sending = send_pieces(group, step.source, vector, *lacking)
+            await run_both(sending, reduce_pieces(group, step.to, vector, *held, reduction=reduction))
+            await group.greet(step.source, step.to)
+        low, high = spans[group.rank]
+        reduction.finish(vector.elements[low:high], group.size)
+
+    def cost(self, size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
+        """Seconds: ceil(log2 n) alpha + (n-1)/n m (beta + gamma)."""
+        return self.steps(size) * alpha + (size - 1) / size * nbytes * (beta + gamma)
+
+    def steps(self, size: int) -> int:
+        """Messages one after another: ceil(log2 n)."""
+        return steps(size)
+
+    def bytes_to(
+        self, size: int, rank: int, nbytes: int, itemsize: int = 1, lengths: Sequence[int] | None = None
+    ) -> dict[int, int]:
+        """To each peer the segments that it reduces from then on: (n-1)/n m in all if n divides m."""
+        links = ((step.source, step.lacking) for step in doublings(size, rank))
+        return sent_bytes(links, segment_bytes(size, nbytes, itemsize, lengths))
