@@ -77,8 +77,12 @@ def test_a_swarm_trains_a_user_s_model_as_a_plain_loop_does(peers, killed, setti
     assert_equal(*run_virtual(trained_virtually(peers, killed, *settings)), plain(*settings))
 
 
-def test_a_whole_swarm_in_one_process_trains_the_same():
-    done = pp.swarm.local(layers(), batches(), loss=LOSS, optimizer=adam, peers=3, lease=10.0, **COMMON)
+def test_a_whole_swarm_in_one_process_trains_the_same_and_ends_with_the_last_step():
+    """Its directory once ended before its peers, each of which then waited a lease for the answer to its farewell."""
+    ends = []
+    arguments = {"peers": 3, "lease": 30.0, "report": lambda step: ends.append(time.monotonic()), **COMMON}
+    done = pp.swarm.local(layers(), batches(), loss=LOSS, optimizer=adam, **arguments)
+    assert time.monotonic() - ends[-1] < 15.0
     assert done.steps == STEPS and not done.stopped
     assert_equal(done.losses, done.state_dict(), plain())
 

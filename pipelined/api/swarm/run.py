@@ -206,8 +206,10 @@ def local(
             ]
             place = Place(endpoint.address, name="trainer")
             trained = await run_user_trainer(training, data, place, options, stop=stop, say=say)
-            for task in (*running, serving):
+            for task in running:
                 task.cancel()
+            await asyncio.wait(running)  # each revokes its lease, so the directory ends after them
+            serving.cancel()
         return trained
 
     return _run(work) or Trained(stopped=True)
