@@ -7,21 +7,29 @@ import sys
 
 import pytest
 
+from apps.gpt2 import __main__ as gpt2
 from pipelined.checkpoints import checkpoint
 from tests.launching import ROOT, launched, mpirun, started
 
 STEPS = 40
 SIZES = "--layers 2 --d-model 32 --heads 2 --seq 16 --batch 8 --microbatch 2 --dropout 0.1 --dtype float64"
-RUN = ["-m", "apps.gpt2", "--steps", STEPS, *SIZES.split(), "--sample", 0, "--data", ROOT / "LICENSE"]
+JOB = ["--steps", STEPS, *SIZES.split(), "--sample", 0, "--data", ROOT / "LICENSE"]
+RUN = ["-m", "apps.gpt2", *JOB]
 STRUCK = [sys.executable, "-m", "tests.chaos.struck_gpt2"]
 ALONE = [sys.executable, *RUN, "--depth", 2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", 2]
 
 
-def train(command, metrics, *flags, env=None):
-    """Run to the end; losses and norms by step, and the validation's where there is one."""
-    done = launched([*command, "--metrics", metrics, *flags], timeout=100, env=env)
+def train(command, metrics, *flags):
+    """Run to the end in a process of its own; losses and norms by step, and the validation's where there is one."""
+    done = launched([*command, "--metrics", metrics, *flags], timeout=100)
     assert done.returncode == 0, done.stderr
+    return measured(metrics)
+
+
+def train_here(metrics, *flags):
+    """Run to the end in this process; as `train`."""
+    assert gpt2.main([str(word) for word in (*JOB, "--metrics", metrics, *flags)]) == 0
     return measured(metrics)
 
 
@@ -52,7 +60,7 @@ def struck(number, where, call, *flags):
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    return train(ALONE, tmp_path_factory.mktemp("uninterrupted") / "metrics")
+    return train_here(tmp_path_factory.mktemp("uninterrupted") / "metrics", "--depth", 2)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +100,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(uninterrupted, saved):
 )
 def test_a_stopped_run_goes_on_at_another_shape(shape, uninterrupted, saved):
     flags = ["--resume", checkpoint.latest(saved / "saved"), *shape.split()]
-    rest = train([sys.executable, *RUN], saved / "rest", *flags)
+    rest = train_here(saved / "rest", *flags)
     assert list(rest) == list(range(checkpoint.open(saved / "saved").meta.step, STEPS))
     for number, row in rest.items():
         assert row == pytest.approx(uninterrupted[number], rel=1e-6)

@@ -36,7 +36,7 @@ def test_the_readme_begins_with_the_job_and_then_the_tests():
 @pytest.mark.timeout(200)
 def test_the_first_command_of_the_readme_trains():
     words = blocks(ROOT / "README.md")[0].splitlines()[-1].split()
-    command, env = mpirun("mpich", words[2], *words[4:], "--steps", 2, "--sample", 0)
+    command, env = mpirun("mpich", words[2], *words[4:], "--steps", 2, "--sample", 0, "--data", ROOT / "LICENSE")
     done = launched(command, timeout=180, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "validation loss" in done.stdout
