@@ -42,7 +42,7 @@ def test_an_arrangement_gives_the_numbers_of_one_process(case):
         assert_same(expected, outcome)
 
 
-@pytest.mark.parametrize("case", sampled(every=43, ranks=range(1, 9)))
+@pytest.mark.parametrize("case", sampled(every=86, ranks=range(1, 9)))
 def test_an_arrangement_gives_the_numbers_of_one_process_over_tcp(case):
     expected = plain(case)
     for outcome in together(case, tcp_world):

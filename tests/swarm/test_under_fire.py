@@ -14,7 +14,7 @@ from pipelined.aio.clock import run_virtual
 from tests.launching import started
 from tests.swarm.story import Story
 
-SEEDS, CODED, MORE = 150, 20, 50
+SEEDS, CODED, MORE = 50, 8, 50
 
 
 def tell(first, last):
