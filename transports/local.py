@@ -15,7 +15,7 @@ from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, Trans
 from transports.event_loop import resolve
 from transports.mailbox import Mailbox
 from transports.urls import check_nothing_else
-from transports.wire.arrays import Block, copied, destinations, fill, landing
+from transports.wire.arrays import Block, copied, destinations, fill, receive_blocks
 from transports.wire.frames import Key, pack_header, unpack_header
 
 
@@ -86,7 +86,7 @@ class LocalTransport(Transport):
         arrival = await self._messages.take(peer, key)
         header = unpack_header(arrival.item.header)
         try:
-            blocks = landing(header.layouts, places)
+            blocks = receive_blocks(header.layouts, places)
         except ValueError:
             self._messages.put_back(arrival)
             raise

@@ -200,10 +200,10 @@ class Mailbox(Generic[Item]):
             self._arrived[arrival.key] = {arrival.peer: deque([arrival])}
             return
         queue = peers.setdefault(arrival.peer, deque())
-        place = 0 if queue and queue[-1].order > arrival.order else len(queue)
-        while place < len(queue) and queue[place].order < arrival.order:
-            place += 1
-        queue.insert(place, arrival)
+        index = 0 if queue and queue[-1].order > arrival.order else len(queue)
+        while index < len(queue) and queue[index].order < arrival.order:
+            index += 1
+        queue.insert(index, arrival)
 
     def _pop(self, peer: int | None, key: Key) -> Arrival[Item] | None:
         peers = self._arrived.get(key)

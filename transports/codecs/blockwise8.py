@@ -51,8 +51,8 @@ class Blockwise8(Codec):
             return None
         codes, scales = quantise(as_float32(block), self.block)
         if not np.isfinite(scales).all():
-            place = int(np.flatnonzero(~np.isfinite(scales))[0]) * self.block
-            fact = f"a value that is not finite, or beyond float32, among the {self.block} from value {place} on"
+            index = int(np.flatnonzero(~np.isfinite(scales))[0]) * self.block
+            fact = f"a value that is not finite, or beyond float32, among the {self.block} from value {index} on"
             raise WireError(f"{fact}, which blockwise8 cannot carry; look for why the numbers diverge")
         return Block.of(codes), Block.of(scales)
 
@@ -99,7 +99,7 @@ def dequantise(codes: np.ndarray, scales: np.ndarray, block: int = BLOCK) -> np.
 
 
 def _multiply(rows: np.ndarray, scales: np.ndarray) -> None:
-    """Multiply each row (width,) by its scale, in place; by torch if it is imported, which takes half as long."""
+    """Multiply each row (width,) by its scale, in index; by torch if it is imported, which takes half as long."""
     if (torch := sys.modules.get("torch")) is None:
         rows *= scales[:, None]
     else:

@@ -53,8 +53,8 @@ class Zstandard(Codec):
         except zstandard.ZstdError as error:
             raise WireError(f"no zstd frame (bytes: {parts[0].nbytes}): {error}") from error
         if holds != true.nbytes:
-            told = "unknown" if holds == zstandard.CONTENTSIZE_UNKNOWN else holds
-            raise WireError(f"a zstd frame of another size (holds: {told}, announced: {true.nbytes} bytes)")
+            size_text = "unknown" if holds == zstandard.CONTENTSIZE_UNKNOWN else holds
+            raise WireError(f"a zstd frame of another size (holds: {size_text}, announced: {true.nbytes} bytes)")
 
     def decode(self, parts: Sequence[Block], true: ArrayType) -> Block:
         try:

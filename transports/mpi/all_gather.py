@@ -19,7 +19,7 @@ async def all_gather(transport: Transport, ranks: Sequence[int], key: Key, mine:
     if transport.rank != first:
         await transport.send(first, up, note=mine)
         return list((await transport.receive(first, down)).note)
-    came = await asyncio.gather(*(transport.receive(rank, up) for rank in others))
-    values = [mine, *(message.note for message in came)]
+    received = await asyncio.gather(*(transport.receive(rank, up) for rank in others))
+    values = [mine, *(message.note for message in received)]
     await asyncio.gather(*(transport.send(rank, down, note=values) for rank in others))
     return values

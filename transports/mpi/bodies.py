@@ -13,8 +13,8 @@ from mpi4py import MPI
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import start
-from transports.numbers import Numbers
-from transports.wire.arrays import ArrayType, Block, landing
+from transports.number_pool import NumberPool
+from transports.wire.arrays import ArrayType, Block, receive_blocks
 
 TAGS = 32768  # the number that MPI guarantees (MPI 4.1, section 9.1.2: the upper bound is at least 32767)
 
@@ -29,11 +29,11 @@ class Bodies:
 
     def __init__(self, comm: MPI.Comm, progress: ProgressEngine, piece: int, node_peers: NodePeers):
         self._comm, self._progress, self._piece, self._node_peers = comm, progress, piece, node_peers
-        self._tags = [Numbers(f"messages held for rank {peer}", TAGS) for peer in range(comm.size)]
+        self._tags = [NumberPool(f"messages held for rank {peer}", TAGS) for peer in range(comm.size)]
 
     def reserve_tag(self, peer: int) -> int:
         """Reserve a tag for a body to this peer. Raises TransportError: all are in use."""
-        return self._tags[peer].take()
+        return self._tags[peer].allocate()
 
     def hold(self, peer: int, tag: int, blocks: Sequence[Block]) -> asyncio.Future[Any]:
         """Hold the blocks for the peer under a reserved tag. The future is done when the peer has received them all."""
@@ -57,7 +57,7 @@ class Bodies:
 
     def discard(self, peer: int, tag: int, layouts: Sequence[ArrayType]) -> None:
         """Fetch a body that no receive will request, and drop it, so that its sender can finish."""
-        self._progress.watch_all(self.start_fetch(peer, tag, landing(layouts)), lambda outcome: None)
+        self._progress.watch_all(self.start_fetch(peer, tag, receive_blocks(layouts)), lambda outcome: None)
 
     def _start(
         self, operation: Callable[..., MPI.Request], peer: int, tag: int, blocks: Sequence[Block]

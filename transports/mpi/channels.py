@@ -84,8 +84,8 @@ class MpiChannels:
 
     async def _receive(self, peer: int, channel: int, data: memoryview) -> None:
         if kept := self._kept.get((peer, channel)):
-            came, nbytes = kept.popleft()
-            data[: len(came)] = came[: data.nbytes]
+            received, nbytes = kept.popleft()
+            data[: len(received)] = received[: data.nbytes]
             return self._check_size(peer, channel, data, nbytes)
         if self._all_received(peer):
             raise PeerLost(peer, "it closed")
@@ -167,9 +167,9 @@ class MpiChannels:
     def _all_received(self, peer: int) -> bool:
         return peer in self._announced and self._received_count[peer] >= self._announced[peer]
 
-    def _check_size(self, peer: int, channel: int, data: memoryview, came: int | None) -> None:
-        if came != data.nbytes:
-            raise SizeMismatch(peer, channel, data.nbytes, came, data[:came])
+    def _check_size(self, peer: int, channel: int, data: memoryview, received: int | None) -> None:
+        if received != data.nbytes:
+            raise SizeMismatch(peer, channel, data.nbytes, received, data[:received])
 
 
 def _matched(message: MPI.Message) -> Any:

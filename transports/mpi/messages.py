@@ -14,7 +14,7 @@ from transports.mailbox import Arrival, Mailbox
 from transports.mpi.bodies import Bodies
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
-from transports.wire.arrays import Block, copied, fill, landing
+from transports.wire.arrays import Block, copied, fill, receive_blocks
 from transports.wire.frames import Header, split_body
 
 
@@ -34,10 +34,10 @@ class ReceivedFrame:
     def blocks_for(self, into: Sequence[Block] | None) -> tuple[Block, ...]:
         """The blocks for the receiver; not yet filled if the sender still holds the body."""
         if self.blocks is None:
-            return landing(self.header.layouts, into)
+            return receive_blocks(self.header.layouts, into)
         if into is None:
             return self.blocks
-        blocks = landing(self.header.layouts, into)
+        blocks = receive_blocks(self.header.layouts, into)
         fill(blocks, self.blocks)
         return blocks
 
@@ -133,6 +133,6 @@ class ReceivedMessages:
         arrivals, requests = self.mailbox.drop(peer), list[MPI.Request]()
         for frame in [arrival.item for arrival in arrivals]:
             if frame.blocks is None:
-                frame.blocks = landing(frame.header.layouts)
+                frame.blocks = receive_blocks(frame.header.layouts)
                 requests += self._bodies.start_fetch(peer, frame.tag, frame.blocks)
         return arrivals, requests

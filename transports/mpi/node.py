@@ -34,7 +34,7 @@ class NodePeers:
 
     def __init__(self, node: MPI.Comm, world: MPI.Comm, cores: int, arena: Arena, progress: ProgressEngine):
         self.nodes, self.oversubscribed = _nodes_of(world, node), node.size > cores
-        self._doorbell, self._arena = Doorbell(progress.rung), arena
+        self._doorbell, self._arena = Doorbell(progress.on_doorbell), arena
         self._arenas: dict[int, PeerArena | None] = {}
         ranks = array("q", _of_all(node, array("q", [world.rank]).tobytes()))
         addresses = _split(_of_all(node, self._arena.address), ADDRESS_BYTES)
@@ -48,13 +48,13 @@ class NodePeers:
     def ring(self, peer: int) -> None:
         """Wake this peer if it is on this node and asleep, because a message for it has been sent."""
         arena = self._arenas.get(peer) or self._peer_arena(peer)
-        if arena is None or arena.rouse():
+        if arena is None or arena.mark_awake():
             self._doorbell.ring(peer)
 
-    def rouse(self, peer: int) -> None:
+    def wake(self, peer: int) -> None:
         """As `ring`, before the message is sent; does not wake a peer that computes."""
         arena = self._arenas.get(peer) or self._peer_arena(peer)
-        if arena is not None and arena.dozing == SleepState.IDLE:
+        if arena is not None and arena.sleep_state == SleepState.IDLE:
             self.ring(peer)
 
     def put(self, peer: int, blocks: Sequence[Block]) -> int | None:

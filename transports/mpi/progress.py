@@ -3,7 +3,7 @@
     state       entered                                        left
     spinning    any event, or a doorbell rang                  after `spin_s` quiet seconds (`urgent_spin_s` if urgent)
     napping     quiet since then, or this rank computes        at the next poll, or by `wake`
-    dozing      as napping; the peers know it                  as napping, or when a peer rings the doorbell
+    asleep      as napping; the peers know it                  as napping, or when a peer rings the doorbell
 
 The time to the next poll depends on the quiet time so far, on whether this rank computes, and on how many ranks share
 the node's cores (`transports.mpi.backoff`). No MPI here: the caller passes the function that tests requests.
@@ -47,25 +47,27 @@ class ProgressEngine:
         test: takes the requests, returns (index, outcome) of those that are done; an exception as outcome is a
             failure. It must not block.
         backoff: how long to nap.
-        doze: called with the new state one poll before the first nap, and when this rank polls without naps again.
-            During a nap only a doorbell wakes this rank at once.
+        announce_sleep: called with the new state one poll before the first nap, and when this rank polls without naps
+            again. During a nap only a doorbell wakes this rank at once.
 
     Attributes:
         requests: the watched requests.
         failure: the error that ended the watching; None while requests are watched.
     """
 
-    def __init__(self, test: Test, backoff: PollBackoff, doze: Callable[[SleepState], None] = lambda dozing: None):
-        self._test, self._backoff, self._doze = test, backoff, doze
+    def __init__(
+        self, test: Test, backoff: PollBackoff, announce_sleep: Callable[[SleepState], None] = lambda state: None
+    ):
+        self._test, self._backoff, self._announce_sleep = test, backoff, announce_sleep
         self._loop = asyncio.get_running_loop()
         self._receiver: Receiver | None = None
         self.requests: list[Any] = []
         self._dones: list[Done] = []
         self.failure: TransportError | None = None
         self._turns: list[asyncio.Future[None]] = []
-        self._over: asyncio.Future[None] = self._loop.create_future()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
         self._next: asyncio.Handle | None = None
-        self._dozing = SleepState.AWAKE
+        self._sleep_state = SleepState.AWAKE
         self._napping = self._rung = self._computing = self._wakeable = self._stopped = False
         self._urgent = 0
         self._active = self._loop.time()
@@ -188,7 +190,7 @@ class ProgressEngine:
         self._receiver = receiver
         self._next = self._loop.call_soon(self._poll_tick)
         try:
-            await self._over
+            await self._ended
         finally:
             self._next.cancel()
 
@@ -198,10 +200,10 @@ class ProgressEngine:
         try:
             news = self._poll_burst()
         except Exception as error:
-            return resolve(self._over, error)
+            return resolve(self._ended, error)
         self._resolve_turns()
         if self._stopped:
-            resolve(self._over, None)
+            resolve(self._ended, None)
         elif news:
             self._active, self._rung, self._napping = self._loop.time(), False, True
             self._next = self._loop.call_soon(self._schedule_next)
@@ -235,18 +237,18 @@ class ProgressEngine:
         """Arm the timer. After announcing sleep, poll once more: a sender may have checked just before."""
         quiet, asleep = self._loop.time() - self._active, self._wakeable and not self.requests
         pause = self._backoff.nap(quiet, self._computing, self._urgent > 0 or self._rung, asleep)
-        dozing = SleepState.AWAKE if pause == 0 else SleepState.COMPUTING if self._computing else SleepState.IDLE
-        self._napping = pause > 0 and self._dozing == dozing
-        self._announce(dozing)
+        state = SleepState.AWAKE if pause == 0 else SleepState.COMPUTING if self._computing else SleepState.IDLE
+        self._napping = pause > 0 and self._sleep_state == state
+        self._announce(state)
         if pause == 0:
             os.sched_yield()
         pause = pause if self._napping or pause == 0 else self._backoff.announce_s
         self._next = self._loop.call_later(pause, self._poll_tick) if pause else self._loop.call_soon(self._poll_tick)
 
-    def _announce(self, dozing: SleepState) -> None:
-        if self._dozing != dozing:
-            self._dozing = dozing
-            self._doze(dozing)
+    def _announce(self, state: SleepState) -> None:
+        if self._sleep_state != state:
+            self._sleep_state = state
+            self._announce_sleep(state)
 
     def stop(self) -> None:
         """End `run` after its current poll."""
@@ -273,9 +275,9 @@ class ProgressEngine:
             if self._backoff.spin_s and not self._computing:  # else this rank would announce sleep twice
                 self._announce(SleepState.AWAKE)
 
-    def rung(self) -> None:
+    def on_doorbell(self) -> None:
         """A peer has rung and marked this rank awake: poll without naps for its message."""
-        self._dozing, self._rung, self._active = SleepState.AWAKE, True, self._loop.time()
+        self._sleep_state, self._rung, self._active = SleepState.AWAKE, True, self._loop.time()
         if self._next is not None:
             self._next.cancel()
             self._poll_tick()

@@ -105,7 +105,7 @@ class MpiTransport(Transport):
         comms = await _duplicates(world)
         node = world.Split_type(MPI.COMM_TYPE_SHARED)
         cores, arena = cores_of(node), Arena(settings.shared)
-        progress = ProgressEngine(outcomes_now, PollBackoff.on_node(node.size, cores), arena.doze)
+        progress = ProgressEngine(outcomes_now, PollBackoff.on_node(node.size, cores), arena.set_sleep_state)
         node_peers = NodePeers(node, world, cores, arena, progress)
         progress.set_wakeable(node_peers.rings_all and node.size == world.size)
         node.Free()
@@ -120,7 +120,7 @@ class MpiTransport(Transport):
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
         self._state.check_sendable(peer)
-        self._node_peers.rouse(peer)
+        self._node_peers.wake(peer)
         blocks = tuple([Block.of(array) for array in arrays])
         nbytes = sum([block.nbytes for block in blocks])
         header = pack_header(key, blocks, note)

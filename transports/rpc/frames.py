@@ -29,12 +29,17 @@ class FrameSink(Protocol):
     """Sends a channel's frames: a connection over TCP or on a virtual network."""
 
     def send(
-        self, kind: RpcKind, key: Key, blocks: Sequence[Block] = (), note: Any = None, out: Callable[[], None] = nothing
+        self,
+        kind: RpcKind,
+        key: Key,
+        blocks: Sequence[Block] = (),
+        note: Any = None,
+        on_sent: Callable[[], None] = nothing,
     ) -> None:
         """Queue a frame, in order. The blocks' memory is read until the frame is sent or withdrawn.
 
         Args:
-            out: called when the frame is sent, perhaps before this returns; never after `withdraw`.
+            on_sent: called when the frame is sent, perhaps before this returns; never after `withdraw`.
         Raises:
             TransportError: the frame cannot be encoded or queued; nothing is sent.
         """

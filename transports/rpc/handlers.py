@@ -61,11 +61,11 @@ class Handlers:
             known = ", ".join(sorted(self._topics)[:NAMED_TOPICS])
             raise Rejected("unknown topic", topic=name[:NAME_CHARACTERS], known=known) from None
 
-    def work(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Start a task that handles a request."""
         task = asyncio.create_task(coroutine)
         self._tasks[task] = None
-        task.add_done_callback(self._over)
+        task.add_done_callback(self._on_done)
         return task
 
     def count(self, rejection: Rejected) -> None:
@@ -88,7 +88,7 @@ class Handlers:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _over(self, task: "asyncio.Task[None]") -> None:
+    def _on_done(self, task: "asyncio.Task[None]") -> None:
         del self._tasks[task]
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fail(error)

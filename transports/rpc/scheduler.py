@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 from transports.errors import TransportError
-from transports.numbers import Numbers
+from transports.number_pool import NumberPool
 from transports.rpc.frames import RpcKind, nothing
 from transports.stream.writer import CACHED_CHUNK, Outgoing
 from transports.wire.arrays import Block
@@ -23,7 +23,7 @@ from transports.wire.frames import Key, encode_bare, encode_head
 SHORT_BYTES = 64 << 10  # the longest body sent inside its frame; a longer one is sent in parts
 LEAST_PART, MOST_PART = 16 << 10, CACHED_CHUNK
 PART_S = 0.01
-AHEAD = 2  # parts queued in the writer, so that it is never idle
+PARTS_AHEAD = 2  # parts queued in the writer, so that it is never idle
 TURN_BYTES = 4 << 20  # bytes written before other tasks of the loop run
 STREAMS = (1 << 16) - 1
 
@@ -47,14 +47,14 @@ class QueuedFrame:
         name: its kind and number, used to withdraw it.
         lane: the lane in which its order is kept.
         stream: the number of its parts; 0 if its body is inside its frame.
-        out: called when it has been sent.
+        on_sent: called when it has been sent.
 
     Attributes:
         begun: whether any of it has been passed to the writer.
         writing: its frames that the writer has queued and not yet written.
     """
 
-    __slots__ = ("_head", "_views", "begun", "lane", "name", "out", "stream", "writing")
+    __slots__ = ("_head", "_views", "begun", "lane", "name", "on_sent", "stream", "writing")
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class QueuedFrame:
         head: bytes,
         views: Sequence[memoryview],
         stream: int,
-        out: Callable[[], None],
+        on_sent: Callable[[], None],
     ):
-        self.name, self.lane, self.stream, self.out = name, lane, stream, out
+        self.name, self.lane, self.stream, self.on_sent = name, lane, stream, on_sent
         self.begun = False
         self.writing: dict[Outgoing, None] = {}
         self._head, self._views = head, deque(views)
@@ -113,14 +113,14 @@ class SendScheduler:
         self._lanes: dict[Hashable, deque[QueuedFrame]] = {}
         self._order: deque[Hashable] = deque()
         self._items: dict[tuple[RpcKind, int | str], QueuedFrame] = {}
-        self._streams = Numbers("long bodies on one connection", STREAMS, first=1)
+        self._streams = NumberPool("long bodies on one connection", STREAMS, first=1)
         self._writing = self.queued = 0
         self._part = MOST_PART
 
     def begin(self, writer: Writer) -> None:
         """The connection is established: send the queued frames first."""
         self._writer = writer
-        self._go_on()
+        self._write_parts()
 
     def end(self) -> None:
         """Write nothing more, and release all memory."""
@@ -128,9 +128,9 @@ class SendScheduler:
         for kept in (self._lanes, self._order, self._items):
             kept.clear()
 
-    def send(self, kind: RpcKind, key: Key, blocks: Sequence[Block], note: Any, out: Callable[[], None]) -> None:
+    def send(self, kind: RpcKind, key: Key, blocks: Sequence[Block], note: Any, on_sent: Callable[[], None]) -> None:
         """See `FrameSink.send`."""
-        stream = self._streams.take() if sum([block.nbytes for block in blocks]) > SHORT_BYTES else 0
+        stream = self._streams.allocate() if sum([block.nbytes for block in blocks]) > SHORT_BYTES else 0
         try:
             head = encode_head(kind, key, blocks, note, number=stream)
         except TransportError:
@@ -139,9 +139,9 @@ class SendScheduler:
         views = [block.data for block in blocks if block.nbytes]
         lane = (kind, key[1] if kind is RpcKind.REQUEST else stream)
         if self._writer is not None and not stream and lane not in self._lanes:
-            self._write_short(self._writer, [head, *views], out)
+            self._write_short(self._writer, [head, *views], on_sent)
         else:
-            item = QueuedFrame(name=(kind, key[0]), lane=lane, head=head, views=views, stream=stream, out=out)
+            item = QueuedFrame(name=(kind, key[0]), lane=lane, head=head, views=views, stream=stream, on_sent=on_sent)
             self._enqueue(item)
 
     def withdraw(self, kind: RpcKind, number: int) -> None:
@@ -166,28 +166,28 @@ class SendScheduler:
             self._lanes[item.lane] = deque()
             self._order.append(item.lane)
         self._lanes[item.lane].append(item)
-        self._go_on()
+        self._write_parts()
 
-    def _write_short(self, writer: Writer, views: Sequence[bytes | memoryview], out: Callable[[], None]) -> None:
+    def _write_short(self, writer: Writer, views: Sequence[bytes | memoryview], on_sent: Callable[[], None]) -> None:
         """Write now. What the kernel does not accept at once is copied, so that the sender need not wait."""
         frame = writer.write(views)
         if frame is None:
-            return out()
+            return on_sent()
 
         def written(future: asyncio.Future[None]) -> None:
             self.queued -= 1
-            out()
+            on_sent()
 
         self.queued += 1
         frame.detach()
         frame.written.add_done_callback(written)
 
-    def _go_on(self) -> None:
-        """Write a part of each lane in turn, until the writer has `AHEAD` parts queued or `TURN_BYTES` are written."""
+    def _write_parts(self) -> None:
+        """Write a part of each lane in turn, until `PARTS_AHEAD` are queued in the writer or `TURN_BYTES` written."""
         left = TURN_BYTES
-        while self._order and self._writer is not None and self._writing < AHEAD:
+        while self._order and self._writer is not None and self._writing < PARTS_AHEAD:
             if left <= 0:
-                self._loop.call_soon(self._go_on)
+                self._loop.call_soon(self._write_parts)
                 return
             item = self._lanes[self._order[0]][0]
             self._order.rotate(-1)
@@ -208,7 +208,7 @@ class SendScheduler:
             self._writing -= 1
             del item.writing[frame]
             self._written(item, nbytes, began)
-            self._go_on()
+            self._write_parts()
 
         self._writing += 1
         item.writing[frame] = None
@@ -216,14 +216,14 @@ class SendScheduler:
         return nbytes
 
     def _written(self, item: QueuedFrame, nbytes: int, began: float) -> None:
-        """A part is written: adapt the part size, and call `out` after the last part."""
+        """A part is written: adapt the part size, and call `on_sent` after the last part."""
         if nbytes > self._part:
             quick = self._loop.time() - began < PART_S
             self._part = min(2 * self._part, MOST_PART) if quick else max(self._part // 2, LEAST_PART)
         if item.passed_on and not item.writing and self._items.get(item.name) is item:
             del self._items[item.name]
             self._streams.release(item.stream)
-            item.out()
+            item.on_sent()
 
     def _leave_lane(self, item: QueuedFrame) -> None:
         lane = self._lanes.get(item.lane)

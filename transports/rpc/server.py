@@ -69,7 +69,7 @@ class RpcServer:
         """An admitted request is complete: start its handler, unless its sender has cancelled it."""
         if (slot := self._slots.get(number)) is not None:
             request = Request(sender, slot.topic.name, header.note, blocks)
-            slot.task = self._handlers.work(self._work(number, slot, request))
+            slot.task = self._handlers.start(self._work(number, slot, request))
 
     def cancel(self, number: int) -> None:
         """The sender no longer waits: cancel the handler, and withdraw the response."""

@@ -46,16 +46,16 @@ async def open_url(parts: SplitResult, shape: LinkShape | None) -> "TcpEndpoint"
     listening = option(parts.query, "listen")
     if not parts.hostname or parts.path:
         raise ValueError(f"no host to listen at in {parts.geturl()!r}; {USAGE}")
-    place = parts.hostname, parse_port(parts) or 0
+    host_port = parts.hostname, parse_port(parts) or 0
     try:
         bind_address = None if listening is None else parse_address(f"{SCHEME}{listening}")
     except ValueError as error:
         raise ValueError(f"?listen= takes HOST:PORT (got: {listening!r}); {USAGE}") from error
-    return await open_at(place, read_key(os.environ), shape, bind_address=bind_address)
+    return await open_at(host_port, read_key(os.environ), shape, bind_address=bind_address)
 
 
 async def open_at(
-    place: Address,
+    host_port: Address,
     key: bytes = b"",
     shape: LinkShape | None = None,
     most_under_way: int = MOST_UNDER_WAY,
@@ -67,27 +67,27 @@ async def open_at(
         key: the shared secret; empty: none, and then only loopback is allowed.
         shape: the shape of emulated slow links to all others.
         most_under_way: bytes of messages that one connection may have in this endpoint's memory, headers included.
-        bind_address: the address to listen at, if a router or container forwards `place` to it.
+        bind_address: the address to listen at, if a router or container forwards `host_port` to it.
     Raises:
         AuthenticationError: the address can be reached from other machines, and there is no key.
         RendezvousError: no such address, or it is in use.
     """
     try:
-        host = (await lookup(*place))[0][0]
+        host = (await lookup(*host_port))[0][0]
         if is_anywhere(host):
             raise RendezvousError(
                 f"{host} is not an address that others can connect to; name the one by which they reach this machine"
             )
-        at = address_to_bind((host, place[1])) if bind_address is None else (await lookup(*bind_address))[0]
+        at = address_to_bind((host, host_port[1])) if bind_address is None else (await lookup(*bind_address))[0]
         if not key and not (is_loopback(at[0]) and is_loopback(host)):
             raise AuthenticationError(f"{host} can be reached from other machines, and no key is shared; {SAME_KEY}")
         listener = listen(at)
     except OSError as error:
-        where = place if bind_address is None else bind_address
+        where = host_port if bind_address is None else bind_address
         raise RendezvousError(
             f"cannot listen there ({system_text(error)}; host: {where[0]}, port: {where[1]}); choose another address"
         ) from error
-    own = host, place[1] or listener.getsockname()[1]
+    own = host, host_port[1] or listener.getsockname()[1]
     end = TcpEndpoint(own, listener, key, shape, most_under_way)
     await end.listen()
     return end

@@ -29,7 +29,7 @@ from transports.wire.arrays import Block
 from transports.wire.frames import Key
 
 UNSENT_BYTES = 256 << 10  # limit of unsent bytes in the socket's buffer: later frames cannot overtake them
-UNREAD = 1 << 12  # short frames that may be queued for a party that does not read
+MAX_QUEUED_REJECTIONS = 1 << 12  # short frames that may be queued for a party that does not read
 
 
 class Connection(ConnectionOwner):
@@ -68,15 +68,15 @@ class Connection(ConnectionOwner):
         key: Key,
         blocks: Sequence[Block] = (),
         note: Any = None,
-        out: Callable[[], None] = lambda: None,
+        on_sent: Callable[[], None] = lambda: None,
     ) -> None:
         if self.ended:
             return
-        if kind is RpcKind.REJECTED and self._scheduler.queued > UNREAD:
+        if kind is RpcKind.REJECTED and self._scheduler.queued > MAX_QUEUED_REJECTIONS:
             self.on_invalid(WireError(f"replies that it does not read (waiting: {self._scheduler.queued})"))
             asyncio.get_running_loop().call_soon(self.end, "it sends requests and does not read the replies")
             return
-        self._scheduler.send(kind, key, blocks, note, out)
+        self._scheduler.send(kind, key, blocks, note, on_sent)
         self._endpoint.bytes_sent += sum([block.nbytes for block in blocks])
 
     def withdraw(self, kind: RpcKind, number: int) -> None:

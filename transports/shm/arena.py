@@ -1,11 +1,11 @@
 """An arena in shared memory: holds message bodies from the sender's copy until the receiver's last use.
 
     byte 0            4096                      a page boundary
-    token | dozing    | marks, one a page       | bodies ...
+    token | state     | marks, one a page       | bodies ...
 
 Every byte has one writer at a time. The owner marks free pages (1) and fills them. The receiver uses them in place and
 clears their marks (0) when no array views them any more, so no message is needed to free memory. The owner sets
-`dozing` before it sleeps; the peer that wakes it clears `dozing` before it rings. No MPI and no frames.
+its sleep state before it sleeps; the peer that wakes it clears the state before it rings. No MPI and no frames.
 
 Why: a copy of 1 MiB takes 21 µs. Reading it from the other process's memory takes 82 µs, because the kernel pins each
 page, and needs both ends awake twice; into new memory it takes 900 µs, because the kernel zeroes each page first.
@@ -28,7 +28,7 @@ from transports.wire.arrays import Block
 
 PAGE = 4096
 PAGE_FLAGS = PAGE
-DOZING = TOKEN_BYTES
+SLEEP_STATE = TOKEN_BYTES
 MOST_PAGES = 1 << 16
 SHARE = 4
 """A body may take at most 1 / SHARE of the arena, so that one body cannot block all others."""
@@ -79,10 +79,10 @@ class Arena:
             at += data.nbytes
         return mark - PAGE_FLAGS
 
-    def doze(self, dozing: int) -> None:
+    def set_sleep_state(self, state: int) -> None:
         """Announce how this rank sleeps; 0: awake. A peer must ring a sleeping rank after sending to it."""
         if self._memory is not None:
-            self._memory[DOZING] = dozing
+            self._memory[SLEEP_STATE] = state
 
     def close(self) -> None:
         """Accept no more bodies; bodies that peers still view stay."""
@@ -106,16 +106,16 @@ class PeerArena:
         self._shared = mapped(address, self._first + nbytes)
 
     @property
-    def dozing(self) -> int:
+    def sleep_state(self) -> int:
         """How the peer sleeps; 0: awake, or another peer is waking it."""
-        return self._shared[DOZING]
+        return self._shared[SLEEP_STATE]
 
-    def rouse(self) -> bool:
+    def mark_awake(self) -> bool:
         """Mark the peer awake. Returns whether it was asleep, so that the caller must ring its doorbell."""
-        dozing = self._shared[DOZING] != 0
-        if dozing:
-            self._shared[DOZING] = 0
-        return dozing
+        asleep = self._shared[SLEEP_STATE] != 0
+        if asleep:
+            self._shared[SLEEP_STATE] = 0
+        return asleep
 
     def view(self, page: int, nbytes: int) -> memoryview:
         """View the body that begins at this page; its pages are freed when no array views them any more.

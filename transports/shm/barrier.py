@@ -148,10 +148,10 @@ class Windows:
         with self._fence:
             pass
 
-    def first_absent(self, place: int = 0) -> int | None:
-        """The index, from `place` on, of the first other rank that has not come to this barrier; None if all have."""
+    def first_absent(self, start: int = 0) -> int | None:
+        """The index, from `start` on, of the first other rank that has not come to this barrier; None if all have."""
         due, others = self.epoch, self._others
-        for at in range(place, len(others)):
+        for at in range(start, len(others)):
             if others[at][0] < due:
                 return at
         return None

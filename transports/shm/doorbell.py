@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 NAME_BYTES = 32
-MOST_RINGS = 64
+MAX_RINGS_PER_READ = 64
 """Queued rings read in one callback. Linux queues 10, or 512 under systemd (net.unix.max_dgram_qlen)."""
 
 
@@ -34,7 +34,7 @@ class Doorbell:
         self._socket = _bind() if sys.platform == "linux" else None
         self.name = bytes(NAME_BYTES) if self._socket is None else self._socket.getsockname()
         if self._socket is not None:
-            self._loop.add_reader(self._socket, self._rung)
+            self._loop.add_reader(self._socket, self._on_readable)
 
     def connect(self, names: Mapping[int, bytes]) -> bool:
         """Store the peers' names, which must be bound already. Returns whether this rank can ring all of them.
@@ -71,12 +71,12 @@ class Doorbell:
             return False
         return True
 
-    def _rung(self) -> None:
+    def _on_readable(self) -> None:
         """Read all queued rings and call `on_ring` once: any user of the machine can ring without end."""
         if self._socket is None:
             return
         with suppress(BlockingIOError):
-            for _ in range(MOST_RINGS):
+            for _ in range(MAX_RINGS_PER_READ):
                 self._socket.recv(1)
         self._on_ring()
 

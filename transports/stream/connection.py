@@ -1,6 +1,6 @@
 """One connection to one peer, driven by the event loop's readiness callbacks; it needs no task.
 
-A connection ends exactly once. If neither side has sent a farewell, its owner is told the reason. Bytes are read
+A connection ends exactly once. If neither side has sent a farewell, its owner gets the reason. Bytes are read
 whenever there are any, so two ranks that both write never wait for each other. The owner interprets the frames.
 """
 

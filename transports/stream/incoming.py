@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from transports.event_loop import resolve
-from transports.wire.arrays import Block, landing
+from transports.wire.arrays import Block, receive_blocks
 from transports.wire.frames import Header
 
 Memory = TypeVar("Memory")
@@ -150,13 +150,13 @@ class IncomingMessage(IncomingBody[tuple[Block, ...] | None]):
         return self._blocks
 
     def allocate(self) -> Views:
-        self._blocks = landing(self.header.layouts)
+        self._blocks = receive_blocks(self.header.layouts)
         return [block.data for block in self._blocks]
 
     def attach(self, memory: tuple[Block, ...] | None) -> Views:
         if memory is None:
             return ()
-        self._blocks = landing(self.header.layouts, memory)
+        self._blocks = receive_blocks(self.header.layouts, memory)
         return self._attach([block.data for block in self._blocks])
 
     def fail(self, error: Exception) -> None:

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 
 from transports.errors import TransportError, WireError
 from transports.event_loop import resolve
-from transports.numbers import Numbers
+from transports.number_pool import NumberPool
 from transports.stream.writer import Outgoing
 
 ALL_PEERS_BYTES = 256 << 20
 LEAST_BYTES = 1 << 20
 OFFERS_BYTES = 16 << 20  # least limit of offers to one peer: about 4,000; a pipeline may be far ahead of a slow rank
 CLOSING_BYTES = 256 << 20  # offered bodies that a closing rank delivers to each peer without a posted receive
-OFFERS = 1 << 16  # open offers to one peer; their numbers take two bytes on the wire
+MAX_OFFERS = 1 << 16  # open offers to one peer; their numbers take two bytes on the wire
 
 
 def credit_limit(world_size: int) -> int:
@@ -141,7 +141,7 @@ class OfferTable:
     def __init__(self, credit: Credit):
         self._credit = credit
         self._offers: dict[int, Offer] = {}
-        self._numbers = Numbers("messages at their sender that no receive has requested", OFFERS)
+        self._numbers = NumberPool("messages at their sender that no receive has requested", MAX_OFFERS)
 
     def put(self, offer: Offer) -> int:
         """Store an offer; returns its number.
@@ -149,7 +149,7 @@ class OfferTable:
         Raises:
             TransportError: no number is free, or the offers would exceed their limit at the peer.
         """
-        number = self._numbers.take()
+        number = self._numbers.allocate()
         if not self._credit.acquire(offer.cost):
             self._numbers.release(number)
             raise TransportError(

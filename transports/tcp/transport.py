@@ -203,15 +203,15 @@ class BusyPoll:
 
     def __init__(self, core_per_rank: bool):
         self._loop = asyncio.get_running_loop()
-        self._moment = BUSY_LOOP_S if core_per_rank else 0.0
+        self._seconds = BUSY_LOOP_S if core_per_rank else 0.0
         self._computing = self._spinning = False
         self._until = 0.0
 
     def start(self) -> None:
         """A receive begins to wait: keep the loop awake for `BUSY_LOOP_S` from now on."""
-        if not self._moment or self._computing:
+        if not self._seconds or self._computing:
             return
-        self._until = self._loop.time() + self._moment
+        self._until = self._loop.time() + self._seconds
         if not self._spinning:
             self._spinning = True
             self._loop.call_soon(self._spin)

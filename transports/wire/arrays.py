@@ -1,7 +1,7 @@
 """Arrays on the wire: a block is raw bytes with a dtype and a shape; a layout is the dtype and shape alone.
 
-`Block.of` views an array and copies it only if it is not contiguous. `landing` returns the blocks that a message is
-received into, over the receiver's own arrays or in new memory; it refuses an array that does not fit before any byte
+`Block.of` views an array and copies it only if it is not contiguous. `receive_blocks` returns the blocks that a message
+is received into, over the receiver's own arrays or in new memory; it refuses an array that does not fit before any byte
 is copied, so that the message stays available.
 
 Works with numpy and, if the caller has imported it, torch; only `Block.torch` imports torch. numpy has no bfloat16, so
@@ -71,10 +71,10 @@ class Block:
                 return cls(name, tuple(array.shape), flat.data)
             array = np.asarray(array)
         name = _NAMES.get(array.dtype) or wire_name(array.dtype)
-        solid = array if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(array.shape)
-        if not solid.dtype.isnative:
-            solid = solid.astype(solid.dtype.newbyteorder("="))
-        return cls(name, solid.shape, _flat(solid))
+        contiguous = array if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(array.shape)
+        if not contiguous.dtype.isnative:
+            contiguous = contiguous.astype(contiguous.dtype.newbyteorder("="))
+        return cls(name, contiguous.shape, _flat(contiguous))
 
     @classmethod
     def bare(cls, buffer: Any) -> "Block":
@@ -132,12 +132,12 @@ def flat_bytes(buffer: Any) -> memoryview:
         raise WireError(f"the buffer has no wire form ({error}); pass contiguous memory of plain numbers") from error
 
 
-def _flat(solid: np.ndarray) -> memoryview:
+def _flat(contiguous: np.ndarray) -> memoryview:
     """View the bytes of a contiguous array; numpy's view is slower, but works for empty arrays and all dtypes."""
     try:
-        return solid.data.cast("B")
+        return contiguous.data.cast("B")
     except (TypeError, ValueError):
-        return solid.reshape(-1).view(_BYTE).data
+        return contiguous.reshape(-1).view(_BYTE).data
 
 
 def destinations(into: Sequence[Any] | None) -> tuple[Block, ...] | None:
@@ -149,7 +149,7 @@ def destinations(into: Sequence[Any] | None) -> tuple[Block, ...] | None:
     return None if into is None else tuple([_destination(at, array) for at, array in enumerate(into)])
 
 
-def landing(layouts: Sequence[ArrayType], into: Sequence[Block] | None = None) -> tuple[Block, ...]:
+def receive_blocks(layouts: Sequence[ArrayType], into: Sequence[Block] | None = None) -> tuple[Block, ...]:
     """Blocks to be filled: over the memory of the blocks in `into`, or in new memory if it is None.
 
     Raises:
@@ -170,7 +170,7 @@ def fill(blocks: Sequence[Block], source: Sequence[Block]) -> None:
 
 def copied(blocks: Sequence[Block]) -> tuple[Block, ...]:
     """Copies of the blocks in new memory."""
-    fresh = landing([ArrayType(block.dtype, block.shape) for block in blocks])
+    fresh = receive_blocks([ArrayType(block.dtype, block.shape) for block in blocks])
     fill(fresh, blocks)
     return fresh
 
@@ -180,7 +180,7 @@ def _destination(at: int, array: Any) -> Block:
         block = Block.of(array)
     except WireError as error:
         raise ValueError(f"into[{at}] cannot be filled: {error}") from error
-    if not _is_solid(array):
+    if not _is_contiguous(array):
         raise ValueError(f"into[{at}] is not contiguous in this machine's byte order, so it cannot be filled in place")
     if block.data.readonly:
         raise ValueError(f"into[{at}] is read-only, so it cannot be filled in place")
@@ -193,7 +193,7 @@ def _fitted(at: int, layout: ArrayType, data: memoryview) -> Block:
     return Block(layout.dtype, layout.shape, data)
 
 
-def _is_solid(array: Any) -> bool:
+def _is_contiguous(array: Any) -> bool:
     """Whether `Block.of` views the array's own memory and makes no copy."""
     if isinstance(array, np.ndarray):
         return array.flags.c_contiguous and array.dtype.isnative

@@ -23,16 +23,16 @@ SCHEME = "virtual://"
 
 
 class FrameEvent(NamedTuple):
-    """A frame at the moment when it arrives, for listeners.
+    """A frame at the time when it arrives, for listeners.
 
     Args:
-        moment: seconds on the loop's clock.
+        time: seconds on the loop's clock.
         source, destination: the parties' names.
         key: the request's number, then the topic of a request or the reason of a rejection.
         nbytes: bytes of its arrays.
     """
 
-    moment: float
+    time: float
     source: str
     destination: str
     kind: str
@@ -42,7 +42,7 @@ class FrameEvent(NamedTuple):
     def __str__(self) -> str:
         number, *what = self.key
         text = " ".join([self.kind, *map(str, what), f"#{number}"])
-        return f"{self.moment:.6f} {self.source} → {self.destination}: {text} ({self.nbytes} bytes)"
+        return f"{self.time:.6f} {self.source} → {self.destination}: {text} ({self.nbytes} bytes)"
 
 
 class NetworkView(Protocol):
@@ -81,14 +81,14 @@ class VirtualConnection:
         key: Key,
         blocks: Sequence[Block] = (),
         note: Any = None,
-        out: Callable[[], None] = nothing,
+        on_sent: Callable[[], None] = nothing,
     ) -> None:
         head = encode_head(kind, key, blocks, note)
         bodies = [bytearray(block.data) for block in blocks]
         nbytes = sum(map(len, bodies))
         self.endpoint.bytes_sent += nbytes
         self.emit(len(head) / self.endpoint.network.scale + nbytes, partial(self._arrive, head, bodies))
-        out()
+        on_sent()
 
     def withdraw(self, kind: RpcKind, number: int) -> None:
         """Nothing to release: the network has copies of all arrays."""
@@ -142,7 +142,7 @@ class VirtualConnection:
             self.emit(PREAMBLE_BYTES, self._closed_by_peer)
             self.end(reason)
 
-    def die(self) -> None:
+    def kill(self) -> None:
         """The process was killed; its kernel closes the connection."""
         self._delay_line.send(PREAMBLE_BYTES, self._closed_by_peer)
         self.end("this end was killed")
@@ -211,12 +211,12 @@ class VirtualEndpoint(CommonEndpoint[VirtualConnection]):
             connection.close("this end was closed")
         await self.handlers.close()
 
-    def die(self) -> None:
+    def kill(self) -> None:
         """The process was killed: break its connections, without calling its callbacks."""
         self.closed = True
         self.connections.clear_callbacks()
         for connection in self.connections:
-            connection.die()
+            connection.kill()
 
     def call(self, address: str) -> VirtualConnection:
         connection = VirtualConnection(self, address)

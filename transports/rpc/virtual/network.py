@@ -66,20 +66,20 @@ class VirtualNetwork:
         self._endpoints: dict[str, VirtualEndpoint] = {}
         self._delay_lines: dict[tuple[str, str], DelayLine] = {}
         self._cuts: set[frozenset[str]] = set()
-        self._lines: dict[str, tuple[AccessLine, AccessLine]] = {}
-        self._away: dict[str, float] = {}
+        self._access_lines: dict[str, tuple[AccessLine, AccessLine]] = {}
+        self._added_delays: dict[str, float] = {}
 
-    def line(self, name: str, rate: float) -> None:
+    def set_access_rate(self, name: str, rate: float) -> None:
         """Give a party one access line of `rate` bytes a second each way, shared by all its links.
 
         Call this before the party sends. Frames from several parties at once pass one after another, in the order of
         arrival.
         """
-        self._lines[address_of(name)] = AccessLine(rate), AccessLine(rate)
+        self._access_lines[address_of(name)] = AccessLine(rate), AccessLine(rate)
 
-    def away(self, name: str, seconds: float) -> None:
+    def add_delay(self, name: str, seconds: float) -> None:
         """Delay every frame to and from this party by `seconds` more. Call this before the party sends."""
-        self._away[address_of(name)] = seconds
+        self._added_delays[address_of(name)] = seconds
 
     def endpoint(self, name: str) -> VirtualEndpoint:
         """Open this party's endpoint; after a kill or a close, a new incarnation with a greater number.
@@ -112,7 +112,7 @@ class VirtualNetwork:
         if process is not None:
             process.kill()
         if end is not None:
-            end.die()
+            end.kill()
         self._recheck(name)
 
     def freeze(self, name: str) -> None:
@@ -161,9 +161,9 @@ class VirtualNetwork:
         is_open = partial(self._is_open, *names)
         if source == destination:
             return DelayLine(SlowLink(LinkShape(), names), is_open)
-        up, down = self._lines.get(source, (None, None))[0], self._lines.get(destination, (None, None))[1]
-        away = self._away.get(source, 0.0) + self._away.get(destination, 0.0)
-        shape = replace(self._shape, delay=self._shape.delay + away)
+        up, down = self._access_lines.get(source, (None, None))[0], self._access_lines.get(destination, (None, None))[1]
+        added = self._added_delays.get(source, 0.0) + self._added_delays.get(destination, 0.0)
+        shape = replace(self._shape, delay=self._shape.delay + added)
         return DelayLine(SlowLink(shape, (source, destination)), is_open, up=up, down=down)
 
     def _process(self, name: str) -> Process:

@@ -83,11 +83,11 @@ class Process:
             if self._sleepers[sleeper] is None:
                 resolve(sleeper)
 
-    async def _woken(self, moment: float | None) -> None:
-        """Wait until this moment, or, if it is None, until the thaw."""
+    async def _woken(self, time: float | None) -> None:
+        """Wait until this time, or, if it is None, until the thaw."""
         self._check_alive()
         sleeper = self._loop.create_future()
-        timer = None if moment is None else self._loop.call_at(moment, resolve, sleeper)
+        timer = None if time is None else self._loop.call_at(time, resolve, sleeper)
         self._sleepers[sleeper] = timer
         try:
             await sleeper

@@ -116,7 +116,7 @@ class Coordinator(AcceptorOwner[RankHello]):
             _logger.warning("caller refused: %s", error)
 
     def _callers(self) -> str:
-        named = sorted(self._unproven, key=lambda caller: (len(caller), caller))  # rank 2, rank 10, a stranger
+        named = sorted(self._unproven, key=lambda caller: (len(caller), caller))  # rank 2, rank 10, an unknown caller
         return ", ".join(named[:MAX_LISTED]) + (", …" if len(named) > MAX_LISTED else "")
 
     async def _connect_all(self) -> None:

@@ -94,7 +94,7 @@ class RankIdentity(Identity[RankHello, int]):
         return kind(text.format(local=connector, remote=acceptor))
 
     def name(self, hello: RankHello) -> str:
-        return f"rank {hello.rank}" if hello.run == self.run and hello.rank < self.world_size else "a stranger"
+        return f"rank {hello.rank}" if hello.run == self.run and hello.rank < self.world_size else "an unknown caller"
 
 
 def digest(name: str) -> bytes:

@@ -21,10 +21,10 @@ class Library:
 
 
 @asynccontextmanager
-async def polling(backoff=PollBackoff(), doze=lambda dozing: None):  # noqa: B008 (frozen)
+async def polling(backoff=PollBackoff(), announce_sleep=lambda state: None):  # noqa: B008 (frozen)
     """A running progress engine, and its library."""
     library = Library()
-    progress = ProgressEngine(library.test, backoff, doze)
+    progress = ProgressEngine(library.test, backoff, announce_sleep)
     async with asyncio.TaskGroup() as group:
         group.create_task(progress.run(library))
         yield progress, library
@@ -347,7 +347,7 @@ async def test_a_ring_starts_polling_without_naps_on_an_oversubscribed_node():
     ):
         library.receive_arrived = lambda: bool(news) and bool(news.pop())
         await turns(5)
-        progress.rung()
+        progress.on_doorbell()
         asked = len(said)
         await turns(20)
         assert len(said) == asked, "it was awake, by word of whoever rang, and stayed so"
@@ -360,12 +360,12 @@ async def test_a_ring_is_answered_by_a_poll_right_there_but_not_before_there_are
     library = Library()
     progress = ProgressEngine(library.test, PollBackoff(spin_s=0, min_nap_s=1000, max_nap_s=1000))
     waiting = progress.wait("a")
-    progress.rung()
+    progress.on_doorbell()
     assert library.asked == 0
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
         group.create_task(progress.run())
         await progress.turn()
         library.outcomes["a"] = "done"
-        progress.rung()
+        progress.on_doorbell()
         assert waiting.result() == "done"
         progress.stop()

@@ -94,19 +94,19 @@ def test_a_viewed_body_outlives_the_arena(ends):
     with pytest.raises(OSError):
         PeerArena(arena.address, NBYTES)
     assert arena.put([body(1)]) is None
-    arena.doze(1)
+    arena.set_sleep_state(1)
 
 
 def test_a_peer_dozes_until_another_marks_it_awake(ends):
     arena, window = ends
-    assert window.dozing == 0 and not window.rouse()
+    assert window.sleep_state == 0 and not window.mark_awake()
     for how in (1, 2):
-        arena.doze(how)
-        assert window.dozing == how
-        assert window.rouse() and not window.rouse()
-    arena.doze(1)
-    arena.doze(0)
-    assert not window.rouse()
+        arena.set_sleep_state(how)
+        assert window.sleep_state == how
+        assert window.mark_awake() and not window.mark_awake()
+    arena.set_sleep_state(1)
+    arena.set_sleep_state(0)
+    assert not window.mark_awake()
 
 
 def test_an_empty_body_is_refused():
@@ -116,6 +116,6 @@ def test_an_empty_body_is_refused():
 
 def test_a_full_arena_takes_no_body_and_still_shows_its_sleep_state():
     arena = Arena(0)
-    arena.doze(1)
-    assert arena.put([body(1)]) is None and PeerArena(arena.address, 0).dozing == 1
+    arena.set_sleep_state(1)
+    assert arena.put([body(1)]) is None and PeerArena(arena.address, 0).sleep_state == 1
     arena.close()

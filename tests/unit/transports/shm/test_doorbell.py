@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from transports.shm.doorbell import MOST_RINGS, NAME_BYTES, Doorbell
+from transports.shm.doorbell import MAX_RINGS_PER_READ, NAME_BYTES, Doorbell
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="abstract socket names are Linux's own")
 
@@ -56,7 +56,7 @@ async def test_a_burst_of_rings_by_another_process_costs_one_poll():
         for bursts in range(1, 4):
             answered.clear()
             with suppress(BlockingIOError):  # the queue is full: at 10 rings, or 512 under systemd
-                for _ in range(MOST_RINGS):
+                for _ in range(MAX_RINGS_PER_READ):
                     stranger.sendto(b"", sleeper.name)
             await asyncio.wait_for(answered.wait(), 20)
             for _ in range(3):

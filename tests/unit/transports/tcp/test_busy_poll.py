@@ -105,7 +105,7 @@ async def test_ranks_with_a_core_each_stay_awake_and_write_what_fits_the_cache(
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(cores)))
 
     ends = await tcp_world(3, machines=machines)
-    assert (ends[0]._busy_poll._moment > 0) == roomy
+    assert (ends[0]._busy_poll._seconds > 0) == roomy
     assert [end._peers[0].connection._queue._chunk for end in ends[1:]] == [
         CACHED_CHUNK if cached and machine == "a" else LONG_BYTES for machine in machines[1:]
     ]

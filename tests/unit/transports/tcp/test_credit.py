@@ -214,7 +214,7 @@ async def test_offers_beyond_their_limit_fail_at_the_sender(few_offers):
 
 
 async def test_an_offer_without_a_free_number_takes_no_share_of_the_offers(monkeypatch):
-    monkeypatch.setattr("transports.tcp.flow_control.OFFERS", 1)
+    monkeypatch.setattr("transports.tcp.flow_control.MAX_OFFERS", 1)
 
     table = OfferTable(Credit(20))
     number = table.put(Offer((), 10))

@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as drawn
 
 from collectives.arrays import Vector
 from transports import Block, WireError
-from transports.wire.arrays import SIZES, ArrayType, copied, destinations, fill, landing
+from transports.wire.arrays import SIZES, ArrayType, copied, destinations, fill, receive_blocks
 
 PLAIN = drawn.scalar_dtypes() | drawn.complex_number_dtypes()  # of either byte order, dates included
 WITHOUT = st.sampled_from([np.dtype(name) for name in ("O", "S3", "U2", "V5", "M8[s]", "m8[ns]", "g", "G")])
@@ -84,7 +84,7 @@ LAYOUTS = [ArrayType("float32", (2, 3)), ArrayType("bfloat16", (4,))]
 
 
 def test_without_arrays_memory_is_fresh_and_writable():
-    blocks = landing(LAYOUTS)
+    blocks = receive_blocks(LAYOUTS)
     assert [(block.dtype, block.shape, block.nbytes) for block in blocks] == [
         ("float32", (2, 3), 24),
         ("bfloat16", (4,), 8),
@@ -95,11 +95,11 @@ def test_without_arrays_memory_is_fresh_and_writable():
 def test_arrays_of_any_kind_are_filled_in_place():
     arrays = [np.zeros((3, 2), np.float32), torch.zeros(4, dtype=torch.bfloat16)]
     source = [Block.of(np.arange(6, dtype=np.float32)), Block.of(torch.arange(4, dtype=torch.bfloat16))]
-    fill(landing(LAYOUTS, destinations(arrays)), source)
+    fill(receive_blocks(LAYOUTS, destinations(arrays)), source)
     assert arrays[0].tolist() == [[0, 1], [2, 3], [4, 5]]
     assert arrays[1].tolist() == [0, 1, 2, 3]
     room = [bytearray(24), memoryview(bytearray(8))]
-    fill(landing(LAYOUTS, destinations(room)), source)
+    fill(receive_blocks(LAYOUTS, destinations(room)), source)
     assert bytes(room[0]) == np.arange(6, dtype=np.float32).tobytes()
 
 
@@ -122,7 +122,7 @@ def test_arrays_of_any_kind_are_filled_in_place():
 )
 def test_what_does_not_fit_is_named(into, words):
     with pytest.raises(ValueError) as error:
-        landing(LAYOUTS, destinations(into))
+        receive_blocks(LAYOUTS, destinations(into))
     assert all(word in str(error.value) for word in words), str(error.value)
 
 

@@ -304,7 +304,7 @@ def test_a_sum_that_is_spread_lets_others_through_and_takes_as_long_as_it_may(co
         """Also the sum's own seconds."""
         stage = Members(count, count * chunks * PIECE // 4)
         for at in range(count):
-            stage.network.line(f"p{at}", PIECE / PIECE_S)
+            stage.network.set_access_rate(f"p{at}", PIECE / PIECE_S)
         trainer = stage.network.endpoint("trainer")
         stage.ends[0].handle("forward", lambda request: asyncio.sleep(0, Response()))
         clock, waits = VirtualClock(), []

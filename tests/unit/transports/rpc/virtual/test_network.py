@@ -71,7 +71,7 @@ async def test_the_rate_counts_the_bytes_of_frames_and_arrays():
 
 async def test_a_party_s_line_is_shared_by_all_that_it_talks_with():
     async with opened() as world:
-        world.network.line("b", float(1 << 20))
+        world.network.set_access_rate("b", float(1 << 20))
         others = [world.network.endpoint(name) for name in "cd"]
         world.b.handle("bulk", world.echo, most_bytes=1 << 20)
         await asyncio.gather(*(end.request(world.b.address, "bulk", bytes(1 << 20)) for end in (world.a, *others)))
@@ -83,7 +83,7 @@ async def test_a_party_s_line_is_shared_by_all_that_it_talks_with():
 @pytest.mark.parametrize("scale, at_least", [(1.0, 2 * 1000.0), (1e6, 0.0)])
 async def test_header_bytes_are_divided_by_scale(scale, at_least):
     async with opened(scale=scale) as world:
-        world.network.line("b", 1.0)
+        world.network.set_access_rate("b", 1.0)
         await world.asking(note="x" * 1000)
         took = world.clock.now() - ROUND_TRIP
         assert at_least < took < at_least + 200

@@ -237,7 +237,9 @@ def test_callers_with_another_key_are_named_as_unauthenticated():
                 await connect(listener.getsockname(), stranger, 0)
         await gathering
 
-    with pytest.raises(RendezvousError, match="another key or none: rank 1, rank 2, a stranger; give every process"):
+    with pytest.raises(
+        RendezvousError, match="another key or none: rank 1, rank 2, an unknown caller; give every process"
+    ):
         asyncio.run(meet())
 
 

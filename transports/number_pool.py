@@ -3,34 +3,34 @@
 from transports.errors import TransportError
 
 
-class Numbers:
+class NumberPool:
     """The numbers from `first` on; none is allocated twice at a time.
 
     Args:
         what: what is numbered, for the error.
-        most: how many numbers there are.
+        size: how many numbers there are.
     """
 
-    __slots__ = ("_first", "_most", "_next", "_used", "_what")
+    __slots__ = ("_first", "_next", "_size", "_used", "_what")
 
-    def __init__(self, what: str, most: int, first: int = 0):
-        self._what, self._most, self._first = what, most, first
+    def __init__(self, what: str, size: int, first: int = 0):
+        self._what, self._size, self._first = what, size, first
         self._used = set[int]()
         self._next = 0
 
-    def take(self) -> int:
+    def allocate(self) -> int:
         """Allocate a number that is not in use.
 
         Raises:
             TransportError: all are in use.
         """
-        if len(self._used) == self._most:
+        if len(self._used) == self._size:
             raise TransportError(
-                f"too many {self._what} (at once: {self._most}, limit: {self._most}); await some first"
+                f"too many {self._what} (at once: {self._size}, limit: {self._size}); await some first"
             )
         while self._next in self._used:
-            self._next = (self._next + 1) % self._most
-        number, self._next = self._next, (self._next + 1) % self._most
+            self._next = (self._next + 1) % self._size
+        number, self._next = self._next, (self._next + 1) % self._size
         self._used.add(number)
         return self._first + number
 
