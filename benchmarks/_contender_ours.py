@@ -13,7 +13,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.traces.file import NullTracer
-from pipelined.training.trainer import Numerics, RankTrainer
+from pipelined.training.trainer import JobDescription, Numerics, RankTrainer
 from transports import Transport
 
 
@@ -32,18 +32,16 @@ async def contend(transport: Transport, task: Task) -> int:
 
 async def _trial(actor: Actor, executor: TorchExecutor, contest: Contest, trial: Trial) -> Result:
     plan = contest.plan(trial.schedule, trial.ends)
-    trainer = RankTrainer(
-        actor,
-        CutGPT2(contest.config, trial.ends),
-        plan,
+    job = JobDescription(
+        model=CutGPT2(contest.config, trial.ends),
+        plan=plan,
+        feed=TokenRows(contest),
         optimizer_config=contest.optimizer_config,
         numerics=Numerics(),
-        executor=executor,
-        feed=TokenRows(contest),
-        tracer=NullTracer(),
         sequence=contest.sequence,
         seed=contest.seed,
     )
+    trainer = RankTrainer(actor, job, executor=executor, tracer=NullTracer())
     reports = [await trainer.step(step) for step in contest.before]
     await barrier(trainer.world)
     start, used = executor.clock.now(), time.process_time()

@@ -24,7 +24,7 @@ from pipelined.process.run import run
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
 from pipelined.training.optimizer import OptimizerConfig
-from pipelined.training.trainer import Numerics, RankTrainer
+from pipelined.training.trainer import JobDescription, Numerics, RankTrainer
 from transports import Transport
 
 RANKS, SEQUENCE, ROWS = 2, 8, 2
@@ -48,10 +48,11 @@ async def soak(transport: Transport, steps: int, settled: int, looks: int) -> in
     try:
         async with Actor(transport) as actor:
             optimizer_config = OptimizerConfig(lr=1e-3, steps=steps, warmup=0)
-            trainer = RankTrainer(
-                actor, GPT2(MODEL), PLAN, optimizer_config=optimizer_config, numerics=Numerics(torch.float32),
-                executor=executor, feed=Feed(), tracer=NullTracer(), sequence=SEQUENCE, seed=1,
+            job = JobDescription(
+                model=GPT2(MODEL), plan=PLAN, feed=Feed(), optimizer_config=optimizer_config,
+                numerics=Numerics(torch.float32), sequence=SEQUENCE, seed=1,
             )  # fmt: skip
+            trainer = RankTrainer(actor, job, executor=executor, tracer=NullTracer())
             before, after = list[Levels](), list[Levels]()
             for step in range(steps):
                 await trainer.step(step)

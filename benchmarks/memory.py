@@ -32,7 +32,7 @@ from pipelined.process.run import run
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
 from pipelined.training.optimizer import OptimizerConfig
-from pipelined.training.trainer import Numerics, RankTrainer
+from pipelined.training.trainer import JobDescription, Numerics, RankTrainer
 from transports import Transport
 
 OPTIMIZER = OptimizerConfig(lr=1e-4, steps=100)
@@ -114,10 +114,11 @@ async def _held(transport: Transport, options: Options, before: int) -> Holding:
     try:
         async with Actor(transport) as actor:
             tokens = RandomTokens(options.vocab, (options.microbatch, options.seq))
-            trainer = RankTrainer(
-                actor, GPT2(options.model), plan, optimizer_config=OPTIMIZER, numerics=Numerics(), executor=executor,
-                feed=tokens, tracer=NullTracer(), sequence=options.seq, seed=0,
+            job = JobDescription(
+                model=GPT2(options.model), plan=plan, feed=tokens, optimizer_config=OPTIMIZER, numerics=Numerics(),
+                sequence=options.seq, seed=0,
             )  # fmt: skip
+            trainer = RankTrainer(actor, job, executor=executor, tracer=NullTracer())
             kept = count_activations(trainer)
             for step in range(options.steps):
                 await trainer.step(step)

@@ -31,7 +31,7 @@ from pipelined.training.digests import model_digest
 from pipelined.training.evaluate import evaluate, sample
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.replay import Order, of_rank, packed, read_orders
-from pipelined.training.trainer import Numerics, RankTrainer
+from pipelined.training.trainer import JobDescription, Numerics, RankTrainer
 from transports import Transport
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
@@ -130,22 +130,19 @@ def _build(
     orders: Mapping[int, Order],
 ) -> RankTrainer:
     config = job.config
-    return RankTrainer(
-        actor,
-        GPT2(job.model),
-        job.plan,
+    description = JobDescription(
+        model=GPT2(job.model),
+        plan=job.plan,
+        feed=TokenFeed(batches_of(job, text.train)),
         optimizer_config=OptimizerConfig(
             config.lr, config.steps, config.warmup, clip=job.clip, weight_decay=config.weight_decay
         ),
         numerics=numerics(config),
-        executor=executor,
-        feed=TokenFeed(batches_of(job, text.train)),
-        tracer=tracer,
         sequence=job.sequence,
         seed=config.seed,
         fresh=config.init is None,
-        orders=orders,
     )
+    return RankTrainer(actor, description, executor=executor, tracer=tracer, orders=orders)
 
 
 async def _run(session: Session) -> None:

@@ -25,7 +25,7 @@ from pipelined.traces.tracer import NullTracer
 from pipelined.training.digests import require_equal_batches
 from pipelined.training.evaluate import Window, evaluate
 from pipelined.training.step_report import StepReport
-from pipelined.training.trainer import Numerics, RankTrainer
+from pipelined.training.trainer import JobDescription, Numerics, RankTrainer
 from transports import Transport
 
 
@@ -162,15 +162,12 @@ def _trainer(actor: Actor, job: TrainingJob, optimizer: UserOptimizer, executor:
     if optimizer.schedule is not None and not job.plan.flushes:
         fact = f"{job.plan.schedule} updates a stage several times a step, so a scheduler has no step to follow"
         raise UsageError(f"{fact}; leave lr_scheduler out, or choose a schedule with a flush")
-    return RankTrainer(
-        actor,
-        job.model,
-        job.plan,
+    description = JobDescription(
+        model=job.model,
+        plan=job.plan,
+        feed=job.feed,
         optimizer_config=optimizer,
         numerics=job.numerics,
-        executor=executor,
-        feed=job.feed,
-        tracer=NullTracer(),
-        sequence=1,
         seed=job.seed,
     )
+    return RankTrainer(actor, description, executor=executor, tracer=NullTracer())

@@ -19,7 +19,7 @@ from pipelined.planner.search import SearchResult
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
-from pipelined.training.trainer import RankTrainer
+from pipelined.training.trainer import JobDescription, RankTrainer
 from transports import Transport
 
 STEPS = 4
@@ -88,18 +88,16 @@ async def try_plans(
 
 def trial_trainer(actor: Actor, model: MeasuredModel, candidate: Candidate, executor: Executor) -> RankTrainer:
     """The trainer of a plan on the data that the model is measured with."""
-    return RankTrainer(
-        actor,
-        model.build(),
-        candidate.plan,
+    job = JobDescription(
+        model=model.build(),
+        plan=candidate.plan,
+        feed=model.feed(candidate.plan.rows),
         optimizer_config=model.optimizer(),
         numerics=replace(model.numerics(), recompute=candidate.recompute),
-        executor=executor,
-        feed=model.feed(candidate.plan.rows),
-        tracer=NullTracer(),
         sequence=model.sequence,
         seed=0,
     )
+    return RankTrainer(actor, job, executor=executor, tracer=NullTracer())
 
 
 async def _steps(

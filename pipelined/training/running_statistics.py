@@ -13,6 +13,7 @@ would differ, and the model is refused.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -23,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from pipelined.errors import UsageError
 from pipelined.training.stream import Parcel
+from pipelined.training.worker import RankContext
 from transports import Message
 
 T = TypeVar("T")
@@ -161,6 +163,29 @@ class RunningStatistics:
         for name, tensor in tensors.items():
             owner, leaf = self._owners[name]
             setattr(owner, leaf, tensor)
+
+
+class StatisticsExchange:
+    """The exchange of running statistics behind a step, among the holders of each stage of a rank.
+
+    Args:
+        stages: the statistics of the stages that the rank holds, by number.
+    """
+
+    def __init__(self, context: RankContext, stages: Mapping[int, RunningStatistics]):
+        self._context = context
+        self._stages = {index: statistics for index, statistics in stages.items() if statistics.any}
+
+    async def merge(self, step: int) -> None:
+        """Make the statistics those of all microbatches of a step, the same on all holders of a stage."""
+        actor = self._context.actor
+        for index, statistics in self._stages.items():
+            own, key = statistics.take(step), ("statistics", step, index)
+            peers = [rank for rank in self._context.plan.holders(index) if rank != actor.rank]
+            for peer in peers:
+                actor.tell(peer, key, *own.tensors, note=own.note)
+            others = [await actor.receive(peer, key) for peer in peers]
+            await self._context.executor.run("statistics", partial(statistics.merge, [own, *others]))
 
 
 class _Observer(TorchFunctionMode):

@@ -9,7 +9,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerSettings, clip_factor, restore, state_of
 from pipelined.training.parameters import LocalParameters, build_local
 from pipelined.training.replay import Order
+from pipelined.training.running_statistics import StatisticsExchange
 from pipelined.training.segments.flushed_step import FlushedStep
 from pipelined.training.segments.overlapping_steps import OverlappingSteps
 from pipelined.training.segments.segment import Segment
@@ -62,19 +63,36 @@ class Numerics:
     compress: str = NONE
 
 
+@dataclass(frozen=True, kw_only=True)
+class JobDescription:
+    """What a job trains and how; equal on all ranks.
+
+    Args:
+        model: the description of the whole model; a rank builds its own layers alone.
+        plan: the arrangement; its world size must equal the transport's.
+        feed: the data.
+        optimizer_config: the settings of the optimizer.
+        sequence: tokens per sequence, for the costs of layers; 1 where these are those of a row.
+        seed: the seed of initial values and dropout.
+        fresh: whether to set initial values; False leaves them unset, to be loaded.
+    """
+
+    model: Model
+    plan: Plan
+    feed: MicrobatchSource
+    optimizer_config: OptimizerSettings
+    numerics: Numerics
+    sequence: int = 1
+    seed: int
+    fresh: bool = True
+
+
 class RankTrainer:
     """One rank of a training job.
 
     Args:
         actor: the rank's mailbox, open.
-        model: the description of the whole model; only this rank's layers are built.
-        plan: the job's arrangement; its world size must equal the transport's.
-        optimizer_config: the settings of the optimizer.
         executor: runs the computations, and names the torch device of this rank.
-        feed: the data.
-        sequence: tokens per sequence.
-        seed: the seed of initial values and dropout.
-        fresh: whether to set initial values; False leaves them unset, to be loaded.
         orders: the instructions of this rank in each step, used instead of its schedule; a missing step follows the
             last order. Without a flush there is one order for all steps, under the first.
     """
@@ -82,54 +100,49 @@ class RankTrainer:
     def __init__(
         self,
         actor: Actor,
-        model: Model,
-        plan: Plan,
+        job: JobDescription,
         *,
-        optimizer_config: OptimizerSettings,
-        numerics: Numerics,
         executor: Executor,
-        feed: MicrobatchSource,
         tracer: Tracer,
-        sequence: int,
-        seed: int,
-        fresh: bool = True,
         orders: Mapping[int, Order] | None = None,
     ):
-        device = torch.device(executor.device)
-        self.model, self.plan, self.optimizer_config, self.numerics = model, plan, optimizer_config, numerics
+        self.model, self.plan, self.optimizer_config = job.model, job.plan, job.optimizer_config
+        plan, device = job.plan, torch.device(executor.device)
         self.local: LocalParameters = build_local(
-            model,
+            job.model,
             plan,
             actor.rank,
-            sequence=sequence,
-            dtype=numerics.dtype,
+            sequence=job.sequence,
+            dtype=job.numerics.dtype,
             device=device,
-            seed=seed if fresh else None,
+            seed=job.seed if job.fresh else None,
         )
         stages = {
             index: Stage(
-                model,
+                job.model,
                 module,
                 index,
                 plan.depth,
                 device,
-                numerics.autocast,
-                numerics.recompute,
+                job.numerics.autocast,
+                job.numerics.recompute,
                 replicas=len(plan.holders(index)),
             )
             for index, module in self.local.modules.items()
         }
-        self._statistics = {index: stage.statistics for index, stage in stages.items() if stage.statistics.any}
-        compression = Compression(actor, numerics.compress, tracer)
-        self.context = RankContext(actor, plan, stages, executor, feed, tracer, seed, compression)
-        self.optimizer = optimizer_config.build(self.local.parameters)
+        compression = Compression(actor, job.numerics.compress, tracer)
+        self.context = RankContext(actor, plan, stages, executor, job.feed, tracer, job.seed, compression)
+        self.optimizer = job.optimizer_config.build(self.local.parameters)
         self.world = Group(actor.transport, tuple(range(plan.world_size)), WORLD_CHANNEL)
-        self.sums = GradientSums(self._bucket_groups(), numerics.all_reduce, tracer)
+        self.sums = GradientSums(self._bucket_groups(), job.numerics.all_reduce, tracer)
+        self._statistics = StatisticsExchange(self.context, {n: stage.statistics for n, stage in stages.items()})
         self._orders = orders or {}
         self._held: VersionedStage | None = None
         if not plan.flushes:
             (stage,) = stages.values()
-            self._held = versioned(stage, self.local.buckets, optimizer_config, self.optimizer, plan.layout.updates)
+            self._held = versioned(
+                stage, self.local.buckets, self.optimizer_config, self.optimizer, plan.layout.updates
+            )
         self._prepared: Prepared | None = None
 
     async def step(self, step: int, stopping: Callable[[], bool] = lambda: False) -> StepReport:
@@ -250,22 +263,11 @@ class RankTrainer:
         loss, norm = totals.loss(entry), weight * totals.norm(entry) / self.plan.updates_a_step**0.5
         if math.isfinite(loss) and math.isfinite(norm):
             await segment.update(rate, weight * clip_factor(self.optimizer_config.clip, norm))
-            await self._merge_statistics(step)
+            await self._statistics.merge(step)
         lr = self.optimizer.param_groups[0]["lr"] if rate is None else rate
         seconds = self.context.executor.clock.now() - since
         idle = max(0.0, 1.0 - totals.busy(entry) / seconds)
         return StepReport(step, loss, norm, lr, seconds, idle, totals.stop(entry), totals.staleness(entry))
-
-    async def _merge_statistics(self, step: int) -> None:
-        """Make the running statistics those of all microbatches of a step, the same on all holders of a stage."""
-        actor = self.context.actor
-        for index, statistics in self._statistics.items():
-            own, key = statistics.take(step), ("statistics", step, index)
-            peers = [rank for rank in self.plan.holders(index) if rank != actor.rank]
-            for peer in peers:
-                actor.tell(peer, key, *own.tensors, note=own.note)
-            others = [await actor.receive(peer, key) for peer in peers]
-            await self.context.executor.run("statistics", partial(statistics.merge, [own, *others]))
 
     async def _prepare(self) -> Prepared:
         """Before the first step: prove the schedule, and open what the gradient sums need."""

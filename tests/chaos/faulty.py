@@ -15,17 +15,13 @@ from typing import Any
 
 import torch
 
-from pipelined.actors.actor import Actor
-from pipelined.actors.executor import TorchExecutor
-from pipelined.aio.clock import RealClock
 from pipelined.process.exit import FAILED, end_process
 from pipelined.process.launch import detect
 from pipelined.process.run import run
-from pipelined.traces.file import NullTracer
 from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.stage import Stage
-from pipelined.training.trainer import Numerics, RankTrainer
-from tests.numerics.plain import OPTIMIZER, SEQUENCE, Case, Feed
+from tests.numerics.plain import Case
+from tests.numerics.trained import opened
 from transports import Closed, Transport
 
 CASE = Case("chimera", depth=4, width=1, microbatches=4)
@@ -94,23 +90,15 @@ async def job(transport: Transport, fault: Fault, rank: int, step: int) -> int:
 
 async def train(transport: Transport, fault: Fault, rank: int, step: int) -> int:
     """One rank, which trains for ever."""
-    executor = TorchExecutor("cpu", RealClock(), transport.computing)
-    try:
-        async with Actor(transport) as actor:
-            trainer = RankTrainer(
-                actor, CASE.model, CASE.plan, optimizer_config=OPTIMIZER, numerics=Numerics(torch.float64),
-                executor=executor, feed=Feed(), tracer=NullTracer(), sequence=SEQUENCE, seed=3,
-            )  # fmt: skip
-            if transport.rank == rank:
-                strike = striker(fault, transport)
-                stages = trainer.context.stages
-                stages.update({number: Struck(stage, step, strike) for number, stage in stages.items()})
-            number = 0
-            while True:
-                await trainer.step(number)
-                number += 1
-    finally:
-        executor.close()
+    async with opened(transport, CASE.job()) as trainer:
+        if transport.rank == rank:
+            strike = striker(fault, transport)
+            stages = trainer.context.stages
+            stages.update({number: Struck(stage, step, strike) for number, stage in stages.items()})
+        number = 0
+        while True:
+            await trainer.step(number)
+            number += 1
 
 
 def main(fault: str, rank: str, step: str) -> int:

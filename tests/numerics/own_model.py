@@ -6,19 +6,12 @@ With it a plain loop over microbatches, which uses none of the runtime.
 import torch
 from torch import nn
 
-from pipelined.actors.actor import Actor
-from pipelined.actors.executor import TorchExecutor
-from pipelined.aio.clock import RealClock
 from pipelined.programs.plan import Plan
-from pipelined.traces.file import NullTracer
 from pipelined.training.keyed_random import KeyedRandom, drawing_from, keyed_generator
 from pipelined.training.optimizer import OptimizerConfig
-from pipelined.training.trainer import Numerics, RankTrainer
+from pipelined.training.trainer import JobDescription, Numerics
+from tests.numerics import trained
 from tests.numerics.plain import AdamW
-from transports import new_event_loop
-from transports.local import world
-
-import asyncio  # isort: skip
 
 WIDTH = 6
 OPTIMIZER = OptimizerConfig(lr=1e-2, steps=4, warmup=1, clip=0.0)
@@ -86,25 +79,9 @@ def plan(schedule, depth, width=1, microbatches=4):
 
 def on_ranks(model, plan, work, recompute=False, feed=None):
     """What a piece of work with each rank's trainer returns, in rank order."""
-
-    async def rank(transport):
-        executor = TorchExecutor("cpu", RealClock(), transport.computing)
-        try:
-            async with Actor(transport) as actor:
-                trainer = RankTrainer(
-                    actor, model, plan, numerics=Numerics(torch.float64, recompute=recompute),
-                    optimizer_config=OPTIMIZER, executor=executor, feed=feed or Feed(), tracer=NullTracer(),
-                    sequence=1, seed=5,
-                )  # fmt: skip
-                return await work(trainer)
-        finally:
-            executor.close()
-
-    async def everyone():
-        return await asyncio.gather(*map(rank, world(plan.world_size)))
-
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(everyone())
+    numerics, feed = Numerics(torch.float64, recompute=recompute), feed or Feed()
+    job = JobDescription(model=model, plan=plan, feed=feed, optimizer_config=OPTIMIZER, numerics=numerics, seed=5)
+    return trained.on_ranks(job, work)
 
 
 def steps(count):

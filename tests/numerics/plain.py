@@ -6,21 +6,20 @@ It uses none of the runtime: one module, one loop over microbatches, torch's own
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
-from pipelined.actors.actor import Actor
-from pipelined.actors.executor import TorchExecutor
-from pipelined.aio.clock import RealClock
 from pipelined.programs.plan import Plan
-from pipelined.traces.file import NullTracer, Tracer
+from pipelined.traces.file import Tracer
 from pipelined.training.keyed_random import KeyedRandom, drawing_from
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.replay import Order
-from pipelined.training.trainer import Numerics, RankTrainer
+from pipelined.training.trainer import JobDescription, Numerics
+from tests.numerics.trained import opened
 from transports import Transport
 
 SEQUENCE = 6
@@ -74,6 +73,23 @@ class Case:
                 dropout=self.dropout,
                 tied=self.tied,
             )
+        )
+
+    def job(
+        self,
+        dtype: torch.dtype = torch.float64,
+        optimizer_config: OptimizerConfig = OPTIMIZER,
+        **numerics: Any,
+    ) -> JobDescription:
+        """The same, as ranks train it."""
+        return JobDescription(
+            model=self.model,
+            plan=self.plan,
+            feed=Feed(),
+            optimizer_config=optimizer_config,
+            numerics=Numerics(dtype, recompute=self.recompute, **numerics),
+            sequence=SEQUENCE,
+            seed=3,
         )
 
 
@@ -131,18 +147,8 @@ async def pipelined(
     orders: Mapping[int, Order] | None = None,
 ) -> Outcome:
     """Train one rank of an arrangement; what it holds at the end."""
-    clock = RealClock()
-    executor = TorchExecutor("cpu", clock, transport.computing)
-    numerics = Numerics(torch.float64, recompute=case.recompute)
-    try:
-        async with Actor(transport) as actor:
-            trainer = RankTrainer(
-                actor, case.model, case.plan, optimizer_config=OPTIMIZER, numerics=numerics, executor=executor,
-                feed=Feed(), tracer=tracer or NullTracer(), sequence=SEQUENCE, seed=3, orders=orders,
-            )  # fmt: skip
-            reports = [await trainer.step(step) for step in range(steps)]
-    finally:
-        executor.close()
+    async with opened(transport, case.job(), tracer, orders) as trainer:
+        reports = [await trainer.step(step) for step in range(steps)]
     parameters = {name: p.detach() for name, p in trainer.local.parameters.items()}
     return Outcome([r.loss for r in reports], [r.grad_norm for r in reports], parameters)
 

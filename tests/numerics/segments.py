@@ -8,14 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from pipelined.actors.actor import Actor
-from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.traces.file import Events, Tracer
 from pipelined.training.step_report import StepReport
-from pipelined.training.trainer import Numerics, RankTrainer
 from tests.numerics.delayed import OPTIMIZER
-from tests.numerics.plain import SEQUENCE, Feed
+from tests.numerics.trained import opened
 
 
 @dataclass
@@ -41,18 +38,9 @@ def segments(*several):
 
 
 async def rank(case, transport, story, optimizer_config=OPTIMIZER, orders=None):
-    clock = RealClock()
-    executor, tracer = TorchExecutor("cpu", clock, transport.computing), Tracer(clock.now)
-    numerics = Numerics(torch.float64, recompute=case.recompute)
-    try:
-        async with Actor(transport) as actor:
-            trainer = RankTrainer(
-                actor, case.model, case.plan, optimizer_config=optimizer_config, numerics=numerics, executor=executor,
-                feed=Feed(), tracer=tracer, sequence=SEQUENCE, seed=3, orders=orders,
-            )  # fmt: skip
-            reports = await story(trainer)
-    finally:
-        executor.close()
+    tracer = Tracer(RealClock().now)
+    async with opened(transport, case.job(optimizer_config=optimizer_config), tracer, orders) as trainer:
+        reports = await story(trainer)
     weights = {name: p.detach() for name, p in trainer.local.parameters.items()}
     return Outcome(reports, tracer.events(), weights, {name: trainer.state_of(name) for name in weights})
 

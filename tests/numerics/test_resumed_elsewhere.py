@@ -1,20 +1,11 @@
 """A run resumed with another schedule, depth or width gives the numbers of one that never ended."""
 
-import asyncio
-
 import pytest
-import torch
 
-from pipelined.actors.actor import Actor
-from pipelined.actors.executor import TorchExecutor
-from pipelined.aio.clock import RealClock
 from pipelined.checkpoints.trainer_state import load, save
-from pipelined.traces.file import NullTracer
-from pipelined.training.trainer import Numerics, RankTrainer
 from tests.numerics import delayed, plain
-from tests.numerics.plain import SEQUENCE, Case, Feed
-from transports import new_event_loop
-from transports.local import world
+from tests.numerics.plain import Case
+from tests.numerics.trained import on_ranks
 
 STEPS = 5
 
@@ -22,31 +13,18 @@ STEPS = 5
 def leg(case, optimizer_config, steps, place):
     """Train these steps on a world of their own, from the checkpoint there if they are not the first, and save."""
 
-    async def rank(transport):
-        executor = TorchExecutor("cpu", RealClock(), transport.computing)
-        try:
-            async with Actor(transport) as actor:
-                trainer = RankTrainer(
-                    actor, case.model, case.plan, optimizer_config=optimizer_config, numerics=Numerics(torch.float64),
-                    executor=executor, feed=Feed(), tracer=NullTracer(), sequence=SEQUENCE, seed=3,
-                )  # fmt: skip
-                assert steps.start == 0 or await load(trainer, place) == steps.start
-                reports = []
-                if case.plan.flushes:
-                    reports = [await trainer.step(step) for step in steps]
-                else:
-                    reports.append(await trainer.train(steps, lambda: False, reports.append))
-                await save(trainer, place, steps.stop, {}, keep=1)
-                parameters = {name: p.detach() for name, p in trainer.local.parameters.items()}
-                return [r.loss for r in reports], [r.grad_norm for r in reports], parameters
-        finally:
-            executor.close()
+    async def work(trainer):
+        assert steps.start == 0 or await load(trainer, place) == steps.start
+        reports = []
+        if case.plan.flushes:
+            reports = [await trainer.step(step) for step in steps]
+        else:
+            reports.append(await trainer.train(steps, lambda: False, reports.append))
+        await save(trainer, place, steps.stop, {}, keep=1)
+        parameters = {name: p.detach() for name, p in trainer.local.parameters.items()}
+        return [r.loss for r in reports], [r.grad_norm for r in reports], parameters
 
-    async def everyone():
-        return await asyncio.gather(*map(rank, world(case.plan.world_size)))
-
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(everyone())
+    return on_ranks(case.job(optimizer_config=optimizer_config), work)
 
 
 def legs(place, optimizer_config, *parts):

@@ -1,46 +1,56 @@
-"""A case trained on a local world, for tests that look at what its ranks did."""
+"""Ranks of a job in one process, each with a trainer, over the local transport."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 import torch
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
-from pipelined.traces.file import NullTracer
-from pipelined.training.trainer import Numerics, RankTrainer
-from tests.numerics.plain import OPTIMIZER, SEQUENCE, Case, Feed
+from pipelined.traces.file import NullTracer, Tracer
+from pipelined.training.replay import Order
+from pipelined.training.trainer import JobDescription, RankTrainer
 from transports import Transport, new_event_loop
 from transports.local import world
 
 T = TypeVar("T")
 
 
+@asynccontextmanager
+async def opened(
+    transport: Transport, job: JobDescription, tracer: Tracer | None = None, orders: Mapping[int, Order] | None = None
+) -> AsyncIterator[RankTrainer]:
+    """The trainer of one rank."""
+    executor = TorchExecutor("cpu", RealClock(), transport.computing)
+    try:
+        async with Actor(transport) as actor:
+            yield RankTrainer(actor, job, executor=executor, tracer=tracer or NullTracer(), orders=orders)
+    finally:
+        executor.close()
+
+
+def on_ranks(job: JobDescription, work: Callable[[RankTrainer], Awaitable[T]]) -> list[T]:
+    """What a piece of work with each rank's trainer returns, in rank order."""
+
+    async def rank(transport: Transport) -> T:
+        async with opened(transport, job) as trainer:
+            return await work(trainer)
+
+    async def everyone() -> list[T]:
+        return await asyncio.gather(*map(rank, world(job.plan.world_size)))
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(everyone())
+
+
 def on_every_rank(
-    case: Case,
+    case: Any,
     work: Callable[[RankTrainer, Transport], Awaitable[T]],
     dtype: torch.dtype = torch.float32,
     **numerics: str,
 ) -> list[T]:
-    """What a piece of work with each rank's trainer returns, in rank order."""
-
-    async def rank(transport: Transport) -> T:
-        executor = TorchExecutor("cpu", RealClock(), transport.computing)
-        try:
-            async with Actor(transport) as actor:
-                how = Numerics(dtype, recompute=case.recompute, **numerics)
-                trainer = RankTrainer(
-                    actor, case.model, case.plan, optimizer_config=OPTIMIZER, numerics=how, executor=executor,
-                    feed=Feed(), tracer=NullTracer(), sequence=SEQUENCE, seed=3,
-                )  # fmt: skip
-                return await work(trainer, transport)
-        finally:
-            executor.close()
-
-    async def everyone() -> list[T]:
-        return await asyncio.gather(*map(rank, world(case.plan.world_size)))
-
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(everyone())
+    """As `on_ranks`, of a case."""
+    return on_ranks(case.job(dtype, **numerics), lambda trainer: work(trainer, trainer.context.actor.transport))
