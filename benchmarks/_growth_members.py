@@ -9,7 +9,7 @@ from itertools import count
 from benchmarks._growth_directory import DirectoryEnd, MemberEnd
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
-from pipelined.membership.records import CAME, LEADER, PEERS, TRAINERS, LeaderRecord, Peer, Phase, TrainerRecord
+from pipelined.swarm.records.members import CAME, LEADER, PEERS, TRAINERS, LeaderRecord, Peer, Phase, TrainerRecord
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView
 

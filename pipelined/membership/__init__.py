@@ -1,1 +1,1 @@
-"""Which members a swarm has: the view each process keeps, requests to members, probes, evictions, access."""
+"""The members of any system: the view of them that each process keeps, requests to them, and probes."""

@@ -1,7 +1,7 @@
 """Requests to members: they end when the receiver leaves the system; probes show whether it can be reached.
 
-A request to a peer names the incarnation of its receiver. It fails as soon as the directory shows that this incarnation
-is gone.
+A request to a member names the incarnation of its receiver. It fails as soon as the directory shows that this
+incarnation is gone.
 
 A probe is a request that the member answers at once, beside all other work; it is repeated until a reply comes. A
 member that replies to no probe for longer than a lease is unreachable from here, even if the directory reaches it; a
@@ -9,7 +9,7 @@ slow member is not. Only time in which this process ran counts, because a stoppe
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,8 +18,7 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import Nursery, beside, with_timeout
 from pipelined.directory import Directory
 from pipelined.membership.messages import MemberRequest, Ping, Reply, send
-from pipelined.membership.records import LeaderRecord, Peer
-from pipelined.membership.view import RETRY_S, MembershipView, NoLongerValid
+from pipelined.membership.view import RETRY_S, Member, MembershipView, NoLongerValid
 from transports.rpc import Endpoint, Rejected, Unreachable
 
 
@@ -39,49 +38,49 @@ class Node:
     clock: Clock
 
 
-class PeerClient:
-    """Sends the requests of one process to peers and to the leader."""
+class MemberClient:
+    """Sends the requests of one process to members."""
 
     def __init__(self, endpoint: Endpoint, view: MembershipView):
         self._endpoint, self._view = endpoint, view
 
-    async def request(self, peer: Peer, request: MemberRequest[Reply], limit: float | None = None) -> Reply:
-        """Send a request to a peer, addressed to the incarnation in its record.
+    async def request(self, member: Member, request: MemberRequest[Reply], limit: float | None = None) -> Reply:
+        """Send a request to a member, addressed to the incarnation in its record.
 
         Args:
             limit: time-out in seconds.
         Raises:
-            NoLongerValid: the peer is gone, cannot be reached, or timed out; whether it carried out the request is
+            NoLongerValid: the member is gone, cannot be reached, or timed out; whether it carried out the request is
                 unknown.
-            Rejected: by the peer's handler, or Malformed: its reply cannot be read.
+            Rejected: by the member's handler, or Malformed: its reply cannot be read.
         """
-        async with self._view.while_holds(lambda: self._view.is_here(peer)) as scope:
+        async with self._view.while_holds(lambda: self._view.is_here(member)) as scope:
             if limit is not None:
                 scope.reschedule(asyncio.get_running_loop().time() + limit)
             try:
-                return await send(self._endpoint, peer.address, request, peer.incarnation)
+                return await send(self._endpoint, member.address, request, member.incarnation)
             except Unreachable as error:
                 raise NoLongerValid(str(error)) from error
 
-    async def request_leader(self, leader: LeaderRecord, request: MemberRequest[Reply]) -> Reply:
-        """Send a request to the trainer that leads.
+    async def request_while(self, holds: Callable[[], bool], address: str, request: MemberRequest[Reply]) -> Reply:
+        """Send a request to any incarnation of the member at this address, while a condition on the view holds.
 
         Raises:
-            NoLongerValid: it does not lead any more.
+            NoLongerValid: the condition does not hold any more.
             Rejected: by its handler, or Malformed: its reply cannot be read. Unreachable: as `Endpoint.request`.
         """
-        async with self._view.while_holds(lambda: self._view.leader == leader):
-            return await send(self._endpoint, leader.address, request)
+        async with self._view.while_holds(holds):
+            return await send(self._endpoint, address, request)
 
-    async def request_until_reply(self, peer: Peer, request: MemberRequest[Any]) -> None:
-        """Repeat a request until a reply comes or the peer is gone.
+    async def request_until_reply(self, member: Member, request: MemberRequest[Any]) -> None:
+        """Repeat a request until a reply comes or the member is gone.
 
         Raises:
-            Rejected: by the peer's handler.
+            Rejected: by the member's handler.
         """
-        while self._view.is_here(peer):
+        while self._view.is_here(member):
             with suppress(NoLongerValid):
-                await self.request(peer, request)
+                await self.request(member, request)
                 return
             await self._view.next_change(RETRY_S)
 
@@ -112,33 +111,33 @@ class Probe:
         lease_s: seconds of a member's lease.
     """
 
-    def __init__(self, client: PeerClient, clock: Clock, lease_s: float):
+    def __init__(self, client: MemberClient, clock: Clock, lease_s: float):
         self.client, self.clock, self.patience_s = client, RunningTimeClock(clock), SILENCE_LEASES * lease_s
 
-    async def reaches(self, peer: Peer) -> bool:
+    async def reaches(self, member: Member) -> bool:
         """Whether a member replies in time; also True if the process has left the swarm."""
         with suppress(Rejected):  # a rejection is a reply, too
             try:
-                await with_timeout(self.clock, self.patience_s, self.client.request_until_reply(peer, Ping()))
+                await with_timeout(self.clock, self.patience_s, self.client.request_until_reply(member, Ping()))
             except TimeoutError:
                 return False
         return True
 
-    async def unreachable(self, members: Iterable[Peer]) -> list[str]:
+    async def unreachable(self, members: Iterable[Member]) -> list[str]:
         """The names of the members that do not reply in time; all are probed at once."""
         async with Nursery() as tasks:
             reached = {member.name: tasks.create_task(self.reaches(member)) for member in members}
         return [name for name, task in reached.items() if not task.result()]
 
-    async def while_reachable(self, peer: Peer, work: Coroutine[Any, Any, T]) -> T:
+    async def while_reachable(self, member: Member, work: Coroutine[Any, Any, T]) -> T:
         """Run work with a member and return its result; cancel the work if the member becomes unreachable.
 
         Raises:
             NoLongerValid: the member is unreachable.
         """
-        return await beside(work, self._watch_reachability(peer))
+        return await beside(work, self._watch_reachability(member))
 
-    async def _watch_reachability(self, peer: Peer) -> None:
-        while await self.reaches(peer):
+    async def _watch_reachability(self, member: Member) -> None:
+        while await self.reaches(member):
             await self.clock.sleep(self.patience_s)
-        raise NoLongerValid(f"{peer.name} is unreachable")
+        raise NoLongerValid(f"{member.name} is unreachable")

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Self, TypeVar, get_args
 
 from pipelined.membership.fields import FieldList, Malformed, form_of, whole
 from pipelined.membership.reasons import Reason
@@ -42,22 +42,6 @@ class OtherVersion(Rejected):
     def __init__(self, version: object):
         shown = version if type(version) is int else 1
         super().__init__(Reason.OTHER_VERSION, here=VERSION, there=shown)
-
-
-class RoundName(NamedTuple):
-    """The name of a round of sums. A later round has a greater name, under any leader.
-
-    Args:
-        term: the revision at which its leader began to lead.
-        attempt: counts this leader's rounds.
-    """
-
-    term: Annotated[int, whole()]
-    attempt: Annotated[int, whole()]
-
-    def __str__(self) -> str:
-        """The name as records have it."""
-        return f"{self.term}.{self.attempt}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,19 +152,6 @@ def _read(cls: type, note: Any, blocks: Sequence[Block]) -> Any:
     if left:
         raise Malformed(f"more arrays than {cls.__name__} has (arrays: {len(blocks)}, too many: {len(left)})")
     return message
-
-
-@dataclass(frozen=True, slots=True)
-class RoundRequest(MemberRequest[Reply], Generic[Reply]):
-    """A request of the leader. Only the leader of the round's term may send it.
-
-    Args:
-        round: its name.
-    """
-
-    sender, receiver = MemberRole.LEADER, MemberRole.PEER
-
-    round: RoundName
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,38 +1,21 @@
-"""The members of a system as this process last read them from the directory, which is their only source.
+"""The records of a system's members as this process last read them from the directory, which is their only source.
 
-`MembershipView` follows the directory. A process that is cut off from it (`cut_off`) continues to compute, and commits
-nothing. A subclass adds the records of its own system.
+`MembershipView` follows the directory. Each system gives it a table for each prefix of its keys. A process that is cut
+off from the directory (`cut_off`) continues to compute, and commits nothing.
 """
 
 import asyncio
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.events import warn
 from pipelined.aio.notifier import Notifier
 from pipelined.directory import Change, CutOff, Directory, Entry, FellBehind, Prefixes, View
 from pipelined.directory.record import Record
-from pipelined.membership.census import Census
-from pipelined.membership.records import (
-    CAME,
-    EVICTED,
-    LEADER,
-    OBSERVERS,
-    PEERS,
-    STAGES,
-    TRAINERS,
-    Eviction,
-    LeaderRecord,
-    Observer,
-    Peer,
-    Phase,
-    TrainerRecord,
-    stage_folder,
-)
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
@@ -41,11 +24,25 @@ Apply = Callable[[str, Entry | None], None]
 
 Raises ValueError: the record cannot be read.
 """
-MOST_NAMES = 4096
-"""Eviction names that a view keeps."""
-WORKING = (Phase.SERVING, Phase.DRAINING)
 RETRY_S = 0.2
 """Seconds between two attempts of a process that is cut off from the directory."""
+
+
+class Member(Protocol):
+    """The record of a member, of any kind.
+
+    Attributes:
+        name: unique among the members of its kind.
+        address: of its endpoint.
+        incarnation: number of the lease that the record is bound to, so a newer one is always greater.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def incarnation(self) -> int: ...
 
 
 class NoLongerValid(Exception):
@@ -92,71 +89,45 @@ class Single(Generic[R]):
         self.record = self._kind.unpack(entry.value) if entry else None
 
 
-class Evictions(dict[str, int]):
-    """Evictions in a row, by name; the last `MOST_NAMES` names are kept after their records are deleted."""
-
-    def apply(self, name: str, entry: Entry | None) -> None:
-        """See `Apply`."""
-        if entry is not None:
-            times = Eviction.unpack(entry.value).times
-            self.pop(name, None)
-            self[name] = times
-        if len(self) > MOST_NAMES:
-            del self[next(iter(self))]
-
-
 class MembershipView:
-    """The members as last read from the directory.
+    """The records of one system as last read from the directory.
+
+    Args:
+        tables: applies the entries of keys, by the keys' first part with its slash ("peers/"), or by a whole key.
+        members: by kind of record, the members by name, which the tables keep up to date.
+        prefixes: of the keys that are followed; "": all.
 
     Attributes:
-        census: the peers by stage.
-        peers, trainers, observers: by name; only the peers that this process follows.
-        record_revisions: by name, the revision of a peer's last record; 0 for a peer that is gone.
-        newcomers: by name, the new peers that wait for an assignment to a stage.
-        evictions: by name; filled only if `stages` is None.
         revision: of the directory when it was last read.
         cut_off: whether the last attempt to read the directory failed.
         unreadable: why a record cannot be read, by key.
-        stages: the stages of which the peers are followed; None: all, and all other keys.
+        prefixes: see above.
     """
 
-    def __init__(self, directory: Directory, clock: Clock, stages: frozenset[int] | None = None):
-        self.directory, self._clock, self.stages = directory, clock, stages
-        self._known: frozenset[int] | None = None  # the followed stages of which the records are here
+    def __init__(
+        self,
+        directory: Directory,
+        clock: Clock,
+        *,
+        tables: Mapping[str, Apply],
+        members: Mapping[type, Mapping[str, Member]],
+        prefixes: Prefixes = "",
+    ):
+        self.directory, self._clock, self.prefixes = directory, clock, prefixes
+        self._tables, self._members = tables, members
+        self._known: Prefixes | None = None  # the followed prefixes of which the records are here
         self.revision = 0
         self.cut_off, self.unreadable = False, dict[str, str]()
-        self.census = Census()
-        self.peers, self.newcomers = self.census.peers, self.census.newcomers
-        self.record_revisions = self.census.record_revisions
-        self.trainers, self.observers = Table(TrainerRecord), Table(Observer)
-        self.evictions, self._leader = Evictions(), Single(LeaderRecord)
-        self._tables: dict[str, Apply] = {
-            LEADER: self._leader.apply,
-            CAME: self.census.apply_newcomer,
-            TRAINERS: self.trainers.apply,
-            OBSERVERS: self.observers.apply,
-            EVICTED: self.evictions.apply,
-        } | ({PEERS: self.census.apply} if stages is None else {STAGES: self.census.apply_at_stage})
         self._keys = set[str]()
         self._changed = Notifier()
         self._scopes: dict[asyncio.Timeout, Callable[[], bool]] = {}
         self._change_queues = list[tuple[Prefixes, deque[Change]]]()
 
-    @property
-    def leader(self) -> LeaderRecord | None:
-        """The trainer that leads; None: no trainer leads, or the record cannot be read."""
-        return self._leader.record
-
-    @property
-    def leader_revision(self) -> int:
-        """The revision of the leader's key: the leader's term. 0: no such key."""
-        return self._leader.revision
-
     async def follow(self) -> None:
         """Follow the directory until cancelled."""
         while True:
             try:
-                await self._follow(self.stages)
+                await self._follow(self.prefixes)
             except (FellBehind, NoLongerValid):
                 continue
             except CutOff:
@@ -164,45 +135,28 @@ class MembershipView:
                 self._recheck()
                 await self._clock.sleep(RETRY_S)
 
-    async def _follow(self, stages: frozenset[int] | None) -> None:
-        """Raises NoLongerValid: this view follows other stages now. FellBehind, CutOff: as `Directory.watch`."""
-        prefixes = "" if stages is None else tuple(sorted(self._keys_of(stages)))
-        async with self.while_holds(lambda: self.stages == stages):
+    async def _follow(self, prefixes: Prefixes) -> None:
+        """Raises NoLongerValid: this view follows other keys now. FellBehind, CutOff: as `Directory.watch`."""
+        async with self.while_holds(lambda: self.prefixes == prefixes):
             self.load(await self.directory.read(prefixes))
-            self._known = stages
+            self._known = prefixes
             self._recheck()
             async for changes in self.directory.watch(prefixes, self.revision):
                 self.apply_changes(changes)
 
-    def add(self, stage: int) -> None:
-        """Follow the peers of one more stage from now on."""
-        if self.stages is not None:
-            self.stages = self.stages | {stage}
-            self._recheck()
-
-    async def follow_stages(self, stages: Set[int]) -> None:
-        """Follow the peers of exactly these stages, unless this view follows all; returns when they are known."""
-        if self.stages is None:
-            return
-        self.stages = frozenset(stages)
+    def follow_only(self, prefixes: Prefixes) -> None:
+        """Follow the keys with these prefixes from now on; `follows` shows when their records are here."""
+        self.prefixes = prefixes
         self._recheck()
-        await self.wait_for(lambda: self._known == self.stages)
 
-    def serving(self, stage: int) -> list[Peer]:
-        """The peers of a stage that accept work, by name."""
-        return [peer for peer in self.census.at(stage) if peer.phase in WORKING]
+    @property
+    def follows(self) -> bool:
+        """Whether the records of all followed prefixes are here."""
+        return self._known == self.prefixes
 
-    def joining(self, stage: int) -> list[Peer]:
-        """The peers that are fetching the state of a stage, by name."""
-        return [peer for peer in self.census.at(stage) if peer.phase == Phase.JOINING]
-
-    def holding(self, stage: int) -> list[Peer]:
-        """The peers of a stage that have its state: the serving and the leaving ones."""
-        return [peer for peer in self.census.at(stage) if peer.phase != Phase.JOINING]
-
-    def is_here(self, member: Peer | TrainerRecord) -> bool:
+    def is_here(self, member: Member) -> bool:
         """Whether this member is still in the directory, in this incarnation."""
-        known = (self.peers if isinstance(member, Peer) else self.trainers).get(member.name)
+        known = self._members[type(member)].get(member.name)
         return known is not None and known.incarnation == member.incarnation
 
     def notify(self) -> None:
@@ -249,10 +203,6 @@ class MembershipView:
         folder, slash, name = key.partition("/")
         if (apply := self._tables.get(folder + slash)) is not None:
             apply(name, entry)
-
-    def _keys_of(self, stages: Iterable[int]) -> set[str]:
-        """The prefixes that a process follows of which only these stages concern it."""
-        return {LEADER, TRAINERS, OBSERVERS, *map(stage_folder, stages)}
 
     def load(self, view: View) -> None:
         """Replace everything by these entries."""

@@ -8,7 +8,8 @@ the new donor has the same state.
 import asyncio
 import hashlib
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from pipelined.actors.executor import Device
 from pipelined.aio.backoff import Backoff
@@ -16,8 +17,7 @@ from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.membership.client import Probe
 from pipelined.membership.reasons import Reason
-from pipelined.membership.records import Peer
-from pipelined.membership.view import MembershipView, NoLongerValid
+from pipelined.membership.view import Member, NoLongerValid
 from pipelined.state.manifest import Download, Layout, TransferError, expect, layout_of
 from pipelined.state.messages import FetchChunk, FetchManifest
 from pipelined.state.stage import StatefulStage
@@ -26,19 +26,35 @@ from pipelined.state.versions import Version
 from transports import Block
 from transports.rpc import Rejected
 
+M = TypeVar("M", bound=Member)
 LoadSaved = Callable[[Version, Layout], Awaitable[Mapping[str, Block] | None]]
 """Returns the tensors of a layout at a version; None if this peer finds no saved ones."""
 UNDER_WAY = 4  # chunk requests in flight
 LEAST_PAUSE_S, MOST_PAUSE_S = 0.2, 10.0
 
 
-class VersionedView(MembershipView):
-    """A membership view that also knows the committed version."""
+class StageView(Protocol):
+    """The peers that hold a stage and the committed version, as this process last read them from the directory.
+
+    Attributes:
+        revision: of the directory when it was last read.
+        record_revisions: by name, the revision of a peer's last record.
+    """
+
+    revision: int
+
+    @property
+    def record_revisions(self) -> Mapping[str, int]: ...
 
     @property
     def version(self) -> Version:
         """The committed version."""
-        raise NotImplementedError
+
+    def holding(self, stage: int) -> Sequence[Member]:
+        """The peers that have the state of a stage."""
+
+    async def next_change(self, seconds: float = math.inf) -> None:
+        """Wait for the next change, at most `seconds`."""
 
 
 class StateFetch:
@@ -62,7 +78,7 @@ class StateFetch:
         version: Version | None,
         *,
         requester: str,
-        view: VersionedView,
+        view: StageView,
         probe: Probe,
         device: Device,
         load_saved: LoadSaved | None = None,
@@ -98,7 +114,7 @@ class StateFetch:
         self.donor = ""
         return self.version
 
-    async def _fetch_from(self, donor: Peer) -> None:
+    async def _fetch_from(self, donor: Member) -> None:
         if not await self._apply_missed_steps(donor):
             await self._fetch(donor)
 
@@ -121,7 +137,7 @@ class StateFetch:
             await self._load(state, version)
         return state is not None
 
-    def _donor(self) -> Peer | None:
+    def _donor(self) -> Member | None:
         """The first peer that has the state, in this peer's own order.
 
         A failed donor is tried again when all have failed, or when it writes a new record.
@@ -133,7 +149,7 @@ class StateFetch:
             return None
         return fresh[0] if fresh else None
 
-    async def _apply_missed_steps(self, donor: Peer) -> bool:
+    async def _apply_missed_steps(self, donor: Member) -> bool:
         """Apply the missing steps, if the donor has their totals. Returns whether the stage is at the version now."""
         try:
             while self.version is not None and self.version.step < self._view.version.step:
@@ -151,7 +167,7 @@ class StateFetch:
 
         await self._device.run("step", apply)
 
-    async def _fetch(self, donor: Peer) -> None:
+    async def _fetch(self, donor: Member) -> None:
         reply = await self._client.request(donor, FetchManifest())
         manifest = expect(await self._layout(), reply.digests.tobytes(), reply.root)
         download = self._download
@@ -176,13 +192,13 @@ class StateFetch:
 
         await self._device.run("load", load)
 
-    async def _fetch_chunk(self, donor: Peer, download: Download, index: int, limit: asyncio.Semaphore) -> None:
+    async def _fetch_chunk(self, donor: Member, download: Download, index: int, limit: asyncio.Semaphore) -> None:
         async with limit:
             reply = await self._client.request(donor, FetchChunk(download.manifest.root, index))
             download.add(index, reply.parts)
 
 
-def by_preference(requester: str, peers: Iterable[Peer]) -> list[Peer]:
+def by_preference(requester: str, peers: Iterable[M]) -> list[M]:
     """The peers in the order in which the process named `requester` tries them: rendezvous hashing.
 
     Each process has its own order, so many processes spread evenly over the peers; every process computes the same.

@@ -5,32 +5,19 @@ that all stages save the same steps.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, TypeVar
 
 from pipelined.aio.events import emit, warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
-from pipelined.membership.records import Peer
 from pipelined.state.manifest import Layout
 from pipelined.state.store import CheckpointStore, StoreError
 from pipelined.state.versions import SAVED, SavedStage, SavedStages, Version
 from transports import Block
 
 T = TypeVar("T")
-
-
-def choose_saver(peers: Iterable[Peer], step: int) -> Peer | None:
-    """The peer that saves a stage at a step; None if no peer saves at this step.
-
-    It is the longest member among the peers that save at this step, so a new peer never takes over.
-
-    Args:
-        peers: that serve the stage.
-    """
-    saving = [peer for peer in peers if peer.saves_every > 0 and step % peer.saves_every == 0]
-    return min(saving, key=lambda peer: peer.incarnation, default=None)
 
 
 class Saver:

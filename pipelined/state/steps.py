@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelined.membership.client import PeerClient
-from pipelined.membership.records import Peer
+from pipelined.membership.client import MemberClient
+from pipelined.membership.view import Member
 from pipelined.state.manifest import TransferError
 from pipelined.state.messages import FetchTotals, MissedTotals
 from pipelined.state.versions import Version
@@ -29,7 +29,7 @@ class AppliedStep(NamedTuple):
 
 
 async def fetch_steps(
-    client: PeerClient, donor: Peer, version: Version, like: np.ndarray, limit: float | None = None
+    client: MemberClient, donor: Member, version: Version, like: np.ndarray, limit: float | None = None
 ) -> list[AppliedStep]:
     """Fetch the first steps that a donor applied after this version, in order; at least one.
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pipelined.directory.record import Record
-from pipelined.membership.records import MOST_STAGES
 
 SAVED = "saved/"
+MOST_STAGES = 4096
+"""Most stages of a model; a record with more is refused before any list of stages is made."""
 
 
 class Version(NamedTuple):

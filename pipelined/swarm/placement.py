@@ -7,16 +7,17 @@ reply on. While no trainer leads, newcomers wait.
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
-from pipelined.membership.client import Node, PeerClient
+from pipelined.membership.client import MemberClient, Node
 from pipelined.membership.reasons import Reason
-from pipelined.membership.records import CAME
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.swarm.config import stop_if_refused
 from pipelined.swarm.protocol.work import AssignedStage, GetStage
+from pipelined.swarm.records.members import CAME
 from pipelined.swarm.records.view import SwarmView
 from transports.rpc import Party, Rejected, Unreachable
 
@@ -29,7 +30,7 @@ class StageRequest:
         stages: of the model.
     """
 
-    def __init__(self, node: Node, view: SwarmView, client: PeerClient, stages: int):
+    def __init__(self, node: Node, view: SwarmView, client: MemberClient, stages: int):
         self._name, self._address, self._clock = node.name, node.endpoint.address, node.clock
         self._view, self._client, self._stages = view, client, stages
 
@@ -51,7 +52,8 @@ class StageRequest:
         while True:
             leader = await self._view.wait_for(lambda: self._view.leader)
             try:
-                stage = (await self._client.request_leader(leader, GetStage(self._name))).stage
+                leads = partial(self._view.is_leader, leader)
+                stage = (await self._client.request_while(leads, leader.address, GetStage(self._name))).stage
                 if stage < self._stages:
                     return stage
                 why = f"the leader assigned stage {stage}, but the model has {self._stages} stages"

@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from pipelined.membership.records import Peer, Phase
 from pipelined.state.fetch import by_preference
+from pipelined.swarm.records.members import Peer, Phase
 from tests.swarm.real_swarm import PEERS, check, train
 
 PHASES = ("forward", "backward", "acknowledged", "prepare", "reduce", "piece", "summed", "commit")

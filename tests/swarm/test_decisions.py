@@ -3,8 +3,8 @@
 import pytest
 
 from pipelined.aio import events
-from pipelined.membership.records import LEADER, PEERS
 from pipelined.state.store import StoreError
+from pipelined.swarm.records.members import LEADER, PEERS
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 
 SELDOM_S = 1e6

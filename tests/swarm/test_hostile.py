@@ -22,11 +22,11 @@ from pipelined.directory.registration import registered
 from pipelined.membership.client import Node
 from pipelined.membership.messages import VERSION, send
 from pipelined.membership.reasons import Reason
-from pipelined.membership.records import TRAINERS, TrainerRecord
 from pipelined.swarm.config import Rules
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.protocol.requests import REQUESTS
 from pipelined.swarm.protocol.status import Status
+from pipelined.swarm.records.members import TRAINERS, TrainerRecord
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.over_tcp import end_in_order
 from tests.swarm.virtual_swarm import VirtualSwarm

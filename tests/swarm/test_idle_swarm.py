@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pipelined.membership.records import Phase
+from pipelined.swarm.records.members import Phase
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 pytestmark = pytest.mark.virtual

@@ -5,8 +5,8 @@ import asyncio
 import msgpack
 import pytest
 
-from pipelined.membership.records import LEADER, PEERS, TRAINERS
 from pipelined.state.versions import SAVED
+from pipelined.swarm.records.members import LEADER, PEERS, TRAINERS
 from pipelined.swarm.records.steps import EVALUATED, HEAD
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 

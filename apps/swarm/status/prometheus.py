@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from pipelined.membership.view import WORKING
+from pipelined.swarm.records.members import WORKING
 
 Values = Mapping[tuple[str, ...], Any]
 """By the values of the labels."""

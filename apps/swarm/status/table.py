@@ -11,7 +11,7 @@ from rich.text import Text
 
 from pipelined.aio.events import line, printable
 from pipelined.aio.progress import MOMENT_S
-from pipelined.membership.records import Phase
+from pipelined.swarm.records.members import Phase
 from pipelined.swarm.records.steps import HEAD
 from pipelined.swarm.status.status import PeerStatus, SwarmStatus, TrainerStatus
 

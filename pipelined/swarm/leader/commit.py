@@ -13,7 +13,7 @@ from pipelined.aio.backoff import Backoff
 from pipelined.aio.clock import Clock
 from pipelined.aio.events import emit, warn
 from pipelined.aio.nursery import Nursery
-from pipelined.membership.client import PeerClient
+from pipelined.membership.client import MemberClient
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.commit_round import CommitRound, Cover, Failed, Failure
@@ -49,7 +49,7 @@ class CommitLoop:
         self,
         view: SwarmView,
         rules: Rules,
-        client: PeerClient,
+        client: MemberClient,
         *,
         term: Term,
         assignments: Assignments,

@@ -15,12 +15,11 @@ from typing import NamedTuple
 
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
-from pipelined.membership.client import PeerClient
-from pipelined.membership.messages import RoundName
+from pipelined.membership.client import MemberClient
 from pipelined.membership.reasons import Blame, Reason
-from pipelined.membership.records import Peer
 from pipelined.membership.view import NoLongerValid
-from pipelined.swarm.protocol.rounds import Prepare, Reduce, Resume, RoundMember, Summed, parties_of
+from pipelined.swarm.protocol.rounds import Prepare, Reduce, Resume, RoundMember, RoundName, Summed, parties_of
+from pipelined.swarm.records.members import Peer
 from pipelined.swarm.records.steps import Members, members_of
 from transports.rpc import Rejected
 
@@ -108,7 +107,7 @@ class CommitRound:
         beyond_codec: by stage, why the codec could not carry its sums; no member is at fault.
     """
 
-    def __init__(self, name: RoundName, step: int, batch: int, members: Sequence[Sequence[Peer]], client: PeerClient):
+    def __init__(self, name: RoundName, step: int, batch: int, members: Sequence[Sequence[Peer]], client: MemberClient):
         self.name, self._step, self._batch = name, step, batch
         self.peers, self._client = members, client
         self.replies: list[dict[str, PeerCounts]] = []

@@ -21,14 +21,13 @@ from pipelined.aio.events import emit, warn
 from pipelined.aio.latency import UNKNOWN, TimeoutEstimator
 from pipelined.aio.nursery import Nursery, beside, with_timeout
 from pipelined.directory import Conflict, CutOff
-from pipelined.membership.client import PeerClient, Probe
-from pipelined.membership.evictions import choose_evictions
-from pipelined.membership.messages import RoundName
-from pipelined.membership.records import EVICTED, LEADER, PEERS, Eviction, Peer
+from pipelined.membership.client import MemberClient, Probe
 from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.commit_round import Failure
-from pipelined.swarm.protocol.rounds import Reach, ReportReach
+from pipelined.swarm.leader.evictions import choose_evictions
+from pipelined.swarm.protocol.rounds import Reach, ReportReach, RoundName
+from pipelined.swarm.records.members import EVICTED, LEADER, PEERS, Eviction, Peer
 from pipelined.swarm.records.view import SwarmView
 from transports.rpc import Rejected
 
@@ -119,7 +118,7 @@ MOST_LEASES = 16
 class ConnectivityCheck:
     """The checks of one trainer, over all its terms as leader."""
 
-    def __init__(self, view: SwarmView, client: PeerClient, rules: Rules, clock: Clock):
+    def __init__(self, view: SwarmView, client: MemberClient, rules: Rules, clock: Clock):
         self._view, self._client, self._rules, self._clock = view, client, rules, clock
         self._probe, self._resigned = Probe(client, clock, rules.lease_s), False
         self._history, self._sums = History(), TimeoutEstimator(rules.lease_s)

@@ -17,10 +17,9 @@ from pipelined.aio.notifier import Notifier
 from pipelined.aio.nursery import Nursery, first_of
 from pipelined.directory import Conflict, CutOff
 from pipelined.directory.registration import Registration
-from pipelined.membership.client import Node, PeerClient
+from pipelined.membership.client import MemberClient, Node
 from pipelined.membership.fields import Malformed
 from pipelined.membership.reasons import Reason
-from pipelined.membership.records import LEADER, LeaderRecord
 from pipelined.membership.view import RETRY_S
 from pipelined.state.versions import SavedStage
 from pipelined.swarm.config import Rules
@@ -33,6 +32,7 @@ from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.placement import StageAssigner
 from pipelined.swarm.protocol.status import LeaderReport, cut
 from pipelined.swarm.protocol.work import AssignedStage, GetStage, GetWork, WorkItem
+from pipelined.swarm.records.members import LEADER, LeaderRecord
 from pipelined.swarm.records.steps import HEAD, LOST, Commit, LostStages
 from pipelined.swarm.records.view import SwarmView
 from transports.rpc import Party, Rejected
@@ -58,7 +58,7 @@ class Leader:
         rollback: Rollback,
         steps: int | None = None,
     ):
-        clock, client = node.clock, PeerClient(node.endpoint, view)
+        clock, client = node.clock, MemberClient(node.endpoint, view)
         self._me = LeaderRecord(node.name, node.endpoint.address)
         self._view, self._rules, self._clock = view, rules, clock
         self._term, self._rollback, self._changed = Term(view, clock), rollback, Notifier()

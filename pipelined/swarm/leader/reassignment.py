@@ -17,11 +17,10 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from pipelined.aio.clock import Clock
-from pipelined.membership.census import STAY
-from pipelined.membership.records import Phase
 from pipelined.membership.view import NoLongerValid
 from pipelined.state.versions import SavedStage, common_step
 from pipelined.swarm.config import Rules
+from pipelined.swarm.records.members import STAY, Phase
 from pipelined.swarm.records.view import SwarmView
 
 BAND_PEERS, BAND_SHARE = 0.5, 0.05

@@ -17,9 +17,9 @@ import numpy as np
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import Nursery
-from pipelined.membership.messages import RoundName, send
+from pipelined.membership.messages import send
 from pipelined.membership.reasons import Reason
-from pipelined.swarm.protocol.rounds import PartTotal, Reach, RoundMember, SendPart, lost_between, parties_of
+from pipelined.swarm.protocol.rounds import PartTotal, Reach, RoundMember, RoundName, SendPart, lost_between, parties_of
 from pipelined.swarm.stages.codec import Coded, Coding
 from transports import Block, WireError
 from transports.rpc import Endpoint, Party, Rejected, Unreachable

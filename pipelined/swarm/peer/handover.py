@@ -8,14 +8,14 @@ from contextlib import suppress
 
 import numpy as np
 
-from pipelined.membership.client import PeerClient
+from pipelined.membership.client import MemberClient
 from pipelined.membership.fields import MOST, Malformed
-from pipelined.membership.messages import Done, RoundName
+from pipelined.membership.messages import Done
 from pipelined.membership.reasons import Reason
-from pipelined.membership.records import Peer
 from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.peer.stage_state import StageState
-from pipelined.swarm.protocol.rounds import Inherit
+from pipelined.swarm.protocol.rounds import Inherit, RoundName
+from pipelined.swarm.records.members import Peer
 from transports.rpc import Rejected
 
 
@@ -25,7 +25,7 @@ class Handover:
     def __init__(self, state: StageState):
         self._state = state
 
-    async def find_successor(self, others: Iterable[Peer], client: PeerClient, limit: float) -> str | None:
+    async def find_successor(self, others: Iterable[Peer], client: MemberClient, limit: float) -> str | None:
         """Send this peer's sum to one of these peers. Returns the successor's name; None: no peer accepted it.
 
         Args:
@@ -37,7 +37,7 @@ class Handover:
                 return other.name
         return None
 
-    async def hand_over(self, successor: Peer, client: PeerClient, limit: float) -> None:
+    async def hand_over(self, successor: Peer, client: MemberClient, limit: float) -> None:
         """Send this peer's sum to another peer; nothing is counted here meanwhile.
 
         Raises:

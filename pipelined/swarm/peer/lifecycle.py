@@ -19,11 +19,11 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.events import warn
 from pipelined.directory import Conflict
 from pipelined.directory.registration import Registration
-from pipelined.membership.client import PeerClient
-from pipelined.membership.records import EVICTED, Peer, Phase
+from pipelined.membership.client import MemberClient
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.state.saver import Saver
 from pipelined.swarm.peer.replica import Replica
+from pipelined.swarm.records.members import EVICTED, Peer, Phase
 from pipelined.swarm.records.view import SwarmView
 
 NEWS_S = 1.0
@@ -176,7 +176,7 @@ class Drain:
         """Whether no other peer has the stage's state."""
         return all(peer.name == self._name for peer in self._view.holding(stage))
 
-    async def find_successor(self, replica: Replica, client: PeerClient) -> str | None:
+    async def find_successor(self, replica: Replica, client: MemberClient) -> str | None:
         """Send this peer's sum to another peer of the stage. Returns its name; None: no need, or no time."""
         view = self._view
         while replica.counted and view.trainers and not view.cut_off and await replica.follow(view.committed):

@@ -13,11 +13,10 @@ from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.registration import Registration, registered
-from pipelined.membership.client import Node, PeerClient, Probe
-from pipelined.membership.records import PEERS, Phase
+from pipelined.membership.client import MemberClient, Node, Probe
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.state.fetch import StateFetch
-from pipelined.state.saver import Saver, choose_saver
+from pipelined.state.saver import Saver
 from pipelined.state.versions import Version
 from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.peer.lifecycle import Drain, PeerEvent, PeerEvicted, PeerState, Presence, Readmission, state_after
@@ -26,6 +25,7 @@ from pipelined.swarm.peer.service import PeerService
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.placement import StageRequest
 from pipelined.swarm.protocol.status import Status
+from pipelined.swarm.records.members import PEERS, Phase, choose_saver
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.stages.codec import Coding
@@ -52,7 +52,7 @@ class StagePeer:
         self.name, self._build, self._rules, self._endpoint, self._view = name, build, rules, endpoint, view
         self._clock, self._device, self._wanted = clock, DeviceWatchdog(device, rules.lease_s), config.stage
         self._coding = Coding(rules.codec, config.threads)
-        self._client = PeerClient(endpoint, view)
+        self._client = MemberClient(endpoint, view)
         self._probe = Probe(self._client, clock, rules.lease_s)
         self._readmission = Readmission(name, view, clock, rules.lease_s)
         self._saver = Saver(config.store, config.save_every, config.threads, view.notify)

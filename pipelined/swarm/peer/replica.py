@@ -6,9 +6,8 @@ request has a module of its own.
 
 from collections.abc import Mapping, Sequence, Set
 
-from pipelined.membership.client import PeerClient
+from pipelined.membership.client import MemberClient
 from pipelined.membership.fields import MOST
-from pipelined.membership.messages import RoundName
 from pipelined.membership.view import NoLongerValid
 from pipelined.state.donor import Donor, copied
 from pipelined.state.fetch import by_preference
@@ -20,6 +19,7 @@ from pipelined.swarm.peer.handover import Handover
 from pipelined.swarm.peer.passes import Passes
 from pipelined.swarm.peer.rounds import RoundService
 from pipelined.swarm.peer.stage_state import StageState
+from pipelined.swarm.protocol.rounds import RoundName
 from pipelined.swarm.protocol.status import StageReport
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView
@@ -131,7 +131,7 @@ class Replica:
         self._state.changed.notify_all()
 
 
-async def catch_up(replica: Replica, head: Commit, view: SwarmView, client: PeerClient, limit: float) -> bool:
+async def catch_up(replica: Replica, head: Commit, view: SwarmView, client: MemberClient, limit: float) -> bool:
     """Fetch the steps up to this head from another peer of the stage, and apply them. Returns whether it caught up.
 
     The peer does not leave and join again for them: with a slow link it would be late again after each return.

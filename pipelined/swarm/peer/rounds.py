@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from pipelined.membership.messages import Done, RoundName
+from pipelined.membership.messages import Done
 from pipelined.membership.reasons import Reason
 from pipelined.swarm.peer.all_reduce import AllReduce, Spread
 from pipelined.swarm.peer.stage_state import StageState
@@ -21,6 +21,7 @@ from pipelined.swarm.protocol.rounds import (
     Reach,
     Reduce,
     Resume,
+    RoundName,
     SendPart,
     Summed,
 )

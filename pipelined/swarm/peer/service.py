@@ -11,19 +11,19 @@ from typing import Any, NamedTuple, TypeVar
 
 from pipelined.actors.executor import DeviceLate, DeviceWatchdog
 from pipelined.membership.client import Probe
-from pipelined.membership.messages import Done, MemberReply, MemberRequest, MemberRole, Ping, RoundRequest, serve
+from pipelined.membership.messages import Done, MemberReply, MemberRequest, MemberRole, Ping, serve
 from pipelined.membership.reasons import Reason
-from pipelined.membership.records import Observer, Peer, TrainerRecord
-from pipelined.membership.view import RETRY_S, MembershipView
+from pipelined.membership.view import RETRY_S
 from pipelined.state.fetch import StateFetch
 from pipelined.state.messages import FetchChunk, FetchManifest, FetchTotals
 from pipelined.state.saver import Saver
 from pipelined.swarm.peer.all_reduce import IN_FLIGHT
 from pipelined.swarm.peer.lifecycle import Presence
 from pipelined.swarm.peer.replica import Replica
-from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reach, Reduce, ReportReach, Resume, SendPart
+from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reach, Reduce, ReportReach, Resume, RoundRequest, SendPart
 from pipelined.swarm.protocol.status import PeerReport, Status, StatusReply, cut, traffic_of
 from pipelined.swarm.protocol.work import Announce, Backward, Evaluate, Forward
+from pipelined.swarm.records.members import Observer, Peer, TrainerRecord
 from pipelined.swarm.records.view import SwarmView
 from transports.rpc import Endpoint, Handler, Party, Rejected, Request, Response
 
@@ -35,7 +35,7 @@ class SenderCheck:
         view: of the members.
     """
 
-    def __init__(self, view: MembershipView):
+    def __init__(self, view: SwarmView):
         self._view = view
 
     async def admit(self, request: MemberRequest[Any], sender: Party, stage: int) -> None:

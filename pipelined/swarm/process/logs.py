@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from pipelined.aio.nursery import Nursery
 from pipelined.aio.progress import EVERY_S, MOMENT_S, Progress
-from pipelined.membership.records import Peer, Phase
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.records.members import Peer, Phase
 from pipelined.swarm.records.steps import HEAD, Commit
 from pipelined.swarm.status.reader import waits_for
 

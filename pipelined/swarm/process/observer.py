@@ -10,12 +10,12 @@ from typing import Any
 from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import registered
-from pipelined.membership.client import Node, PeerClient, Probe
-from pipelined.membership.records import OBSERVERS, Observer
+from pipelined.membership.client import MemberClient, Node, Probe
 from pipelined.state.fetch import StateFetch
 from pipelined.state.versions import SavedStage, Version
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.peer import Build
+from pipelined.swarm.records.members import OBSERVERS, Observer
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.stages.delayed import final_state, with_delayed_updates
 
@@ -34,7 +34,7 @@ class SwarmObserver:
     def __init__(self, node: Node, build: Build, rules: Rules, device: Executor):
         self._node, self._build, self._rules, self._device = node, build, rules, device
         self._view = SwarmView(node.directory, node.clock)
-        self._probe = Probe(PeerClient(node.endpoint, self._view), node.clock, rules.lease_s)
+        self._probe = Probe(MemberClient(node.endpoint, self._view), node.clock, rules.lease_s)
 
     async def snapshot(self) -> SwarmSnapshot:
         """The state of every stage at the committed step; waits while a stage has no peer.

@@ -8,7 +8,6 @@ from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.registration import registered
 from pipelined.membership.client import Node
 from pipelined.membership.messages import serve
-from pipelined.membership.records import TRAINERS, TrainerRecord
 from pipelined.membership.view import RETRY_S
 from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.leader.assignments import due
@@ -18,6 +17,7 @@ from pipelined.swarm.peer.peer import Build, StagePeer
 from pipelined.swarm.protocol.status import Status, StatusReply, traffic_of
 from pipelined.swarm.protocol.work import GetStage, GetWork
 from pipelined.swarm.records.committed_steps import CommittedSteps
+from pipelined.swarm.records.members import TRAINERS, TrainerRecord
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.trainer.trainer import Data, SwarmTrainer

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pipelined.membership.fields import ANY, Arrays, Many, number, text, whole
-from pipelined.membership.records import MOST_STAGES
+from pipelined.state.versions import MOST_STAGES
 
 Name = Annotated[str, text()]
 Index = Annotated[int, whole()]

@@ -1,12 +1,12 @@
 """How a step is committed: what the leader requests of peers, and what the peers of a stage request of one another."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, NamedTuple
+from typing import Annotated, Generic, NamedTuple
 
 import numpy as np
 
 from pipelined.membership.fields import MOST_NUMBER, Malformed, Many, OneArray, number, raw, whole
-from pipelined.membership.messages import Done, MemberReply, MemberRequest, MemberRole, RoundName, RoundRequest
+from pipelined.membership.messages import Done, MemberReply, MemberRequest, MemberRole, Reply
 from pipelined.membership.reasons import Reason
 from pipelined.state.messages import Lineage, Step
 from pipelined.state.versions import Version
@@ -17,6 +17,35 @@ DIGEST_BYTES = 16
 OTHER_STEP = (Reason.STEP_PASSED, Reason.BEHIND, Reason.LEFT)
 OF_NUMBERS = (Reason.NOT_FINITE, Reason.BEYOND_CODEC)
 OF_SUMS = (Reason.NOT_PREPARED, Reason.LOST, Reason.ABORTED, *OF_NUMBERS)
+
+
+class RoundName(NamedTuple):
+    """The name of a round of sums. A later round has a greater name, under any leader.
+
+    Args:
+        term: the revision at which its leader began to lead.
+        attempt: counts this leader's rounds.
+    """
+
+    term: Annotated[int, whole()]
+    attempt: Annotated[int, whole()]
+
+    def __str__(self) -> str:
+        """The name as records have it."""
+        return f"{self.term}.{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRequest(MemberRequest[Reply], Generic[Reply]):
+    """A request of the leader. Only the leader of the round's term may send it.
+
+    Args:
+        round: its name.
+    """
+
+    sender, receiver = MemberRole.LEADER, MemberRole.PEER
+
+    round: RoundName
 
 
 @dataclass(frozen=True, slots=True)

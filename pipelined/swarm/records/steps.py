@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 import msgpack
 
 from pipelined.directory.record import Record
-from pipelined.membership.records import MOST_STAGES
-from pipelined.state.versions import Version
+from pipelined.state.versions import MOST_STAGES, Version
 
 HEAD, EVALUATED, STEP_MEMBERS, LOST = "head", "evaluated", "took/", "lost"
 SUBJECT = "subject"

@@ -1,13 +1,30 @@
 """The members of a swarm and its committed step, as this process last read them from the directory."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from pipelined.aio.clock import Clock
-from pipelined.directory import Directory, Entry
-from pipelined.membership.view import Single, Table
-from pipelined.state.fetch import VersionedView
+from pipelined.directory import Directory, Entry, Prefixes
+from pipelined.membership.view import Apply, MembershipView, Single, Table
 from pipelined.state.versions import SAVED, SavedStages, Version
 from pipelined.swarm.config import OtherModel
+from pipelined.swarm.records.census import Census
+from pipelined.swarm.records.members import (
+    CAME,
+    EVICTED,
+    LEADER,
+    OBSERVERS,
+    PEERS,
+    STAGES,
+    TRAINERS,
+    WORKING,
+    Eviction,
+    LeaderRecord,
+    Observer,
+    Peer,
+    Phase,
+    TrainerRecord,
+    stage_folder,
+)
 from pipelined.swarm.records.steps import (
     EVALUATED,
     HEAD,
@@ -20,31 +37,109 @@ from pipelined.swarm.records.steps import (
     members_key,
 )
 
+MOST_NAMES = 4096
+"""Eviction names that a view keeps."""
 
-class SwarmView(VersionedView):
-    """A membership view that also follows the committed step, and what was saved and measured.
+
+class Evictions(dict[str, int]):
+    """Evictions in a row, by name; the last `MOST_NAMES` names are kept after their records are deleted."""
+
+    def apply(self, name: str, entry: Entry | None) -> None:
+        """See `Apply`."""
+        if entry is not None:
+            times = Eviction.unpack(entry.value).times
+            self.pop(name, None)
+            self[name] = times
+        if len(self) > MOST_NAMES:
+            del self[next(iter(self))]
+
+
+class SwarmView(MembershipView):
+    """The members, the committed step, and what was saved and measured.
 
     Attributes:
+        census: the peers by stage.
+        peers, trainers, observers: by name; only the peers that this process follows.
+        record_revisions: by name, the revision of a peer's last record; 0 for a peer that is gone.
+        newcomers: by name, the new peers that wait for an assignment to a stage.
+        stages: the stages of which the peers are followed; None: all, and all other keys.
+        evictions: by name; filled only if `stages` is None.
+        saved: by name, the steps that peers have on disk; filled only if `stages` is None.
         head_revision: of the head's key, also of a record that cannot be read, so that the leader can write the next
             step over it; 0: no such key.
-        saved: by name, the steps that peers have on disk; filled only if `stages` is None.
         step_members: the members of the last summed step, by the rest of their keys.
     """
 
     def __init__(self, directory: Directory, clock: Clock, stages: frozenset[int] | None = None):
-        super().__init__(directory, clock, stages)
+        self.stages, self.census = stages, Census()
+        self.peers, self.newcomers = self.census.peers, self.census.newcomers
+        self.record_revisions = self.census.record_revisions
+        self.trainers, self.observers = Table(TrainerRecord), Table(Observer)
+        self.evictions, self.saved = Evictions(), Table(SavedStages)
+        self.step_members = Table(StepMembers, keeps=False)
+        self._leader, self._evaluated, self._lost = Single(LeaderRecord), Single(Evaluation), Single(LostStages)
         self.head_revision = 0
-        self.saved, self.step_members = Table(SavedStages), Table(StepMembers, keeps=False)
-        self._evaluated, self._lost = Single(Evaluation), Single(LostStages)
         self._head: Commit | None = None  # without its members
         self._head_with_members: Commit | None = None  # None: to be joined again
-        self._tables |= {
-            HEAD: self._apply_head,
-            STEP_MEMBERS: self._apply_members,
-            LOST: self._lost.apply,
-            SAVED: self.saved.apply,
-            EVALUATED: self._evaluated.apply,
-        }
+        peers: dict[str, Apply] = {PEERS: self.census.apply} if stages is None else {STAGES: self.census.apply_at_stage}
+        super().__init__(
+            directory,
+            clock,
+            tables=peers
+            | {
+                LEADER: self._leader.apply,
+                CAME: self.census.apply_newcomer,
+                TRAINERS: self.trainers.apply,
+                OBSERVERS: self.observers.apply,
+                EVICTED: self.evictions.apply,
+                HEAD: self._apply_head,
+                STEP_MEMBERS: self._apply_members,
+                LOST: self._lost.apply,
+                SAVED: self.saved.apply,
+                EVALUATED: self._evaluated.apply,
+            },
+            members={Peer: self.peers, TrainerRecord: self.trainers},
+            prefixes="" if stages is None else _prefixes(stages),
+        )
+
+    def add(self, stage: int) -> None:
+        """Follow the peers of one more stage from now on."""
+        if self.stages is not None:
+            self.stages |= {stage}
+            self.follow_only(_prefixes(self.stages))
+
+    async def follow_stages(self, stages: Set[int]) -> None:
+        """Follow the peers of exactly these stages, unless this view follows all; returns when they are known."""
+        if self.stages is not None:
+            self.stages = frozenset(stages)
+            self.follow_only(_prefixes(stages))
+            await self.wait_for(lambda: self.follows)
+
+    @property
+    def leader(self) -> LeaderRecord | None:
+        """The trainer that leads; None: no trainer leads, or the record cannot be read."""
+        return self._leader.record
+
+    @property
+    def leader_revision(self) -> int:
+        """The revision of the leader's key: the leader's term. 0: no such key."""
+        return self._leader.revision
+
+    def is_leader(self, record: LeaderRecord) -> bool:
+        """Whether the trainer of this record still leads."""
+        return self.leader == record
+
+    def serving(self, stage: int) -> list[Peer]:
+        """The peers of a stage that accept work, by name."""
+        return [peer for peer in self.census.at(stage) if peer.phase in WORKING]
+
+    def joining(self, stage: int) -> list[Peer]:
+        """The peers that are fetching the state of a stage, by name."""
+        return [peer for peer in self.census.at(stage) if peer.phase == Phase.JOINING]
+
+    def holding(self, stage: int) -> list[Peer]:
+        """The peers of a stage that have its state: the serving and the leaving ones."""
+        return [peer for peer in self.census.at(stage) if peer.phase != Phase.JOINING]
 
     @property
     def head(self) -> Commit | None:
@@ -113,5 +208,8 @@ class SwarmView(VersionedView):
         self._head_with_members = None
         self.step_members.apply(name, entry)
 
-    def _keys_of(self, stages: Iterable[int]) -> set[str]:
-        return super()._keys_of(stages) | {HEAD, LOST, *map(members_key, stages)}
+
+def _prefixes(stages: Iterable[int]) -> Prefixes:
+    """The prefixes that a process follows of which only these stages concern it."""
+    every = {LEADER, TRAINERS, OBSERVERS, HEAD, LOST, *map(stage_folder, stages), *map(members_key, stages)}
+    return tuple(sorted(every))

@@ -14,11 +14,9 @@ from pipelined.aio.clock import RealClock
 from pipelined.directory import CutOff, Directory, View
 from pipelined.errors import UsageError
 from pipelined.membership.messages import send
-from pipelined.membership.records import Peer, Phase, TrainerRecord
-from pipelined.membership.view import WORKING
-from pipelined.state.saver import choose_saver
 from pipelined.state.versions import saved_steps
 from pipelined.swarm.protocol.status import Status, StatusReply
+from pipelined.swarm.records.members import WORKING, Peer, Phase, TrainerRecord, choose_saver
 from pipelined.swarm.records.steps import SUBJECT, Commit
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.status.status import (

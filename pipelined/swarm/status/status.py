@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipelined.aio.events import Event
-from pipelined.membership.records import Peer, Phase, TrainerRecord
 from pipelined.swarm.protocol.status import LeaderReport, StatusReply, TrainerReport
+from pipelined.swarm.records.members import Peer, Phase, TrainerRecord
 
 
 @dataclass(frozen=True)

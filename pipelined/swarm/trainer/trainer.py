@@ -13,6 +13,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, get_args
 
 from pipelined.aio.backoff import Backoff
@@ -20,10 +21,9 @@ from pipelined.aio.events import emit, warn
 from pipelined.aio.latency import TimeoutEstimator
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
-from pipelined.membership.client import Node, PeerClient
+from pipelined.membership.client import MemberClient, Node
 from pipelined.membership.messages import Reply
 from pipelined.membership.reasons import Next, Reason
-from pipelined.membership.records import Peer
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.swarm.config import Rules, stop_if_refused
 from pipelined.swarm.protocol.status import LeaderReport, TrainerReport, largest
@@ -38,6 +38,7 @@ from pipelined.swarm.protocol.work import (
     WorkItem,
     WorkReport,
 )
+from pipelined.swarm.records.members import Peer
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.stages.codec import Coded
 from pipelined.swarm.stages.stage import Microbatch
@@ -79,7 +80,7 @@ class SwarmTrainer:
         self.name, self._stages, self._data, self._slots = node.name, rules.stages, data, slots
         self._view, self._clock = view, node.clock
         self._router = Router(rules.stages, seed=node.name)
-        self._client = PeerClient(node.endpoint, view)
+        self._client = MemberClient(node.endpoint, view)
         self._patience = {(n, topic): TimeoutEstimator(rules.lease_s) for n in range(rules.stages) for topic in TOPICS}
         self.done, self.answers = 0, Counter[str]()
         self._ends = deque[float](maxlen=RECENT)
@@ -136,7 +137,8 @@ class SwarmTrainer:
             leader = await self._view.wait_for(lambda: self._view.leader)
             request = GetWork(self.name, incarnation, slot, done)
             try:
-                item = await self._client.request_leader(leader, request)
+                leads = partial(self._view.is_leader, leader)
+                item = await self._client.request_while(leads, leader.address, request)
                 done = None  # received; until here it is sent again, and the leader counts it once
                 done = await self._run_if_current(item)
             except NoLongerValid:

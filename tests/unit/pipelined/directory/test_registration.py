@@ -7,7 +7,7 @@ import pytest
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.directory import Conflict, CutOff, Directory, Entry, Lease, LeaseLost
 from pipelined.directory.registration import NameTaken, Registration, registered
-from pipelined.membership.records import LeaderRecord
+from pipelined.swarm.records.members import LeaderRecord
 
 KEY = "peers/p0"
 RECORD = LeaderRecord("p0", "tcp://a:1")

@@ -5,10 +5,11 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.membership.client import SILENCE_LEASES, SLICES, PeerClient, Probe
+from pipelined.membership.client import SILENCE_LEASES, SLICES, MemberClient, Probe
 from pipelined.membership.messages import Done, Ping, serve
-from pipelined.membership.records import Peer, Phase
-from pipelined.membership.view import MembershipView, NoLongerValid
+from pipelined.membership.view import NoLongerValid
+from pipelined.swarm.records.members import Peer, Phase
+from pipelined.swarm.records.view import SwarmView
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 
 LEASE_S = 1.0
@@ -23,9 +24,9 @@ class Two:
         self.clock, endpoint = self.network.clock("one"), self.network.endpoint("one")
         serve(self.network.endpoint("other"), Ping, self._answer)
         self.other = Peer("other", address_of("other"), 1, 0, Phase.SERVING, "")
-        self.view = MembershipView(None, self.clock)
+        self.view = SwarmView(None, self.clock)
         self.view.peers["other"] = self.other
-        self.probe = Probe(PeerClient(endpoint, self.view), self.clock, LEASE_S)
+        self.probe = Probe(MemberClient(endpoint, self.view), self.clock, LEASE_S)
 
     async def _answer(self, request, sender):
         return Done()

@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from pipelined.membership.records import Peer, Phase
 from pipelined.state.fetch import by_preference
+from pipelined.swarm.records.members import Peer, Phase
 
 
 def peers(count):

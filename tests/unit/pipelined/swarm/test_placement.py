@@ -14,16 +14,16 @@ from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.notifier import Notifier
 from pipelined.directory import EmbeddedDirectory, Entry, serve_directory
 from pipelined.directory.registration import registered
-from pipelined.membership.client import Node, PeerClient
+from pipelined.membership.client import MemberClient, Node
 from pipelined.membership.messages import send, serve
 from pipelined.membership.reasons import Reason
-from pipelined.membership.records import CAME, LEADER, PEERS, LeaderRecord, Peer, Phase
 from pipelined.state.versions import SAVED, SavedStage, SavedStages
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.reassignment import EmergencyReassignment, Rollback
 from pipelined.swarm.placement import StageAssigner, StageRequest, fewest
 from pipelined.swarm.protocol.work import AssignedStage, GetStage
+from pipelined.swarm.records.members import CAME, LEADER, PEERS, LeaderRecord, Peer, Phase
 from pipelined.swarm.records.steps import HEAD, Commit
 from pipelined.swarm.records.view import SwarmView
 from transports.rpc import Rejected
@@ -257,7 +257,7 @@ class Came3:
         node, view = self.party(name)
         await self.clock.sleep(pause)
         async with registered(view.directory, PEERS + name, 60.0, self.clock) as place:
-            stage = await StageRequest(node, view, PeerClient(node.endpoint, view), 3).send(place)
+            stage = await StageRequest(node, view, MemberClient(node.endpoint, view), 3).send(place)
             await place.put(record(name, stage, JOINING, place.incarnation))
             await self.clock.sleep(1.0)
         return stage

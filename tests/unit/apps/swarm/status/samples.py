@@ -4,8 +4,8 @@ import math
 from collections import Counter
 from dataclasses import replace
 
-from pipelined.membership.records import Peer, Phase, TrainerRecord
 from pipelined.swarm.protocol.status import EndpointTraffic, PeerReport, StageReport, StatusReply, TrainerReport
+from pipelined.swarm.records.members import Peer, Phase, TrainerRecord
 from pipelined.swarm.status.status import LeftOut, PeerStatus, StageSummary, SwarmStatus, TrainerStatus
 
 TRAFFIC = EndpointTraffic(1 << 20, 5, {"not a frame": 2}, {"malformed": 3})

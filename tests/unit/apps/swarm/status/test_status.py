@@ -12,7 +12,9 @@ from apps.swarm.status.web import as_json, page
 from pipelined.aio.clock import run_virtual
 from pipelined.aio.events import Event
 from pipelined.directory import CutOff, Entry, View
-from pipelined.membership.records import (
+from pipelined.state.versions import SAVED, SavedStages
+from pipelined.swarm.protocol.status import LeaderReport, StatusReply
+from pipelined.swarm.records.members import (
     LEADER,
     OBSERVERS,
     PEERS,
@@ -23,8 +25,6 @@ from pipelined.membership.records import (
     Phase,
     TrainerRecord,
 )
-from pipelined.state.versions import SAVED, SavedStages
-from pipelined.swarm.protocol.status import LeaderReport, StatusReply
 from pipelined.swarm.records.steps import EVALUATED, HEAD, SUBJECT, Commit, Evaluation
 from pipelined.swarm.status.reader import DIRECTORY_TIMEOUT_S, MOST_REQUESTS, StatusReader
 from pipelined.swarm.status.status import Selection

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from apps.swarm.status.table import COLUMNS, table
 from pipelined.aio.events import Event
-from pipelined.membership.records import TrainerRecord
 from pipelined.swarm.protocol.status import EndpointTraffic, LeaderReport, StageReport
+from pipelined.swarm.records.members import TrainerRecord
 from pipelined.swarm.status.status import MemberEvent, TrainerStatus
 from tests.unit.apps.swarm.status.samples import peer, peer_reply, status, trainer, trainer_reply
 

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from pipelined.aio.clock import run_virtual
 from pipelined.membership.fields import Malformed
-from pipelined.membership.messages import RoundName
 from pipelined.membership.reasons import Blame, Reason
-from pipelined.membership.records import Peer, Phase
 from pipelined.swarm.leader.commit_round import CommitRound, Failed, cover
-from pipelined.swarm.protocol.rounds import Counts, Prepare, Reduce, Summed
+from pipelined.swarm.protocol.rounds import Counts, Prepare, Reduce, RoundName, Summed
+from pipelined.swarm.records.members import Peer, Phase
 from transports.rpc import Rejected
 
 BATCH, NAME = 8, RoundName(1, 1)
@@ -64,7 +63,7 @@ def counts(index, loss=1.0):
     return Counts(0.5, np.array([index]), np.array([loss]))
 
 
-class PeerClient:
+class MemberClient:
     """Answers for one peer, which counted all microbatches and has this reply to `Reduce`."""
 
     def __init__(self, summed):
@@ -78,7 +77,7 @@ class PeerClient:
         return self._summed
 
 
-class Refusing(PeerClient):
+class Refusing(MemberClient):
     """Answers for peers that are all prepared; each refuses to sum with its own refusal, after so many seconds."""
 
     def __init__(self, rejections):
@@ -134,7 +133,7 @@ def test_a_failed_sum_names_the_members_between_which_it_failed(rejections, blam
 
 def test_a_reply_that_cannot_be_read_fails_the_attempt():
     async def take():
-        attempt = CommitRound(NAME, 0, 1, [[PEER]], PeerClient(Malformed("no square")))
+        attempt = CommitRound(NAME, 0, 1, [[PEER]], MemberClient(Malformed("no square")))
         covers = await attempt.prepare()
         assert not covers[0].missing
         with pytest.raises(Failed, match="p0"):
@@ -159,7 +158,7 @@ def test_of_many_members_that_refuse_a_failed_attempt_tells_a_few_and_counts_the
 def test_the_sum_of_a_peer_with_a_loss_beyond_reason_is_left_out(loss):
     """Two such losses have no sum as a float: the leader would end on them, and each leader after it."""
 
-    class Odd(PeerClient):
+    class Odd(MemberClient):
         async def request(self, who, request, limit=None):
             return counts(0, loss)
 
@@ -171,7 +170,7 @@ def test_the_sum_of_a_peer_with_a_loss_beyond_reason_is_left_out(loss):
     run_virtual(take())
 
 
-class Summing(PeerClient):
+class Summing(MemberClient):
     """Answers for peers of one stage that hold one total and say these squares of its norm."""
 
     def __init__(self, squares):

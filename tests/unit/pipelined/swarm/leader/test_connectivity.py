@@ -6,12 +6,12 @@ import pytest
 
 from pipelined.aio.clock import VirtualClock
 from pipelined.directory import Conflict, CutOff
-from pipelined.membership.records import Peer, Phase
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader import connectivity
 from pipelined.swarm.leader.commit_round import Failure
 from pipelined.swarm.leader.connectivity import FORGIVEN_STEPS, ConnectivityCheck, History, overdue
 from pipelined.swarm.protocol.rounds import Reach
+from pipelined.swarm.records.members import Peer, Phase
 
 
 def said(parts=(), totals=()):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.membership.messages import RoundName, send
+from pipelined.membership.messages import send
 from pipelined.membership.reasons import Reason
 from pipelined.swarm.peer import all_reduce
 from pipelined.swarm.peer.all_reduce import AllReduce, Spread
-from pipelined.swarm.protocol.rounds import Reach, RoundMember, SendPart
+from pipelined.swarm.protocol.rounds import Reach, RoundMember, RoundName, SendPart
 from pipelined.swarm.stages.codec import Coding
 from transports.rpc import Rejected, Response
 from transports.rpc.virtual.network import VirtualNetwork, address_of

@@ -7,14 +7,14 @@ import pytest
 
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import VirtualClock
-from pipelined.membership.messages import Done, RoundName
-from pipelined.membership.records import Peer, Phase
+from pipelined.membership.messages import Done
 from pipelined.state.versions import Version
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.stage_state import StageState
-from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reduce, RoundMember
+from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reduce, RoundMember, RoundName
 from pipelined.swarm.protocol.work import Backward
+from pipelined.swarm.records.members import Peer, Phase
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.delayed import with_delayed_updates

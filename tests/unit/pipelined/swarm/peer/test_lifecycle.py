@@ -5,8 +5,8 @@ import math
 import pytest
 
 from pipelined.aio.clock import VirtualClock
-from pipelined.membership.records import Peer, Phase
 from pipelined.swarm.peer.lifecycle import NEWS_S, Presence
+from pipelined.swarm.records.members import Peer, Phase
 
 
 class Place:

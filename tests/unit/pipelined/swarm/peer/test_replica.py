@@ -8,12 +8,11 @@ import pytest
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio import events
 from pipelined.aio.clock import VirtualClock
-from pipelined.membership.messages import RoundName
 from pipelined.state.versions import Version
 from pipelined.swarm.config import Rules
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.stage_state import StageState
-from pipelined.swarm.protocol.rounds import Prepare, Reduce, Resume, RoundMember
+from pipelined.swarm.protocol.rounds import Prepare, Reduce, Resume, RoundMember, RoundName
 from pipelined.swarm.protocol.work import Backward, Forward
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.stages.codec import Coding

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from pipelined.directory import Entry
-from pipelined.membership.messages import RoundName
-from pipelined.membership.records import LEADER, LeaderRecord, Observer, Peer, Phase, TrainerRecord
-from pipelined.membership.view import MembershipView
 from pipelined.state.messages import FetchManifest
 from pipelined.swarm.peer.service import SenderCheck
-from pipelined.swarm.protocol.rounds import Inherit, Resume
+from pipelined.swarm.protocol.rounds import Inherit, Resume, RoundName
 from pipelined.swarm.protocol.work import Announce
+from pipelined.swarm.records.members import LEADER, LeaderRecord, Observer, Peer, Phase, TrainerRecord
+from pipelined.swarm.records.view import SwarmView
 from transports.rpc import Party, Rejected
 
 pytestmark = pytest.mark.virtual
@@ -23,7 +22,7 @@ OBSERVER = Observer("o0", "virtual://o0", 9)
 
 
 def view():
-    known = MembershipView(None, None)
+    known = SwarmView(None, None)
     known.trainers["t0"], known.peers["p0"], known.observers["o0"] = TRAINER, PEER, OBSERVER
     known.apply(LEADER, Entry(LeaderRecord("t0", TRAINER.address).pack(), 5))
     return known

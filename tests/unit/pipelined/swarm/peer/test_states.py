@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipelined.membership.records import Phase
 from pipelined.swarm.peer.lifecycle import NEXT, PeerEvent, PeerState, state_after
+from pipelined.swarm.records.members import Phase
 
 LIFE = "LISTED ARRIVED NOTICED OUTDATED ARRIVED NOTICED RELIEVED UNLISTED ENDED"
 SHOWN = "joining serving parting joining serving parting leaving"

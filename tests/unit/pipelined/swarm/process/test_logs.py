@@ -8,9 +8,9 @@ import pytest
 from pipelined.aio.clock import run_virtual
 from pipelined.aio.progress import MOMENT_S
 from pipelined.directory import Change, Entry
-from pipelined.membership.records import PEERS, LeaderRecord, Peer, Phase, TrainerRecord
 from pipelined.swarm.config import Rules
 from pipelined.swarm.process.logs import WaitLog, reported_wait
+from pipelined.swarm.records.members import PEERS, LeaderRecord, Peer, Phase, TrainerRecord
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.status.reader import waits_for

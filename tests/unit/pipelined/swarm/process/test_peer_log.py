@@ -5,8 +5,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from pipelined.directory import Change, Entry
-from pipelined.membership.records import PEERS, Peer, Phase
 from pipelined.swarm.process.logs import PeerLog
+from pipelined.swarm.records.members import PEERS, Peer, Phase
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView
 

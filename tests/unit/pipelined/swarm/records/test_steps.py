@@ -4,8 +4,8 @@ import msgpack
 import pytest
 
 from pipelined.directory.limits import DirectoryLimits
-from pipelined.membership.records import MOST_STAGES, LeaderRecord, Peer, Phase, TrainerRecord
-from pipelined.state.versions import SavedStages
+from pipelined.state.versions import MOST_STAGES, SavedStages
+from pipelined.swarm.records.members import LeaderRecord, Peer, Phase, TrainerRecord
 from pipelined.swarm.records.steps import HEAD, STEP_MEMBERS, Commit, StepMembers, members_key
 
 RECORDS = [

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.directory import EmbeddedDirectory, serve_directory
 from pipelined.directory.registration import Registration
-from pipelined.membership.records import PEERS, TRAINERS, Peer, Phase, TrainerRecord
 from pipelined.state.versions import SavedStages
+from pipelined.swarm.records.members import PEERS, TRAINERS, Peer, Phase, TrainerRecord
 from pipelined.swarm.records.steps import HEAD, MEMBERS_KEYS, Commit, LostStages, members_key
 from pipelined.swarm.records.view import SwarmView
 from transports.rpc.virtual.network import VirtualNetwork

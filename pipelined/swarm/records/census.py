@@ -6,10 +6,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from pipelined.directory import Entry
-from pipelined.membership.records import Peer, Phase
-
-STAY = Phase.JOINING, Phase.SERVING
-"""Phases of a peer that stays at its stage."""
+from pipelined.swarm.records.members import STAY, Peer, Phase
 
 
 class Newcomer(NamedTuple):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.membership.evictions import choose_evictions
-from pipelined.membership.records import Peer, Phase
+from pipelined.swarm.leader.evictions import choose_evictions
+from pipelined.swarm.records.members import Peer, Phase
 
 
 def peer(name, incarnation=None, phase=Phase.SERVING):

@@ -1,4 +1,4 @@
-"""The records of the members of a system that trains: its peers, trainers and observers, and the leader among them.
+"""The records of the members of a swarm: its peers, trainers and observers, and the leader among them.
 
     conductor         LeaderRecord     the trainer that leads; expires with its lease
     came/NAME         (an address)     a peer that waits for a stage from the leader; expires with its lease
@@ -11,16 +11,15 @@
 An incarnation is the number of the lease that a record is bound to, so a newer one is always greater.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pipelined.directory.record import Record
+from pipelined.state.versions import MOST_STAGES
 
 LEADER, CAME, PEERS, STAGES = "conductor", "came/", "peers/", "stage/"
 TRAINERS, OBSERVERS, EVICTED = "trainers/", "observers/", "evicted/"
-
-MOST_STAGES = 4096
-"""Most stages of a model; a record with more is refused before any list of stages is made."""
 
 
 class Phase(StrEnum):
@@ -33,6 +32,10 @@ class Phase(StrEnum):
 
 
 PHASES = frozenset(Phase)
+WORKING = (Phase.SERVING, Phase.DRAINING)
+"""Phases of a peer that accepts work."""
+STAY = (Phase.JOINING, Phase.SERVING)
+"""Phases of a peer that stays at its stage."""
 
 
 def stage_folder(stage: int) -> str:
@@ -70,6 +73,18 @@ class Peer(Record):
     def __post_init__(self) -> None:
         if not 0 <= self.stage < MOST_STAGES or self.phase not in PHASES:
             raise ValueError(f"Peer: stage or phase out of range (stage: {self.stage}, phase: {self.phase!r:.40})")
+
+
+def choose_saver(peers: Iterable[Peer], step: int) -> Peer | None:
+    """The peer that saves a stage at a step; None if no peer saves at this step.
+
+    It is the longest member among the peers that save at this step, so a new peer never takes over.
+
+    Args:
+        peers: that serve the stage.
+    """
+    saving = [peer for peer in peers if peer.saves_every > 0 and step % peer.saves_every == 0]
+    return min(saving, key=lambda peer: peer.incarnation, default=None)
 
 
 @dataclass(frozen=True, slots=True)

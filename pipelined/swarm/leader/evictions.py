@@ -7,8 +7,7 @@ goal is to evict few peers such that the remaining ones all reach each other; a 
 
 from collections.abc import Mapping, Sequence, Set
 
-from pipelined.membership.records import Peer
-from pipelined.membership.view import WORKING
+from pipelined.swarm.records.members import WORKING, Peer
 
 
 def choose_evictions(
