@@ -17,7 +17,7 @@ from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
 from pipelined.swarm.leader.reassignment import RebalanceTimer, moves
-from pipelined.swarm.placement import StageAssigner
+from pipelined.swarm.leader.stage_assigner import StageAssigner
 from pipelined.swarm.records.members import PEERS, Peer, Phase
 from pipelined.swarm.records.view import SwarmView
 

@@ -27,9 +27,9 @@ from pipelined.swarm.leader.assignments import Assignments, Evaluations
 from pipelined.swarm.leader.commit import CommitLoop
 from pipelined.swarm.leader.connectivity import ConnectivityCheck
 from pipelined.swarm.leader.reassignment import EmergencyReassignment, Moves, RebalanceTimer, Rollback
+from pipelined.swarm.leader.stage_assigner import StageAssigner
 from pipelined.swarm.leader.term import LeadershipLost, Term
 from pipelined.swarm.leader.work_queue import WorkQueue
-from pipelined.swarm.placement import StageAssigner
 from pipelined.swarm.protocol.status import LeaderReport, cut
 from pipelined.swarm.protocol.work import AssignedStage, GetStage, GetWork, WorkItem
 from pipelined.swarm.records.members import LEADER, LeaderRecord

@@ -22,8 +22,8 @@ from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.peer.lifecycle import Drain, PeerEvent, PeerEvicted, PeerState, Presence, Readmission, state_after
 from pipelined.swarm.peer.replica import Replica, catch_up, split_by_last_step
 from pipelined.swarm.peer.service import PeerService
+from pipelined.swarm.peer.stage_request import StageRequest
 from pipelined.swarm.peer.stage_state import StageState
-from pipelined.swarm.placement import StageRequest
 from pipelined.swarm.protocol.status import Status
 from pipelined.swarm.records.members import PEERS, Phase, choose_saver
 from pipelined.swarm.records.steps import Commit
