@@ -1,0 +1,165 @@
+"""The tape: it reads a stage forward and back. Autograd is cut around every computation, and the tape is walked back.
+
+A computation runs on leaves of its own, so its graph ends at them. The tape keeps, in order, each computation and each
+move; a backward goes through them in reverse. When it comes to a computation, all uses of its result have given their
+gradients, so each local graph is walked once, in one order on all ranks, and the moves of the gradients are awaited
+like those of the forward: the event loop is never blocked.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar
+
+import torch
+
+from pipelined.sharding.operators.routes import Route, route
+from pipelined.sharding.operators.verbs import Operand, Value
+from pipelined.sharding.shards import Shards
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Computed:
+    """One computation: its inputs with their leaves, and its result with the graph that leads to them."""
+
+    name: str
+    inputs: tuple[tuple[Value, torch.Tensor], ...]
+    parameters: tuple[torch.Tensor, ...]
+    result: Value
+    produced: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Moved:
+    """One move."""
+
+    value: Value
+    moved: Value
+    route: Route
+
+
+class ComputeDevice(Protocol):
+    """What computes: see `pipelined.actors.executor.Executor.run`."""
+
+    async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]: ...
+
+
+class Carrier(Protocol):
+    """What carries pieces: see `pipelined.sharding.operators.routes.Meshes`."""
+
+    rank: int
+
+    async def carry(self, route: Route, array: torch.Tensor) -> torch.Tensor: ...
+
+
+class Tape:
+    """Computes and moves, and walks both back.
+
+    Args:
+        network: carries pieces: `Meshes`, or what notes that it would.
+        device: computes: an executor, or what counts; on a timed one the durations are those of the names.
+        training: False: nothing is kept for a backward.
+
+    Gradients of parameters gather in their `grad`, as partial sums over the axes on which they are broadcast.
+    """
+
+    def __init__(self, network: Carrier, device: ComputeDevice, training: bool = True):
+        self.network, self.device, self.training = network, device, training
+        self.rank = network.rank
+        self._entries: list[Computed | Moved] = []
+
+    async def compute(
+        self,
+        name: str,
+        work: Callable[..., torch.Tensor],
+        *operands: Operand,
+        result: Shards,
+        constant: bool = False,
+    ) -> Value:
+        """See `Reader.compute`.
+
+        Raises:
+            ValueError: the work returns another shape than the layout has; the text names the rank.
+        """
+        given = [self._leaf(operand) for operand in operands]
+
+        def computed() -> torch.Tensor:
+            with torch.set_grad_enabled(self.training):
+                return work(*given)
+
+        produced, *_ = await self.device.run(name, computed)
+        if tuple(produced.shape) != result.shape(self.rank):
+            shapes = f"rank: {self.rank}, got: {tuple(produced.shape)}, layout's: {result.shape(self.rank)}"
+            raise ValueError(f"{name} gave another shape ({shapes})")
+        value = Value(produced.detach(), result, not constant and any(map(_trained, operands)))
+        if value.trained:
+            pairs = zip(operands, given, strict=True)
+            inputs = tuple((operand, leaf) for operand, leaf in pairs if isinstance(operand, Value))
+            parameters = tuple(operand for operand in operands if isinstance(operand, torch.Tensor))
+            self._entries.append(Computed(name, inputs, parameters, value, produced))
+        return value
+
+    def _leaf(self, operand: Operand) -> torch.Tensor:
+        if not isinstance(operand, Value):
+            return operand
+        return operand.array.detach().requires_grad_(operand.trained and self.training)
+
+    async def move(self, value: Value, target: Shards, replicated: Sequence[str] = ()) -> Value:
+        """See `Reader.move`."""
+        steps = route(value.shards, target, replicated)
+        moved = Value(await self.network.carry(steps, value.array), target, value.trained)
+        if value.trained:
+            self._entries.append(Moved(value, moved, steps))
+        return moved
+
+    def values(self) -> Iterator[Value]:
+        """The values that are kept for the backward, some of them several times."""
+        for entry in self._entries:
+            if isinstance(entry, Moved):
+                yield from (entry.value, entry.moved)
+            else:
+                yield from (entry.result, *(value for value, _ in entry.inputs))
+
+    def parameters(self) -> Iterator[torch.Tensor]:
+        """The pieces of parameters that a backward will give gradients, some of them several times."""
+        for entry in self._entries:
+            if isinstance(entry, Computed):
+                yield from entry.parameters
+
+    async def backward(self, value: Value, gradient: torch.Tensor) -> None:
+        """Walk back from a value.
+
+        Args:
+            gradient: this rank's piece of the value's gradient, in the layout of its cotangent.
+        """
+        value.gradient = gradient
+        while self._entries:
+            entry = self._entries.pop()
+            if isinstance(entry, Moved):
+                await self._move_back(entry)
+            else:
+                await self.device.run(f"{entry.name} back", partial(_compute_back, entry))
+
+    async def _move_back(self, entry: Moved) -> None:
+        if entry.moved.gradient is not None:
+            entry.value.add(await self.network.carry(entry.route.backward, entry.moved.gradient))
+
+
+def _trained(operand: Operand) -> bool:
+    return operand.trained if isinstance(operand, Value) else operand.requires_grad
+
+
+def _compute_back(entry: Computed) -> None:
+    """Give each input its gradient, zeros where this rank's piece has no part in the result.
+
+    Whether a value has a gradient, which then is moved, must be the same on all ranks.
+    """
+    if entry.result.gradient is None:
+        return
+    if entry.produced.requires_grad:
+        torch.autograd.backward(entry.produced, entry.result.gradient)
+    for value, leaf in entry.inputs:
+        if value.trained:
+            value.add(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad)

@@ -1,0 +1,72 @@
+"""The two verbs of a sharded stage: compute, on what this rank holds, and move, from one layout to another.
+
+A stage is a coroutine over them, and each rank runs it for its own pieces. A reader gives the verbs their meaning:
+`tape.Tape` runs it and walks it back; `record.record` reads it for its steps alone.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from pipelined.sharding.shards import Shards
+
+
+@dataclass(eq=False)
+class Value:
+    """A tensor of a stage, as one rank holds it.
+
+    Args:
+        array: the rank's own piece, without a history of autograd.
+        shards: what every rank holds.
+        trained: whether a gradient is wanted.
+        gradient: this rank's piece of the gradient, in the layout `shards.layout.cotangent` (a backward sets it).
+    """
+
+    array: torch.Tensor
+    shards: Shards
+    trained: bool = True
+    gradient: torch.Tensor | None = field(default=None, repr=False)
+
+    def add(self, gradient: torch.Tensor) -> None:
+        """Add the gradient that one use of the tensor gives."""
+        self.gradient = gradient if self.gradient is None else self.gradient + gradient
+
+
+Operand = Value | torch.Tensor
+"""What a computation takes: a value, or this rank's piece of a parameter."""
+
+
+class Reader(Protocol):
+    """What executes a stage's two verbs.
+
+    Attributes:
+        rank: this rank's number in the stage's meshes.
+    """
+
+    rank: int
+
+    async def compute(
+        self,
+        name: str,
+        work: Callable[..., torch.Tensor],
+        *operands: Operand,
+        result: Shards,
+        constant: bool = False,
+    ) -> Value:
+        """Compute on this rank's pieces alone.
+
+        Args:
+            name: of the operator, for records and errors.
+            work: takes the operands' tensors, and returns this rank's piece of the result; it changes none of them.
+            result: how the result lies.
+            constant: the result has no gradient.
+        """
+
+    async def move(self, value: Value, target: Shards, replicated: Sequence[str] = ()) -> Value:
+        """Move a value to another layout, on the same mesh or on another one of the same ranks.
+
+        Args:
+            replicated: the axes whose ranks compute the same with the moved value (see `Layout.cotangent`).
+        """

@@ -1,0 +1,92 @@
+"""The 2-D and 3-D multiplication against torch, its bytes against the closed form."""
+
+import pytest
+import torch
+
+from pipelined.sharding.operators.matmul import SplitMatmul, multiply
+from tests.unit.pipelined.sharding.operators.ranks import beside, closed_form, normal, triples
+
+
+def run(operator, lead, inputs=None):
+    """One multiplication with a bias; returns the bytes that each rank sent in both directions."""
+    p = operator.mesh.size
+    x, w, b = (
+        normal(*lead, *operator.inputs),
+        normal(*operator.weight.lengths, seed=1),
+        normal(*operator.outputs, seed=2),
+    )
+    k = len(operator.inputs)
+    return beside(
+        p,
+        lambda tape, x, w, b: multiply(tape, operator, x, w, b),
+        lambda x, w, b: torch.tensordot(x, w, k) + b,
+        operator.leaving(lead),
+        [(x, inputs or operator.arriving(lead))],
+        [(w, operator.weight), (b, operator.bias)],
+    )
+
+
+@pytest.mark.parametrize("factors", triples(12, always=(6, 12)))
+def test_every_split_of_twelve_ranks_multiplies(factors):
+    """Uneven sizes, some of them smaller than the ranks that split them."""
+    run(SplitMatmul(factors, (7,), (11,)), (5, 2))
+
+
+@pytest.mark.parametrize("factors", [(2, 2, 2), (1, 2, 3), (3, 2, 1), (2, 1, 4), (2, 3, 2)], ids=str)
+def test_heads_are_split_whole(factors):
+    run(SplitMatmul(factors, (7,), (3, 12, 2), cut=1), (4, 3))
+    run(SplitMatmul(factors, (12, 2), (7,)), (4, 3))
+
+
+@pytest.mark.parametrize("factors", triples(12, always=(8,)))
+def test_even_sizes_send_what_the_closed_form_says(factors):
+    p0, p1, p2 = factors
+    operator = SplitMatmul(factors, (p1 * p2 * 2,), (p1 * p2 * 3,))
+    forward, backward, _ = closed_form(operator, p0 * 2)
+    assert run(operator, (p0, 2)) == [8 * (forward + backward)] * operator.mesh.size
+
+
+def test_known_numbers_of_elements():
+    """(2,2,2), m 64, k 96, n 128; and n x n with p = q³: 2(q-1)/q³ · n² in the forward."""
+    assert closed_form(SplitMatmul((2, 2, 2), (96,), (128,)), 64) == (1792, 1792, 3072)
+    assert closed_form(SplitMatmul((3, 3, 3), (54,), (54,)), 54)[0] == 2 * 2 / 27 * 54**2
+    assert run(SplitMatmul((2, 2, 2), (96,), (128,)), (8, 8)) == [8 * 2 * 1792] * 8
+
+
+@pytest.mark.parametrize(
+    ("factors", "expected"),
+    [
+        ([(1, 4, 1), (1, 1, 4)], (12288, 12288, 0)),
+        ([(4, 1, 1), (4, 1, 1)], (0, 0, 196608)),
+        ([(2, 2, 1), (2, 1, 2)], (4096, 4096, 65536)),
+    ],
+    ids=str,
+)
+def test_known_bytes_of_a_feed_forward_network(factors, expected):
+    """64-256-64, m 32, 4 ranks, float32."""
+    first, second = SplitMatmul(factors[0], (64,), (256,)), SplitMatmul(factors[1], (256,), (64,))
+    found = [4 * sum(each) for each in zip(closed_form(first, 32), closed_form(second, 32), strict=True)]
+    assert tuple(found) == expected
+    sent = beside(
+        4,
+        lambda tape, x, v, w: network(tape, x, v, w, (first, second)),
+        lambda x, v, w: torch.relu(x @ v) @ w,
+        second.leaving((8, 4)),
+        [(normal(8, 4, 64), first.arriving((8, 4)))],
+        [(normal(64, 256, seed=1), first.weight), (normal(256, 64, seed=2), second.weight)],
+    )
+    assert sent == [2 * (expected[0] + expected[1])] * 4  # float64
+
+
+async def network(tape, x, v, w, operators):
+    hidden = await multiply(tape, operators[0], x, v)
+    hidden = await tape.compute("relu", torch.relu, hidden, result=hidden.shards)
+    return await multiply(tape, operators[1], hidden, w)
+
+
+def test_a_stream_with_other_rows_comes_by_an_all_to_all():
+    """The larger p0 over the smaller is c = 2: (c-1)/c of the local piece, there and back."""
+    before, after = SplitMatmul((4, 1, 1), (8,), (8,)), SplitMatmul((2, 2, 1), (8,), (8,))
+    forward = closed_form(after, 16)[0]
+    sent = run(after, (4, 4), inputs=before.leaving((4, 4)))
+    assert sent == [8 * 2 * (forward + 1 / 2 * 16 * 8 / 4)] * 4
