@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from apps.lm.models.gelu import gelu
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
+from pipelined.sharding.operators.attention import causal_attention
 from pipelined.training.keyed_random import current_random, dropout, keyed_generator
 
 EMBEDDING, HEAD = "transformer.wte.weight", "lm_head.weight"
@@ -188,10 +189,8 @@ class Attention(nn.Module):
         apart = self.c_attn(x).unflatten(2, (3, self.heads, -1))  # (B, T, 3, H, C/H)
         query, key, value = apart.permute(2, 0, 3, 1, 4)  # each (B, H, T, C/H)
         query, key = self._placed(query), self._placed(key)
-        if current_random() is None or self.dropout == 0.0:
-            y = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        else:
-            y = self._dropped(query, key) @ value
+        drops = current_random() is not None and self.dropout != 0.0
+        y = causal_attention(query, key, value, self._drop if drops else None)
         y = self.c_proj(y.transpose(1, 2).flatten(2))  # (B, T, C)
         return dropout(y, self.dropout, f"{self.place}.residual")
 
@@ -199,12 +198,8 @@ class Attention(nn.Module):
         """Queries or keys (B, H, T, C/H) that know where they stand; here x came with its positions added."""
         return x
 
-    def _dropped(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        """Attention weights with keyed dropout: fused kernels draw from a stream of their own."""
-        scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[3])  # (B, H, T, T)
-        future = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).triu(1)  # (T, T)
-        weights = scores.masked_fill(future, float("-inf")).softmax(3)
-        return dropout(weights, self.dropout, f"{self.place}.weights").to(query.dtype)
+    def _drop(self, weights: torch.Tensor) -> torch.Tensor:
+        return dropout(weights, self.dropout, f"{self.place}.weights")
 
 
 class FeedForward(nn.Module):
