@@ -1,0 +1,160 @@
+"""The record of a stage: its computations, moves and memory on one rank, and their price, from the meta device.
+
+The tape that trains also records: here its device counts operations, and its network notes the routes. So what is
+priced is what runs, in the same order, backward included.
+"""
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from collectives import Links
+from pipelined.sharding.operators.routes import Route
+from pipelined.sharding.operators.tape import Tape
+from pipelined.sharding.operators.verbs import Value
+from pipelined.sharding.shards import Shards
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ComputeStep:
+    """One computation.
+
+    Args:
+        name: of the operator, with " back" behind it in the backward.
+        operations: floating-point operations of its multiplications on this rank.
+    """
+
+    name: str
+    operations: int
+
+
+@dataclass(frozen=True)
+class MoveStep:
+    """One route that is not empty.
+
+    Args:
+        itemsize: bytes of an element.
+    """
+
+    route: Route
+    itemsize: int
+
+
+@dataclass(frozen=True)
+class PhaseRecord:
+    """What one rank does in one direction of a stage.
+
+    Args:
+        rank: the rank.
+        steps: what it does, in order.
+    """
+
+    rank: int
+    steps: Sequence[ComputeStep | MoveStep]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the rank sends."""
+        moves = (step for step in self.steps if isinstance(step, MoveStep))
+        return sum(step.itemsize * step.route.elements(self.rank) for step in moves)
+
+    def seconds(self, links: Links, speed: float) -> float:
+        """How long it takes, one step after another.
+
+        Args:
+            speed: operations a second.
+        """
+        return sum(
+            step.operations / speed if isinstance(step, ComputeStep) else step.route.seconds(links, step.itemsize)
+            for step in self.steps
+        )
+
+
+@dataclass(frozen=True)
+class StageRecord:
+    """What one rank does in a stage.
+
+    Args:
+        forward, backward: the two directions.
+        kept: bytes that are kept from the forward for the backward, parameters not counted.
+    """
+
+    forward: PhaseRecord
+    backward: PhaseRecord
+    kept: int
+
+
+def record(rank: int, stage: Callable[[Tape], Coroutine[Any, Any, Value]]) -> StageRecord:
+    """Read a stage forward and back for one rank; no tensor has memory.
+
+    Args:
+        stage: its inputs and parameters are on the meta device (`piece` makes them).
+    """
+    recorder = _Recorder(rank)
+    tape, kept = Tape(recorder, recorder), _Kept()
+    with torch.autograd.graph.saved_tensors_hooks(kept.add, lambda tensor: tensor):
+        result = _finished(stage(tape))
+    steps, recorder.steps = recorder.steps, []
+    forward = PhaseRecord(rank, steps)
+    held = kept.nbytes(tape)
+    _finished(tape.backward(result, torch.empty_like(result.array)))
+    return StageRecord(forward, PhaseRecord(rank, recorder.steps), held)
+
+
+def piece(rank: int, shards: Shards, dtype: torch.dtype, trained: bool = True) -> torch.Tensor:
+    """A rank's piece of a parameter, on the meta device."""
+    return torch.empty(shards.shape(rank), dtype=dtype, device="meta").requires_grad_(trained)
+
+
+def _finished(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that waits for nothing."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    coroutine.close()
+    raise RuntimeError("a recorded stage waits for something else than its reader; use compute and move alone")
+
+
+class _Recorder:
+    """A device that counts, and a network that notes."""
+
+    def __init__(self, rank: int):
+        self.rank, self.steps = rank, list[ComputeStep | MoveStep]()
+
+    async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:
+        with FlopCounterMode(display=False) as counter:
+            result = work()
+        self.steps.append(ComputeStep(op, counter.get_total_flops()))
+        return result, 0.0, 0.0
+
+    async def carry(self, route: Route, array: torch.Tensor) -> torch.Tensor:
+        if not route.steps:
+            return array
+        self.steps.append(MoveStep(route, array.element_size()))
+        return array.new_empty(route.target.shape(self.rank))
+
+
+class _Kept:
+    """The memory that lies behind tensors, each counted once."""
+
+    def __init__(self) -> None:
+        self._storages: dict[int, torch.UntypedStorage] = {}
+
+    def add(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        self._storages[storage._cdata] = storage
+        return tensor
+
+    def nbytes(self, tape: Tape) -> int:
+        """With what the tape itself keeps, and without parameters."""
+        for value in tape.values():
+            self.add(value.array)
+        parameters = {tensor.untyped_storage()._cdata for tensor in tape.parameters()}
+        return sum(each.nbytes() for at, each in self._storages.items() if at not in parameters)

@@ -1,0 +1,124 @@
+"""Embedding, head and cross-entropy where the vocabulary is split: one layout of the matrix serves both ends.
+
+The matrix (V, C) lies as the transposed weight of the head's multiplication: rank (c, b) of a row of ranks holds the
+rows c' · p1 + b for every c', and of them column block c. The head multiplies by it. The embedding looks up the ids
+that it holds, 0 for the others, and the sum over b is what is meant.
+
+Shapes: B sequences, T tokens of a sequence, C width, V vocabulary.
+"""
+
+from functools import partial
+
+import torch
+from torch.nn import functional
+
+from pipelined.sharding.layout import Layout
+from pipelined.sharding.operators.matmul import LEAD, SplitMatmul, multiplied
+from pipelined.sharding.operators.verbs import Operand, Reader, Value
+from pipelined.sharding.shards import Ranges, Shards
+
+
+def table(head: SplitMatmul) -> Shards:
+    """How the matrix (V, C) of a head C → V lies."""
+    return Shards(head.mesh, head.outputs + head.inputs, f"S0/{head.factors[2]}:columns S1:contraction")
+
+
+def ids_of(mesh_of: SplitMatmul, lead: tuple[int, ...]) -> Shards:
+    """How ids (B, T) lie: every rank of a row of ranks has those of its sequences."""
+    return Shards(mesh_of.mesh, lead, "S0:rows")
+
+
+async def embed(run: Reader, head: SplitMatmul, ids: Value, weight: Operand) -> Value:
+    """The rows of the matrix for ids.
+
+    Args:
+        ids: (B, T), as `ids_of`.
+        weight: this rank's piece of the matrix, of `table`.
+    Returns: (B, T, C), split over all ranks.
+    Cost: (p1-1)/p1 · B·T·C/(p0·p2) elements.
+    """
+    lead, held = ids.shards.lengths, table(head).pieces(run.rank)[0]
+    summand = Shards(head.mesh, lead + head.inputs, "S0:rows S2:contraction P:columns")
+    found = await run.compute("embedding", lambda x, rows: looked_up(x, rows, held), ids, weight, result=summand)
+    return await run.move(found, head.arriving(lead))
+
+
+def looked_up(ids: torch.Tensor, rows: torch.Tensor, held: Ranges) -> torch.Tensor:
+    """The rows for ids of which only some are held, 0 for the others."""
+    index, inside = placed(ids, held)
+    if not rows.shape[0]:
+        return rows.new_zeros(*ids.shape, rows.shape[1])
+    return functional.embedding(index, rows) * inside[..., None]
+
+
+def placed(ids: torch.Tensor, held: Ranges) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each id its place among those held, 0 where it is not held, and whether it is."""
+    index, inside, offset = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.bool), 0
+    for low, high in held:
+        here = (ids >= low) & (ids < high)
+        index, inside = torch.where(here, ids - low + offset, index), inside | here
+        offset += high - low
+    return index, inside
+
+
+async def logits(run: Reader, head: SplitMatmul, x: Value, weight: Operand) -> Value:
+    """The head: x times the transposed matrix, (B, T, V), split over all ranks.
+
+    Args:
+        x: (B, T, C), split over all ranks of any mesh.
+        weight: this rank's piece of the matrix, of `table`.
+    Cost: as a multiplication C → V.
+    """
+    lead = x.shards.lengths[:LEAD]
+    x = await run.move(x, head.arriving(lead))
+    x = await run.move(x, head.gathered(lead))
+    product = await run.compute("head", lambda x, rows: multiplied(x, rows.t()), x, weight, result=head.partial(lead))
+    return await run.move(product, head.leaving(lead))
+
+
+async def cross_entropy(run: Reader, x: Value, targets: Value) -> Value:
+    """The mean cross-entropy in nats a token, computed in float32, or in float64 where the logits are.
+
+    Args:
+        x: logits (B, T, V), split over all ranks.
+        targets: ids (B, T), as `ids_of` the logits' mesh.
+    Returns: the loss, a sum over the axis `rows`; of its gradient every rank has the whole.
+    Cost: 3 numbers a token reduced to all ranks of a row in the forward, nothing in the backward.
+    """
+    shape, held = x.shards.lengths, x.shards.pieces(run.rank)[LEAD]
+    mesh, split = x.shards.mesh, ("contraction", "columns")
+    rows = {0: ("rows",)}
+
+    def over(lengths: tuple[int, ...], op: str) -> Shards:
+        return Shards(mesh, lengths, Layout.of(rows, dict.fromkeys(split, op)))
+
+    largest = await run.compute("maximum", _largest, x, result=over(shape[:LEAD], "max"), constant=True)
+    largest = await run.move(largest, Shards(mesh, shape[:LEAD], Layout.of(rows)))
+    pair = (*shape[:LEAD], 2)
+    sums = await run.compute("exponentials", partial(_sums, held), x, largest, targets, result=over(pair, "sum"))
+    sums = await run.move(sums, Shards(mesh, pair, Layout.of(rows)), replicated=split)
+    tokens = shape[0] * shape[1]
+    return await run.compute("loss", lambda total: _loss(total) / tokens, sums, result=Shards(mesh, (), "P:rows"))
+
+
+def _exact(x: torch.Tensor) -> torch.Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _largest(x: torch.Tensor) -> torch.Tensor:
+    """The largest logit of each token among those held, without a gradient: the loss does not depend on it."""
+    if not x.shape[LEAD]:
+        return _exact(x).new_full(x.shape[:LEAD], float("-inf"))
+    return _exact(x).detach().amax(LEAD)
+
+
+def _sums(held: Ranges, x: torch.Tensor, largest: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Of each token the sum of exponentials, and the target's logit or 0, of those held; both less the largest."""
+    less = _exact(x) - largest[..., None]
+    index, inside = placed(targets, held)
+    chosen = less.gather(LEAD, index[..., None])[..., 0] * inside if less.shape[LEAD] else less.sum(LEAD)
+    return torch.stack([less.exp().sum(LEAD), chosen], LEAD)
+
+
+def _loss(sums: torch.Tensor) -> torch.Tensor:
+    return (sums[..., 0].log() - sums[..., 1]).sum()

@@ -1,0 +1,81 @@
+"""Embedding, head and cross-entropy over a split vocabulary, tied in one layout."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from pipelined.sharding import Shards
+from pipelined.sharding.operators.matmul import SplitMatmul
+from pipelined.sharding.operators.vocabulary import cross_entropy, embed, ids_of, logits, table
+from tests.unit.pipelined.sharding.operators.ranks import beside, closed_form, normal
+
+B, T, C, V = 5, 3, 7, 19
+ROW = ("contraction", "columns")
+FACTORS = [(1, 1, 1), (2, 1, 1), (1, 4, 1), (1, 1, 3), (2, 3, 2), (1, 2, 3), (3, 4, 1), (1, 5, 5)]
+
+
+def ids(seed, rows=B, vocabulary=V):
+    return torch.randint(vocabulary, (rows, T), generator=torch.Generator().manual_seed(seed))
+
+
+def plain(ids, targets, weight):
+    hidden = functional.embedding(ids, weight).square()
+    return functional.cross_entropy((hidden @ weight.t()).flatten(0, 1), targets.flatten())
+
+
+async def sharded(tape, head, ids, targets, weight):
+    hidden = await embed(tape, head, ids, weight)
+    hidden = await tape.compute("square", torch.square, hidden, result=hidden.shards)
+    return await cross_entropy(tape, await logits(tape, head, hidden, weight), targets)
+
+
+@pytest.mark.parametrize("factors", FACTORS, ids=str)
+def test_tied_ends_give_the_loss_and_gradient_of_one_matrix(factors):
+    head = SplitMatmul(factors, (C,), (V,))
+    lie = ids_of(head, (B, T))
+    beside(
+        head.mesh.size,
+        lambda tape, *operands: sharded(tape, head, *operands),
+        plain,
+        Shards(head.mesh, (), "P:rows"),
+        [(ids(1), lie), (ids(2), lie)],
+        [(normal(V, C) / 3, table(head))],
+        replicated=ROW,
+    )
+
+
+@pytest.mark.parametrize("factors", [(2, 2, 2), (2, 4, 1), (1, 8, 1), (2, 1, 4)], ids=str)
+def test_bytes_are_those_of_the_closed_form(factors):
+    """Even sizes: the head's, the embedding's reduce-scatter and its gather back, and 3 numbers a token."""
+    p0, p1, p2 = factors
+    rows, width, vocabulary = 4, 16, 64
+    head = SplitMatmul(factors, (width,), (vocabulary,))
+    lie, m, q = ids_of(head, (rows, T)), rows * T, p1 * p2
+    sent = beside(
+        head.mesh.size,
+        lambda tape, *operands: sharded(tape, head, *operands),
+        plain,
+        Shards(head.mesh, (), "P:rows"),
+        [(ids(1, rows, vocabulary), lie), (ids(2, rows, vocabulary), lie)],
+        [(normal(vocabulary, width) / 3, table(head))],
+        replicated=ROW,
+    )
+    forward, backward, _ = closed_form(head, m)
+    embedding = 2 * (p1 - 1) / p1 * m * width / (p0 * p2)
+    statistics = 3 * 2 * (q - 1) / q * m / p0
+    total = 8 * (forward + backward + embedding + statistics)
+    assert sum(sent) == pytest.approx(total * len(sent)) and max(sent) - total <= 8 * 6
+
+
+def test_logits_far_apart_do_not_overflow():
+    head = SplitMatmul((1, 2, 1), (C,), (V,))
+    shards, lie = head.leaving((B, T)), ids_of(head, (B, T))
+    large = normal(B, T, V) * 1e3
+    beside(
+        2,
+        cross_entropy,
+        lambda x, targets: functional.cross_entropy(x.flatten(0, 1), targets.flatten()),
+        Shards(head.mesh, (), "P:rows"),
+        [(large, shards), (ids(3), lie)],
+        replicated=ROW,
+    )
