@@ -46,16 +46,18 @@ class Members:
                 which two ranks know more than the others names that here, such as the bytes between them.
         Raises: as `Transport.send_buffer`.
         """
-        peer, call, header = self.ranks[to], self.calls.running, 0
+        peer, call, greeting = self.ranks[to], self.calls.running, b""
         if not view.nbytes:
             return
         if call.first_to(peer):
             if view.nbytes <= INLINE_BYTES:
                 greeting = signature.greeting if signature else call.greeting
-                view, header = memoryview(b"".join((greeting, view))), GREETING_BYTES
+                view = memoryview(b"".join((greeting, view)))
             else:
                 await self._send_greeting(peer, signature or call.signature)
-        await self.transport.send_buffer(peer, self.channel, view, header)
+        await self.transport.send_buffer(peer, self.channel, view)
+        if greeting:
+            self.transport.traffic.count_sent(peer, -GREETING_BYTES, messages=0)
 
     async def receive(self, source: int, view: memoryview, expected: Signature | None = None) -> None:
         """Fill `view` with the next bytes from a rank of the group, inside a call.
@@ -108,7 +110,8 @@ class Members:
             await self._receive_first(peer, call, 0, expected)
 
     async def _send_greeting(self, peer: int, signature: Signature) -> None:
-        await self.transport.send_buffer(peer, self.channel, memoryview(signature.greeting), GREETING_BYTES)
+        await self.transport.send_buffer(peer, self.channel, memoryview(signature.greeting))
+        self.transport.traffic.count_sent(peer, -GREETING_BYTES, messages=-1)
 
     async def _receive_first(
         self, peer: int, call: Call, nbytes: int = 0, expected: Signature | None = None
@@ -116,11 +119,12 @@ class Members:
         """Receive and compare a peer's greeting. Returns the bytes after it; bytes of another size have it too."""
         packed = memoryview(bytearray(GREETING_BYTES + nbytes))
         try:
-            await self.transport.receive_buffer(peer, self.channel, packed, GREETING_BYTES)
+            await self.transport.receive_buffer(peer, self.channel, packed)
         except SizeMismatch as mismatch:
             if len(mismatch.prefix) >= GREETING_BYTES:
                 call.compare(peer, mismatch.prefix, expected)
             raise
+        self.transport.traffic.count_received(-GREETING_BYTES, messages=0 if nbytes else -1)
         call.compare(peer, packed, expected)
         return packed[GREETING_BYTES:]
 

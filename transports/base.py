@@ -39,30 +39,29 @@ class Message(NamedTuple):
 class Traffic:
     """Payload bytes and messages that this rank has sent and received; headers are not counted.
 
-    For a buffer, the caller states how many of its bytes are a header. A buffer that is only a header does not count
-    as a message.
+    Attributes:
+        bytes_to: by peer, where there are any.
     """
 
     bytes_sent: int = 0
     bytes_received: int = 0
     messages_sent: int = 0
     messages_received: int = 0
-    bytes_to: dict[int, int] = field(default_factory=dict)
+    bytes_to: Counter[int] = field(default_factory=Counter)
 
-    def count_sent(self, peer: int, nbytes: int, header: int = 0) -> None:
-        """Count a message or buffer sent to this peer."""
-        if header and header == nbytes:
-            return
-        self.messages_sent += 1
-        self.bytes_sent += nbytes - header
-        self.bytes_to[peer] = self.bytes_to.get(peer, 0) + nbytes - header
+    def count_sent(self, peer: int, nbytes: int, messages: int = 1) -> None:
+        """Count a message or buffer sent to this peer. A caller takes back what is no payload by negative numbers."""
+        self.messages_sent += messages
+        self.bytes_sent += nbytes
+        if total := self.bytes_to[peer] + nbytes:
+            self.bytes_to[peer] = total
+        else:
+            self.bytes_to.pop(peer, None)
 
-    def count_received(self, nbytes: int, header: int = 0) -> None:
-        """Count a received message or buffer."""
-        if header and header == nbytes:
-            return
-        self.messages_received += 1
-        self.bytes_received += nbytes - header
+    def count_received(self, nbytes: int, messages: int = 1) -> None:
+        """Count a received message or buffer, as `count_sent` does."""
+        self.messages_received += messages
+        self.bytes_received += nbytes
 
 
 class NativeCollectives(Protocol):
@@ -158,21 +157,17 @@ class Transport(ABC):
         """Whether a message with this key has arrived from this peer (None: from any peer) and can be received."""
 
     @abstractmethod
-    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         """Send bare bytes on a channel (0 <= channel < 16384); order is kept per (peer, channel).
 
-        Args:
-            header: bytes of the buffer that `traffic` does not count, such as a collective's header.
         Raises:
             WireError: the buffer has gaps, or items that are not plain numbers. Else as `send`.
         """
 
     @abstractmethod
-    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         """Fill `buffer` with the next buffer from this peer on this channel; the sizes must be equal.
 
-        Args:
-            header: bytes of the buffer that `traffic` does not count.
         Raises:
             SizeMismatch: the sizes differ; do not use the channel again. WireError: as `send_buffer`. Else as
             `receive`.

@@ -97,14 +97,14 @@ class LocalTransport(Transport):
     def holds(self, peer: int | None, key: Key) -> bool:
         return self._messages.holds(peer, key)
 
-    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._state.check_sendable(peer, channel)
         block = Block.bare(buffer)
         offer = _Offer(peer, (block,))
         self._ranks[peer]._buffers.arrived(self.rank, (channel,), offer)
-        await self._until_taken(offer, header)
+        await self._until_taken(offer)
 
-    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._state.check(peer, channel)
         block = Block.bare(buffer)
         offer = (await self._buffers.take(peer, (channel,))).item
@@ -113,7 +113,7 @@ class LocalTransport(Transport):
             offer.release()
             raise SizeMismatch(peer, channel, block.nbytes, offer.nbytes, prefix)
         offer.copy_into((block,))
-        self.traffic.count_received(offer.nbytes, header)
+        self.traffic.count_received(offer.nbytes)
 
     def last_key(self, peer: int) -> Key | None:
         return self._messages.last_key(peer)
@@ -139,7 +139,7 @@ class LocalTransport(Transport):
             other._buffers.drop(self.rank)
             other._lose(PeerLost(self.rank, reason))
 
-    async def _until_taken(self, offer: _Offer, header: int = 0) -> None:
+    async def _until_taken(self, offer: _Offer) -> None:
         self._outgoing.add(offer)
         try:
             await offer.taken
@@ -149,7 +149,7 @@ class LocalTransport(Transport):
             raise
         finally:
             self._outgoing.discard(offer)
-        self.traffic.count_sent(offer.peer, offer.nbytes, header)
+        self.traffic.count_sent(offer.peer, offer.nbytes)
 
     def _others(self) -> list["LocalTransport"]:
         return [other for other in self._ranks if other is not self]

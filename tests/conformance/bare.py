@@ -114,17 +114,6 @@ async def buffers_are_counted_at_both_ends(end):
     assert traffic.bytes_to == {right_of(end): 1000}
 
 
-async def the_header_of_a_buffer_is_not_counted_and_a_header_alone_is_no_message(end):
-    for nbytes in (100, 1000):
-        mine = bytearray(nbytes)
-        async with sending(end.send_buffer(right_of(end), 2, memoryview(bytes(nbytes)), header=100)):
-            await end.receive_buffer(left_of(end), 2, memoryview(mine), header=100)
-        assert end.traffic.bytes_to == ({right_of(end): 900} if nbytes > 100 else {})
-    traffic = end.traffic
-    assert (traffic.messages_sent, traffic.bytes_sent) == (1, 900)
-    assert (traffic.messages_received, traffic.bytes_received) == (1, 900)
-
-
 async def buffers_of_objects_are_refused_both_ways(end):
     pointers = memoryview(np.array([None, "x"], object))
     with pytest.raises(WireError, match="plain numbers"):

@@ -67,19 +67,19 @@ class SlowTransport(Transport):
     def holds(self, peer: int | None, key: Key) -> bool:
         return self._inner.holds(peer, key)
 
-    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._state.check_sendable(peer, channel)
         now, block = asyncio.get_running_loop().time(), Block.bare(buffer)
 
         def forward(parts: Sequence[Block]) -> Awaitable[None]:
             return self._inner.send_buffer(peer, channel, parts[0].data)
 
-        await self._sent(now, peer, [block], PREAMBLE_BYTES, forward, header=header)
+        await self._sent(now, peer, [block], PREAMBLE_BYTES, forward)
 
-    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._state.check(peer, channel)
         await self._recording_errors(self._inner.receive_buffer(peer, channel, buffer))
-        self.traffic.count_received(flat_bytes(buffer).nbytes, header)
+        self.traffic.count_received(flat_bytes(buffer).nbytes)
 
     def computing(self, busy: bool) -> None:
         self._inner.computing(busy)
@@ -103,14 +103,12 @@ class SlowTransport(Transport):
         self._inner.kill(reason)
         self._end(Closed(f"rank {self.rank} is dead: {reason}"))
 
-    async def _sent(
-        self, now: float, peer: int, blocks: Sequence[Block], head_bytes: int, forward: Forward, *, header: int = 0
-    ) -> None:
+    async def _sent(self, now: float, peer: int, blocks: Sequence[Block], head_bytes: int, forward: Forward) -> None:
         if peer == self.rank:
             await self._recording_errors(forward(blocks))
         else:
             await self._sender(peer).post(now, blocks, head_bytes, forward)
-        self.traffic.count_sent(peer, sum(block.nbytes for block in blocks), header)
+        self.traffic.count_sent(peer, sum(block.nbytes for block in blocks))
 
     async def _recording_errors(self, work: Awaitable[T]) -> T:
         """Await an operation of the inner transport, and update this end's state from its errors."""

@@ -147,17 +147,17 @@ class MpiTransport(Transport):
     def holds(self, peer: int | None, key: Key) -> bool:
         return self._messages.mailbox.holds(peer, key)
 
-    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._state.check_sendable(peer, channel)
         data = flat_bytes(buffer)
         await self._channels.send(peer, channel, data)
-        self.traffic.count_sent(peer, data.nbytes, header)
+        self.traffic.count_sent(peer, data.nbytes)
 
-    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, header: int = 0) -> None:
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._state.check(peer, channel)
         data = flat_bytes(buffer)
         await self._channels.receive(peer, channel, data)
-        self.traffic.count_received(data.nbytes, header)
+        self.traffic.count_received(data.nbytes)
 
     def computing(self, busy: bool) -> None:
         self._progress.computing(busy)

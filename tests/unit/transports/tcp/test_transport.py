@@ -219,16 +219,6 @@ async def test_a_closed_rank_leaves_no_socket_and_no_task_behind():
     gc.collect()  # an unclosed socket would warn, and warnings are errors
 
 
-@pytest.mark.parametrize("noise", [b"\x00" * 20, b"\x93pip" + b"\xff" * 40, b"GET / HTTP/1.1\r\nHost: rank\r\n\r\n"])
-async def test_only_the_peer_that_sends_invalid_frames_is_lost(noise):
-    async with world(3) as (mad, here, other):
-        mad._peers[1].connection._sock.send(noise)
-        with pytest.raises(PeerLost, match="an invalid frame"):
-            await here.receive(0, ("never",))
-        await other.send(1, ("fine",))
-        await here.receive(2, ("fine",))
-
-
 async def test_a_rank_sends_to_itself_from_memory_that_may_be_reused():
     async with world(1) as (alone,):
         data = numbers(64)
@@ -239,18 +229,6 @@ async def test_a_rank_sends_to_itself_from_memory_that_may_be_reused():
         await alone.receive(0, ("mine",), [into])
         await alone.receive_buffer(0, 1, memoryview(buffer))
         assert np.array_equal(into, numbers(64)) and buffer == numbers(64).tobytes()
-
-
-async def test_many_frames_cut_anyhow_by_the_network_arrive_in_order():
-    async with world(2, b"key") as (here, there):
-        sizes = [0, 1, 15 << 10, 17 << 10, 200 << 10, 3, 64 << 10]
-        for i, size in enumerate(sizes * 5):
-            await here.send(1, ("x",), np.full(size, i, np.uint8), np.arange(3), note=i)
-        for i, size in enumerate(sizes * 5):
-            frame = await there.receive(0, ("x",))
-            assert frame.note == i and bytes(frame.blocks[0].data) == bytes([i]) * size
-            assert frame.blocks[1].numpy().tolist() == [0, 1, 2]
-        assert there.traffic.bytes_received == here.traffic.bytes_sent == 5 * sum(sizes) + 35 * 24
 
 
 def test_a_loop_over_select_refuses_a_file_that_it_cannot_watch():
