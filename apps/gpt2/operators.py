@@ -1,7 +1,7 @@
 """GPT-2 for the search over shardings: its multiplications, and the bytes that its ranks hold besides them. No torch.
 
 A tied head and the embedding are one operator, as one matrix has one layout. Splits are by whole sequences and heads in
-attention; the losses' and norms' statistics, a few numbers a token, are not priced.
+attention; the loss's statistics, a few numbers a token, are not priced.
 """
 
 from math import prod
@@ -27,13 +27,14 @@ def chain(config: ModelConfig, batch: int, sequence: int, microbatches: int, ite
         fact = f"the microbatches do not divide the batch (batch: {batch}, microbatches: {microbatches})"
         raise UsageError(f"{fact}; take --microbatches that divides it")
     rows, tokens, width = batch // microbatches, batch * sequence, config.d_model
-    block = transformer_block(tokens, width, sequences=rows, heads=config.heads, layers=config.layers)
+    block = transformer_block(tokens, width, sequences=rows, heads=config.heads, layers=config.layers, normed=True)
     head = Operator(
         name="wte" if config.tied else "lm_head",
         matmul=Matmul(tokens, width, config.vocab, embeds=config.tied),
         onward=config.vocab,
         before="residual",
         after=None,
+        normed=True,
     )
     operators = [*block, head]
     if not config.tied:

@@ -23,6 +23,7 @@ class Operator:
         core: attention's core is behind it.
         sequences, heads: those of a microbatch in the core; None: any number.
         repeated: layers that are alike, and are split alike.
+        normed: a norm stands between the stream that it reads and its input.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Operator:
     sequences: int | None = None
     heads: int | None = None
     repeated: int = 1
+    normed: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,13 @@ def read_chain(text: str, closed: bool = False) -> Chain:
 
 
 def transformer_block(
-    tokens: int, width: int, *, sequences: int | None = None, heads: int | None = None, layers: int = 1
+    tokens: int,
+    width: int,
+    *,
+    sequences: int | None = None,
+    heads: int | None = None,
+    layers: int = 1,
+    normed: bool = False,
 ) -> list[Operator]:
     """The four multiplications of a GPT-2 block, between which the residual stream keeps its layout.
 
@@ -122,6 +130,7 @@ def transformer_block(
         sequences: of a microbatch; None: any number.
         heads: None: any number.
         layers: blocks, all split alike.
+        normed: also price the statistics of its two norms.
     """
     residual, core, hidden = "residual", "core", "hidden"
     rows = [
@@ -141,6 +150,7 @@ def transformer_block(
             sequences=sequences if after == core else None,
             heads=heads if after == core else None,
             repeated=layers,
+            normed=normed and before == residual,
         )
         for name, inputs, outputs, onward, before, after in rows
     ]

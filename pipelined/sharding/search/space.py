@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipelined.sharding.search.chain import Chain, Operator
-from pipelined.sharding.search.matmul import STATES, Factors, RingPasses, Split, splits, whole
+from pipelined.sharding.search.matmul import COLUMNS, STATES, Factors, RingPasses, Split, splits, whole
 from pipelined.sharding.search.network import GroupShape, Network
 from pipelined.sharding.search.problem import Choice, Numbers, Problem
 from pipelined.sharding.search.streams import Exchange, Stream, cuts, entering, leaving, paper
@@ -99,6 +99,17 @@ class Setting:
         plain, sums = (self.network.ring(group, ring.length, adds) for adds in (False, True))
         return (ring.passes - ring.sums) * plain + ring.sums * sums
 
+    def norm_rings(self, stream: Stream) -> list[tuple[RingPasses, GroupShape]]:
+        """The ring passes of a norm's statistics in a step, among the ranks that share tokens.
+
+        Forward the mean, then the deviation from it, one number a token each; backward two numbers at once.
+        """
+        sharing = [ranks // cut for ranks, cut in zip(self.levels, stream, strict=True)]
+        group = GroupShape(prod(sharing[:-1]), sharing[-1])
+        tokens, n = self.chain.operators[0].matmul.tokens / prod(stream) / self.microbatches, self.microbatches
+        forward = RingPasses("forward", COLUMNS, tokens, 4 * n, 2 * n)
+        return [(forward, group), (RingPasses("backward", COLUMNS, 2 * tokens, 2 * n, n), group)]
+
     def part(self, columns: int) -> float:
         """Elements of a rank's part of a stream of so many columns, for a microbatch."""
         return self.chain.operators[0].matmul.tokens * columns / self.ranks / self.microbatches
@@ -125,12 +136,14 @@ class Move(NamedTuple):
         exchange: from the options of two neighbours of the walk to what is exchanged.
         columns: of the stream.
         times: as often in a microbatch, each way.
+        norms: as many norms behind it.
     """
 
     operator: int
     exchange: Callable[..., Exchange]
     columns: int
     times: int
+    norms: int = 0
 
 
 class Posed(NamedTuple):
@@ -211,7 +224,10 @@ class _Walk:
             if op.before and not self.walk and (names.count(op.before) > 1 or chain.by_rows):
                 self._reach(streams[op.before])
             read = op.repeated * (2 if op.matmul.embeds else 1) if op.before else 0
-            self._reach(choice, Move(place, entering if op.before else _nothing, op.matmul.inputs, read))
+            self._reach(
+                choice,
+                Move(place, entering if op.before else _nothing, op.matmul.inputs, read, op.repeated * op.normed),
+            )
             if op.after and names.count(op.after) > 1:
                 self._reach(streams[op.after], Move(place, _leave(op.core), op.onward, op.repeated))
 
@@ -232,7 +248,15 @@ class _Walk:
         rows, row_of = _distinct(before)
         columns, column_of = _distinct(after)
         table = np.array([[seconds(move.exchange(one, other)) for other in columns] for one in rows])
-        return table[np.ix_(row_of, column_of)] * 2 * move.times
+        found = table[np.ix_(row_of, column_of)] * 2 * move.times
+        return (
+            found + move.norms * np.array([self._norm(stream) for stream in before])[:, None] if move.norms else found
+        )
+
+    def _norm(self, stream: Stream) -> float:
+        """Seconds of a microbatch, there and back."""
+        rings = self._setting.norm_rings(stream)
+        return sum(self._setting.ring_seconds(*each) for each in rings) / self._setting.microbatches
 
 
 def _distinct(options: Sequence[Any]) -> tuple[list[Any], list[int]]:

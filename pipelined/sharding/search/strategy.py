@@ -72,12 +72,15 @@ def price(posed: Posed, strategy: Strategy) -> Priced:
             elements[place][ring.phase] += op.repeated * ring.elements(group.size)
             seconds[place] += op.repeated * setting.ring_seconds(ring, group)
     for move, one, other in zip(posed.moves, problem.walk, problem.walk[1:], strict=False):
-        layouts = (layout_of(problem.choices[i].options[strategy[i]]) for i in (one, other))
-        exchange, part = move.exchange(*layouts), setting.part(move.columns)
+        before, after = (layout_of(problem.choices[i].options[strategy[i]]) for i in (one, other))
+        exchange, part = move.exchange(before, after), setting.part(move.columns)
         times = move.times * setting.microbatches
         seconds[move.operator] += 2 * times * exchange.seconds(setting.network, part)
         for phase in PHASES[:2]:
             elements[move.operator][phase] += times * exchange.elements(part)
+        for ring, group in setting.norm_rings(before) if move.norms else ():
+            elements[move.operator][ring.phase] += move.norms * ring.elements(group.size)
+            seconds[move.operator] += move.norms * setting.ring_seconds(ring, group)
     rows = [
         Row(op.name, option, sent, took, setting.held(op, option))
         for op, option, sent, took in zip(setting.chain.operators, options, elements, seconds, strict=True)

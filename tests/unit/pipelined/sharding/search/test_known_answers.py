@@ -9,6 +9,7 @@ from collectives import Links
 from pipelined.sharding.search.answer import ShardRequest, answer
 from pipelined.sharding.search.chain import Chain, chain_of, read_chain, transformer_block
 from pipelined.sharding.search.network import Network
+from pipelined.sharding.search.registry import find
 from pipelined.sharding.search.space import Setting, pose
 from pipelined.sharding.search.strategy import price, written
 
@@ -168,3 +169,18 @@ def test_figure_8_has_these_optima(ranks, milliseconds, best, space):
     result = found(read_chain("1024:32768-16384-4096-2048-512"), ranks, links=Links(20e-6, 1 / 8.5e9, 0))
     assert round(1e3 * result.best.seconds, 3) == milliseconds
     assert (factors(result.best), result.space) == (best, space)
+
+
+def test_a_small_block_moves_these_bytes_with_the_statistics_of_its_norms():
+    """B 8, T 8, C 128, H 16, float64 on 64 ranks, the streams cut by columns; cut by tokens, norms sum less."""
+    chain = Chain(transformer_block(64, 128, sequences=8, heads=16, normed=True), itemsize=8)
+    how = setting(chain, 64)
+    wanted = dict(zip((op.name for op in chain.operators), ["4.8.2", "4.4.4", "4.8.2", "4.2.8"], strict=True))
+    options = [[o for o in how.options(op) if written(o.split) == wanted[op.name]] for op in chain.operators]
+    posed = pose(how, options)
+    by_columns = [choice.options.index((4,)) if (4,) in choice.options else 0 for choice in posed.problem.choices]
+    priced = price(posed, tuple(by_columns))
+    assert [8 * number for number in priced.elements.values()] == [39872, 39872, 147456]
+    assert priced.seconds == posed.problem.seconds(tuple(by_columns)) == 39872 * 2 + 147456
+    by_tokens = price(posed, find("dynamic").search(posed.problem).strategy)
+    assert [8 * number for number in by_tokens.elements.values()] == [39104, 39104, 147456]
