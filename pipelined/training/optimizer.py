@@ -72,10 +72,6 @@ class OptimizerConfig:
         done = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))
         return self.lr * (self.floor + (1.0 - self.floor) * 0.5 * (1.0 + math.cos(math.pi * done)))
 
-    def shrink(self, norm: float) -> float:
-        """The factor for all gradients at this global norm."""
-        return clip_factor(self.clip, norm)
-
     def build(self, parameters: Mapping[str, nn.Parameter]) -> torch.optim.AdamW:
         """AdamW in two groups, with and without decay, in the order of names; frozen parameters are in neither.
 
@@ -96,14 +92,14 @@ def clip_factor(clip: float, norm: float) -> float:
     return min(1.0, clip / (norm + 1e-6)) if clip else 1.0
 
 
-def update(optimizer: Optimizer, rate: float | None, shrink: float) -> None:
-    """One update at this rate (None: at the optimizer's own), with gradients multiplied by `shrink` in place."""
+def update(optimizer: Optimizer, rate: float | None, gradient_scale: float) -> None:
+    """One update at this rate (None: at the optimizer's own), with gradients multiplied in place."""
     for group in optimizer.param_groups:
         if rate is not None:
             group["lr"] = rate
         gradients = [p.grad for p in group["params"] if p.grad is not None]
-        if shrink != 1.0 and gradients:
-            torch._foreach_mul_(gradients, shrink)
+        if gradient_scale != 1.0 and gradients:
+            torch._foreach_mul_(gradients, gradient_scale)
     optimizer.step()
 
 

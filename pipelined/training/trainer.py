@@ -6,15 +6,12 @@ code is the same on one rank and on sixty-four.
 """
 
 import asyncio
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
-import numpy as np
 import torch
 
-from collectives import Group, all_reduce
+from collectives import Group
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree
 from pipelined.actors.executor import Executor
@@ -28,10 +25,11 @@ from pipelined.training.compression import NONE, Compression
 from pipelined.training.digests import require_equal_replicas
 from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.model import Model
-from pipelined.training.optimizer import OptimizerSettings, clip_factor, restore, state_of
+from pipelined.training.optimizer import OptimizerSettings, restore, state_of
 from pipelined.training.parameters import LocalParameters, build_local
 from pipelined.training.replay import Order
 from pipelined.training.running_statistics import StatisticsExchange
+from pipelined.training.segments.agreement import StepAgreement
 from pipelined.training.segments.flushed_step import FlushedStep
 from pipelined.training.segments.overlapping_steps import OverlappingSteps
 from pipelined.training.segments.segment import Segment
@@ -135,7 +133,16 @@ class RankTrainer:
         self.optimizer = job.optimizer_config.build(self.local.parameters)
         self.world = Group(actor.transport, tuple(range(plan.world_size)), WORLD_CHANNEL)
         self.sums = GradientSums(self._bucket_groups(), job.numerics.all_reduce, tracer)
-        self._statistics = StatisticsExchange(self.context, {n: stage.statistics for n, stage in stages.items()})
+        statistics = StatisticsExchange(self.context, {n: stage.statistics for n, stage in stages.items()})
+        totals = StepTotals(self.local.names, plan.total_microbatches, 0 if plan.flushes else plan.depth)
+        self._agreement = StepAgreement(
+            self.context,
+            self.world,
+            totals,
+            statistics=statistics,
+            optimizer=self.optimizer,
+            config=job.optimizer_config,
+        )
         self._orders = orders or {}
         self._held: VersionedStage | None = None
         if not plan.flushes:
@@ -175,7 +182,7 @@ class RankTrainer:
         begun = self.context.executor.clock.now(), self.context.executor.busy
         segment = self._segment(steps, self._prepared)
         async with Nursery() as tasks:
-            agreement = tasks.create_task(self._agree_on_steps(segment, steps, begun, stopping=stopping, tell=tell))
+            agreement = tasks.create_task(self._agreement.follow(segment, steps, begun, stopping=stopping, tell=tell))
             await segment.run()
         report = agreement.result()
         if not report.is_finite:
@@ -215,60 +222,6 @@ class RankTrainer:
         parts = self.context, self.local, self.sums, self.optimizer
         return FlushedStep(*parts, step=steps[0], prepared=prepared, order=order)
 
-    async def _agree_on_steps(
-        self,
-        segment: Segment,
-        steps: range,
-        begun: tuple[float, float],
-        *,
-        stopping: Callable[[], bool],
-        tell: Callable[[StepReport], None],
-    ) -> StepReport:
-        """Agree on every completed step, in order, update, and admit further steps.
-
-        Args:
-            begun: the time at which the segment began, and the seconds that the executor had computed until then.
-        Returns: the report of the last step, or of the first step with numbers that are not finite; after that no
-            further steps are admitted.
-        """
-        executor, totals, report, number = self.context.executor, self._totals, None, 0
-        since, busy = begun
-        while await segment.admits(number):
-            account = await segment.complete(number)
-            if report is not None and report.is_finite:
-                tell(report)
-            entry = totals.entry(
-                account.squares,
-                account.losses,
-                executor.busy - busy,
-                stopping(),
-                account.staleness,
-                count=account.count,
-            )
-            busy = executor.busy
-            with self.context.tracer.span("all_reduce", "ledger", step=steps[number]):
-                await all_reduce(self.world, entry)
-            if report is None or report.is_finite:
-                report = await self._updated(segment, steps[number], entry, since)
-            since = executor.clock.now()
-            segment.settle(number, report.stop or not report.is_finite)
-            number += 1
-        assert report is not None
-        return report
-
-    async def _updated(self, segment: Segment, step: int, entry: np.ndarray, since: float) -> StepReport:
-        """Update by the step's totals, if they are finite; its report."""
-        totals, rate = self._totals, self.optimizer_config.rate(step)
-        weight = totals.weight(entry)
-        loss, norm = totals.loss(entry), weight * totals.norm(entry) / self.plan.updates_a_step**0.5
-        if math.isfinite(loss) and math.isfinite(norm):
-            await segment.update(rate, weight * clip_factor(self.optimizer_config.clip, norm))
-            await self._statistics.merge(step)
-        lr = self.optimizer.param_groups[0]["lr"] if rate is None else rate
-        seconds = self.context.executor.clock.now() - since
-        idle = max(0.0, 1.0 - totals.busy(entry) / seconds)
-        return StepReport(step, loss, norm, lr, seconds, idle, totals.stop(entry), totals.staleness(entry))
-
     async def _prepare(self) -> Prepared:
         """Before the first step: prove the schedule, and open what the gradient sums need."""
         if self.optimizer_config.clip and not self.plan.flushes:
@@ -290,8 +243,3 @@ class RankTrainer:
         return {
             b.stages: Group(transport, b.holders, WORLD_CHANNEL + 1 + channels[b.stages]) for b in self.local.buckets
         }
-
-    @cached_property
-    def _totals(self) -> StepTotals:
-        stages = 0 if self.plan.flushes else self.plan.depth
-        return StepTotals(self.local.names, self.plan.total_microbatches, stages)

@@ -60,9 +60,9 @@ class FlushedStep(Segment):
         squares, _, _ = await self._context.executor.run("norm", self._local.squares)
         return StepAccount(self._worker.losses, self._worker.count, Counter(squares))
 
-    async def update(self, rate: float | None, shrink: float) -> None:
+    async def update(self, rate: float | None, gradient_scale: float) -> None:
         def work() -> None:
-            update(self._optimizer, rate, shrink)
+            update(self._optimizer, rate, gradient_scale)
             self._local.clear_gradients()
 
         _, start, end = await self._context.executor.run("step", work)

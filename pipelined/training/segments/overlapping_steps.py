@@ -86,7 +86,7 @@ class OverlappingSteps(Worker, Segment):
         account.losses, account.count = worker.losses, worker.count
         return self._accounts.pop(number)
 
-    async def update(self, rate: float | None, shrink: float) -> None:
+    async def update(self, rate: float | None, gradient_scale: float) -> None:
         """Nothing: the stage was updated while the schedule ran."""
 
     def settle(self, number: int, stop: bool) -> None:

@@ -42,12 +42,12 @@ class Segment(ABC):
         """Wait until all gradients of a step are computed and summed; call this once a step, in order."""
 
     @abstractmethod
-    async def update(self, rate: float | None, shrink: float) -> None:
+    async def update(self, rate: float | None, gradient_scale: float) -> None:
         """Update the parameters now that all ranks have agreed on the completed step.
 
         Args:
             rate: the learning rate.
-            shrink: the factor for all gradients.
+            gradient_scale: the factor for all gradients.
         """
 
     @abstractmethod

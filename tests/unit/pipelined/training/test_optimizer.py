@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipelined.training.optimizer import OptimizerConfig, restore, state_of, update
+from pipelined.training.optimizer import OptimizerConfig, clip_factor, restore, state_of, update
 from tests.launching import launched
 
 OPTIMIZER = OptimizerConfig(lr=1.0, steps=110, warmup=10, floor=0.1, clip=2.0)
@@ -21,9 +21,9 @@ def test_the_rate_rises_linearly_and_falls_along_half_a_cosine():
 
 
 def test_gradients_shrink_only_beyond_the_clip_and_never_where_it_is_off():
-    assert OPTIMIZER.shrink(1.0) == 1.0
-    assert OPTIMIZER.shrink(4.0) == pytest.approx(0.5, rel=1e-6)
-    assert OptimizerConfig(lr=1.0, steps=1, clip=0.0).shrink(1e9) == 1.0
+    assert clip_factor(OPTIMIZER.clip, 1.0) == 1.0
+    assert clip_factor(OPTIMIZER.clip, 4.0) == pytest.approx(0.5, rel=1e-6)
+    assert clip_factor(0.0, 1e9) == 1.0
 
 
 def parameters():
@@ -107,6 +107,6 @@ def test_restored_state_goes_on_bit_for_bit():
 def test_frozen_parameters_are_left_out_and_there_may_be_nothing_else():
     one, other = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2), requires_grad=False)
     one.grad = torch.ones(2, 2)
-    update(OPTIMIZER.build({"one": one, "other": other}), 0.1, shrink=0.5)
-    update(OPTIMIZER.build({"other": other}), 0.1, shrink=0.5)
+    update(OPTIMIZER.build({"one": one, "other": other}), 0.1, gradient_scale=0.5)
+    update(OPTIMIZER.build({"other": other}), 0.1, gradient_scale=0.5)
     assert not torch.equal(one, torch.ones(2, 2)) and torch.equal(other, torch.ones(2, 2))

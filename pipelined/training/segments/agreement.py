@@ -1,0 +1,97 @@
+"""The agreement of all ranks on the numbers of each step: loss, gradient norm, a stop request; and the update by them.
+
+One small vector is summed over all ranks. From the same bits every rank derives the same factor and the same decision.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from collectives import Group, all_reduce
+from pipelined.programs.step_totals import StepTotals
+from pipelined.training.optimizer import OptimizerSettings, clip_factor
+from pipelined.training.running_statistics import StatisticsExchange
+from pipelined.training.segments.segment import Segment
+from pipelined.training.step_report import StepReport
+from pipelined.training.worker import RankContext
+
+
+class StepAgreement:
+    """Completes the steps of a segment, in order.
+
+    Args:
+        world: all ranks of the job.
+        totals: the layout of the vector.
+        statistics: the running statistics, merged behind each step.
+        optimizer: of all parameters of the rank.
+        config: its learning rates, and the largest norm.
+    """
+
+    def __init__(
+        self,
+        context: RankContext,
+        world: Group,
+        totals: StepTotals,
+        *,
+        statistics: StatisticsExchange,
+        optimizer: torch.optim.Optimizer,
+        config: OptimizerSettings,
+    ):
+        self._context, self._world, self._totals = context, world, totals
+        self._statistics, self._optimizer, self._config = statistics, optimizer, config
+
+    async def follow(
+        self,
+        segment: Segment,
+        steps: range,
+        begun: tuple[float, float],
+        *,
+        stopping: Callable[[], bool],
+        tell: Callable[[StepReport], None],
+    ) -> StepReport:
+        """Agree on every completed step, in order, update, and admit further steps.
+
+        Args:
+            begun: the time at which the segment began, and the seconds that the executor had computed until then.
+        Returns: the report of the last step, or of the first step with numbers that are not finite; after that no
+            further steps are admitted.
+        """
+        executor, totals, report, number = self._context.executor, self._totals, None, 0
+        since, busy = begun
+        while await segment.admits(number):
+            account = await segment.complete(number)
+            if report is not None and report.is_finite:
+                tell(report)
+            entry = totals.entry(
+                account.squares,
+                account.losses,
+                executor.busy - busy,
+                stopping(),
+                account.staleness,
+                count=account.count,
+            )
+            busy = executor.busy
+            with self._context.tracer.span("all_reduce", "ledger", step=steps[number]):
+                await all_reduce(self._world, entry)
+            if report is None or report.is_finite:
+                report = await self._updated(segment, steps[number], entry, since)
+            since = executor.clock.now()
+            segment.settle(number, report.stop or not report.is_finite)
+            number += 1
+        assert report is not None
+        return report
+
+    async def _updated(self, segment: Segment, step: int, entry: np.ndarray, since: float) -> StepReport:
+        """Update by the step's totals, if they are finite; its report."""
+        totals, rate = self._totals, self._config.rate(step)
+        weight = totals.weight(entry)
+        loss, norm = totals.loss(entry), weight * totals.norm(entry) / self._context.plan.updates_a_step**0.5
+        if math.isfinite(loss) and math.isfinite(norm):
+            await segment.update(rate, weight * clip_factor(self._config.clip, norm))
+            await self._statistics.merge(step)
+        lr = self._optimizer.param_groups[0]["lr"] if rate is None else rate
+        seconds = self._context.executor.clock.now() - since
+        idle = max(0.0, 1.0 - totals.busy(entry) / seconds)
+        return StepReport(step, loss, norm, lr, seconds, idle, totals.stop(entry), totals.staleness(entry))
