@@ -77,13 +77,13 @@ def meshes(draw, most=36):
 
 
 @st.composite
-def layouts(draw, mesh, dimensions, ops=("", "mean")):
+def layouts(draw, mesh, dimensions, ops=("", "mean"), strides=True):
     words = []
     op = draw(st.sampled_from(ops))
     for axis in draw(st.permutations(list(mesh.sizes))):
         kind = draw(st.sampled_from(["S", "S", "P", "B"]))
         if kind == "S":
-            strided = draw(st.sampled_from(["", "", "", "/2", "/3"]))
+            strided = draw(st.sampled_from(["", "", "", "/2", "/3"])) if strides else ""
             words.append(f"S{draw(st.integers(0, dimensions - 1))}{strided}:{axis}")
         elif kind == "P":
             words.append(f"P{op}:{axis}")
