@@ -63,7 +63,7 @@ class Training(VirtualParties):
             await self._while_alive(self._more.wait())
 
     def look(self) -> Look:
-        answers = sum((each.trainer.answers for each in self.trainers.values()), Counter[str]())
+        answers = sum((each.trainer.pool.replies for each in self.trainers.values()), Counter[str]())
         return Look(asyncio.get_running_loop().time(), sum(device.worked for device in self.devices.values()), answers)
 
     def since(self, before: Look, steps: int = 1) -> Step:

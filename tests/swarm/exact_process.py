@@ -24,7 +24,7 @@ from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.peer import all_reduce, passes, replica, rounds, stage_state
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records.steps import HEAD, Commit
-from pipelined.swarm.trainer import trainer
+from pipelined.swarm.trainer import peer_pool, trainer
 from tests.swarm.cut import cuttable_loop
 from tests.swarm.exact import ExactStage, data
 from transports import new_event_loop
@@ -50,7 +50,7 @@ PHASES = {
     "manifest": (donor.Donor, "manifest"),
     "chunk": (donor.Donor, "chunk"),
     "microbatch": (trainer.SwarmTrainer, "_train_microbatch"),
-    "returning": (trainer.SwarmTrainer, "_ask"),
+    "returning": (peer_pool.PeerPool, "request"),
 }
 ONLY = {"returning": "backward"}
 """What has to be among a call's arguments for the phase to begin."""

@@ -14,9 +14,9 @@ async def test_a_trainer_keeps_answers_of_peers_that_are_here_alone():
     for number in range(5):
         name = f"passing{number}"
         swarm.peer(name)
-        await swarm.until(lambda name=name: trainer.answers[name] > 0)
+        await swarm.until(lambda name=name: trainer.pool.replies[name] > 0)
         swarm.kill(name)
         await swarm.until(lambda name=name: name not in view.peers)
-    await swarm.until(lambda: trainer.answers.keys() == {"anchor"})
+    await swarm.until(lambda: trainer.pool.replies.keys() == {"anchor"})
     assert set(trainer.report(None).answers) == {"anchor"}
     await swarm.close()

@@ -1,0 +1,189 @@
+"""The peers that one trainer uses: the choice of a peer for each request, time-outs, and bans.
+
+A peer that fails or is late is banned, and the request goes to another. A banned peer is requested to announce itself
+again.
+
+Source: SWARM, section 3.2 and Appendix C.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import get_args
+
+from pipelined.aio.backoff import Backoff
+from pipelined.aio.events import emit, warn
+from pipelined.aio.latency import TimeoutEstimator
+from pipelined.aio.nursery import Nursery
+from pipelined.membership.client import MemberClient, Node
+from pipelined.membership.messages import Reply
+from pipelined.membership.reasons import Next, Reason
+from pipelined.membership.view import RETRY_S, NoLongerValid
+from pipelined.swarm.config import Rules
+from pipelined.swarm.protocol.work import Announce, Backward, Evaluate, PassRequest
+from pipelined.swarm.records.members import Peer
+from pipelined.swarm.records.view import SwarmView
+from pipelined.swarm.trainer.routing import Pass, Router
+from transports.rpc import Party, Rejected
+
+LEAST_PAUSE_S = 1e-3
+"""Shortest wait for the end of a ban, in seconds: timers fire a little early, so the wait would repeat many times."""
+MOST_PAUSE_S = 10.0
+"""Longest pause between two requests to a banned peer to announce itself again, in seconds."""
+TOPICS = (*get_args(Pass), Evaluate.topic)
+
+
+class StepPassed(Exception):
+    """The work of a microbatch has no use any more: its step has passed."""
+
+
+class NonFinite(Exception):
+    """The values of a microbatch are missing, or not finite."""
+
+
+class PeerPool:
+    """The peers that one trainer uses.
+
+    Args:
+        node: the trainer's process.
+        rules: no reply is late before `rules.lease_s`.
+
+    Attributes:
+        replies: by name, the replies of each peer.
+    """
+
+    def __init__(self, node: Node, view: SwarmView, client: MemberClient, rules: Rules):
+        self._name, self._view, self._client, self._clock = node.name, view, client, node.clock
+        self._stages, self._router = rules.stages, Router(rules.stages, seed=node.name)
+        self._known = [dict[str, Party]() for _ in range(rules.stages)]  # in the router, by stage and address
+        self._timeouts = {(n, topic): TimeoutEstimator(rules.lease_s) for n in range(rules.stages) for topic in TOPICS}
+        self.replies, self._announcing = Counter[str](), set[Party]()
+
+    async def run(self) -> None:
+        """Keep the pool up to date with the peers that serve, until cancelled."""
+        async with Nursery() as self._tasks:
+            await self._follow()
+
+    def banned(self) -> dict[str, float]:
+        """Remaining seconds of the bans, by address."""
+        return dict(self._router.banned(self._clock.now()))
+
+    async def _follow(self) -> None:
+        seen = [-1] * self._stages
+        with self._view.census.departures() as gone:
+            for name in self.replies.keys() - self._view.peers.keys():
+                del self.replies[name]
+            while True:
+                changes = [self._view.census.changes(stage) for stage in range(self._stages)]
+                self._route([stage for stage in range(self._stages) if changes[stage] != seen[stage]])
+                for name in {each.name for each in gone} - self._view.peers.keys():
+                    self.replies.pop(name, None)
+                gone.clear()
+                seen = changes
+                await self._view.next_change()
+
+    def _route(self, stages: Sequence[int]) -> None:
+        """Update the router with the peers of these stages."""
+        known = self._known
+        before = {address: (stage, party) for stage in stages for address, party in known[stage].items()}
+        for stage in stages:
+            known[stage] = {peer.address: self._party(peer) for peer in self._view.serving(stage)}
+        now = {address: (stage, party) for stage in stages for address, party in known[stage].items()}
+        for _, party in (before[address] for address in before.keys() - now.keys()):
+            self._router.remove(party)
+        for stage, party in (each for address, each in now.items() if each != before.get(address)):
+            self._router.add(stage, party)
+
+    def _party(self, peer: Peer) -> Party:
+        """A peer as the router identifies it: by address and announcement, so that it differs after another one."""
+        return Party(peer.address, self._view.record_revisions[peer.name])
+
+    async def request(self, stage: int, request: PassRequest[Reply]) -> tuple[Peer, Reply]:
+        """Send a request to one peer of a stage after another until one replies.
+
+        Raises:
+            StepPassed: the step has passed.
+            NonFinite: the input of this peer, or its output, is not finite: the leader assigns the microbatch again.
+        """
+        passed: Pass = "backward" if isinstance(request, Backward) else "forward"
+        tried, late = set[Party](), 0
+        while True:
+            peer = await self._pick(stage, passed)
+            party, began = self._party(peer), self._clock.now()
+            timeout = self._timeouts[stage, request.topic]
+            try:
+                with self._router.under_way(party):
+                    limit = timeout.limit_after(late)
+                    reply = await self._client.request(peer, request, limit)
+            except NoLongerValid as error:
+                late += 1
+                self._ban(peer, party, str(error) or f"gone, or no answer to {request.topic} in {limit:.3g} s")
+                continue
+            except Rejected as rejection:
+                await self._after_rejection(peer, party, rejection, tried)
+                continue
+            took = self._clock.now() - began
+            self._router.observe(party, passed, took)
+            timeout.observe(took)
+            if peer.name in self._view.peers:
+                self.replies[peer.name] += 1
+            return peer, reply
+
+    async def _after_rejection(self, peer: Peer, party: Party, rejection: Rejected, tried: set[Party]) -> None:
+        """Do what `Reason.next` says, and return to send the request again.
+
+        Args:
+            tried: peers that rejected this request, and that are not banned.
+        Raises: StepPassed, NonFinite: as `request`.
+        """
+        reason = Reason.of(rejection)
+        if reason is Reason.NOT_FINITE:
+            raise NonFinite(str(rejection)) from rejection
+        then = reason.next if reason else Next.ELSEWHERE
+        if then is Next.DROP:
+            raise StepPassed from rejection
+        if then is Next.RETRY or (then is Next.OTHERS and party in tried):
+            await self._clock.sleep(RETRY_S)
+        elif then is Next.OTHERS:
+            tried.add(party)
+        else:
+            self._ban(peer, party, str(rejection))
+
+    def _ban(self, peer: Peer, party: Party, why: str) -> None:
+        """Stop using this peer until it announces itself again, and request that."""
+        now = self._clock.now()
+        seconds = self._router.ban(party, now) - now
+        if party not in self._announcing:
+            here = self._view.is_here(peer)  # else it left or died, as the directory says
+            facts = {"peer": peer.name, "stage": peer.stage, "by": self._name, "seconds": seconds, "why": why}
+            (warn if here else emit)("peer banned", **facts)
+            self._announcing.add(party)
+            self._tasks.create_task(self._ask_to_announce(peer, party))
+
+    async def _ask_to_announce(self, peer: Peer, party: Party) -> None:
+        """Repeat the request until the peer has announced itself or left: it may be unreachable now but not later."""
+        backoff = Backoff(RETRY_S, MOST_PAUSE_S)
+        try:
+            while self._view.is_here(peer) and self._party(peer) == party:
+                with suppress(NoLongerValid, Rejected):
+                    await self._client.request(peer, Announce())
+                await self._view.next_change(backoff.next())
+        finally:
+            self._announcing.discard(party)
+
+    async def _pick(self, stage: int, which: Pass) -> Peer:
+        """The next peer. Waits while the stage has none to pick; after a wait, picks even a banned one."""
+        waited = False
+        while True:
+            now, serving = self._clock.now(), self._view.serving(stage)
+            party = self._router.pick(stage, which, now)
+            for peer in serving if party else ():
+                if self._party(peer) == party:
+                    return peer
+            if waited and party is None and serving:
+                banned = self._router.banned(now)
+                return min(serving, key=lambda peer: banned.get(peer.address, 0.0))
+            left = min(RETRY_S, max(LEAST_PAUSE_S, self._router.available_at(stage, now) - now))
+            await self._view.next_change(left if serving else math.inf)
+            waited = True
