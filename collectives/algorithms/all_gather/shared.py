@@ -18,7 +18,7 @@ from collectives.arrays import Range, Vector, pieces
 from collectives.call import Call
 from collectives.group import Group
 
-CHUNK_BYTES = 256 << 10
+CHUNK_BYTES = 512 << 10
 """Bytes of a segment that a rank copies in at a time: they are still in the cache when the others copy them out."""
 PIECE_BYTES = 512 << 10
 """Bytes copied before the event loop may run."""

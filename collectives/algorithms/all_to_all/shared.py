@@ -19,7 +19,7 @@ from collectives.arrays import Vector
 from collectives.group import Group
 from collectives.signature import Mismatch
 
-CHUNK_BYTES = 256 << 10
+CHUNK_BYTES = 512 << 10
 """Bytes for one rank that are copied in at a time: they are still in the cache when they are copied out."""
 HEADER_BYTES = 16
 BYTES = Vector.of(np.empty(0, np.uint8))

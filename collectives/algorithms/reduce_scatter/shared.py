@@ -20,7 +20,7 @@ from collectives.call import Call
 from collectives.group import Group
 from collectives.reduction import Reduction
 
-CHUNK_BYTES = 256 << 10
+CHUNK_BYTES = 512 << 10
 """Bytes of a segment that are copied in at a time: they are still in the cache when they are reduced."""
 
 
