@@ -1,4 +1,5 @@
-"""An all-reduce's time beside MPI's, gloo's and a bare pass's: `mpirun -n 4 python -m benchmarks.all_reduce`.
+"""An all-reduce's time beside MPI's, gloo's and a bare pass's: `mpirun -n 4 python -m benchmarks.all_reduce`; with
+`--collective all_gather`, `reduce_scatter` or `all_to_all` another collective's beside MPI's.
 
 All sum the same arrays in interleaved rounds of one run; ours from a coroutine, while another task of the loop means to
 run every millisecond. After each sum all ranks compare their bits. MPI's rounds come first, in processes that hold
@@ -42,8 +43,10 @@ FIRST, SECOND, ALONE = ("ours", "mpi", "pass", "alone"), ("ours", "gloo"), ("alo
 
 @dataclass(frozen=True)
 class Options(Reported):
-    """Time sums over all ranks."""
+    """Time sums over all ranks, or another collective beside MPI's alone."""
 
+    collective: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"] = "all_reduce"
+    """What is timed."""
     sizes: tuple[int, ...] = SIZES
     """Bytes of the float32 arrays."""
     halves: tuple[int, ...] = HALVES
@@ -63,7 +66,7 @@ class Options(Reported):
             raise UsageError(f"--rounds must be above 0 (it is {self.rounds}); leave it out or raise it")
         if not self.sizes or min(self.sizes) < 4:
             raise UsageError(f"--sizes must be bytes of one number at least (they are {self.sizes}); leave them out")
-        if missing := set(self.halves) - set(self.sizes):
+        if self.collective == "all_reduce" and (missing := set(self.halves) - set(self.sizes)):
             raise UsageError(f"--halves names sizes that float32 is not timed at ({sorted(missing)}); add to --sizes")
 
     def calls(self, dtype: str, nbytes: int, ranks: int) -> int:
@@ -195,6 +198,10 @@ async def _bench(transport: Transport, options: Options) -> None:
     from benchmarks._sums import Alone, ByGloo, ByMpi, OnePass, Ours
 
     comm = MPI.COMM_WORLD.Dup()
+    library = " ".join(MPI.Get_library_version().splitlines()[0].partition(",")[0].strip("\0").split())
+    if options.collective != "all_reduce":
+        await _bench_shards(transport, comm, options, library)
+        return comm.Free()
     sums = {
         "ours": Ours(transport, options.algorithm, options.arrays == "allocated"),
         "mpi": ByMpi(comm),
@@ -204,10 +211,28 @@ async def _bench(transport: Transport, options: Options) -> None:
     here = Bench(comm, options, sums)
     rows = await table(here, options, comm.size, lambda: ByGloo(comm))
     if comm.rank == 0:
-        library = " ".join(MPI.Get_library_version().splitlines()[0].partition(",")[0].strip("\0").split())
         tell(options, plain(options, library, rows), lambda: told(options, library, rows))
     here.sums["gloo"].close()
     comm.Free()
+
+
+async def _bench_shards(transport: Transport, comm: "MPI.Comm", options: Options, library: str) -> None:
+    """Every size of one of the other collectives, beside MPI's."""
+    from benchmarks._shard_row import HEAD
+    from benchmarks._shards import shard_row
+    from collectives import Group
+
+    group, rounds = Group(transport, range(comm.size), 1), options.rounds
+    rows = [
+        await shard_row(group, comm, options.collective, nbytes=nbytes, arrays=options.arrays, rounds=rounds)
+        for nbytes in options.sizes
+    ]
+    if comm.rank == 0:
+        last = f"{library}; arrays: {options.arrays}; ranks: {comm.size}, cores: {os.cpu_count()}"
+        lines = [HEAD, *(row.line() for row in rows), f"{last}, load {os.getloadavg()[0]:.1f}"]
+        machine = {"mpi": library, "ranks": comm.size, "cores": os.cpu_count(), "load": os.getloadavg()[0]}
+        plain = {**asdict(options), **machine, "rows": [row.plain() for row in rows]}
+        tell(options, plain, lambda: "\n".join(lines))
 
 
 def main() -> int:

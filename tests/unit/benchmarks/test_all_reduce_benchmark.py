@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from benchmarks._shard_row import ShardRow
 from benchmarks._sum_row import MIB, Row, pairs
 from benchmarks.all_reduce import Options
 
@@ -58,3 +59,23 @@ def test_sums_never_overflow():
 def test_halves_are_summed_as_often_at_a_time_as_the_float32_they_are_compared_with():
     for ranks in (2, 4):
         assert Options().calls("bfloat16", MIB, ranks) == Options().calls("float32", MIB, ranks) == 4
+
+
+@pytest.mark.parametrize(
+    ("collective", "nbytes", "ranks", "arrays", "least"),
+    [
+        ("all_gather", MIB, 2, "own", 0.7),
+        ("reduce_scatter", MIB, 2, "allocated", 1.0),
+        ("all_gather", MIB, 4, "own", 1.0),
+        ("all_to_all", 4 * MIB, 2, "own", 0.5),
+        ("all_to_all", MIB // 2, 2, "own", 0.0),
+    ],
+)
+def test_other_collectives_are_promised_ratios_from_a_mebibyte_up(collective, nbytes, ranks, arrays, least):
+    done = ShardRow(collective, nbytes, ranks, arrays, [(1e-3, ratio * 1e-3) for ratio in (0.4, 0.45, 3.0)])
+    assert done.least == least and done.plain()["ratio"] == 0.45
+    assert ("short" in done.line()) == (least > 0.45)
+
+
+def test_other_collectives_are_timed_without_halves():
+    assert Options(collective="all_gather", sizes=(MIB,)).sizes == (MIB,)
