@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from select import select
 from time import monotonic
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -69,6 +70,7 @@ def test_what_it_shows_agrees_a_killed_peer_is_survived_and_nothing_is_left(tmp_
                 looks = [json.loads(read_until(status, "{")[-1]), *shown(page)]
                 status.send_signal(signal.SIGINT)
             everyone = children(swarm.pid)
+            ends = [os.pidfd_open(pid) for pid in everyone]
             name = spare(looks[0]["peers"])
             (doomed,) = [pid for pid, command in everyone.items() if name in command]
             os.kill(doomed, signal.SIGKILL)
@@ -84,7 +86,9 @@ def test_what_it_shows_agrees_a_killed_peer_is_survived_and_nothing_is_left(tmp_
         agree(look, told)
         assert [len(look["peers"]), look["stages"], look["waits_for"]] == [3, 2, ""]
     assert swarm.returncode == 130 and "Traceback" not in read_to_end
-    assert not any(Path(f"/proc/{pid}").exists() for pid in everyone), "children are left"
+    assert all(select([end], [], [], 10.0)[0] for end in ends), "children are left"
+    for end in ends:
+        os.close(end)
     assert not list(temporary.glob("swarm-*")), "files are left"
 
 
