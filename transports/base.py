@@ -8,7 +8,7 @@ Also the state that every transport keeps of itself: open or ended, and which pe
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -112,8 +112,6 @@ class Transport(ABC):
     rank: int
     world_size: int
     traffic: Traffic
-    kill_world: Callable[[int], None] | None = None
-    """End every rank of the job now, with this exit code; None if each rank can exit by itself after `abort`."""
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -122,6 +120,11 @@ class Transport(ABC):
         A node's number is its lowest rank. Without information from the transport, all ranks are on one node.
         """
         return (0,) * self.world_size
+
+    @property
+    def ends_together(self) -> bool:
+        """Whether a rank cannot exit by itself after `abort`, so that the job must end by `kill_world`."""
+        return False
 
     @abstractmethod
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
@@ -190,6 +193,14 @@ class Transport(ABC):
             TypeError: ranks of this transport are processes; kill the process instead.
         """
         raise TypeError(f"a rank of {type(self).__name__} dies with its process; kill that")
+
+    def kill_world(self, code: int) -> None:
+        """End every rank of the job now, with this exit code; only where `ends_together`.
+
+        Raises:
+            TypeError: each rank can exit by itself.
+        """
+        raise TypeError(f"ranks of {type(self).__name__} exit one by one; end each of them")
 
     def computing(self, busy: bool) -> None:  # noqa: B027 (a hint may be ignored)
         """Hint that the local device is busy (poll rarely) or idle (poll often)."""

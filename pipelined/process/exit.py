@@ -99,7 +99,7 @@ async def abort_job(transport: Transport, code: int, reason: str, lead: bool) ->
             under way).
     """
     await transport.abort(f"exit code {code}: {reason}")
-    if transport.kill_world is not None:
+    if transport.ends_together:
         await asyncio.sleep(LEAD_S if lead else GRACE_S)
         transport.kill_world(code)
     return code

@@ -28,7 +28,15 @@ async def test_clause(clause, query):
 UNDELAYABLE = {"open_native", "open_shared"}
 OWN = {"rank", "world_size", "traffic", "next_serial", *UNDELAYABLE}
 """Members of the contract that a slowed end does not ask of its inner end at each use."""
-ARGUMENTS = {"peer": 0, "key": ("k",), "channel": 0, "buffer": memoryview(bytearray(4)), "reason": "why", "busy": True}
+ARGUMENTS = {
+    "peer": 0,
+    "key": ("k",),
+    "channel": 0,
+    "buffer": memoryview(bytearray(4)),
+    "reason": "why",
+    "code": 1,
+    "busy": True,
+}
 
 
 def noting(asked):
@@ -41,7 +49,8 @@ def noting(asked):
             asked.add(name)
             return super().__getattribute__(name)
 
-        nodes, kill_world, kill = (7,), staticmethod(lambda code: None), staticmethod(lambda reason: None)
+        nodes, ends_together = (7,), True
+        kill_world, kill = staticmethod(lambda code: None), staticmethod(lambda reason: None)
         holds = staticmethod(lambda peer, key: False)
 
         async def _done(self, *arguments, **named):

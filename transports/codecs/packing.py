@@ -16,7 +16,7 @@ from transports.codecs.base import Codec
 from transports.codecs.registry import find_codec
 from transports.errors import WireError
 from transports.wire.arrays import ArrayType, Block
-from transports.wire.frames import DEFAULT_LIMITS, WireLimits, parse_layout
+from transports.wire.frames import LIMITS, parse_layout
 
 MOST_BYTES = 1 << 30
 """The limit of a message's unpacked bytes when it is packed, and the receiver's default limit."""
@@ -62,9 +62,7 @@ def pack(spec: str, arrays: Sequence[Any], what: str = "an array") -> Packed:
     return Packed(tuple(blocks), [spec, entries], true_bytes)
 
 
-def unpack(
-    blocks: Sequence[Block], note: Any, most: int = MOST_BYTES, limits: WireLimits = DEFAULT_LIMITS
-) -> tuple[Block, ...]:
+def unpack(blocks: Sequence[Block], note: Any, most: int = MOST_BYTES) -> tuple[Block, ...]:
     """The arrays of a received packed message.
 
     Args:
@@ -73,7 +71,7 @@ def unpack(
         WireError: an unknown codec, a malformed header, or parts that do not match the announced arrays.
     Cost: new memory for the coded arrays; arrays that were sent as they are, are not copied.
     """
-    codec, entries = _header(note, limits)
+    codec, entries = _header(note)
     true_bytes = sum(true.nbytes for true, _ in entries)
     if true_bytes > most:
         raise WireError(f"too many bytes in a packed message (announced: {true_bytes}, limit: {most})")
@@ -87,10 +85,10 @@ def unpack(
     return tuple(codec.decode(own, true) if count else own[0] for true, count, own in parts)
 
 
-def _header(note: Any, limits: WireLimits) -> tuple[Codec, list[tuple[ArrayType, int]]]:
+def _header(note: Any) -> tuple[Codec, list[tuple[ArrayType, int]]]:
     match note:
-        case [str(spec), list(entries)] if len(entries) <= limits.blocks:
-            return _codec(spec), [_entry(entry, limits) for entry in entries]
+        case [str(spec), list(entries)] if len(entries) <= LIMITS.blocks:
+            return _codec(spec), [_entry(entry) for entry in entries]
     raise WireError(f"a packed message without its header [codec, arrays] (got: {type(note).__name__})")
 
 
@@ -101,10 +99,10 @@ def _codec(spec: str) -> Codec:
         raise WireError(str(error)) from error
 
 
-def _entry(entry: Any, limits: WireLimits) -> tuple[ArrayType, int]:
-    if type(entry) is not list or len(entry) != 3 or type(entry[2]) is not int or not 0 <= entry[2] <= limits.blocks:
+def _entry(entry: Any) -> tuple[ArrayType, int]:
+    if type(entry) is not list or len(entry) != 3 or type(entry[2]) is not int or not 0 <= entry[2] <= LIMITS.blocks:
         raise WireError(f"a packed array is not [dtype, shape, parts] (got: {str(entry)[:80]})")
-    return parse_layout(entry[:2], limits), entry[2]
+    return parse_layout(entry[:2]), entry[2]
 
 
 def _check_as_it_is(block: Block, true: ArrayType) -> None:

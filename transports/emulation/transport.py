@@ -37,7 +37,6 @@ class SlowTransport(Transport):
         self._inner, self._shape = inner, shape
         self._state = TransportState(inner.world_size)
         self._senders: dict[int, DelayedSender] = {}
-        self.kill_world = inner.kill_world
 
     def __repr__(self) -> str:
         return f"<SlowTransport {self._inner!r}: {self._shape}>"
@@ -80,6 +79,13 @@ class SlowTransport(Transport):
         self._state.check(peer, channel)
         await self._recording_errors(self._inner.receive_buffer(peer, channel, buffer))
         self.traffic.count_received(flat_bytes(buffer).nbytes)
+
+    @property
+    def ends_together(self) -> bool:
+        return self._inner.ends_together
+
+    def kill_world(self, code: int) -> None:
+        self._inner.kill_world(code)
 
     def computing(self, busy: bool) -> None:
         self._inner.computing(busy)

@@ -23,7 +23,7 @@ from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import SEND_TEST_S, outcome_now, translated
 from transports.mpi.shutdown import Shutdown
 from transports.wire.frames import (
-    DEFAULT_LIMITS,
+    LIMITS,
     PREAMBLE_BYTES,
     FrameKinds,
     parse_header,
@@ -108,7 +108,7 @@ class MpiFrameReceiver:
         inline: int,
     ):
         self._comm, self._progress, self._messages, self._shutdown = comm, progress, messages, shutdown
-        self._longest = PREAMBLE_BYTES + DEFAULT_LIMITS.header + inline
+        self._longest = PREAMBLE_BYTES + LIMITS.header + inline
         self._status, self._fetching = MPI.Status(), False
 
     def receive_arrived(self) -> bool:

@@ -43,7 +43,7 @@ from transports.mpi.shutdown import Shutdown
 from transports.shm.arena import Arena
 from transports.shm.barrier import KEEPS_ORDER
 from transports.wire.arrays import Block, destinations, flat_bytes
-from transports.wire.frames import DEFAULT_LIMITS, Key, encode_head, join_head, pack_header, unpack_header
+from transports.wire.frames import LIMITS, Key, encode_head, join_head, pack_header, unpack_header
 
 ABORT_SECONDS = 1.0
 
@@ -83,6 +83,8 @@ class MpiTransport(Transport):
     Args:
         node_peers: the other ranks of this node; owned by the transport from now on.
     """
+
+    ends_together = True
 
     def __init__(self, comms: Communicators, node_peers: NodePeers, progress: ProgressEngine, settings: MpiSettings):
         self.rank, self.world_size, self.traffic = comms.world.rank, comms.world.size, Traffic()
@@ -181,14 +183,13 @@ class MpiTransport(Transport):
         return MpiShared(windows, others, self._state, self._progress, self._node_peers)
 
     def kill_world(self, code: int) -> None:
-        """End every rank of the job now, with this exit code: one rank of an MPI job cannot end alone."""
         self._comms.world.Abort(code)
 
     async def abort(self, reason: str) -> None:
         if self._progress.failure is not None:
             return
         ended = self._shutdown.refuse(Closed(f"rank {self.rank} aborted: {reason}"))
-        frame = encode_head(MpiKind.ABORT, note=reason[: DEFAULT_LIMITS.header // 8])
+        frame = encode_head(MpiKind.ABORT, note=reason[: LIMITS.header // 8])
         with suppress(TimeoutError, TransportError):
             async with asyncio.timeout(ABORT_SECONDS):
                 await asyncio.gather(*[self._frames.send(peer, frame) for peer in range(self.world_size)])

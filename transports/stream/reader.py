@@ -10,7 +10,7 @@ from collections.abc import Generator
 from typing import Generic, Protocol
 
 from transports.wire.frames import (
-    DEFAULT_LIMITS,
+    LIMITS,
     PREAMBLE_BYTES,
     FrameKinds,
     Header,
@@ -20,7 +20,7 @@ from transports.wire.frames import (
     parse_preamble,
 )
 
-STAGING_BYTES = 2 * DEFAULT_LIMITS.header
+STAGING_BYTES = 2 * LIMITS.header
 DIRECT_BYTES = 16 << 10
 PEEK_BYTES = 1 << 10
 

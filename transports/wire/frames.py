@@ -5,7 +5,7 @@
     header bytes 4 | body bytes 8                     [key, note, [[dtype,        one after the other
                                                       shape], ...]]
 
-Sender and receiver check every number against `WireLimits` before they allocate memory for it: the sender to find its
+Sender and receiver check every number against `LIMITS` before they allocate memory for it: the sender to find its
 own mistakes, the receiver because it does not trust the sender. Arrays are never copied: `encode` returns views of
 them, and a reader allocates memory (`transports.wire.arrays`) only after it has parsed the header. No I/O and no clock.
 
@@ -85,7 +85,7 @@ class Header(NamedTuple):
     nbytes: int = 0
 
 
-DEFAULT_LIMITS = WireLimits()
+LIMITS = WireLimits()
 
 
 def encode(
@@ -119,27 +119,25 @@ def encode_bare(kind: IntEnum, number: int, body_bytes: int) -> bytes:
     return join_head(kind, b"", body_bytes, number)
 
 
-def pack_header(key: Key, blocks: Sequence[Block] = (), note: Any = None, limits: WireLimits = DEFAULT_LIMITS) -> bytes:
+def pack_header(key: Key, blocks: Sequence[Block] = (), note: Any = None) -> bytes:
     """The header of a message.
 
     Raises:
         WireError: the message is beyond a limit, or a value has no wire form.
     """
-    _check_key(key, limits)
-    if len(blocks) > limits.blocks:
-        raise _over_limit("blocks", len(blocks), limits.blocks)
-    body_bytes = sum([_checked_bytes(block.dtype, block.shape, limits) for block in blocks])
+    _check_key(key)
+    if len(blocks) > LIMITS.blocks:
+        raise _over_limit("blocks", len(blocks), LIMITS.blocks)
+    body_bytes = sum([_checked_bytes(block.dtype, block.shape) for block in blocks])
     packed = _pack(key, note, blocks)
-    if len(packed) > limits.header:
-        raise _over_limit("header bytes", len(packed), limits.header)
-    if body_bytes > limits.body:
-        raise _over_limit("body bytes", body_bytes, limits.body)
+    if len(packed) > LIMITS.header:
+        raise _over_limit("header bytes", len(packed), LIMITS.header)
+    if body_bytes > LIMITS.body:
+        raise _over_limit("body bytes", body_bytes, LIMITS.body)
     return packed
 
 
-def parse_preamble(
-    data: bytes | bytearray | memoryview, kinds: FrameKinds[K], limits: WireLimits = DEFAULT_LIMITS
-) -> Preamble[K]:
+def parse_preamble(data: bytes | bytearray | memoryview, kinds: FrameKinds[K]) -> Preamble[K]:
     """Parse the first `PREAMBLE_BYTES` of a frame; bytes after them are ignored.
 
     Raises:
@@ -156,18 +154,16 @@ def parse_preamble(
     if value not in kinds.by_value:
         raise WireError(f"unknown kind of frame (kind: {value}, known: {', '.join(map(str, kinds.by_value))})")
     kind, has_header = kinds.by_value[value]
-    if header_bytes > limits.header:
-        raise _over_limit("header bytes", header_bytes, limits.header)
-    if body_bytes > limits.body:
-        raise _over_limit("body bytes", body_bytes, limits.body)
+    if header_bytes > LIMITS.header:
+        raise _over_limit("header bytes", header_bytes, LIMITS.header)
+    if body_bytes > LIMITS.body:
+        raise _over_limit("body bytes", body_bytes, LIMITS.body)
     if has_header is not (header_bytes > 0):
         raise WireError(f"a {kind.name} {'without' if has_header else 'with'} a header (bytes: {header_bytes})")
     return Preamble(kind, number, header_bytes, body_bytes)
 
 
-def parse_header(
-    preamble: Preamble[Any], data: bytes | bytearray | memoryview, limits: WireLimits = DEFAULT_LIMITS
-) -> Header:
+def parse_header(preamble: Preamble[Any], data: bytes | bytearray | memoryview) -> Header:
     """Parse the header, which is exactly `preamble.header_bytes` long; the header of a kind without one is empty.
 
     Raises:
@@ -177,14 +173,14 @@ def parse_header(
         raise WireError(f"header of the wrong size (bytes: {len(data)}, announced: {preamble.header_bytes})")
     if not data:
         return Header((), None, ())
-    header = unpack_header(data, limits)
+    header = unpack_header(data)
     if header.nbytes != preamble.body_bytes:
         fact = f"blocks: {header.nbytes} bytes, body: {preamble.body_bytes} bytes"
         raise WireError(f"blocks do not fill the body ({fact})")
     return header
 
 
-def unpack_header(data: bytes | bytearray | memoryview, limits: WireLimits = DEFAULT_LIMITS) -> Header:
+def unpack_header(data: bytes | bytearray | memoryview) -> Header:
     """The reverse of `pack_header`.
 
     Raises:
@@ -193,25 +189,25 @@ def unpack_header(data: bytes | bytearray | memoryview, limits: WireLimits = DEF
     key, note, blocks = _fields(data)
     if type(key) is not list or type(blocks) is not list:
         raise WireError(f"header is not [key, note, blocks] (key: {key!r}, blocks: {blocks!r})")
-    _check_key(key, limits)
-    if len(blocks) > limits.blocks:
-        raise _over_limit("blocks", len(blocks), limits.blocks)
+    _check_key(key)
+    if len(blocks) > LIMITS.blocks:
+        raise _over_limit("blocks", len(blocks), LIMITS.blocks)
     layouts, body_bytes = [], 0
     for block in blocks:
         dtype, shape = _layout_fields(block)
-        body_bytes += _checked_bytes(dtype, shape, limits)
+        body_bytes += _checked_bytes(dtype, shape)
         layouts.append(ArrayType(dtype, tuple(shape)))
     return Header(tuple(key), note, tuple(layouts), body_bytes)
 
 
-def parse_layout(block: Any, limits: WireLimits = DEFAULT_LIMITS) -> ArrayType:
+def parse_layout(block: Any) -> ArrayType:
     """Parse a block's [dtype, shape].
 
     Raises:
         WireError: it is malformed, or exceeds a limit.
     """
     dtype, shape = _layout_fields(block)
-    _checked_bytes(dtype, shape, limits)
+    _checked_bytes(dtype, shape)
     return ArrayType(dtype, tuple(shape))
 
 
@@ -245,9 +241,9 @@ def _fields(data: bytes | bytearray | memoryview) -> Sequence[Any]:
     return fields
 
 
-def _check_key(key: Sequence[Any], limits: WireLimits) -> None:
-    if len(key) > limits.key:
-        raise _over_limit("key items", len(key), limits.key)
+def _check_key(key: Sequence[Any]) -> None:
+    if len(key) > LIMITS.key:
+        raise _over_limit("key items", len(key), LIMITS.key)
     for item in key:
         if type(item) is not int and type(item) is not str and (type(item) is bool or not isinstance(item, (int, str))):
             raise WireError(f"a key may hold only ints and strings (key: {key!r})")
@@ -259,20 +255,20 @@ def _layout_fields(block: Any) -> Sequence[Any]:
     return block
 
 
-def _checked_bytes(dtype: Any, shape: Sequence[Any], limits: WireLimits) -> int:
+def _checked_bytes(dtype: Any, shape: Sequence[Any]) -> int:
     """The bytes of an array of this dtype and shape. Raises WireError if they are invalid or exceed a limit."""
     if type(dtype) is not str or dtype not in SIZES:
         raise WireError(f"unknown dtype {dtype!r}; known: {', '.join(SIZES)}")
-    if len(shape) > limits.dims:
-        raise _over_limit("dimensions", len(shape), limits.dims)
+    if len(shape) > LIMITS.dims:
+        raise _over_limit("dimensions", len(shape), LIMITS.dims)
     nbytes = most = SIZES[dtype]
     for size in shape:
         if type(size) is not int or size < 0:
             raise WireError(f"a shape may hold only sizes from 0 up (shape: {shape!r})")
         nbytes *= size
         most *= size or 1  # zeros count as ones: numpy refuses (0, 2**62) too
-    if most > limits.body:
-        raise _over_limit("bytes of a block", most, limits.body)
+    if most > LIMITS.body:
+        raise _over_limit("bytes of a block", most, LIMITS.body)
     return nbytes
 
 

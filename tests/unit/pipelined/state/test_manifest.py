@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipelined.state.manifest import CHUNK, DIGEST, Download, TransferError, cut, describe, expect, layout_of
 from transports import Block
-from transports.wire.frames import DEFAULT_LIMITS
+from transports.wire.frames import LIMITS
 
 DTYPES = ["float32", "float64", "int64", "uint8", "bool"]
 
@@ -172,11 +172,11 @@ def test_it_needs_no_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("tensors", [DEFAULT_LIMITS.blocks, DEFAULT_LIMITS.blocks + 15])
+@pytest.mark.parametrize("tensors", [LIMITS.blocks, LIMITS.blocks + 15])
 def test_a_chunk_of_many_small_tensors_fits_one_message(tensors: int):
     state = {f"{number}/value": np.full(3, number, np.float32) for number in range(tensors)}
     parts = cut(state, describe(state), 0)
-    assert len(parts) <= DEFAULT_LIMITS.blocks
+    assert len(parts) <= LIMITS.blocks
     arriving = download(state, CHUNK)
     arriving.add(0, parts)
     assert all(np.array_equal(arriving.finish()[name].numpy(), array) for name, array in state.items())

@@ -13,10 +13,10 @@ from transports.tcp.peer import KINDS
 from transports.tcp.peer import TcpKind as Kind
 from transports.wire.arrays import SIZES
 from transports.wire.frames import (
+    LIMITS,
     MAGIC,
     PREAMBLE_BYTES,
     VERSION,
-    WireLimits,
     encode,
     encode_bare,
     encode_head,
@@ -40,11 +40,11 @@ def blocks(draw):
     return Block(dtype, shape, memoryview(draw(st.binary(min_size=nbytes, max_size=nbytes))))
 
 
-def parse(frame, limits=WireLimits()):  # noqa: B008 (frozen)
+def parse(frame):
     """A whole frame in one piece -> (preamble, header, blocks)."""
-    preamble = parse_preamble(frame, KINDS, limits)
+    preamble = parse_preamble(frame, KINDS)
     start = PREAMBLE_BYTES + preamble.header_bytes
-    header = parse_header(preamble, frame[PREAMBLE_BYTES:start], limits)
+    header = parse_header(preamble, frame[PREAMBLE_BYTES:start])
     return preamble, header, split_body(header.layouts, memoryview(frame)[start:])
 
 
@@ -186,12 +186,10 @@ def test_encode_checks_its_limits(key, sent, note):
         encode(Kind.MESSAGE, key, sent, note)
 
 
-def test_the_body_limit_is_the_readers_own():
-    frame = b"".join(encode(Kind.MESSAGE, (), [Block.of(bytes(101))]))
-    with pytest.raises(WireError, match=r"101, limit: 100"):
-        parse(frame, WireLimits(body=100))
-    with pytest.raises(WireError, match=r"101, limit: 100"):
-        pack_header((), [Block.of(bytes(101))], limits=WireLimits(body=100))
+def test_the_blocks_of_a_body_count_together():
+    half = Block("uint8", (LIMITS.body // 2 + 1,), memoryview(b""))
+    with pytest.raises(WireError, match=rf"too many body bytes \(got: {2 * half.shape[0]}, limit: {LIMITS.body}\)"):
+        pack_header((), [half, half])
 
 
 @given(st.binary(max_size=200))

@@ -23,7 +23,7 @@ from transports.tcp.join.rendezvous import connect, gather
 from transports.tcp.peer import KINDS
 from transports.tcp.peer import TcpKind as Kind
 from transports.tcp.transport import TcpTransport
-from transports.wire.frames import DEFAULT_LIMITS, Block, encode, encode_bare
+from transports.wire.frames import LIMITS, Block, encode, encode_bare
 
 
 class Reader:
@@ -142,7 +142,7 @@ def test_a_changed_byte_gives_a_wire_error_another_frame_or_a_wait_and_nothing_e
 
 @pytest.mark.parametrize(
     ("header_bytes", "body_bytes"),
-    [(DEFAULT_LIMITS.header + 1, 0), (2**32 - 1, 0), (0, DEFAULT_LIMITS.body + 1), (0, 2**64 - 1)],
+    [(LIMITS.header + 1, 0), (2**32 - 1, 0), (0, LIMITS.body + 1), (0, 2**64 - 1)],
 )
 @pytest.mark.parametrize("kind", list(Kind))
 def test_sizes_beyond_the_limits_are_refused_before_memory_is_taken(kind, header_bytes, body_bytes):
