@@ -10,8 +10,10 @@ from apps.gpt2.operators import chain
 from apps.lm.models.gpt2_presets import PRESETS, shapes
 from collectives import Links
 from pipelined.sharding.search.answer import ShardRequest, answer
+from pipelined.sharding.search.matmul import Factors
 from pipelined.sharding.search.network import Network
-from pipelined.sharding.search.space import Setting
+from pipelined.sharding.search.space import Option, Setting, pose
+from pipelined.sharding.search.strategy import price
 
 TINY = PRESETS["tiny"]
 UNTIED = replace(TINY, tied=False)
@@ -37,3 +39,25 @@ def test_data_parallelism_sums_every_matrix_once(config):
     matrices = sum(prod(shape) for name, shape in shapes(config).items() if len(shape) == 2 and "wpe" not in name)
     data = found(config, 4).baselines["data"]
     assert data.elements == {"forward": 0, "backward": 0, "update": pytest.approx(2 * 3 / 4 * matrices)}
+
+
+def test_an_input_that_is_kept_is_held_and_one_that_is_not_is_sent_again():
+    setting = Setting(chain(TINY, 8, 32, 2), (4,), Network(Links(0, 1.0, 0)), 2, True)
+    op, split = setting.chain.operators[0], (Factors(1, 4, 1),)
+    kept, anew = Option(split), Option(split, anew=True)
+    gathered = 3 / 4 * 8 * 32 * TINY.d_model  # of a step; a microbatch has half of it
+    assert setting.held(op, kept) - setting.held(op, anew) == TINY.layers * 4 * gathered / 2
+    sent = [sum(ring.elements(group.size) for ring, group in setting.rings(op, option)) for option in (kept, anew)]
+    assert sent[1] - sent[0] == gathered
+
+
+def test_a_tied_head_moves_the_residual_stream_on_both_sides():
+    """The stream lies by columns, and embedding and head work by rows."""
+    setting = Setting(chain(TINY, 8, 32, 1), (4,), Network(Links(0, 1.0, 0)), 1, True)
+    rows = [[Option((Factors(1, 4, 1),)), Option((Factors(1, 1, 4),))][place % 2 : place % 2 + 1] for place in range(4)]
+    posed = pose(setting, [*rows, [Option((Factors(4, 1, 1),))]])
+    by_columns = tuple(choice.options.index((1,)) if (1,) in choice.options else 0 for choice in posed.problem.choices)
+    head = price(posed, by_columns).rows[-1]
+    part = 8 * 32 * TINY.d_model / 4
+    norm = 4 * 3 / 4 * 8 * 32
+    assert head.elements["forward"] == head.elements["backward"] == 2 * 3 / 4 * part + norm

@@ -93,6 +93,15 @@ def test_layouts_leave_an_untied_embedding_a_layout_of_its_own(capsys):
     assert [row["op"] for row in found["strategy"]][4:] == ["lm_head", "wte"]
 
 
+def test_a_baseline_takes_the_width_that_fits(capsys):
+    flags = ["--ranks", "64", *BLOCK, "--replicas", "4", "--space", "full"]
+    widest, fitting = (
+        told(capsys, *flags, "--memory-limit", limit)["baselines"]["megatron"] for limit in ("768M", "767M")
+    )
+    assert [row["factors"] for row in widest["strategy"]] == [[4, 16, 1], [4, 1, 16]] * 2
+    assert [row["factors"] for row in fitting["strategy"]] == [[2, 32, 1], [2, 1, 32]] * 2
+
+
 REFUSED = {
     "attn.c_proj=1.2.4": (["--layout", "attn.c_proj=1.2.4"], "the factors come to 8, the ranks are 4"),
     "no factors": (["--layout", "c_attn=1.2"], "write rows.columns.contraction"),

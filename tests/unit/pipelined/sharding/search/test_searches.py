@@ -106,12 +106,19 @@ def test_a_seed_repeats_a_search():
         assert search(problem, evaluations=300, seed=3) == search(problem, evaluations=300, seed=3)
 
 
-def test_trying_all_goes_by_tables_where_one_would_be_too_large(monkeypatch):
-    from pipelined.sharding.search import exhaustive as module
+@given(problems(), limits, st.integers(1, 30))
+def test_trying_all_in_small_tables_finds_the_same(problem, limit, size):
+    whole = exhaustive(problem, limit)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipelined.sharding.search.exhaustive.TABLE", size)
+        by_tables = exhaustive(problem, limit)
+    assert by_tables.seconds == pytest.approx(whole.seconds)
+    assert by_tables.evaluated == whole.evaluated == problem.space
 
-    problem = figure_8(16)
-    whole = exhaustive(problem)
-    monkeypatch.setattr(module, "TABLE", 100)
-    by_tables = exhaustive(problem)
-    assert by_tables.strategy == whole.strategy and by_tables.seconds == pytest.approx(whole.seconds)
-    assert by_tables.evaluated == whole.evaluated == problem.space == 15**4
+
+def test_a_descent_goes_as_far_as_memory_allows():
+    """Both options hold as much as there is: from either the cheaper is reached."""
+    choice = Choice("one", range(2), np.array([2.0, 1.0]), np.zeros(2), np.ones(2))
+    for prices in (choice, choice._replace(micro=choice.micro[::-1])):
+        problem = Problem([prices], [0], [])
+        assert {find("descent").search(problem, 1.0, evaluations=1, seed=seed).seconds for seed in range(8)} == {1.0}
