@@ -1,17 +1,18 @@
 """The work of one step: microbatches that stages still lack, the slots that have them, and the slots' latencies.
 
-A queue also holds validation data if the step's parameters are to be evaluated. Those microbatches have the indices
-after the batch and are assigned after it. No stage counts them; their reports carry a score. Trainers' reports may be
-wrong: each peer's `Ledger` is authoritative, and `reconcile` corrects the queue by it before anything is summed.
+A queue also holds validation data if the step's parameters are to be evaluated; it is assigned after the batch.
+`TrainingWork` and `EvaluationWork` have what is still to be done of each. Trainers' reports may be wrong: each peer's
+`Ledger` is authoritative, and `reconcile` corrects the queue by it before anything is summed.
 """
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 
 from pipelined.aio.latency import TimeoutEstimator
+from pipelined.swarm.leader.work_left import EvaluationWork, TrainingWork
 from pipelined.swarm.protocol.work import Score
 
 ENOUGH = 1
@@ -90,50 +91,40 @@ class WorkQueue:
     ):
         self._latency = latency or SlotLatency(lambda: 0.0, math.inf)
         self._opened, self.took = self._latency.now(), 0.0
-        self._missing = [set(range(0 if over else stages)) for _ in range(batch)]
-        self._incomplete = 0 if over else batch
-        self._counted = [dict[int, str]() for _ in range(stages)]
-        self._scores: list[Score | None] = []
-        self._unscored = 0
+        self._training, self._evaluation = TrainingWork(batch, stages, over), EvaluationWork(batch)
         self._given: dict[int, dict[str, float]] = {}
         self._first_due: tuple[tuple[float, float], float, int | None] | None = None
-        self._free, self._held_out = deque(range(batch)), deque[int]()
-        self._offered = {*self._free}
+        self._offered = {*self._training.free}
         self.hold_out(held_out)
 
     def hold_out(self, count: int) -> None:
         """Add microbatches of validation data, to be scored."""
-        first = len(self._missing) + len(self._scores)
-        self._scores += [None] * count
-        self._unscored += count
-        self._held_out += range(first, first + count)
-        self._offered |= {*range(first, first + count)}
+        self._offered |= {*self._evaluation.add(count)}
 
     @property
     def complete(self) -> bool:
         """Whether every microbatch was counted at every stage, as far as reported."""
-        return not self._incomplete
+        return not self._training.left
 
     @property
     def scored(self) -> bool:
         """Whether all validation data has its score."""
-        return not self._unscored
+        return not self._evaluation.left
 
     @property
     def unscored(self) -> int:
         """Microbatches of validation data that have no score yet."""
-        return self._unscored
+        return self._evaluation.left
 
     @property
     def left(self) -> int:
         """Microbatches that still lack a stage or their score."""
-        return self._incomplete + self._unscored
+        return self._training.left + self._evaluation.left
 
     @property
     def loss(self) -> float:
         """Mean over the samples of validation data, summed in the order of indices; needs `scored` and some data."""
-        scores = [score for score in self._scores if score is not None]
-        return math.fsum(score.loss for score in scores) / sum(score.samples for score in scores)
+        return self._evaluation.loss
 
     def take(self, slot: str) -> Assignment | None:
         """The next microbatch for this slot of a trainer; None while no microbatch is free: see `late_in`.
@@ -150,7 +141,7 @@ class WorkQueue:
                 self._latency.doubt(holder)
         self._given.setdefault(index, {})[slot] = self._latency.now()
         self._first_due = None
-        return Assignment(index, tuple(sorted(self._missing[index])) if index < len(self._missing) else ())
+        return Assignment(index, self._work_of(index).stages(index))
 
     def late_in(self) -> float:
         """Seconds until an assignment is late if no report arrives before; may be infinite."""
@@ -165,15 +156,15 @@ class WorkQueue:
         """
         if slot not in self._given.get(index, ()):
             return
-        held_out = index >= len(self._missing)
-        self._latency.observe(slot, held_out, self._latency.now() - self._given.pop(index)[slot])
-        self._first_due = None
-        if not held_out:
-            for stage, peer in counted.items():
-                self._have(stage, index, peer)
-        elif score is not None and score.samples > 0:
-            self._scores[index - len(self._missing)] = score
-            self._unscored -= 1
+        work = self._work_of(index)
+        self._latency.observe(slot, work.held_out, self._latency.now() - self._given.pop(index)[slot])
+        if isinstance(work, EvaluationWork):
+            self._first_due = None
+            work.record(index, score)
+        else:
+            with self._training_changes():
+                for stage, peer in counted.items():
+                    work.have(stage, index, peer)
         self._offer(index)
 
     def requeue(self, gone: Callable[[str], bool]) -> None:
@@ -188,12 +179,9 @@ class WorkQueue:
 
     def forget(self, peer: str, successor: str = "") -> None:
         """Remove a peer: the microbatches in its sum must be counted again, unless a successor took over the sum."""
-        for stage, counted in enumerate(self._counted):
-            for index in [index for index, holder in counted.items() if holder == peer]:
-                if successor:
-                    counted[index] = successor
-                else:
-                    self._want(stage, index)
+        with self._training_changes():
+            for index in self._training.forget(peer, successor):
+                self._offer(index)
 
     def reconcile(self, missing: Sequence[Iterable[int] | None]) -> None:
         """Record what each stage's ledgers lack, as the peers report it; this overrules the reports of trainers.
@@ -201,49 +189,35 @@ class WorkQueue:
         Args:
             missing: by stage; None where no peer reported.
         """
-        for stage, indices in [(at, each) for at, each in enumerate(missing) if each is not None]:
-            lacking = set(indices)
-            for index in range(len(self._missing)):
-                if index in lacking:
-                    self._want(stage, index)
-                else:
-                    self._have(stage, index, self._counted[stage].get(index, ""))
+        with self._training_changes():
+            for index in self._training.reconcile(missing):
+                self._offer(index)
 
-    def _have(self, stage: int, index: int, peer: str) -> None:
-        """Record that a stage has counted a microbatch, at this peer if one is named."""
-        missing = self._missing[index]
-        if missing == {stage}:
-            self._incomplete -= 1
-            self._first_due = None
-            if self.complete:
-                self.took = self._latency.now() - self._opened
-        missing.discard(stage)
-        if peer:
-            self._counted[stage][index] = peer
+    @contextmanager
+    def _training_changes(self) -> Iterator[None]:
+        """A block that changes which stages lack what; it notes when the last microbatch was counted."""
+        before, self._first_due = self._training.left, None
+        yield
+        if before and self.complete:
+            self.took = self._latency.now() - self._opened
 
-    def _want(self, stage: int, index: int) -> None:
-        self._counted[stage].pop(index, None)
-        if not self._missing[index]:
-            self._incomplete += 1
-            self._first_due = None
-        self._missing[index].add(stage)
-        self._offer(index)
+    def _work_of(self, index: int) -> TrainingWork | EvaluationWork:
+        return self._training if index in self._training.indices else self._evaluation
 
     def _wanted(self, index: int) -> bool:
-        behind = index - len(self._missing)
-        return bool(self._missing[index]) if behind < 0 else self._scores[behind] is None
+        return self._work_of(index).wants(index)
 
     def _offer(self, index: int) -> None:
         """Make a microbatch free, if it is wanted and only slots in doubt have it."""
         expected = any(not self._latency.doubts(slot) for slot in self._given.get(index, ()))
         if self._wanted(index) and not expected and index not in self._offered:
-            (self._free if index < len(self._missing) else self._held_out).append(index)
+            self._work_of(index).free.append(index)
             self._offered.add(index)
 
     def _next(self) -> int | None:
         """Take the next free microbatch: of the batch first, as the step's sums wait for it, then validation data."""
-        while line := self._free or self._held_out:
-            index = line.popleft()
+        while free := self._training.free or self._evaluation.free:
+            index = free.popleft()
             self._offered.discard(index)
             if self._wanted(index):
                 return index
@@ -251,7 +225,7 @@ class WorkQueue:
 
     def _last(self) -> int | None:
         """The last free microbatch, which stays free."""
-        ends = chain(reversed(self._held_out), reversed(self._free))
+        ends = chain(reversed(self._evaluation.free), reversed(self._training.free))
         return next((index for index in ends if self._wanted(index) and index not in self._given), None)
 
     def _latest(self) -> int | None:
@@ -270,5 +244,5 @@ class WorkQueue:
         """The moment at which each assignment is late; the limit doubles with each further slot that has it."""
         for index, holders in self._given.items():
             if self._wanted(index):
-                limit = self._latency.limit(index >= len(self._missing))
+                limit = self._latency.limit(self._work_of(index).held_out)
                 yield max(holders.values()) + limit * 2 ** (len(holders) - 1), index
