@@ -13,6 +13,7 @@ from pipelined.checkpoints import checkpoint
 from pipelined.checkpoints.checkpoint import Checkpoint
 from pipelined.errors import UsageError
 from pipelined.programs.check import check
+from pipelined.programs.exact_grid import require_exact
 from pipelined.programs.record import record
 from pipelined.schedules import find
 from pipelined.training.compression import check_codec
@@ -33,6 +34,8 @@ def check_job(job: Job) -> None:
     check(record(find(job.plan.schedule), job.plan.proof_shape))
     check_sums(config.all_reduce)
     check_codec(config.compress, "--compress")
+    if config.exact_sums:
+        require_exact(job.plan, config.compress)
     for flag, path in (("--metrics", config.metrics), ("--trace", config.trace)):
         if path is not None:
             check_file(flag, path)

@@ -89,6 +89,9 @@ class Config:
     """Algorithm of gradient sums: auto, ring, rabenseifner, multi_ring, recursive_doubling, hierarchical, native or
     shared. recursive_doubling:16384,ring: the first up to 16,384 bytes, the second beyond. measured: time all of them
     first."""
+    exact_sums: bool = False
+    """Sum gradients exactly: for one --batch and --microbatch all parameters have the same bits at any depth and width,
+    with any schedule and transport. Compare two runs by --digest. Each rank computes with one thread."""
     compress: str = "none"
     """Codec of activations and gradients between stages: none, bf16, blockwise8, fp16 or zstd. `blockwise8:256` and
     `zstd:9` set block and level."""

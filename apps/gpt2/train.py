@@ -83,7 +83,7 @@ async def train(
     """
     config, clock = job.config, RealClock()
     ranks_here = launch.ranks_here(transport.world_size)
-    executor = TorchExecutor.of_rank(launch.local_rank, ranks_here, transport)
+    executor = TorchExecutor.of_rank(launch.local_rank, ranks_here, transport, numerics(config).threads)
     tracer = Tracer(clock.now) if config.trace else NullTracer()
     try:
         async with Actor(transport) as actor:
@@ -117,7 +117,8 @@ async def _orders(transport: Transport, job: Job) -> dict[int, Order]:
 def numerics(config: Config) -> Numerics:
     """The dtypes and codecs that the flags request."""
     autocast = config.dtype == "bfloat16"
-    return Numerics(DTYPES[config.dtype], autocast, config.recompute, config.all_reduce, config.compress)
+    codec, exact = config.compress, config.exact_sums
+    return Numerics(DTYPES[config.dtype], autocast, config.recompute, config.all_reduce, codec, exact)
 
 
 def _build(

@@ -91,15 +91,18 @@ class TorchExecutor(Executor):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"device {device}")
 
     @classmethod
-    def of_rank(cls, local_rank: int, ranks_here: int, transport: Transport) -> "TorchExecutor":
+    def of_rank(
+        cls, local_rank: int, ranks_here: int, transport: Transport, threads: int | None = None
+    ) -> "TorchExecutor":
         """The executor of a rank: on its GPU where the machine has one, else on the CPU.
 
-        On the CPU this sets torch's threads to the rank's share of the cores of this machine.
+        On the CPU this sets torch's threads.
 
         Args:
             local_rank: the rank's number on this machine.
             ranks_here: the number of ranks on this machine.
             transport: learns when work begins and ends.
+            threads: threads on the CPU; None: the rank's share of the cores of this machine.
         """
         import torch
 
@@ -107,7 +110,7 @@ class TorchExecutor(Executor):
         if torch.cuda.is_available():
             device = f"cuda:{local_rank % torch.cuda.device_count()}"
         else:
-            torch.set_num_threads(max(1, len(sched_getaffinity(0)) // ranks_here))
+            torch.set_num_threads(threads or max(1, len(sched_getaffinity(0)) // ranks_here))
         return cls(device, RealClock(), transport.computing)
 
     async def _compute(self, op: str, work: Callable[[], T]) -> T:

@@ -56,6 +56,7 @@ def train(
     clip: float = 0.0,
     lr_scheduler: Callable[[torch.optim.Optimizer], LRScheduler] | None = None,
     all_reduce: str = "auto",
+    exact_sums: bool = False,
     compress: str = NONE,
     transport: str = "auto",
     checkpoint: str | os.PathLike[str] | None = None,
@@ -91,6 +92,8 @@ def train(
         clip: the largest global gradient norm; 0 does not clip.
         lr_scheduler: builds the scheduler of an optimizer; its `step()` follows every step.
         all_reduce: the algorithm of the gradient sums.
+        exact_sums: sum gradients exactly: the parameters have the same bits in any arrangement of one batch and
+            microbatch size; see docs/exact-sums.md. Each rank computes with one thread.
         compress: the codec of tensors between stages.
         transport: "auto" takes the launcher's; else the name or URL of a transport.
         checkpoint: the directory in which the state is saved at the end, and on a stop request.
@@ -120,7 +123,7 @@ def train(
         if plan is not None:
             recompute = plan.recompute
             require(plan, bound.identity(), feed, launch)
-        numerics = Numerics(dtype, autocast, bool(recompute), all_reduce, compress)
+        numerics = Numerics(dtype, autocast, bool(recompute), all_reduce, compress, exact_sums)
         optimizers = partial(UserOptimizer, optimizer, clip, lr_scheduler)
         job = TrainingJob(bound, feed, arranged, optimizers, numerics, seed)
         whole = WholeRun(job, feed, _steps(steps, batches), _path(checkpoint), _path(resume), save_every, keep, report)

@@ -50,8 +50,8 @@ class LoopTrainer:
             the number of ranks that were started. Without a launcher all ranks run in this process.
         example: the inputs of one microbatch, to weigh layers by their operations and to check that they chain;
             without it the layers are weighed by their parameters alone.
-        loss, optimizer, dtype, autocast, recompute, seed, clip, lr_scheduler, all_reduce, compress, transport: as in
-            `pipelined.train`.
+        loss, optimizer, dtype, autocast, recompute, seed, clip, lr_scheduler, all_reduce, exact_sums, compress,
+            transport: as in `pipelined.train`.
     Raises:
         UsageError: model, plan, optimizer and ranks do not fit together.
 
@@ -74,6 +74,7 @@ class LoopTrainer:
         clip: float = 0.0,
         lr_scheduler: Callable[[torch.optim.Optimizer], LRScheduler] | None = None,
         all_reduce: str = "auto",
+        exact_sums: bool = False,
         compress: str = NONE,
         transport: str = "auto",
     ):
@@ -85,7 +86,7 @@ class LoopTrainer:
         if planned is not None:
             planned.content.require(Path("plan"), self._model.identity(), self._launch.world_size)
             recompute = recompute or planned.recompute
-        numerics = Numerics(dtype, autocast, bool(recompute), all_reduce, compress)
+        numerics = Numerics(dtype, autocast, bool(recompute), all_reduce, compress, exact_sums)
         optimizers = partial(UserOptimizer, optimizer, clip, lr_scheduler)
         self._job = TrainingJob(self._model, self._feed, self.plan, optimizers, numerics, seed)
         self._ranks: BackgroundRanks | None = None

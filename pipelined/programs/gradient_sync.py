@@ -2,7 +2,7 @@
 
 The program says when: a sum that stands right behind its stage's last gradient starts with that gradient, even if a
 dynamic schedule has moved it. Any other sum starts when the schedule itself asks for it, or after the last instruction.
-Training sums with torch (`pipelined.training.gradient_sums`); the simulator prices the same sums.
+Training sums with torch (`pipelined.training.sums.gradient_sums`); the simulator prices the same sums.
 """
 
 import asyncio

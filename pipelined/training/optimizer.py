@@ -107,6 +107,8 @@ STATE = ("exp_avg", "exp_avg_sq")
 """AdamW's tensors, each with the shape of its parameter; the step count is a separate scalar."""
 VERSION_PREFIX = "version"
 """Prefix of a field with an older version: `version-1` holds a parameter's value one update before."""
+GRID = "grid"
+"""The field of the exponent of a parameter's grid for exact sums; no state of an optimizer."""
 NUMBER = "number-"
 """The prefix of a number in the state of an optimizer, saved as a tensor of no dimensions."""
 
@@ -143,7 +145,8 @@ def restore(optimizer: Optimizer, parameter: nn.Parameter, saved: Mapping[str, t
             state = {name: saved[name].to(parameter.device, parameter.dtype).clone() for name in STATE}
             optimizer.state[parameter] = {"step": torch.tensor(float(steps), device=parameter.device), **state}
         return
-    fields = {name: one for name, one in saved.items() if name != "value" and not name.startswith(VERSION_PREFIX)}
+    others = ("value", GRID)
+    fields = {n: one for n, one in saved.items() if n not in others and not n.startswith(VERSION_PREFIX)}
     if fields:
         optimizer.state[parameter] = {
             name.removeprefix(NUMBER): one.item() if name.startswith(NUMBER) else one.clone()

@@ -36,12 +36,19 @@ class Bucket:
         holders: the ranks that hold any of these stages, ascending; the first of them owns the parameters.
         parameters: by global name, in the model's order.
         gradient: all their gradients, flat; each parameter's `.grad` is a view of it.
+        exact: their sums on a grid, float64 and flat; None: the gradient itself is summed. See `exact_sums`.
     """
 
     stages: Stages
     holders: tuple[int, ...]
     parameters: dict[str, nn.Parameter]
     gradient: torch.Tensor
+    exact: torch.Tensor | None = None
+
+    @property
+    def summed(self) -> torch.Tensor:
+        """What is summed over the holders."""
+        return self.gradient if self.exact is None else self.exact
 
     @property
     def owner(self) -> int:
@@ -54,17 +61,26 @@ class Bucket:
         return {name: float(norm) ** 2 for name, norm in zip(self.parameters, norms, strict=True)}
 
     def move(self, memory: np.ndarray) -> None:
-        """Move the gradient, with its values, to other memory of the same size.
+        """Move what is summed, with its values, to other memory of the same size.
 
         Raises:
             ValueError: the memory has another size.
         """
-        if memory.nbytes != self.gradient.nbytes:
-            fact = f"memory of another size than the gradient (memory: {memory.nbytes}, gradient: "
-            raise ValueError(f"{fact}{self.gradient.nbytes} bytes); allocate as many bytes")
-        moved = torch.from_numpy(memory).view(self.gradient.dtype)
-        self.gradient = moved.copy_(self.gradient)
-        view_gradients(self.parameters, moved)
+        summed = self.summed
+        if memory.nbytes != summed.nbytes:
+            fact = f"memory of another size than what is summed (memory: {memory.nbytes}, summed: "
+            raise ValueError(f"{fact}{summed.nbytes} bytes); allocate as many bytes")
+        moved = torch.from_numpy(memory).view(summed.dtype).copy_(summed)
+        if self.exact is not None:
+            self.exact = moved
+        else:
+            self.gradient = moved
+            view_gradients(self.parameters, moved)
+
+    def clear(self) -> None:
+        """Set all that was accumulated to 0."""
+        for tensor in {id(tensor): tensor for tensor in (self.gradient, self.summed)}.values():
+            tensor.zero_()
 
 
 def fill_bucket(plan: Plan, stages: Stages, parameters: dict[str, nn.Parameter]) -> Bucket:
@@ -127,7 +143,7 @@ class LocalParameters:
 
     def clear_gradients(self) -> None:
         for bucket in self.buckets:
-            bucket.gradient.zero_()
+            bucket.clear()
 
 
 def build_local(

@@ -147,7 +147,7 @@ def backward_input(
 def _path(roots: Sequence[Node], targets: Sequence[Node]) -> set[Node]:
     """The nodes under the roots from which a target can be reached, the target included."""
     users: dict[Node, list[Node]] = defaultdict(list)
-    for node in _below(roots):
+    for node in nodes_below(roots):
         for used, _ in node.next_functions:
             if used is not None:
                 users[used].append(node)
@@ -167,10 +167,10 @@ def _beside(node: Node, path: set[Node]) -> list[Node]:
 
 def _leaves(nodes: Sequence[Node]) -> dict[Node, None]:
     """The leaves that these nodes lead to."""
-    return dict.fromkeys(found for found in _below(nodes) if hasattr(found, "variable"))
+    return dict.fromkeys(found for found in nodes_below(nodes) if hasattr(found, "variable"))
 
 
-def _below(roots: Sequence[Node]) -> Iterable[Node]:
+def nodes_below(roots: Sequence[Node]) -> Iterable[Node]:
     """These nodes and all nodes that they lead to, each once."""
     seen, waiting = dict.fromkeys(roots), list(roots)
     while waiting:

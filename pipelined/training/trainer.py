@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from collectives import Group
 from pipelined.actors.actor import Actor
@@ -17,25 +18,29 @@ from pipelined.actors.agree import agree
 from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
 from pipelined.programs.bucket_names import Stages
+from pipelined.programs.exact_grid import require_exact
 from pipelined.programs.plan import Plan, PlanError
 from pipelined.programs.prepare import Prepared, prepare
 from pipelined.programs.step_totals import StepTotals
 from pipelined.traces.file import Tracer
 from pipelined.training.compression import NONE, Compression
 from pipelined.training.digests import require_equal_replicas
-from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerSettings, restore, state_of
 from pipelined.training.parameters import LocalParameters, build_local
 from pipelined.training.replay import Order
 from pipelined.training.running_statistics import StatisticsExchange
 from pipelined.training.segments.agreement import StepAgreement
+from pipelined.training.segments.exact_step import ExactStep
 from pipelined.training.segments.flushed_step import FlushedStep
 from pipelined.training.segments.overlapping_steps import OverlappingSteps
 from pipelined.training.segments.segment import Segment
 from pipelined.training.segments.versioned_stage import VersionedStage, versioned
 from pipelined.training.stage import Stage
 from pipelined.training.step_report import StepReport, check_finite
+from pipelined.training.sums.exact_stage import ExactStage
+from pipelined.training.sums.exact_sums import ExactSums
+from pipelined.training.sums.gradient_sums import GradientSums
 from pipelined.training.worker import MicrobatchSource, RankContext
 
 WORLD_CHANNEL = 0
@@ -52,6 +57,8 @@ class Numerics:
         recompute: keep only the inputs and run each forward again before its backward.
         all_reduce: an algorithm of `collectives.all_reduce`, or "auto".
         compress: the codec for activations and gradients between stages, or "none".
+        exact_sums: sum gradients without rounding between summands, so that the parameters have the same bits in any
+            arrangement; see `exact_sums`.
     """
 
     dtype: torch.dtype = torch.float32
@@ -59,6 +66,15 @@ class Numerics:
     recompute: bool = False
     all_reduce: str = "auto"
     compress: str = NONE
+    exact_sums: bool = False
+
+    @property
+    def threads(self) -> int | None:
+        """The threads that a rank computes with on a CPU; None: its share of the cores.
+
+        Kernels add in another order with another number of threads, so with exact sums each rank has one.
+        """
+        return 1 if self.exact_sums else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,19 +131,8 @@ class RankTrainer:
             device=device,
             seed=job.seed if job.fresh else None,
         )
-        stages = {
-            index: Stage(
-                job.model,
-                module,
-                index,
-                plan.depth,
-                device,
-                job.numerics.autocast,
-                job.numerics.recompute,
-                replicas=len(plan.holders(index)),
-            )
-            for index, module in self.local.modules.items()
-        }
+        self._exact = self._exact_sums(job) if job.numerics.exact_sums else None
+        stages = {index: self._stage(job, index, module, device) for index, module in self.local.modules.items()}
         compression = Compression(actor, job.numerics.compress, tracer)
         self.context = RankContext(actor, plan, stages, executor, job.feed, tracer, job.seed, compression)
         self.optimizer = job.optimizer_config.build(self.local.parameters)
@@ -151,6 +156,16 @@ class RankTrainer:
                 stage, self.local.buckets, self.optimizer_config, self.optimizer, plan.layout.updates
             )
         self._prepared: Prepared | None = None
+
+    def _stage(self, job: JobDescription, index: int, module: nn.Module, device: torch.device) -> Stage:
+        depth, replicas = job.plan.depth, len(job.plan.holders(index))
+        parts = job.model, module, index, depth, device, job.numerics.autocast, job.numerics.recompute, replicas
+        return Stage(*parts) if self._exact is None else ExactStage(*parts, exact=self._exact)
+
+    def _exact_sums(self, job: JobDescription) -> ExactSums:
+        require_exact(job.plan, job.numerics.compress)
+        tied = getattr(job.model, "tied", ())
+        return ExactSums(self.local.buckets, tied, job.plan.total_microbatches, self.local.names)
 
     async def step(self, step: int, stopping: Callable[[], bool] = lambda: False) -> StepReport:
         """Train one step, and drain; see `train`."""
@@ -195,12 +210,15 @@ class RankTrainer:
         if name in self.local.kept:
             return {"value": self.local.kept[name]}
         older = {} if self._held is None else self._held.older(name)
-        return {**state_of(self.optimizer, self.local.parameters[name]), **older}
+        grid = {} if self._exact is None else self._exact.state_of(name)
+        return {**state_of(self.optimizer, self.local.parameters[name]), **older, **grid}
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
         """Restore the results of `state_of` for every tensor held, saved after `updates` updates."""
         for name, parameter in self.local.parameters.items():
             restore(self.optimizer, parameter, state[name], updates)
+            if self._exact is not None:
+                self._exact.restore(name, state[name])
         with torch.no_grad():
             for name, buffer in self.local.kept.items():
                 buffer.copy_(state[name]["value"])
@@ -220,7 +238,10 @@ class RankTrainer:
             )
         order = self._orders.get(steps[0], self._orders[max(self._orders)]) if self._orders else ()
         parts = self.context, self.local, self.sums, self.optimizer
-        return FlushedStep(*parts, step=steps[0], prepared=prepared, order=order)
+        if self._exact is None:
+            return FlushedStep(*parts, step=steps[0], prepared=prepared, order=order)
+        exact = self._exact
+        return ExactStep(*parts, step=steps[0], prepared=prepared, order=order, exact=exact, world=self.world)
 
     async def _prepare(self) -> Prepared:
         """Before the first step: prove the schedule, and open what the gradient sums need."""

@@ -27,6 +27,7 @@ MEANINGLESS = {
     "plan": "a swarm has no static plan: the leader assigns peers to stages",
     "recompute": "a peer always runs the forward of its stage again before the backward",
     "all_reduce": "the peers of a stage sum by slices that each of them owns",
+    "exact_sums": "its peers sum in floats, in the order of their slices",
     "trace": "the peers of a microbatch are chosen at run time, so there is no schedule to record",
     "digest": "its peers update a stage in their own code, and no rank has all parameters between two steps",
     "replay": "the peers of a microbatch are chosen at run time, so there is no schedule to record",

@@ -7,11 +7,11 @@ import torch
 
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.prepare import Prepared
-from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.optimizer import update
 from pipelined.training.parameters import LocalParameters
 from pipelined.training.replay import Order, follow_order
 from pipelined.training.segments.segment import Segment, StepAccount
+from pipelined.training.sums.gradient_sums import GradientSums
 from pipelined.training.worker import RankContext, TrainWorker
 
 
@@ -40,17 +40,22 @@ class FlushedStep(Segment):
         order: Order,
     ):
         self._context, self._local, self._optimizer, self._step = context, local, optimizer, step
-        self._schedule, self._order, self._drained = prepared.schedule, order, asyncio.Event()
-        self._sync = GradientSync(context.actor, local.buckets, sums.sum, prepared.instructions)
-        self._worker = TrainWorker(context, step, self._sync, order or prepared.instructions)
+        self._sums, self._prepared, self._order, self._drained = sums, prepared, order, asyncio.Event()
 
     async def run(self) -> None:
-        if self._order:
-            await follow_order(self._worker, self._order)
-        else:
-            await self._schedule.schedule(self._worker)
-        await self._sync.finish()
+        await self._pass()
         self._drained.set()
+
+    async def _pass(self) -> None:
+        """Run the schedule once, and finish the gradient sums."""
+        prepared, context, order = self._prepared, self._context, self._order
+        sync = GradientSync(context.actor, self._local.buckets, self._sums.sum, prepared.instructions)
+        self._worker = TrainWorker(context, self._step, sync, order or prepared.instructions)
+        if order:
+            await follow_order(self._worker, order)
+        else:
+            await prepared.schedule.schedule(self._worker)
+        await sync.finish()
 
     async def admits(self, number: int) -> bool:
         return number == 0

@@ -18,7 +18,6 @@ from pipelined.programs.prepare import Prepared
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules import Worker
 from pipelined.schedules.worker import At
-from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.optimizer import OptimizerSettings
 from pipelined.training.prefetch import MessageQueues
 from pipelined.training.replay import Order, follow_steps
@@ -26,6 +25,7 @@ from pipelined.training.segments.admission import StepAdmission
 from pipelined.training.segments.segment import Segment
 from pipelined.training.segments.stage_updates import StageUpdates, SummedStep
 from pipelined.training.segments.versioned_stage import StepStage, VersionedStage
+from pipelined.training.sums.gradient_sums import GradientSums
 from pipelined.training.worker import RankContext, TrainWorker
 
 

@@ -12,10 +12,10 @@ import torch
 from pipelined.programs.bucket_names import Stages
 from pipelined.programs.update_rule import Apply, Collect, UpdateRule
 from pipelined.schedules import StageMap
-from pipelined.training.gradient_sums import GradientSums
 from pipelined.training.segments.segment import StepAccount
 from pipelined.training.segments.versioned_stage import VersionedStage
 from pipelined.training.segments.versions import Versions
+from pipelined.training.sums.gradient_sums import GradientSums
 from pipelined.training.worker import RankContext
 
 

@@ -30,10 +30,10 @@ class GradientSums:
         with self._tracer.span("all_reduce", f"stage {'+'.join(map(str, bucket.stages))}"):
             if len(bucket.holders) == 1:
                 return
-            host = bucket.gradient.cpu()
+            host = bucket.summed.cpu()
             await all_reduce(self._groups[bucket.stages], host, "sum", self._algorithm)
-            if host is not bucket.gradient:
-                bucket.gradient.copy_(host)
+            if host is not bucket.summed:
+                bucket.summed.copy_(host)
 
     async def place(self, buckets: Iterable[Bucket]) -> None:
         """Move gradients into memory that all holders map, if they are summed through shared memory.
@@ -43,9 +43,9 @@ class GradientSums:
         if not {"auto", "shared"} & names_in(self._algorithm):
             return
         for bucket in sorted(buckets, key=lambda bucket: self._groups[bucket.stages].channel):
-            group, gradient = self._groups[bucket.stages], bucket.gradient
-            if group.size > 1 and gradient.device.type == "cpu":
-                bucket.move(await allocate(group, gradient.nbytes, "uint8"))
+            group, summed = self._groups[bucket.stages], bucket.summed
+            if group.size > 1 and summed.device.type == "cpu":
+                bucket.move(await allocate(group, summed.nbytes, "uint8"))
 
     async def ready(self) -> None:
         """Open the resources of the transport that the algorithm needs, in the same order on all ranks; all call this.
