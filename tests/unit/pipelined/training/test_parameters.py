@@ -54,5 +54,5 @@ def test_a_gradient_that_moves_keeps_its_values_and_backward_adds_there():
     assert memory.view(np.float32).tolist() == bucket.gradient.tolist() == [6.0] * 6
     bucket.gradient.zero_()
     assert not weight.grad.any()
-    with pytest.raises(ValueError, match="memory: 20, gradient: 24 bytes"):
+    with pytest.raises(ValueError, match="memory: 20, summed: 24 bytes"):
         bucket.move(np.zeros(20, np.uint8))
