@@ -31,15 +31,13 @@ from pipelined.training.parameters import LocalParameters, build_local
 from pipelined.training.replay import Order
 from pipelined.training.running_statistics import StatisticsExchange
 from pipelined.training.segments.agreement import StepAgreement
-from pipelined.training.segments.exact_step import ExactStep
-from pipelined.training.segments.flushed_step import FlushedStep
+from pipelined.training.segments.flushed_step import ExactStep, FlushedStep
 from pipelined.training.segments.overlapping_steps import OverlappingSteps
 from pipelined.training.segments.segment import Segment
 from pipelined.training.segments.versioned_stage import VersionedStage, versioned
 from pipelined.training.stage import Stage
 from pipelined.training.step_report import StepReport, check_finite
-from pipelined.training.sums.exact_stage import ExactStage
-from pipelined.training.sums.exact_sums import ExactSums
+from pipelined.training.sums.exact_sums import ExactStage, ExactSums
 from pipelined.training.sums.gradient_sums import GradientSums
 from pipelined.training.worker import MicrobatchSource, RankContext
 

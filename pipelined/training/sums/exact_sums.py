@@ -8,6 +8,7 @@ where two uses meet in one stage, autograd would add them in float32, so each is
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,8 @@ from pipelined.programs.exact_grid import Grid
 from pipelined.training.optimizer import GRID
 from pipelined.training.parameters import Bucket
 from pipelined.training.split_backward import nodes_below
+from pipelined.training.stage import Alive, Stage
+from pipelined.training.stream import Parcel, Tree, tensors_of
 
 MOST_USES = 256
 """The uses of one tied parameter in a model, for each of which the grid has room."""
@@ -158,3 +161,40 @@ class ExactSums:
         """Go on with the grid of `state_of`. Without one the next step finds it."""
         if GRID in saved and name in self._places:
             self.grids[name] = Grid(int(saved[GRID]))
+
+
+@dataclass(kw_only=True)
+class ExactStage(Stage):
+    """See `Stage`.
+
+    Args:
+        exact: the exact sums of the rank.
+    Raises:
+        UsageError: a norm of the stage has running statistics, which are averaged in floats.
+    """
+
+    exact: ExactSums
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.statistics.any:
+            fact = f"a norm of stage {self.index} has running statistics, which are averaged in floats"
+            raise UsageError(f"{fact}; exact sums need a norm without them, such as LayerNorm or GroupNorm")
+
+    def backward(self, which: Alive, *arguments: Any, **named: Any) -> Parcel | None:
+        back = super().backward(which, *arguments, **named)
+        self.exact.collect(self.index)
+        return back
+
+    def backward_input(self, which: Alive, *arguments: Any, **named: Any) -> Parcel | None:
+        with self.exact.without_weights():
+            return super().backward_input(which, *arguments, **named)
+
+    def backward_weight(self, which: Alive) -> None:
+        super().backward_weight(which)
+        self.exact.collect(self.index)
+
+    def _revived(self, *arguments: Any) -> tuple[Tree, Tree]:
+        x, output = super()._revived(*arguments)
+        self.exact.separate(tensors_of(output))
+        return x, output
