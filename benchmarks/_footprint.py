@@ -15,7 +15,7 @@ from torch import nn
 from torch.autograd.graph import Node
 
 from pipelined.training.keyed_random import KeyedRandom
-from pipelined.training.stage import Alive, Stage
+from pipelined.training.stage import MicrobatchKey, Stage
 from pipelined.training.stream import Parcel
 from pipelined.training.trainer import RankTrainer
 
@@ -40,17 +40,17 @@ class Kept:
     """
 
     counted: Storages
-    alive: dict[tuple[int, Alive], dict[int, Held]] = field(default_factory=dict)
+    alive: dict[tuple[int, MicrobatchKey], dict[int, Held]] = field(default_factory=dict)
     peak_bytes: int = 0
     peak_microbatches: int = 0
     _bytes: int = 0
 
-    def begin(self, which: tuple[int, Alive]) -> None:
+    def begin(self, which: tuple[int, MicrobatchKey]) -> None:
         """A microbatch comes alive in a stage."""
         self.alive[which] = {}
         self.peak_microbatches = max(self.peak_microbatches, len(self.alive))
 
-    def add(self, which: tuple[int, Alive], tensor: torch.Tensor) -> torch.Tensor:
+    def add(self, which: tuple[int, MicrobatchKey], tensor: torch.Tensor) -> torch.Tensor:
         """A tensor is kept for this microbatch; returns it."""
         storage = tensor.untyped_storage()
         address, mine = storage.data_ptr(), self.alive[which]
@@ -60,13 +60,13 @@ class Kept:
             self.peak_bytes = max(self.peak_bytes, self._bytes)
         return tensor
 
-    def look(self, which: tuple[int, Alive]) -> None:
+    def look(self, which: tuple[int, MicrobatchKey]) -> None:
         """Take out what has been let go of."""
         mine = self.alive[which]
         for address in [address for address, (_, there) in mine.items() if there() is None]:
             self._bytes -= mine.pop(address)[0]
 
-    def end(self, which: tuple[int, Alive]) -> None:
+    def end(self, which: tuple[int, MicrobatchKey]) -> None:
         """Its backward is done."""
         self._bytes -= sum(nbytes for nbytes, _ in self.alive.pop(which).values())
 
@@ -78,7 +78,7 @@ class CountedStage:
     stage: Stage
     kept: Kept
 
-    def forward(self, which: Alive, x: Any, random: KeyedRandom, targets: Any = None) -> Parcel:
+    def forward(self, which: MicrobatchKey, x: Any, random: KeyedRandom, targets: Any = None) -> Parcel:
         key = self.stage.index, which
         self.kept.begin(key)
         output = self.stage.forward(which, x, random, targets)
@@ -87,14 +87,16 @@ class CountedStage:
             self.kept.add(key, tensor)
         return output
 
-    def backward(self, which: Alive, gradient: Any, scale: float, random: KeyedRandom, targets: Any = None) -> Any:
+    def backward(
+        self, which: MicrobatchKey, gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
+    ) -> Any:
         with self._recomputing((self.stage.index, which)):
             back = self.stage.backward(which, gradient, scale, random, targets)
         self.kept.end((self.stage.index, which))
         return back
 
     def backward_input(
-        self, which: Alive, gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
+        self, which: MicrobatchKey, gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
     ) -> Any:
         key = self.stage.index, which
         with self._recomputing(key):
@@ -104,12 +106,12 @@ class CountedStage:
             self.kept.add(key, tensor)
         return back
 
-    def backward_weight(self, which: Alive) -> None:
+    def backward_weight(self, which: MicrobatchKey) -> None:
         self.stage.backward_weight(which)
         self.kept.end((self.stage.index, which))
 
     @contextmanager
-    def _recomputing(self, key: tuple[int, Alive]) -> Iterator[None]:
+    def _recomputing(self, key: tuple[int, MicrobatchKey]) -> Iterator[None]:
         """Count what a recomputed forward saves, too, as soon as it is done.
 
         Its graph is looked at, as hooks on what is saved would keep an input half from letting go of it.

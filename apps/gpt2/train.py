@@ -69,7 +69,7 @@ class Session:
         windows = windows_of(self.text, self.job.sequence)
         with report.evaluating() as show:
             return await evaluate(
-                self.trainer.context, self.trainer.model, windows, self.trainer.world, tag=tag, tell=show
+                self.trainer.context, self.trainer.model, windows, self.trainer.world, tag=tag, on_progress=show
             )
 
 

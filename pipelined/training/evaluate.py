@@ -28,7 +28,7 @@ async def evaluate(
     world: Group,
     *,
     tag: int,
-    tell: Callable[[int, int], None] = lambda done, of: None,
+    on_progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> float:
     """Mean loss over all windows, the same float on every rank and in every arrangement.
 
@@ -37,7 +37,7 @@ async def evaluate(
     Args:
         windows: the same on every rank.
         tag: distinguishes this evaluation's messages from another's.
-        tell: called with the number of forwards that this rank has done, and their total.
+        on_progress: called with the number of forwards that this rank has done, and their total.
     """
     totals, done = np.zeros((2, len(windows))), 0
     shares = {
@@ -48,7 +48,7 @@ async def evaluate(
     def through() -> None:
         nonlocal done
         done += 1
-        tell(done, sum(map(len, shares.values())))
+        on_progress(done, sum(map(len, shares.values())))
 
     async with Nursery() as tasks:
         for place, mine in shares.items():

@@ -30,7 +30,7 @@ from pipelined.training.stream import (
 )
 from pipelined.training.torch_random import TorchRandom
 
-Alive = tuple[int, int]
+MicrobatchKey = tuple[int, int]
 """(pipe, microbatch): the name of a live microbatch inside one stage of one worker."""
 
 
@@ -57,8 +57,8 @@ class Stage:
     autocast: bool = False
     recompute: bool = False
     replicas: int = 1
-    alive: dict[Alive, tuple[Tree, Tree]] = field(default_factory=dict)
-    pending: dict[Alive, WeightHalf] = field(default_factory=dict)
+    alive: dict[MicrobatchKey, tuple[Tree, Tree]] = field(default_factory=dict)
+    pending: dict[MicrobatchKey, WeightHalf] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._random = TorchRandom(self.device)
@@ -72,7 +72,9 @@ class Stage:
     def last(self) -> bool:
         return self.index == self.depth - 1
 
-    def forward(self, which: Alive, x: Arrived, random: KeyedRandom, targets: torch.Tensor | None = None) -> Parcel:
+    def forward(
+        self, key: MicrobatchKey, x: Arrived, random: KeyedRandom, targets: torch.Tensor | None = None
+    ) -> Parcel:
         """Forward one microbatch and keep the tensors that its backward needs.
 
         Shapes: x (B, T) token ids on the first stage, else (B, T, C); targets (B, T), on the last stage alone.
@@ -85,14 +87,14 @@ class Stage:
         x = open_tree(x, self.device, gradients=not self.first)
         with torch.set_grad_enabled(not self.recompute):
             output = self._apply(x, random, targets, noting=True)
-        self.alive[which] = (x, output.total if isinstance(output, CountedLoss) else output)
+        self.alive[key] = (x, output.total if isinstance(output, CountedLoss) else output)
         if isinstance(output, CountedLoss):
             return Parcel((output.total.detach().cpu(), output.count))
         return self._sent(output, recompute=self.recompute)
 
     def backward(
         self,
-        which: Alive,
+        key: MicrobatchKey,
         gradient: Arrived | None,
         scale: float,
         random: KeyedRandom,
@@ -105,7 +107,7 @@ class Stage:
             scale: factor of the loss (one over the step's microbatches), used on the last stage, also for a sum.
         Returns: the input's gradients as they are sent to the stage before, or None on the first stage.
         """
-        x, output = self._revived(which, random, targets)
+        x, output = self._revived(key, random, targets)
         if seeds := self._seeds(output, gradient, scale):
             outputs, gradients = zip(*seeds, strict=True)
             torch.autograd.backward(outputs, gradients)
@@ -113,7 +115,7 @@ class Stage:
 
     def backward_input(
         self,
-        which: Alive,
+        key: MicrobatchKey,
         gradient: Arrived | None,
         scale: float,
         random: KeyedRandom,
@@ -123,17 +125,17 @@ class Stage:
 
         Cost: nothing on the first stage: no rank waits for a gradient there, so the weight half does all the work.
         """
-        x, output = self._revived(which, random, targets)
-        inputs, self.pending[which] = _leaves(x), WeightHalf()
+        x, output = self._revived(key, random, targets)
+        inputs, self.pending[key] = _leaves(x), WeightHalf()
         back: list[torch.Tensor | None] = [None] * len(inputs)
         if seeds := self._seeds(output, gradient, scale):
             outputs, gradients = zip(*seeds, strict=True)
-            back, self.pending[which] = backward_input(outputs, gradients, inputs)
+            back, self.pending[key] = backward_input(outputs, gradients, inputs)
         return None if self.first else pack_gradients(x, back)
 
-    def backward_weight(self, which: Alive) -> None:
+    def backward_weight(self, key: MicrobatchKey) -> None:
         """The half of `backward` that accumulates the gradients of parameters."""
-        self.pending.pop(which).run()
+        self.pending.pop(key).run()
 
     @torch.no_grad()
     def evaluate(self, x: Arrived) -> Tree:
@@ -144,9 +146,9 @@ class Stage:
         with evaluating(self.module), self._precision():
             return self.module(open_tree(x, self.device))
 
-    def _revived(self, which: Alive, random: KeyedRandom, targets: torch.Tensor | None) -> tuple[Tree, Tree]:
+    def _revived(self, key: MicrobatchKey, random: KeyedRandom, targets: torch.Tensor | None) -> tuple[Tree, Tree]:
         """The kept input of a microbatch, and its output with a graph (recomputed if necessary), for one backward."""
-        x, output = self.alive.pop(which)
+        x, output = self.alive.pop(key)
         if self.recompute:
             with with_copied_buffers(self.module):
                 output = self._apply(x, random, targets)

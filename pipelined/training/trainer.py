@@ -173,7 +173,7 @@ class RankTrainer:
         self,
         steps: range,
         stopping: Callable[[], bool] = lambda: False,
-        tell: Callable[[StepReport], None] = lambda report: None,
+        on_step: Callable[[StepReport], None] = lambda report: None,
     ) -> StepReport:
         """Train one segment: some steps, and a drain behind the last. With a flush a segment is one step.
 
@@ -181,7 +181,7 @@ class RankTrainer:
             steps: the steps from 0, the same on all ranks; they select data, random numbers and learning rates.
             stopping: whether this rank received a stop request; called at the end of each step. The report tells all
                 ranks. Without a flush all ranks stop a few steps after the first request.
-            tell: called with the report of each step but the last, in order, as soon as all ranks have completed it.
+            on_step: called with the report of each step but the last, in order, as soon as all ranks have completed it.
         Returns: the report of the last step.
         Raises:
             PlanError: several steps with a flush, or clipping by the global norm without one; nothing is computed.
@@ -195,7 +195,9 @@ class RankTrainer:
         begun = self.context.executor.clock.now(), self.context.executor.busy
         segment = self._segment(steps, self._prepared)
         async with Nursery() as tasks:
-            agreement = tasks.create_task(self._agreement.follow(segment, steps, begun, stopping=stopping, tell=tell))
+            agreement = tasks.create_task(
+                self._agreement.follow(segment, steps, begun, stopping=stopping, on_step=on_step)
+            )
             await segment.run()
         report = agreement.result()
         if not report.is_finite:

@@ -42,17 +42,17 @@ class Computation(Protocol):
     sent.
     """
 
-    def forward(self, which: tuple[int, int], x: Any, random: KeyedRandom, targets: Any = None) -> Parcel: ...
+    def forward(self, key: tuple[int, int], x: Any, random: KeyedRandom, targets: Any = None) -> Parcel: ...
 
     def backward(
-        self, which: tuple[int, int], gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
+        self, key: tuple[int, int], gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
     ) -> Parcel | None: ...
 
     def backward_input(
-        self, which: tuple[int, int], gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
+        self, key: tuple[int, int], gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
     ) -> Parcel | None: ...
 
-    def backward_weight(self, which: tuple[int, int]) -> None: ...
+    def backward_weight(self, key: tuple[int, int]) -> None: ...
 
 
 class MicrobatchSource(Protocol):

@@ -49,7 +49,7 @@ class StepAgreement:
         begun: tuple[float, float],
         *,
         stopping: Callable[[], bool],
-        tell: Callable[[StepReport], None],
+        on_step: Callable[[StepReport], None],
     ) -> StepReport:
         """Agree on every completed step, in order, update, and admit further steps.
 
@@ -63,7 +63,7 @@ class StepAgreement:
         while await segment.admits(number):
             account = await segment.complete(number)
             if report is not None and report.is_finite:
-                tell(report)
+                on_step(report)
             entry = totals.entry(
                 account.squares,
                 account.losses,
@@ -78,7 +78,7 @@ class StepAgreement:
             if report is None or report.is_finite:
                 report = await self._updated(segment, steps[number], entry, since)
             since = executor.clock.now()
-            segment.settle(number, report.stop or not report.is_finite)
+            segment.record_agreed(number, report.stop or not report.is_finite)
             number += 1
         assert report is not None
         return report

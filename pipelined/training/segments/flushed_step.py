@@ -78,7 +78,7 @@ class FlushedStep(Segment):
         _, start, end = await self._context.executor.run("step", work)
         self._context.tracer.record("step", "step", start, end, (self._step, -1, -1, -1))
 
-    def settle(self, number: int, stop: bool) -> None:
+    def record_agreed(self, number: int, stop: bool) -> None:
         """Nothing: the next step is a segment of its own."""
 
 

@@ -77,7 +77,7 @@ class OverlappingSteps(Worker, Segment):
         await self._updates.drain()
 
     async def admits(self, number: int) -> bool:
-        return await self._admission.enters(number)
+        return await self._admission.admits(number)
 
     async def complete(self, number: int) -> SummedStep:
         account = self._accounts[number]
@@ -89,9 +89,9 @@ class OverlappingSteps(Worker, Segment):
     async def update(self, rate: float | None, gradient_scale: float) -> None:
         """Nothing: the stage was updated while the schedule ran."""
 
-    def settle(self, number: int, stop: bool) -> None:
+    def record_agreed(self, number: int, stop: bool) -> None:
         before = self._admission.opened
-        self._admission.settle(number, stop)
+        self._admission.record_agreed(number, stop)
         self._begin(range(before, self._admission.opened))
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
@@ -109,7 +109,7 @@ class OverlappingSteps(Worker, Segment):
     async def remains(self, op: str, pipe: int, stage: int | None = None) -> bool:
         stage = self._stage(pipe) if stage is None else stage
         step = self._taken[op, pipe, stage] // self._each
-        return await super().remains(op, pipe, stage) and (op != "F" or await self._admission.enters(step))
+        return await super().remains(op, pipe, stage) and (op != "F" or await self._admission.admits(step))
 
     def arrived(self, at: At) -> bool:
         step, inside = divmod(at[-1], self._each)

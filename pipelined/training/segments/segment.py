@@ -51,7 +51,7 @@ class Segment(ABC):
         """
 
     @abstractmethod
-    def settle(self, number: int, stop: bool) -> None:
+    def record_agreed(self, number: int, stop: bool) -> None:
         """Record that all ranks have agreed on a step, and begin the steps that may now enter.
 
         Args:

@@ -17,7 +17,7 @@ from pipelined.schedules import Updates
 from pipelined.training.optimizer import VERSION_PREFIX, OptimizerSettings
 from pipelined.training.parameters import Bucket
 from pipelined.training.segments.versions import Leaves, Versions
-from pipelined.training.stage import Alive, Stage
+from pipelined.training.stage import MicrobatchKey, Stage
 from pipelined.training.stream import Parcel, Tree
 
 
@@ -141,25 +141,25 @@ class StepStage:
     held: VersionedStage
     first: int
 
-    def forward(self, which: Alive, *arguments: Any) -> Parcel:
-        with self._using(which) as alive:
+    def forward(self, key: MicrobatchKey, *arguments: Any) -> Parcel:
+        with self._using(key) as alive:
             return self.held.stage.forward(alive, *arguments)
 
-    def backward(self, which: Alive, *arguments: Any) -> Parcel | None:
-        with self._using(which) as alive:
+    def backward(self, key: MicrobatchKey, *arguments: Any) -> Parcel | None:
+        with self._using(key) as alive:
             return self.held.stage.backward(alive, *arguments)
 
-    def backward_input(self, which: Alive, *arguments: Any) -> Parcel | None:
-        with self._using(which) as alive:
+    def backward_input(self, key: MicrobatchKey, *arguments: Any) -> Parcel | None:
+        with self._using(key) as alive:
             return self.held.stage.backward_input(alive, *arguments)
 
-    def backward_weight(self, which: Alive) -> None:
-        with self._using(which) as alive:
+    def backward_weight(self, key: MicrobatchKey) -> None:
+        with self._using(key) as alive:
             self.held.stage.backward_weight(alive)
 
     @contextmanager
-    def _using(self, which: Alive) -> Iterator[Alive]:
+    def _using(self, key: MicrobatchKey) -> Iterator[MicrobatchKey]:
         """The name of a microbatch in the segment; its weights are in use inside the block."""
-        pipe, microbatch = which[0], self.first + which[1]
+        pipe, microbatch = key[0], self.first + key[1]
         with self.held.using(microbatch):
             yield pipe, microbatch

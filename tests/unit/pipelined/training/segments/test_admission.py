@@ -13,7 +13,7 @@ def entered(admission, step):
     """Whether a step enters; None if that is not known yet."""
 
     async def main():
-        asking = asyncio.create_task(admission.enters(step))
+        asking = asyncio.create_task(admission.admits(step))
         await asyncio.sleep(0)
         if asking.done():
             return asking.result()
@@ -28,7 +28,7 @@ def test_a_segment_ends_so_many_steps_behind_the_one_that_was_asked_to_stop(step
     admission, settled = StepAdmission(steps, ahead), 0
     while entered(admission, settled):
         assert admission.opened <= settled + ahead
-        admission.settle(settled, stop=settled == stopped)
+        admission.record_agreed(settled, stop=settled == stopped)
         settled += 1
     assert settled == admission.opened == min(steps, stopped + ahead)
 
@@ -36,8 +36,8 @@ def test_a_segment_ends_so_many_steps_behind_the_one_that_was_asked_to_stop(step
 @pytest.mark.parametrize("stop, enters", [(False, True), (True, False)])
 async def test_a_question_asked_too_early_is_answered_when_the_answer_is_known(stop, enters):
     admission = StepAdmission(10, ahead=2)
-    asking = [asyncio.create_task(admission.enters(2)) for _ in range(2)]
+    asking = [asyncio.create_task(admission.admits(2)) for _ in range(2)]
     await asyncio.sleep(0)
     assert not any(task.done() for task in asking)
-    admission.settle(0, stop)
+    admission.record_agreed(0, stop)
     assert (await asyncio.gather(*asking)) == [enters, enters]
