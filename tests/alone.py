@@ -3,7 +3,6 @@
 ALONE = (
     "tests/chaos/test_failing_ranks.py",
     "tests/chaos/test_interrupted.py",
-    "tests/chaos/test_stopped_in_each_phase.py",
     "tests/chaos/test_struck_swarm.py",
     "tests/launch/",
     "tests/slurm/",

@@ -32,7 +32,9 @@ def told_by_ranks(text):
     return [line for line in text.splitlines() if re.match(r"rank \d+: lost", line)]
 
 
-@pytest.mark.parametrize("launcher", ["alone", "mpich", "torchrun", pytest.param("openmpi", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "launcher", ["alone", "mpich", *(pytest.param(name, marks=pytest.mark.full) for name in ("torchrun", "openmpi"))]
+)
 def test_a_rank_that_raises_names_itself_its_stage_and_microbatch_once(launcher):
     done = suffer(launcher, Fault.RAISE)
     assert done.returncode == 1

