@@ -36,7 +36,7 @@ async def all_reduce(
         TransportError: a rank or link failed.
         After the last two, and when cancelled, the group is broken and the array holds partial sums. Other ranks may
         wait until the owner of the transport aborts it, or until their transport detects the loss of this rank.
-    Cost: see each algorithm; with float32 accumulation, half-width floats are sent as float32 (see `accumulate`).
+    Cost: see each algorithm; with float32 accumulation, half-width floats are sent as float32 (see `parts.widening`).
         With t seconds for m bytes on n ranks, algbw is m/t and busbw is 2(n-1)/n m/t.
     """
     parse_choice(algorithm)  # refuse an invalid choice before anything else

@@ -5,6 +5,7 @@ All ranks of a group must have equal links and equal prices, because `auto` choo
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 
@@ -30,6 +31,35 @@ class Links:
     def __post_init__(self) -> None:
         if min(self.alpha, self.beta, self.gamma) < 0:
             raise ValueError(f"a link costs less than nothing ({self}); measure again")
+
+
+def ring_seconds(nodes: Sequence[int], nbytes: int, links: Links, *, reduced: bool, gathered: bool) -> float:
+    """Seconds of a ring over several nodes, by walking it: only some of its links lie between nodes.
+
+    A rank sends the next segment once it has received it and its link is free. So with alpha alone a segment waits for
+    the far links on its way, and with beta alone all segments wait for the slowest link.
+
+    Args:
+        nodes: for each rank, the lowest rank on its node; the ring goes from each rank to the next.
+        nbytes: of the array, cut evenly.
+        reduced, gathered: the halves of the ring's pass that are run.
+    Cost: n² steps, once for equal arguments.
+    """
+    return _walk(tuple(nodes), nbytes / len(nodes), links, len(nodes) - 1 if reduced else 0, gathered)
+
+
+@lru_cache(maxsize=1024)
+def _walk(nodes: tuple[int, ...], part: float, near: Links, reducing: int, gathered: bool) -> float:
+    far, following = near.far or near, (*nodes[1:], nodes[0])
+    links = [near if one == next_one else far for one, next_one in zip(nodes, following, strict=True)]
+    ready, free = [0.0] * len(nodes), [0.0] * len(nodes)
+    for step in range(reducing + (len(nodes) - 1 if gathered else 0)):
+        start = list(map(max, ready, free))
+        free = [at + part * link.beta for at, link in zip(start, links, strict=True)]
+        gamma = near.gamma if step < reducing else 0.0
+        arrived = [at + link.alpha + part * gamma for at, link in zip(free, links, strict=True)]
+        ready = [arrived[-1], *arrived[:-1]]
+    return max(ready)
 
 
 @dataclass(frozen=True, slots=True)

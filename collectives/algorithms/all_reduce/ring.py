@@ -3,9 +3,12 @@
 See `collectives.algorithms.parts.ring_pass` for the steps.
 """
 
+from collections.abc import Sequence
+
 from collectives.algorithms.base import AllReduceAlgorithm, ClosedForms
 from collectives.algorithms.parts.ring_pass import RingPass
 from collectives.arrays import Vector, segment, segments
+from collectives.cost_model import Links, ring_seconds
 from collectives.group import Group
 from collectives.reduction import Reduction
 
@@ -24,6 +27,10 @@ class RingAllReduce(AllReduceAlgorithm, ClosedForms):
     def cost(self, size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
         """Seconds: 2(n-1) alpha + 2(n-1)/n m beta + (n-1)/n m gamma."""
         return self.steps(size) * alpha + (size - 1) / size * nbytes * (2 * beta + gamma)
+
+    def price(self, nodes: Sequence[int], nbytes: int, links: Links) -> float:
+        """Seconds by walking the ring: see `ring_seconds`."""
+        return ring_seconds(nodes, nbytes, links, reduced=True, gathered=True)
 
     def steps(self, size: int) -> int:
         """Messages one after another: 2(n-1)."""

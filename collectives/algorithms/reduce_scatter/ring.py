@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from collectives.algorithms.base import ClosedForms, ReduceScatterAlgorithm
 from collectives.algorithms.parts.ring_pass import RingPass
 from collectives.arrays import Range, Vector, segment_bytes
+from collectives.cost_model import Links, ring_seconds
 from collectives.group import Group
 from collectives.reduction import Reduction
 
@@ -22,6 +23,10 @@ class RingReduceScatter(ReduceScatterAlgorithm, ClosedForms):
     def cost(self, size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
         """Seconds: (n-1) alpha + (n-1)/n m (beta + gamma)."""
         return self.steps(size) * alpha + (size - 1) / size * nbytes * (beta + gamma)
+
+    def price(self, nodes: Sequence[int], nbytes: int, links: Links) -> float:
+        """Seconds by walking the ring: see `ring_seconds`."""
+        return ring_seconds(nodes, nbytes, links, reduced=True, gathered=False)
 
     def steps(self, size: int) -> int:
         """Messages one after another: n-1."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collectives import Group, Links, all_reduce
-from collectives.algorithms import ALL_REDUCE
+from collectives.algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from tests.unit.collectives.rounds import Rounds
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
@@ -112,3 +112,26 @@ def test_an_unknown_algorithm_lists_the_known():
 def test_links_below_nothing_are_refused():
     with pytest.raises(ValueError, match="less than nothing"):
         Links(beta=-1e-9)
+
+
+RINGS = [(ALL_REDUCE, 14, 7), (ALL_GATHER, 7, 0), (REDUCE_SCATTER, 7, 7)]
+of_every_ring = pytest.mark.parametrize(("table", "hops", "reduced"), RINGS, ids=["reduce", "gather", "scatter"])
+
+
+@of_every_ring
+def test_a_ring_on_one_node_is_priced_by_its_closed_form(table, hops, reduced):
+    links, ring = Links(3e-5, 2e-9, 5e-10, far=Links(1.0, 1.0, 1.0)), table.forms("ring")
+    for size in SIZES:
+        assert ring.price((0,) * size, 1 << 20, links) == pytest.approx(ring.cost(size, 1 << 20, 3e-5, 2e-9, 5e-10))
+
+
+@of_every_ring
+def test_a_ring_over_two_nodes_of_four_waits_for_far_links_at_two_places_only(table, hops, reduced):
+    """By alpha a segment's longest way crosses every fourth link; by beta all segments pass one far link in turn."""
+    nodes, ring = (0,) * 4 + (4,) * 4, table.forms("ring")
+    crossings = -(-hops // 4)
+    alpha = ring.price(nodes, 8, Links(1.0, 0.0, 0.0, far=Links(10.0, 0.0, 0.0)))
+    assert alpha == 10.0 * crossings + hops - crossings
+    beta = ring.price(nodes, 8, Links(0.0, 0.0, 0.0, far=Links(0.0, 10.0, 0.0)))
+    assert beta == 10.0 * hops
+    assert ring.price(nodes, 8, Links(0.0, 0.0, 1.0, far=Links(0.0, 0.0, 1.0))) == reduced

@@ -93,7 +93,7 @@ def test_auto_takes_it_where_links_between_nodes_are_slow_and_only_there():
 def test_auto_runs_what_it_chose_for_these_nodes():
     nodes = NODES["4+4+4"]
     ends, links = local_world(12, nodes), Links(2e-6, 1e-10, 5e-11, Links(5e-5, 8e-9, 5e-11))
-    arrays = [np.ones(5000) for _ in nodes]
+    arrays = [np.ones(50_000) for _ in nodes]
 
     async def main():
         groups = [Group(end, range(12), 0, links=links) for end in ends]
@@ -101,6 +101,6 @@ def test_auto_runs_what_it_chose_for_these_nodes():
 
     asyncio.run(main())
     assert [end.traffic.bytes_to for end in ends] == [
-        ALL_REDUCE.find("hierarchical").bytes_to(12, rank, 40_000, 8, nodes) for rank in range(12)
+        ALL_REDUCE.find("hierarchical").bytes_to(12, rank, 400_000, 8, nodes) for rank in range(12)
     ]
     assert all((array == 12).all() for array in arrays)
