@@ -5,6 +5,7 @@ those stay that no other beats in both (a Pareto front), since whatever follows 
 that the chain meets again, the layout of the residual stream, is tried option by option.
 """
 
+from collections.abc import Iterator
 from math import inf
 from typing import Any, NamedTuple
 
@@ -17,26 +18,34 @@ Places = NDArray[np.int64]
 
 
 class Labels(NamedTuple):
-    """Beginnings of the chain, a column each.
+    """Beginnings of the chain.
 
     Args:
         option: the last choice's option.
-        seconds, held: of the beginning.
+        costs: of the beginning [label, cost]: times, then bytes held.
         parent: place of the label that it continues, among those of the choice before.
     """
 
     option: Places
-    seconds: Numbers
-    held: Numbers
+    costs: Numbers
     parent: Places
 
     def taken(self, which: NDArray[Any]) -> "Labels":
         """Some of the labels, by place or by mask."""
-        return Labels(self.option[which], self.seconds[which], self.held[which], self.parent[which])
+        return Labels(self.option[which], self.costs[which], self.parent[which])
 
-    def going_on(self, option: int, seconds: float = 0.0, held: float = 0.0) -> "Labels":
+    def going_on(self, option: int, costs: Numbers | float) -> "Labels":
         """All of them with one more choice."""
-        return Labels(np.full(len(self.option), option), self.seconds + seconds, self.held + held, self.parent)
+        return Labels(np.full(len(self.option), option), self.costs + costs, self.parent)
+
+
+class FrontPoint(NamedTuple):
+    """A strategy on a Pareto front: seconds a microbatch, further seconds a step, and bytes held."""
+
+    strategy: Strategy
+    micro: float
+    step: float
+    held: float
 
 
 def search(problem: Problem, limit: float = inf, *, evaluations: int = 0, seed: int = 0) -> Found:
@@ -46,82 +55,89 @@ def search(problem: Problem, limit: float = inf, *, evaluations: int = 0, seed: 
         evaluations, seed: not used; every search takes them.
     Cost: for each choice, labels times the layouts that follow, and a sort of each; labels stay in the hundreds.
     """
-    return _Search(problem, limit).best()
+    n = problem.microbatches
+    free = 1.0 if limit < inf else 0.0  # where any number of bytes fits, time alone decides
+    costs = [np.stack([n * each.micro + each.step, free * each.held], axis=1) for each in problem.choices]
+    walks, best = _Walks(problem, costs, n, (limit - problem.fixed) * ROUNDING), Found(None, inf, 0)
+    for history in walks:
+        place = int(np.argmin(history[-1].costs[:, 0]))
+        walks.bound = float(history[-1].costs[place, 0])
+        best = Found(walks.strategy(history, place), walks.bound, 0)
+    return best._replace(evaluated=walks.evaluated)
 
 
-class _Search:
-    def __init__(self, problem: Problem, limit: float) -> None:
-        self._problem = problem
-        self._room = (limit - problem.fixed) * ROUNDING
-        self._steps = [_Step.of(moved * problem.microbatches) for moved in problem.moves]
-        self._best, self._evaluated = Found(None, inf, 0), 0
+def front(problem: Problem, limit: float = inf) -> list[FrontPoint]:
+    """The strategies that no other beats in time a microbatch, time a step and bytes held together.
 
-    def best(self) -> Found:
+    The best for any number of microbatches of the same size, alone or in a pipeline, is among them.
+    """
+    costs = [np.stack([each.micro, each.step, each.held], axis=1) for each in problem.choices]
+    walks, found = _Walks(problem, costs, 1, (limit - problem.fixed) * ROUNDING), list[FrontPoint]()
+    for history in walks:
+        for place, (micro, step, held) in enumerate(history[-1].costs.tolist()):
+            found.append(FrontPoint(walks.strategy(history, place), micro, step, held + problem.fixed))
+    return [found[place] for place in _front(np.array([each[1:] for each in found]).reshape(-1, 3))]
+
+
+class _Walks:
+    """The labels of all walks along the chain, for each option of a first choice that comes again.
+
+    Args:
+        costs: of each choice [option, cost]; moves add to the first, and the last is held.
+        times: moves cost as often.
+        room: the most that may be held.
+    """
+
+    def __init__(self, problem: Problem, costs: list[Numbers], times: int, room: float) -> None:
+        self._problem, self._costs, self._room = problem, costs, room
+        self._steps = [_Step.of(moved * times) for moved in problem.moves]
+        self.bound, self.evaluated = inf, 0
+
+    def __iter__(self) -> Iterator[list[Labels]]:
         walk = self._problem.walk
-        if walk[0] not in walk[1:]:
-            self._from(np.arange(len(self._problem.choices[walk[0]].options)))
-        else:
-            for option in range(len(self._problem.choices[walk[0]].options)):
-                self._from(np.array([option]))
-        return self._best._replace(evaluated=self._evaluated)
+        every = np.arange(len(self._problem.choices[walk[0]].options))
+        for options in np.split(every, len(every)) if walk[0] in walk[1:] else [every]:
+            if history := self._from(options):
+                yield history
 
-    def _from(self, options: Places) -> None:
-        """Search with the first choice confined to these options."""
-        first = self._problem.walk[0]
-        held = self._held(first)[options]
-        labels = self._fitting(Labels(options, self._seconds(first)[options], held, np.zeros(len(options), np.int64)))
-        history = [labels]
-        for step, choice in zip(self._steps, self._problem.walk[1:], strict=True):
-            if not len(labels.option):
-                return
-            labels = (
-                self._close(labels, step, int(options[0])) if choice == first else self._extend(labels, step, choice)
-            )
-            history.append(labels)
-        if len(labels.option):
-            self._keep(history)
-
-    def _extend(self, labels: Labels, step: "_Step", choice: int) -> Labels:
-        """The labels of the next choice: for each layout that its options have, then for each option."""
-        seconds, held, parts = self._seconds(choice), self._held(choice), []
-        labels = step.fronts(labels)
-        for column, options in enumerate(step.options):
-            moved = step.reached(labels, column)
-            parts += [moved.going_on(option, seconds[option], held[option]) for option in options]
-        option, reached, total, parent = (np.concatenate(column) for column in zip(*parts, strict=True))
-        found = Labels(option, reached, total, parent)
-        self._evaluated += len(labels.option) * len(step.options) + len(found.option)
-        return self._fitting(found)
-
-    def _close(self, labels: Labels, step: "_Step", option: int) -> Labels:
-        """Back at the first choice, whose price is counted already."""
-        (column,) = (place for place, options in enumerate(step.options) if option in options)
-        labels = step.fronts(labels)
-        self._evaluated += len(labels.option)
-        return self._fitting(step.reached(labels, column).going_on(option))
-
-    def _fitting(self, labels: Labels) -> Labels:
-        fits = (labels.held <= self._room) & (labels.seconds < self._best.seconds)
-        return labels.taken(fits)
-
-    def _keep(self, history: list[Labels]) -> None:
-        place = int(np.argmin(history[-1].seconds))
-        seconds = float(history[-1].seconds[place])
+    def strategy(self, history: list[Labels], place: int) -> Strategy:
+        """The strategy of one of the last labels."""
         picked: dict[int, int] = {}
         for labels, choice in zip(reversed(history), reversed(self._problem.walk), strict=True):
             picked[choice] = int(labels.option[place])
             place = int(labels.parent[place])
-        strategy: Strategy = tuple(picked[choice] for choice in range(len(self._problem.choices)))
-        self._best = Found(strategy, seconds, 0)
+        return tuple(picked[choice] for choice in range(len(self._problem.choices)))
 
-    def _seconds(self, choice: int) -> Numbers:
-        each = self._problem.choices[choice]
-        return self._problem.microbatches * each.micro + each.step
+    def _from(self, options: Places) -> list[Labels]:
+        """The labels of each choice with the first confined to these options; nothing where none fits."""
+        first = self._problem.walk[0]
+        history = [self._fitting(Labels(options, self._costs[first][options], np.zeros(len(options), np.int64)))]
+        for step, choice in zip(self._steps, self._problem.walk[1:], strict=True):
+            if not len(history[-1].option):
+                break
+            labels = step.fronts(history[-1])
+            closing = choice == first
+            found = self._close(labels, step, int(options[0])) if closing else self._extend(labels, step, choice)
+            self.evaluated += len(labels.option) * len(step.options) + len(found.option)
+            history.append(self._fitting(found))
+        return history if len(history[-1].option) else []
 
-    def _held(self, choice: int) -> Numbers:
-        """Bytes of each option; all equal where any number fits, so that time alone decides."""
-        held = self._problem.choices[choice].held
-        return held if self._room < inf else np.zeros_like(held)
+    def _extend(self, labels: Labels, step: "_Step", choice: int) -> Labels:
+        """The labels of the next choice: for each layout that its options have, then for each option."""
+        parts = []
+        for column, options in enumerate(step.options):
+            moved = step.reached(labels, column)
+            parts += [moved.going_on(option, self._costs[choice][option]) for option in options]
+        option, costs, parent = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return Labels(option, costs, parent)
+
+    def _close(self, labels: Labels, step: "_Step", option: int) -> Labels:
+        """Back at the first choice, whose price is counted already."""
+        (column,) = (place for place, options in enumerate(step.options) if option in options)
+        return step.reached(labels, column).going_on(option, 0.0)
+
+    def _fitting(self, labels: Labels) -> Labels:
+        return labels.taken((labels.costs[:, -1] <= self._room) & (labels.costs[:, 0] < self.bound))
 
 
 class _Step(NamedTuple):
@@ -147,14 +163,15 @@ class _Step(NamedTuple):
         """The labels that no other of the same class before beats; each knows its own place as its parent."""
         kinds = self.before[labels.option]
         members = (np.flatnonzero(kinds == kind) for kind in range(int(self.before.max()) + 1))
-        kept = [some[_front(labels.seconds[some], labels.held[some])] for some in members if len(some)]
+        kept = [some[_front(labels.costs[some])] for some in members if len(some)]
         places = np.concatenate(kept)
         return labels.taken(places)._replace(parent=places)
 
     def reached(self, labels: Labels, column: int) -> Labels:
         """The front of the labels after the move to a class of options."""
-        moved = labels._replace(seconds=labels.seconds + self.matrix[labels.option, column])
-        return moved.taken(_front(moved.seconds, moved.held))
+        costs = labels.costs.copy()
+        costs[:, 0] += self.matrix[labels.option, column]
+        return labels._replace(costs=costs).taken(_front(costs))
 
 
 def _alike(rows: Numbers) -> tuple[list[int], Places]:
@@ -164,10 +181,16 @@ def _alike(rows: Numbers) -> tuple[list[int], Places]:
     return [kind.index(each) for each in range(len(kinds))], np.array(kind)
 
 
-def _front(seconds: Numbers, held: Numbers) -> Places:
-    """Places of those that no other beats: of equal ones the first."""
-    order = np.lexsort((held, seconds))
-    lowest = np.minimum.accumulate(held[order])
-    kept = np.ones(len(order), bool)
-    kept[1:] = held[order][1:] < lowest[:-1]
-    return order[kept]
+def _front(costs: Numbers) -> Places:
+    """Places of the rows that no other beats in all costs: of equal ones the first."""
+    order = np.lexsort(costs.T[::-1])
+    if costs.shape[1] == 2:
+        held = costs[order, 1]
+        kept = np.ones(len(order), bool)
+        kept[1:] = held[1:] < np.minimum.accumulate(held)[:-1]
+        return order[kept]
+    places: list[int] = []
+    for place in order.tolist():
+        if not (costs[places] <= costs[place]).all(axis=1).any():
+            places.append(place)
+    return np.array(places, np.int64)

@@ -1,6 +1,6 @@
 """Every search over random chains: the exact ones agree, none finds better, and memory and units act as they must."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 from math import inf
 
 import numpy as np
@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives import Links
+from pipelined.sharding.search import dynamic as module
 from pipelined.sharding.search.chain import read_chain
 from pipelined.sharding.search.network import Network
 from pipelined.sharding.search.problem import ROUNDING, Choice, Problem
@@ -59,6 +60,22 @@ def test_no_search_finds_better_and_all_keep_the_limit(problem, limit, name):
         assert found.seconds >= least.seconds / ROUNDING
         assert problem.seconds(found.strategy) == pytest.approx(found.seconds)
         assert problem.held(found.strategy) <= limit * ROUNDING
+
+
+@given(problems(), limits)
+def test_the_front_is_that_of_all_strategies(problem, limit):
+    every = []
+    for strategy in product(*(range(len(choice.options)) for choice in problem.choices)):
+        held = problem.held(strategy)
+        step = sum(choice.step[option] for choice, option in zip(problem.choices, strategy, strict=True))
+        every.append(((problem.seconds(strategy) - step) / problem.microbatches, step, held))
+    fitting = np.array([costs for costs in every if costs[2] <= limit]).reshape(-1, 3)
+    beaten = [(np.all(fitting <= row + 1e-9, axis=1) & np.any(fitting < row - 1e-9, axis=1)).any() for row in fitting]
+    wanted = {tuple(np.round(row, 6)) for row, worse in zip(fitting, beaten, strict=True) if not worse}
+    found = module.front(problem, limit)
+    assert {tuple(np.round(priced[1:], 6)) for priced in found} == wanted
+    for priced in found:
+        assert problem.seconds(priced.strategy) == pytest.approx(problem.microbatches * priced.micro + priced.step)
 
 
 @given(problems(), st.floats(0, 8), st.floats(0, 4))
