@@ -109,9 +109,9 @@ class Transport(ABC):
     `TransportError`; no operation waits for ever.
     """
 
-    rank: int
-    world_size: int
-    traffic: Traffic
+    def __init__(self, rank: int, world_size: int):
+        self.rank, self.world_size, self.traffic = rank, world_size, Traffic()
+        self._serials = Counter[Hashable]()
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -214,9 +214,8 @@ class Transport(ABC):
 
         Ranks that make the same calls get the same numbers.
         """
-        counted = self.__dict__.setdefault("_counted", Counter())
-        counted[what] += 1
-        return counted[what] - 1
+        self._serials[what] += 1
+        return self._serials[what] - 1
 
     async def open_native(self, ranks: Sequence[int], channel: int) -> NativeCollectives | None:
         """Open the transport's own collectives over these ranks; None if it has no such collectives.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import SplitResult
 
-from transports.base import Message, Traffic, Transport, TransportState
+from transports.base import Message, Transport, TransportState
 from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
 from transports.event_loop import resolve
 from transports.mailbox import Mailbox
@@ -63,7 +63,7 @@ class LocalTransport(Transport):
     """
 
     def __init__(self, rank: int, world_size: int, ranks: Sequence["LocalTransport"]):
-        self.rank, self.world_size, self.traffic = rank, world_size, Traffic()
+        super().__init__(rank, world_size)
         self._ranks = ranks
         self._messages: Mailbox[_Offer] = Mailbox(world_size)
         self._buffers: Mailbox[_Offer] = Mailbox(world_size)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
-from transports.base import Message, Traffic, Transport, TransportState
+from transports.base import Message, Transport, TransportState
 from transports.emulation.delay_line import DelayedSender, Forward
 from transports.emulation.link import SlowLink
 from transports.emulation.options import LinkShape
@@ -33,7 +33,7 @@ class SlowTransport(Transport):
     """
 
     def __init__(self, inner: Transport, shape: LinkShape):
-        self.rank, self.world_size, self.traffic = inner.rank, inner.world_size, Traffic()
+        super().__init__(inner.rank, inner.world_size)
         self._inner, self._shape = inner, shape
         self._state = TransportState(inner.world_size)
         self._senders: dict[int, DelayedSender] = {}

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
-from transports.base import Message, Traffic, Transport, TransportState
+from transports.base import Message, Transport, TransportState
 from transports.errors import Closed, TransportError
 from transports.mpi.backoff import PollBackoff
 from transports.mpi.bodies import Bodies
@@ -87,7 +87,7 @@ class MpiTransport(Transport):
     ends_together = True
 
     def __init__(self, comms: Communicators, node_peers: NodePeers, progress: ProgressEngine, settings: MpiSettings):
-        self.rank, self.world_size, self.traffic = comms.world.rank, comms.world.size, Traffic()
+        super().__init__(comms.world.rank, comms.world.size)
         self._comms, self._settings = comms, settings
         self._node_peers, self._progress = node_peers, progress
         self._state = TransportState(self.world_size)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from transports.errors import WireError
 from transports.rpc.channel import RpcChannel
 from transports.rpc.frames import RpcKind
-from transports.stream.incoming import IncomingMessage
+from transports.stream.incoming import EMPTY_BODY, IncomingMessage
 from transports.stream.reader import Body, FrameReceiver
 from transports.wire.frames import Header, Preamble
 
@@ -55,9 +55,6 @@ class BodyPart:
 
     def fail(self, error: Exception) -> None:
         self._whole.fail(error)
-
-
-EMPTY_BODY = IncomingMessage(Header((), None, ()))
 
 
 class Reassembly(FrameReceiver[RpcKind]):

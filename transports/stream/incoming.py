@@ -165,6 +165,10 @@ class IncomingMessage(IncomingBody[tuple[Block, ...] | None]):
         super().fail(error)
 
 
+EMPTY_BODY = IncomingMessage(Header((), None, ()))
+"""The body of a frame without one."""
+
+
 class WrongSize(ValueError):
     """A bare buffer has another size than the receiver's memory. Sizes in bytes."""
 

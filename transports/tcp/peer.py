@@ -20,7 +20,7 @@ from transports.base import CHANNELS
 from transports.errors import PeerLost, WireError
 from transports.mailbox import Mailbox
 from transports.stream.connection import ConnectionOwner, FrameConnection
-from transports.stream.incoming import IncomingBody, IncomingBuffer, IncomingMessage
+from transports.stream.incoming import EMPTY_BODY, IncomingBody, IncomingBuffer, IncomingMessage
 from transports.stream.message_memory import FRAME_BYTES, kept_bytes, overhead
 from transports.stream.reader import Body, FrameReader, FrameReceiver
 from transports.stream.sockets import stay_in_cache
@@ -34,8 +34,6 @@ from transports.tcp.flow_control import (
 )
 from transports.wire.arrays import Block
 from transports.wire.frames import FrameKinds, Header, Key, Preamble, encode, encode_bare, encode_head
-
-EMPTY_BODY = IncomingMessage(Header((), None, ()))
 
 Views = Sequence[bytes | memoryview]
 

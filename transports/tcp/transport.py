@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import SplitResult
 
-from transports.base import Message, Traffic, Transport
+from transports.base import Message, Transport
 from transports.errors import Closed, SizeMismatch
 from transports.mailbox import Arrival, Mailbox
 from transports.stream.incoming import IncomingBody, IncomingBuffer, IncomingMessage, ReceiveMemory, WrongSize
@@ -88,7 +88,7 @@ class TcpTransport(Transport):
         nodes: tuple[int, ...] = (),
         cores: int = 0,
     ):
-        self.rank, self.world_size, self.traffic = rank, world_size, Traffic()
+        super().__init__(rank, world_size)
         self._nodes = nodes or super().nodes
         self._core_per_rank = self.nodes.count(self.nodes[rank]) <= (cores or len(os.sched_getaffinity(0)))
         self._busy_poll = BusyPoll(self._core_per_rank)
