@@ -16,7 +16,7 @@ from benchmarks._swarm_trace import Trace
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
-from pipelined.swarm.leader.reassignment import RebalanceTimer, moves
+from pipelined.swarm.leader.reassignment import RebalanceTimer, rebalance
 from pipelined.swarm.leader.stage_assigner import StageAssigner
 from pipelined.swarm.records.members import PEERS, Peer, Phase
 from pipelined.swarm.records.view import SwarmView
@@ -104,7 +104,7 @@ class _Swarm:
         await self._view.wait_for(lambda: self._view.revision == self._directory.machine.revision)
 
     async def _rebalance(self) -> None:
-        timer = RebalanceTimer(moves, self._policy.period, self._clock)
+        timer = RebalanceTimer(rebalance, self._policy.period, self._clock)
         while True:
             await self._clock.sleep(self._policy.period)
             for name, target in timer.due(*await self._look()).items():

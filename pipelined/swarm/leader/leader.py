@@ -26,7 +26,7 @@ from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments, Evaluations
 from pipelined.swarm.leader.commit import CommitLoop
 from pipelined.swarm.leader.connectivity import ConnectivityCheck
-from pipelined.swarm.leader.reassignment import EmergencyReassignment, Moves, RebalanceTimer, Rollback
+from pipelined.swarm.leader.reassignment import EmergencyReassignment, Rebalance, RebalanceTimer, Rollback
 from pipelined.swarm.leader.stage_assigner import StageAssigner
 from pipelined.swarm.leader.term import LeadershipLost, Term
 from pipelined.swarm.leader.work_queue import WorkQueue
@@ -43,7 +43,7 @@ class Leader:
 
     Args:
         node: the trainer's process.
-        moves: decides which peers change stage, once every `rules.rebalance_s`.
+        rebalance: decides which peers change stage, once every `rules.rebalance_s`.
         rollback: detects when all stages must return to a saved step.
         steps: number of steps after which the run is over; None: never.
     """
@@ -54,7 +54,7 @@ class Leader:
         view: SwarmView,
         rules: Rules,
         *,
-        moves: Moves,
+        rebalance: Rebalance,
         rollback: Rollback,
         steps: int | None = None,
     ):
@@ -74,7 +74,7 @@ class Leader:
             term=self._term,
             assignments=self._assignments,
             connectivity=self._connectivity,
-            timer=RebalanceTimer(moves, rules.rebalance_s, clock),
+            timer=RebalanceTimer(rebalance, rules.rebalance_s, clock),
             clock=clock,
         )
 

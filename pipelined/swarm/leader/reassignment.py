@@ -26,14 +26,14 @@ from pipelined.swarm.records.view import SwarmView
 BAND_PEERS, BAND_SHARE = 0.5, 0.05
 """Spare capacity that the giving stage must keep beyond the moved peer: in peers, and as a share of all its peers."""
 
-Stage = Mapping[str, float | None]
+StageLoads = Mapping[str, float | None]
 """The peers of a stage and their loads. Up to 1: the share of the peer in use. Above 1: the length of its queue.
 
 None: the peer is on its way, or not measured yet.
 """
 
 
-def moves(stages: Sequence[Stage]) -> dict[str, int]:
+def rebalance(stages: Sequence[StageLoads]) -> dict[str, int]:
     """The peer that moves now, with its new stage; empty where the swarm is balanced.
 
     The least loaded peer of the least loaded stage that can spare one moves to the most loaded stage. A stage without
@@ -53,7 +53,7 @@ def moves(stages: Sequence[Stage]) -> dict[str, int]:
     return {}
 
 
-class _State(NamedTuple):
+class _StageLoad(NamedTuple):
     """The peers and the work of one stage.
 
     Args:
@@ -84,22 +84,22 @@ class _State(NamedTuple):
         return self.serving > 1 and (math.isinf(load) or self.used <= load * left)
 
 
-def _states(stages: Sequence[Stage]) -> list[_State]:
+def _states(stages: Sequence[StageLoads]) -> list[_StageLoad]:
     """The state of all stages. A stage without a measured peer counts with the median work of the others."""
     measured = [list(_measured(stage).values()) for stage in stages]
     used = [sum(min(load, 1.0) for load in loads) if loads else None for loads in measured]
     ordinary = statistics.median([each for each in used if each is not None] or [1.0])
     return [
-        _State(len(stage), ordinary if work is None else work, sum(loads) / max(1, len(loads)), len(loads))
+        _StageLoad(len(stage), ordinary if work is None else work, sum(loads) / max(1, len(loads)), len(loads))
         for stage, loads, work in zip(stages, measured, used, strict=True)
     ]
 
 
-def _measured(stage: Stage) -> dict[str, float]:
+def _measured(stage: StageLoads) -> dict[str, float]:
     return {peer: load for peer, load in stage.items() if load is not None}
 
 
-Moves = Callable[[Sequence[Mapping[str, float | None]]], Mapping[str, int]]
+Rebalance = Callable[[Sequence[StageLoads]], Mapping[str, int]]
 """From each peer's load by stage (None: on its way there) to the new stages of the peers that move."""
 
 
@@ -109,12 +109,12 @@ class RebalanceTimer:
     A peer that moved at one comparison does not move at the next.
 
     Args:
-        moves: decides which peers change stage.
+        decide: chooses the peers that change stage.
         every: seconds from one comparison to the next; 0: never.
     """
 
-    def __init__(self, moves: Moves, every: float, clock: Clock):
-        self._moves, self._every, self._clock = moves, every, clock
+    def __init__(self, decide: Rebalance, every: float, clock: Clock):
+        self._decide, self._every, self._clock = decide, every, clock
         self._looked, self._moved = clock.now(), set[str]()
 
     def due(self, joining: Sequence[Mapping[str, None]], loads: Sequence[Mapping[str, float]]) -> dict[str, int]:
@@ -128,7 +128,7 @@ class RebalanceTimer:
         if not self._every or now - self._looked < self._every:
             return {}
         self._looked = now
-        moves = self._moves([{**on_the_way, **measured} for on_the_way, measured in zip(joining, loads, strict=True)])
+        moves = self._decide([{**on_the_way, **measured} for on_the_way, measured in zip(joining, loads, strict=True)])
         moved, self._moved = self._moved, set(moves)
         return {name: stage for name, stage in moves.items() if name not in moved}
 
@@ -202,10 +202,10 @@ class EmergencyReassignment:
             return {}
         stages = range(self._rules.stages)
         deserted = [stage for stage in stages if not self._view.census.is_kept(stage) and self._state_available(stage)]
-        calls = moves(self._stages()) if deserted else {}
+        calls = rebalance(self._stages()) if deserted else {}
         return {name: stage for name, stage in calls.items() if stage in deserted and head.moves.get(name) != stage}
 
-    def _stages(self) -> Sequence[Stage]:
+    def _stages(self) -> Sequence[StageLoads]:
         """By stage, the peers that stay (all with the same load) and those that join (None)."""
         at = self._view.census.at
         return [

@@ -123,7 +123,7 @@ class Passes:
     async def _which(self, request: PassRequest[Any], indices: range, ahead: bool = False) -> Microbatch:
         if request.index not in indices:
             raise Malformed(f"no such microbatch (index: {request.index}, there are: {indices})")
-        await self._state.reached_parameters(request.step, request.lineage, ahead)
+        await self._state.reached_parameters(request.step, request.parameter_version, ahead)
         return request.which
 
     async def _arrays(self, coded: Coded, wanted: Layouts, fewer: bool = False) -> tuple[Block, ...]:

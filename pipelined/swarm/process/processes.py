@@ -12,7 +12,7 @@ from pipelined.membership.view import RETRY_S
 from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.leader.assignments import due
 from pipelined.swarm.leader.leader import Leader
-from pipelined.swarm.leader.reassignment import Moves, Rollback, moves
+from pipelined.swarm.leader.reassignment import Rebalance, Rollback, rebalance
 from pipelined.swarm.peer.peer import Build, StagePeer
 from pipelined.swarm.protocol.status import Status, StatusReply, traffic_of
 from pipelined.swarm.protocol.work import GetStage, GetWork
@@ -69,14 +69,14 @@ class TrainerProcess:
         *,
         slots: int = 4,
         steps: int | None = None,
-        balance: Moves | None = None,
+        balance: Rebalance | None = None,
         resume: bool = False,
     ):
         self.name, self.rules, self._node, self._steps = node.name, rules, node, steps
         self._endpoint = node.endpoint
         self.view = SwarmView(node.directory, node.clock)
         rollback = Rollback(self.view, rules, node.clock, resume)
-        self.leader = Leader(node, self.view, rules, moves=balance or moves, rollback=rollback, steps=steps)
+        self.leader = Leader(node, self.view, rules, rebalance=balance or rebalance, rollback=rollback, steps=steps)
         self.trainer = SwarmTrainer(node, self.view, data, rules, slots)
 
     async def run(self) -> None:

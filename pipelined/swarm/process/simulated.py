@@ -13,7 +13,7 @@ from pipelined.directory import EmbeddedDirectory, MemoryDisk, serve_directory
 from pipelined.membership.client import Node
 from pipelined.state.store import CheckpointStore
 from pipelined.swarm.config import PeerConfig, Rules
-from pipelined.swarm.leader.leader import Moves
+from pipelined.swarm.leader.reassignment import Rebalance
 from pipelined.swarm.peer.peer import Build
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.trainer.trainer import Data
@@ -75,7 +75,7 @@ class VirtualParties:
         slots: int,
         steps: int | None = None,
         *,
-        balance: Moves | None = None,
+        balance: Rebalance | None = None,
         resume: bool = False,
     ) -> TrainerProcess:
         """Start a trainer; see `TrainerProcess`."""

@@ -45,14 +45,14 @@ class WorkItem(MemberReply):
     Args:
         step, index: of the microbatch.
         stages: the stages that must count it; empty: it is validation data.
-        lineage: of the parameters that it is for.
+        parameter_version: names the parameters that it is for, see `Commit`.
         revision: of the head at which it was assigned; the work is useless after the head has moved on.
     """
 
     step: Step
     index: Index
     stages: Annotated[tuple[StageNumber, ...], Many()]
-    lineage: Lineage
+    parameter_version: Lineage
     revision: Revision
 
     @property
@@ -107,7 +107,7 @@ class PassRequest(MemberRequest[Reply], Generic[Reply]):
 
     Args:
         step, index: name the microbatch.
-        lineage: of the parameters that the pass needs.
+        parameter_version: names the parameters that the pass needs, see `Commit`.
         inputs: of the stage.
     """
 
@@ -116,7 +116,7 @@ class PassRequest(MemberRequest[Reply], Generic[Reply]):
 
     step: Step
     index: Index
-    lineage: Lineage
+    parameter_version: Lineage
     inputs: CodedArrays
 
     @property

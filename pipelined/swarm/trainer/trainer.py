@@ -120,7 +120,7 @@ class SwarmTrainer:
     def _is_of_use(self, item: WorkItem) -> bool:
         """Whether the head has not moved since, or has moved to one with the parameters that the item is for."""
         head = self._view.head
-        ours = head is not None and (head.step, head.parameter_version) == (item.step, item.lineage)
+        ours = head is not None and (head.step, head.parameter_version) == (item.step, item.parameter_version)
         return ours or self._view.head_revision <= item.revision
 
     async def _evaluate_microbatch(self, item: WorkItem) -> WorkReport:
@@ -129,7 +129,8 @@ class SwarmTrainer:
         flow: Coded = (tuple(inputs), None)
         for stage in range(self._stages):
             last = (tuple(labels), None) if stage == self._stages - 1 else None
-            _, reply = await self.pool.request(stage, Evaluate(item.step, item.index, item.lineage, flow, last))
+            request = Evaluate(item.step, item.index, item.parameter_version, flow, last)
+            _, reply = await self.pool.request(stage, request)
             flow = reply.arrays
         try:
             losses = reply.losses(len(labels[0]))
@@ -141,7 +142,7 @@ class SwarmTrainer:
     async def _train_microbatch(self, item: WorkItem) -> WorkReport:
         """Forward, then backward. Returns by stage the peer that counted it."""
         inputs, labels = self._data(item.which)
-        named = item.step, item.index, item.lineage
+        named = item.step, item.index, item.parameter_version
         kept: list[Coded] = [(tuple(inputs), None)]
         for stage in range(self._stages - 1):
             _, outputs = await self.pool.request(stage, Forward(*named, kept[stage]))

@@ -14,7 +14,7 @@ from benchmarks._swarm_account import BINS, Account
 from benchmarks._swarm_fluid import Policy, play
 from benchmarks._swarm_trace import Trace
 from benchmarks.swarm_rebalancing import ARMS, HOURS, Options, Row, judged, main, row
-from pipelined.swarm.leader.reassignment import moves
+from pipelined.swarm.leader.reassignment import rebalance
 
 SMALL = Trace(peers=80, last=32, hours=8.0, events=19.0)
 
@@ -94,7 +94,7 @@ def test_each_look_moves_one_at_most_and_never_the_last_that_serves(trace, stage
     looks = []
 
     def watched(known):
-        decided = moves(known)
+        decided = rebalance(known)
         for peer in decided:
             (stage,) = (stage for stage in known if peer in stage)
             assert sum(load is not None for load in stage.values()) > 1
@@ -102,7 +102,7 @@ def test_each_look_moves_one_at_most_and_never_the_last_that_serves(trace, stage
         return decided
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("benchmarks._swarm_fluid.moves", watched)
+        patch.setattr("benchmarks._swarm_fluid.rebalance", watched)
         account = play(trace, stages, Policy(300.0, placed, fetch=120.0), seed)
     assert max(looks) <= 1 and account.moves <= sum(looks)
     assert 3 * 3600 / 300 - 1 <= len(looks) <= 3 * 3600 / 300
