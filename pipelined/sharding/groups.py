@@ -18,7 +18,7 @@ class MeshGroups:
         transport: this rank's end of the network.
         channel: of the groups; no other group of these ranks uses it.
         ranks: the transport's ranks in the order of the mesh; None: 0, 1, ...
-        algorithm: of all-reduces. A path counts the bytes of "ring".
+        algorithm: of every collective, such as "auto"; None: of each the one that a path prices (see `moves`).
     Attributes:
         rank: this rank's number in the mesh.
     Raises:
@@ -32,7 +32,7 @@ class MeshGroups:
         channel: int,
         *,
         ranks: Sequence[int] | None = None,
-        algorithm: str = "ring",
+        algorithm: str | None = None,
     ):
         self.mesh, self.transport, self.channel, self.algorithm = mesh, transport, channel, algorithm
         self.ranks = tuple(range(transport.world_size) if ranks is None else ranks)

@@ -25,6 +25,8 @@ import numpy as np
 
 import collectives
 from collectives import Links, segment
+from collectives.algorithms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
+from collectives.algorithms.registry import AlgorithmTable
 from pipelined.sharding.groups import MeshGroups
 from pipelined.sharding.shards import Piece, Shards, common, empty_like, length_of, put, take, within
 
@@ -94,16 +96,25 @@ class Step:
         )
 
 
-class AllToAll(Step):
-    name = "all_to_all"
+class CollectiveStep(Step):
+    """A move by a collective."""
+
+    algorithm: ClassVar[str]
+    table: ClassVar[AlgorithmTable[Any]]
+    reduced: ClassVar[float] = 0.0
+    """Elements that the busiest rank adds up, for each that it sends."""
+
+    def seconds(self, links: Links | Mapping[str, Links], itemsize: int = 4) -> float:
+        each, messages = self._links(links), self.table.forms(self.algorithm).steps(self.group_size)
+        return messages * each.alpha + self.most_elements * itemsize * (each.beta + self.reduced * each.gamma)
+
+
+class AllToAll(CollectiveStep):
+    name, algorithm, table = "all_to_all", "pairwise", ALL_TO_ALL
 
     def elements(self, rank: int) -> int:
         """All that the rank holds and does not keep: each element is of one rank of the group afterwards."""
         return self.source.size(rank) - _size(_both(self.source.pieces(rank), self.target.pieces(rank)))
-
-    def seconds(self, links: Links | Mapping[str, Links], itemsize: int = 4) -> float:
-        each = self._links(links)
-        return 2 * (self.group_size - 1) * each.alpha + self.most_elements * itemsize * each.beta
 
     async def run(self, groups: MeshGroups, array: Any) -> Any:
         held, wanted = self.source.pieces(groups.rank), self.target.pieces(groups.rank)
@@ -113,14 +124,14 @@ class AllToAll(Step):
         taken = [_both(self.source.pieces(member), wanted) for member in members]
         outgoing = [take(array, within(held, piece)) for piece in sent]
         incoming = [empty_like(array, _shape(piece)) for piece in taken]
-        await collectives.all_to_all(groups.along(self.axes), outgoing, incoming)
+        await collectives.all_to_all(groups.along(self.axes), outgoing, incoming, groups.algorithm or self.algorithm)
         for piece, values in zip(taken, incoming, strict=True):
             put(moved, within(wanted, piece), values)
         return moved
 
 
-class AllGather(Step):
-    name = "all_gather"
+class AllGather(CollectiveStep):
+    name, algorithm, table = "all_gather", "ring", ALL_GATHER
 
     def elements(self, rank: int) -> int:
         """All but the piece of the next rank, which is the last that a ring brings here."""
@@ -128,33 +139,25 @@ class AllGather(Step):
         following = members[(members.index(rank) + 1) % len(members)]
         return self.target.size(rank) - self.source.size(following)
 
-    def seconds(self, links: Links | Mapping[str, Links], itemsize: int = 4) -> float:
-        each = self._links(links)
-        return (self.group_size - 1) * each.alpha + self.most_elements * itemsize * each.beta
-
     async def run(self, groups: MeshGroups, array: Any) -> Any:
         members, wanted = self.group(groups.rank), self.target.pieces(groups.rank)
         flat = empty_like(array, (self.target.size(groups.rank),))
         lengths = [self.source.size(member) for member in members]
         segments = _cut(flat, lengths)
         segments[members.index(groups.rank)][...] = array.reshape(-1)
-        await collectives.all_gather(groups.along(self.axes), flat, lengths)
+        await collectives.all_gather(groups.along(self.axes), flat, lengths, groups.algorithm or self.algorithm)
         gathered = empty_like(array, self.target.shape(groups.rank))
         for member, values in zip(members, segments, strict=True):
             put(gathered, within(wanted, self.source.pieces(member)), values.reshape(self.source.shape(member)))
         return gathered
 
 
-class ReduceScatter(Step):
-    name = "reduce_scatter"
+class ReduceScatter(CollectiveStep):
+    name, algorithm, table, reduced = "reduce_scatter", "ring", REDUCE_SCATTER, 1.0
 
     def elements(self, rank: int) -> int:
         """All but the rank's own piece."""
         return self.source.size(rank) - self.target.size(rank)
-
-    def seconds(self, links: Links | Mapping[str, Links], itemsize: int = 4) -> float:
-        each = self._links(links)
-        return (self.group_size - 1) * each.alpha + self.most_elements * itemsize * (each.beta + each.gamma)
 
     async def run(self, groups: MeshGroups, array: Any) -> Any:
         members, held = self.group(groups.rank), self.source.pieces(groups.rank)
@@ -163,13 +166,17 @@ class ReduceScatter(Step):
         for member, values in zip(members, _cut(flat, lengths), strict=True):
             values[...] = take(array, within(held, self.target.pieces(member))).reshape(-1)
         own = await collectives.reduce_scatter(
-            groups.along(self.axes), flat, self.source.layout.partial[self.axes[0]], lengths
+            groups.along(self.axes),
+            flat,
+            self.source.layout.partial[self.axes[0]],
+            lengths,
+            groups.algorithm or self.algorithm,
         )
         return own.reshape(self.target.shape(groups.rank))
 
 
-class ReduceToAll(Step):
-    name = "all_reduce"
+class ReduceToAll(CollectiveStep):
+    name, algorithm, table, reduced = "all_reduce", "ring", ALL_REDUCE, 0.5
 
     def elements(self, rank: int) -> int:
         """Each segment of the flat array twice, but the rank's own and the next one's once."""
@@ -177,15 +184,14 @@ class ReduceToAll(Step):
         spared = (segment(size, self.group_size, part % self.group_size) for part in (at, at + 1))
         return 2 * size - sum(high - low for low, high in spared)
 
-    def seconds(self, links: Links | Mapping[str, Links], itemsize: int = 4) -> float:
-        each, sent = self._links(links), self.most_elements * itemsize
-        return 2 * (self.group_size - 1) * each.alpha + sent * (each.beta + each.gamma / 2)
-
     async def run(self, groups: MeshGroups, array: Any) -> Any:
         reduced = empty_like(array, tuple(array.shape))
         reduced[...] = array
         await collectives.all_reduce(
-            groups.along(self.axes), reduced, self.source.layout.partial[self.axes[0]], groups.algorithm
+            groups.along(self.axes),
+            reduced,
+            self.source.layout.partial[self.axes[0]],
+            groups.algorithm or self.algorithm,
         )
         return reduced
 

@@ -214,4 +214,4 @@ def still_needed(here: Layout, target: Layout, mesh: Mesh) -> tuple[int, int]:
     both = set(here.split) & set(target.split)
     one, two = (gather(each, mesh, [axis for axis in each.split if axis not in both]) for each in (here, target))
     swapped = one.cuts != two.cuts
-    return steps + swapped, messages + 2 * swapped
+    return steps + swapped, messages + swapped

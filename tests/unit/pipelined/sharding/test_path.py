@@ -116,7 +116,7 @@ def test_seconds_are_those_of_the_busiest_rank_in_each_move():
         ("P:a", "S0:a"): 3 + 192e-3 + 192e-4,
         ("P:a", "B"): 6 + 2 * 192e-3 + 192e-4,
     })  # fmt: skip
-    assert path(mesh, (8, 8), "S0:a", "S1:a").seconds(links, 4) == pytest.approx(6 + 48e-3)
+    assert path(mesh, (8, 8), "S0:a", "S1:a").seconds(links, 4) == pytest.approx(3 + 48e-3)
     slow = Links(alpha=2.0, beta=2e-3, gamma=1e-4)
     two = Mesh("far=2 near=2")
     both = path(two, (8, 8), "S0:far S1:near", "B").seconds({"far": slow, "near": links}, 4)
@@ -239,6 +239,23 @@ async def test_groups_of_all_axes_share_one_channel_over_tcp():
     sent = [sum(step.elements(rank) for step in steps) * 8 for rank in range(4)]
     assert [end.traffic.bytes_sent for end in ends] == sent
     await asyncio.gather(*(end.close() for end in ends))
+
+
+@pytest.mark.parametrize(("target", "named"), [("S0:b S0:a", "pairwise"), ("B", "ring")])
+def test_the_algorithm_of_all_moves_may_be_chosen(target, named):
+    """`auto` gives the same; a name that one of the collectives lacks is refused by it."""
+    mesh, tensor = Mesh("a=2 b=2"), np.arange(35.0).reshape(5, 7)
+    found = path(mesh, (5, 7), "S0:a S0:b", target)
+    own = [found.source.local(tensor, rank) for rank in range(4)]
+
+    def under(algorithm):
+        on = lambda groups: MeshGroups(mesh, groups.transport, 4, algorithm=algorithm)  # noqa: E731
+        return run_on_all(mesh, lambda groups: found.run(on(groups), own[groups.rank]))[0]
+
+    for rank, pieces in enumerate(zip(under(None), under("auto"), under(named), strict=True)):
+        assert all((piece == found.target.local(tensor, rank)).all() for piece in pieces)
+    with pytest.raises(ValueError, match=r"unknown .* algorithm 'rings'"):
+        under("rings")
 
 
 def test_a_mesh_of_another_size_is_refused():
