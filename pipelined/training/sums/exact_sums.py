@@ -20,7 +20,7 @@ from pipelined.programs.exact_grid import Grid
 from pipelined.training.optimizer import GRID
 from pipelined.training.parameters import Bucket
 from pipelined.training.split_backward import nodes_below
-from pipelined.training.stage import Alive, Stage
+from pipelined.training.stage import MicrobatchKey, Stage
 from pipelined.training.stream import Parcel, Tree, tensors_of
 
 MOST_USES = 256
@@ -181,17 +181,17 @@ class ExactStage(Stage):
             fact = f"a norm of stage {self.index} has running statistics, which are averaged in floats"
             raise UsageError(f"{fact}; exact sums need a norm without them, such as LayerNorm or GroupNorm")
 
-    def backward(self, which: Alive, *arguments: Any, **named: Any) -> Parcel | None:
-        back = super().backward(which, *arguments, **named)
+    def backward(self, key: MicrobatchKey, *arguments: Any, **named: Any) -> Parcel | None:
+        back = super().backward(key, *arguments, **named)
         self.exact.collect(self.index)
         return back
 
-    def backward_input(self, which: Alive, *arguments: Any, **named: Any) -> Parcel | None:
+    def backward_input(self, key: MicrobatchKey, *arguments: Any, **named: Any) -> Parcel | None:
         with self.exact.without_weights():
-            return super().backward_input(which, *arguments, **named)
+            return super().backward_input(key, *arguments, **named)
 
-    def backward_weight(self, which: Alive) -> None:
-        super().backward_weight(which)
+    def backward_weight(self, key: MicrobatchKey) -> None:
+        super().backward_weight(key)
         self.exact.collect(self.index)
 
     def _revived(self, *arguments: Any) -> tuple[Tree, Tree]:
