@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from collectives.algorithms.base import AllGatherAlgorithm, ClosedForms
 from collectives.algorithms.parts.doubling import doublings, sent_bytes, steps
-from collectives.algorithms.parts.pieces import receive_pieces, send_pieces
+from collectives.algorithms.parts.pieces import receive_pieces, send_segments
 from collectives.arrays import Range, Vector, segment_bytes
 from collectives.concurrency import run_both
 from collectives.group import Group
@@ -17,10 +17,8 @@ class DoublingAllGather(AllGatherAlgorithm, ClosedForms):
         """Send what is held, receive as much; no extra memory. Source: see `parts.doubling`."""
         for step in doublings(group.size, group.rank):
             held, lacking = ([spans[number] for number in numbers] for numbers in (step.held, step.lacking))
-            await run_both(
-                send_pieces(group, step.to, vector, *held), receive_pieces(group, step.source, vector, *lacking)
-            )
-            await group.greet(step.to, step.source)
+            receiving = _receive(group, step.source, vector, lacking)
+            await run_both(send_segments(group, step.to, vector, held), receiving)
 
     def cost(self, size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
         """Seconds: ceil(log2 n) alpha + (n-1)/n m beta."""
@@ -36,3 +34,8 @@ class DoublingAllGather(AllGatherAlgorithm, ClosedForms):
         """To each peer the segments held at that step: (n-1)/n m in all if n divides m."""
         links = ((step.to, step.held) for step in doublings(size, rank))
         return sent_bytes(links, segment_bytes(size, nbytes, itemsize, lengths))
+
+
+async def _receive(group: Group, source: int, vector: Vector, spans: Sequence[Range]) -> None:
+    await receive_pieces(group, source, vector, *spans)
+    await group.greeted_by(source)

@@ -1,5 +1,7 @@
 """Ranges of a vector sent, received or reduced, piece by piece; the only extra memory is one piece of scratch."""
 
+from collections.abc import Sequence
+
 from collectives.arrays import Range, Vector
 from collectives.group import Members
 from collectives.reduction import Reduction
@@ -10,6 +12,12 @@ async def send_pieces(group: Members, to: int, vector: Vector, *spans: Range) ->
     for span in spans:
         for low, high in group.workspace.pieces(vector, span):
             await group.send(to, vector.bytes(low, high))
+
+
+async def send_segments(group: Members, to: int, vector: Vector, spans: Sequence[Range]) -> None:
+    """As `send_pieces`; if all ranges are empty, the greeting alone, as a rank called differently may expect more."""
+    await send_pieces(group, to, vector, *spans)
+    await group.greet_to(to)
 
 
 async def receive_pieces(group: Members, source: int, vector: Vector, *spans: Range) -> None:

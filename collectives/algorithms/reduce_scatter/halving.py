@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from collectives.algorithms.base import ClosedForms, ReduceScatterAlgorithm
 from collectives.algorithms.parts.doubling import doublings, sent_bytes, steps
-from collectives.algorithms.parts.pieces import reduce_pieces, send_pieces
+from collectives.algorithms.parts.pieces import reduce_pieces, send_segments
 from collectives.arrays import Range, Vector, segment_bytes
 from collectives.concurrency import run_both
 from collectives.group import Group
@@ -18,9 +18,8 @@ class HalvingReduceScatter(ReduceScatterAlgorithm, ClosedForms):
         """Send partial sums, reduce as many; extra memory is one piece. Source: see `parts.doubling`."""
         for step in reversed(list(doublings(group.size, group.rank))):
             held, lacking = ([spans[number] for number in numbers] for numbers in (step.held, step.lacking))
-            sending = send_pieces(group, step.source, vector, *lacking)
-            await run_both(sending, reduce_pieces(group, step.to, vector, *held, reduction=reduction))
-            await group.greet(step.source, step.to)
+            reducing = _reduce(group, step.to, vector, held, reduction)
+            await run_both(send_segments(group, step.source, vector, lacking), reducing)
         low, high = spans[group.rank]
         reduction.finish(vector.elements[low:high], group.size)
 
@@ -38,3 +37,8 @@ class HalvingReduceScatter(ReduceScatterAlgorithm, ClosedForms):
         """To each peer the segments that it reduces from then on: (n-1)/n m in all if n divides m."""
         links = ((step.source, step.lacking) for step in doublings(size, rank))
         return sent_bytes(links, segment_bytes(size, nbytes, itemsize, lengths))
+
+
+async def _reduce(group: Group, source: int, vector: Vector, spans: Sequence[Range], reduction: Reduction) -> None:
+    await reduce_pieces(group, source, vector, *spans, reduction=reduction)
+    await group.greeted_by(source)
