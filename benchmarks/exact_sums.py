@@ -1,0 +1,175 @@
+"""What exact sums cost beside plain ones, and which arrangements they make equal.
+
+mpirun -n 2 python -m benchmarks.exact_sums       steps of both in turn, on the same ranks and batches
+python -m benchmarks.exact_sums --digests         one digest of a GPT-2 in many arrangements, each a run of apps.gpt2
+"""
+
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from apps.lm.models.gpt2 import GPT2
+from apps.lm.models.gpt2_presets import ModelConfig
+from benchmarks._flags import flags
+from benchmarks._launch import run_ranks
+from benchmarks._ranks import spread
+from benchmarks._results import ROOT, Reported, tell
+from pipelined.actors.actor import Actor
+from pipelined.actors.agree import gather
+from pipelined.actors.executor import TorchExecutor
+from pipelined.aio.clock import RealClock
+from pipelined.planner.trial import RandomTokens
+from pipelined.programs.plan import Plan
+from pipelined.traces.file import NullTracer
+from pipelined.training.optimizer import OptimizerConfig
+from pipelined.training.trainer import JobDescription, Numerics, RankTrainer
+from transports import Transport
+
+OPTIMIZER = OptimizerConfig(lr=1e-4, steps=1000)
+TRAINED = (
+    "--exact-sums --digest 20 --steps 20 --sample 0 --layers 6 --d-model 64 --heads 4 --batch 16 --microbatch 2 "
+    "--seq 32 --warmup 2 --dropout 0.1 --data LICENSE"
+)
+ARRANGEMENTS = {
+    1: ["--schedule gpipe --depth 1", "--schedule one_f_one_b --depth 2 --transport local", "--recompute --depth 1"],
+    2: [
+        "--schedule gpipe --depth 1 --width 2", "--schedule one_f_one_b --depth 2", "--schedule chimera --depth 2",
+        "--schedule zb_h1 --depth 2", "--schedule zb_v --depth 4 --all-reduce ring", "--schedule dualpipe_v --depth 4",
+        "--schedule chimera --depth 2 --transport tcp",
+    ],
+    3: ["--schedule one_f_one_b --depth 3"],
+    4: [
+        "--schedule gpipe --depth 1 --width 4", "--schedule one_f_one_b --depth 2 --width 2",
+        "--schedule chimera --depth 4", "--schedule chimera --depth 4 --pipes 4", "--schedule chimera_w --depth 4",
+        "--schedule zb_h1 --depth 4", "--schedule dualpipe --depth 4", "--schedule interleaved --depth 8 --chunks 2",
+    ],
+    8: ["--schedule chimera --depth 4 --width 2", "--schedule one_f_one_b --depth 8"],
+}  # fmt: skip
+"""Flags of runs, by the number of ranks."""
+
+
+@dataclass(frozen=True)
+class Options(Reported):
+    """Measure exact sums."""
+
+    digests: bool = False
+    """Instead of seconds: the digests of many arrangements; starts the ranks itself."""
+    schedule: str = "one_f_one_b"
+    """The schedule's name; one stage a rank."""
+    layers: int = 8
+    """Transformer blocks."""
+    d_model: int = 256
+    """Width of the model."""
+    heads: int = 8
+    """Attention heads."""
+    vocab: int = 4096
+    """Vocabulary."""
+    seq: int = 128
+    """Tokens a sequence."""
+    microbatch: int = 4
+    """Sequences in a microbatch (B)."""
+    microbatches: int = 8
+    """N."""
+    rounds: int = 20
+    """Steps of each kind, in turn."""
+
+    @property
+    def model(self) -> ModelConfig:
+        return ModelConfig(self.layers, self.d_model, self.heads, self.vocab, self.seq, dropout=0.0)
+
+
+async def bench(transport: Transport, options: Options) -> int:
+    """One rank: train steps of both kinds in turn; rank 0 tells their times."""
+    plan = Plan(options.schedule, transport.world_size, 1, options.microbatch, options.microbatches)
+    with ExitStack() as stack:
+        executor = TorchExecutor("cpu", RealClock(), transport.computing)
+        stack.callback(executor.close)
+        async with Actor(transport) as actor:
+            trainers = {}
+            for name in ("plain", "exact"):
+                job = JobDescription(
+                    model=GPT2(options.model), plan=plan,
+                    feed=RandomTokens(options.vocab, (options.microbatch, options.seq)), optimizer_config=OPTIMIZER,
+                    numerics=Numerics(exact_sums=name == "exact"), sequence=options.seq, seed=0,
+                )  # fmt: skip
+                trainers[name] = RankTrainer(actor, job, executor=executor, tracer=NullTracer())
+            seconds = await _rounds(trainers, options.rounds)
+            held = {name: sum(bucket.summed.nbytes for bucket in one.local.buckets) for name, one in trainers.items()}
+    every = await gather(transport, "held", held)
+    if transport.rank == 0:
+        found = {**asdict(options), "ranks": transport.world_size, "seconds": seconds, "summed_bytes": every}
+        tell(options, found, lambda: as_table(options, found))
+    return 0
+
+
+async def _rounds(trainers: dict[str, RankTrainer], rounds: int) -> dict[str, list[float]]:
+    """The seconds of steps of each kind; the kind that goes first changes every round."""
+    seconds: dict[str, list[float]] = {name: [] for name in trainers}
+    for step in range(rounds + 2):
+        for name in list(trainers)[:: 1 if step % 2 else -1]:
+            report = await trainers[name].step(step)
+            if step >= 2:  # the first steps find grids and warm up
+                seconds[name].append(report.step_s)
+    return seconds
+
+
+def as_table(options: Options, found: dict[str, Any]) -> str:
+    """Medians, their ratio with its quartiles, and bytes."""
+    plain, exact = found["seconds"]["plain"], found["seconds"]["exact"]
+    lower, middle, upper = spread([one / other for one, other in zip(exact, plain, strict=True)])
+    parameters = options.model
+    lines = [
+        f"{options.schedule} on {found['ranks']} ranks, {parameters.layers} blocks of {parameters.d_model}, "
+        f"{options.microbatch * options.seq} tokens a microbatch, rounds: {options.rounds}",
+        f"plain  {statistics.median(plain) * 1e3:8.1f} ms a step",
+        f"exact  {statistics.median(exact) * 1e3:8.1f} ms a step, {middle:.3f} of plain ({lower:.3f}-{upper:.3f})",
+    ]
+    for rank, held in enumerate(found["summed_bytes"]):
+        lines.append(f"rank {rank}: {held['plain']:,} bytes summed, exactly {held['exact']:,}")
+    return "\n".join(lines)
+
+
+def digests() -> list[dict[str, Any]]:
+    """Train every arrangement; what each was, and its digest after the last step."""
+    rows = []
+    for ranks, several in ARRANGEMENTS.items():
+        for words in several:
+            rows.append({"ranks": ranks, "flags": words, "digest": _digest(ranks, words)})
+            print(f"{ranks} ranks {words}: {rows[-1]['digest']}", file=sys.stderr, flush=True)
+    return rows
+
+
+def _digest(ranks: int, words: str) -> str:
+    launcher = [sys.executable] if ranks == 1 else ["mpirun", "-n", str(ranks), sys.executable]
+    if "--transport tcp" in words:
+        launcher = ["torchrun", "--nproc-per-node", str(ranks)]
+    command = [*launcher, "-m", "apps.gpt2", *TRAINED.split(), *words.split()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    found = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("digest of all parameters")]
+    return found[-1] if found else f"code {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"
+
+
+def digest_table(rows: Iterable[dict[str, Any]]) -> str:
+    """A line an arrangement."""
+    return "\n".join(f"| {row['ranks']} | `{row['flags']}` | {row['digest']} |" for row in rows)
+
+
+def main() -> int:
+    """Read the flags; returns the exit code, 1 where digests differ."""
+    options = flags(Options, "exact_sums")
+    if options.digests:
+        rows = digests()
+        tell(options, rows, lambda: digest_table(rows))
+        return int(len({row["digest"] for row in rows}) > 1)
+    torch.set_num_threads(1)
+    return run_ranks(lambda transport: bench(transport, options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
