@@ -82,7 +82,7 @@ class Training(VirtualParties):
 
     def _add_peer(self, name: str, stage: int, speed: float) -> None:
         actors, ends = self._actors, (stage == 0, stage == self._depth - 1)
-        self.network.line(name, actors.bandwidth / actors.scale)
+        self.network.set_access_rate(name, actors.bandwidth / actors.scale)
         sums = max(1, round(actors.sums / 4 / actors.scale))
         build = lambda _: Relay(actors.elements, self._outside, ends, sums)  # noqa: E731
         self.start_peer(name, build, device_seconds(actors.work, ends[1], speed), stage)
