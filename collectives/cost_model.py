@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
+import numpy as np
+
 
 @dataclass(frozen=True, slots=True)
 class Links:
@@ -43,8 +45,11 @@ def ring_seconds(nodes: Sequence[int], nbytes: int, links: Links, *, reduced: bo
         nodes: for each rank, the lowest rank on its node; the ring goes from each rank to the next.
         nbytes: of the array, cut evenly.
         reduced, gathered: the halves of the ring's pass that are run.
-    Cost: n² steps, once for equal arguments.
+    Cost: n² steps, once for equal arguments; constant time on one node.
     """
+    if links.far is None or len(set(nodes)) == 1:
+        halves = [sums for sums, runs in ((True, reduced), (False, gathered)) if runs]
+        return sum(ring_pass_seconds(1, len(nodes), nbytes, links, sums=sums) for sums in halves)
     return _walk(tuple(nodes), nbytes / len(nodes), links, len(nodes) - 1 if reduced else 0, gathered)
 
 
@@ -52,14 +57,41 @@ def ring_seconds(nodes: Sequence[int], nbytes: int, links: Links, *, reduced: bo
 def _walk(nodes: tuple[int, ...], part: float, near: Links, reducing: int, gathered: bool) -> float:
     far, following = near.far or near, (*nodes[1:], nodes[0])
     links = [near if one == next_one else far for one, next_one in zip(nodes, following, strict=True)]
-    ready, free = [0.0] * len(nodes), [0.0] * len(nodes)
+    alpha, occupied = np.array([link.alpha for link in links]), np.array([part * link.beta for link in links])
+    ready, free = np.zeros(len(nodes)), np.zeros(len(nodes))
     for step in range(reducing + (len(nodes) - 1 if gathered else 0)):
-        start = list(map(max, ready, free))
-        free = [at + part * link.beta for at, link in zip(start, links, strict=True)]
-        gamma = near.gamma if step < reducing else 0.0
-        arrived = [at + link.alpha + part * gamma for at, link in zip(free, links, strict=True)]
-        ready = [arrived[-1], *arrived[:-1]]
-    return max(ready)
+        free = np.maximum(ready, free) + occupied
+        arrived = free + alpha + (part * near.gamma if step < reducing else 0.0)
+        ready[0], ready[1:] = arrived[-1], arrived[:-1]
+    return float(ready.max())
+
+
+def ring_pass_seconds(nodes: int, ranks: int, nbytes: float, links: Links, *, sums: bool) -> float:
+    """Seconds of one half of a ring over nodes of equal size: those of `ring_seconds`, in constant time.
+
+    The pass takes its longest chain of waits. A chain goes along a part of the ring, and at its slowest link it waits
+    for the messages that are left. Over several nodes the longest chain is one of four: one far link alone, or with
+    the near links around it; from the first far link to the last; around the ring but for one link.
+
+    Args:
+        nodes, ranks: nodes, and ranks of each; the ranks of a node follow one another.
+        nbytes: of the array, cut evenly.
+        links: those between nodes are not faster than those inside.
+        sums: whether a rank adds what it receives (a reduce-scatter) or not (an all-gather).
+    """
+    size, far = nodes * ranks, links.far or links
+    part = nbytes / size
+    adding = part * links.gamma if sums else 0.0
+    inside, between = (link.alpha + part * link.beta + adding for link in (links, far))
+    if 1 in (nodes, ranks):
+        return (size - 1) * (inside if nodes == 1 else between)
+    around, side, left = (nodes - 1) * (ranks - 1), ranks - 1, part * far.beta
+    return max(
+        between + (size - 2) * left,
+        between + 2 * side * inside + (size - 2 - 2 * side) * left,
+        nodes * between + around * inside + (ranks - 2) * left,
+        nodes * between + (around + ranks - 2) * inside,
+    )
 
 
 @dataclass(frozen=True, slots=True)

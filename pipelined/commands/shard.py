@@ -6,6 +6,7 @@ The time of a step is that of its moves; all strategies compute as much.
 
 import argparse
 import json
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -137,4 +138,5 @@ def _network(arguments: argparse.Namespace, itemsize: int) -> "Network":
     from pipelined.sharding.search.network import Network
 
     links, far = (single(f"--{name}", pairs(f"--{name}", getattr(arguments, name), LINK)) for name in ("links", "far"))
-    return Network(link_of("links", links) if links else Links(), link_of("far", far) if far else None, itemsize)
+    near = link_of("links", links) if links else Links()
+    return Network(replace(near, far=link_of("far", far) if far else None), itemsize)

@@ -4,9 +4,12 @@ from math import log2
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from collectives import Group, Links, all_reduce
 from collectives.algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from collectives.cost_model import ring_pass_seconds, ring_seconds
 from tests.unit.collectives.rounds import Rounds
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
@@ -135,3 +138,16 @@ def test_a_ring_over_two_nodes_of_four_waits_for_far_links_at_two_places_only(ta
     beta = ring.price(nodes, 8, Links(0.0, 0.0, 0.0, far=Links(0.0, 10.0, 0.0)))
     assert beta == 10.0 * hops
     assert ring.price(nodes, 8, Links(0.0, 0.0, 1.0, far=Links(0.0, 0.0, 1.0))) == reduced
+
+
+costs = st.floats(0, 1)
+
+
+@given(st.integers(1, 5), st.integers(1, 6), st.booleans(), costs, costs, costs, costs, costs)
+def test_a_pass_over_equal_nodes_takes_what_the_walked_ring_takes(
+    nodes, ranks, sums, alpha, beta, gamma, slower_alpha, slower_beta
+):
+    links = Links(alpha, beta, gamma, far=Links(alpha + slower_alpha, beta + slower_beta, gamma))
+    names = [node * ranks for node in range(nodes) for _ in range(ranks)]
+    walked = ring_seconds(names, 12 * len(names), links, reduced=sums, gathered=not sums)
+    assert ring_pass_seconds(nodes, ranks, 12 * len(names), links, sums=sums) == pytest.approx(walked)

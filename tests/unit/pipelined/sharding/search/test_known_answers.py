@@ -1,5 +1,6 @@
 """What the paper and its closed forms fix: figures, tables, and the best strategies, in elements and seconds."""
 
+from dataclasses import replace
 from itertools import pairwise
 from math import inf
 
@@ -21,7 +22,7 @@ BLOCK = f"{TOKENS}:{WIDTH}-{3 * WIDTH}/{WIDTH}-{WIDTH}-{4 * WIDTH}-{WIDTH}"
 
 
 def setting(chain, *levels, links=BYTES, far=None, microbatches=1, wide=False):
-    return Setting(chain, levels, Network(links, far, chain.itemsize), microbatches, wide)
+    return Setting(chain, levels, Network(replace(links, far=far), chain.itemsize), microbatches, wide)
 
 
 def found(chain, *levels, replicas=None, limit=inf, **how):
