@@ -59,6 +59,14 @@ class AlgorithmTable(Generic[A]):
         """The closed forms of this algorithm; for `auto` those of the cheapest, if all links are alike."""
         return self.forms(self.cheapest((0,) * size, nbytes, links) if name == "auto" else name)
 
+    def price(self, name: str, nodes: Sequence[int], nbytes: int, links: Links) -> float:
+        """Seconds of this algorithm, or for `auto` of the cheapest, between nodes.
+
+        Args:
+            nodes: for each rank, the lowest rank on its node.
+        """
+        return self.forms(self.cheapest(nodes, nbytes, links) if name == "auto" else name).price(nodes, nbytes, links)
+
     def check(self, name: str) -> None:
         """Raise ValueError unless the name is `auto` or that of an algorithm; the known ones are listed."""
         if name != "auto":

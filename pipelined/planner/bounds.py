@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from collectives.algorithms import ALL_REDUCE
 from pipelined.planner.candidates import Candidate
 from pipelined.programs.plan import Plan
 from pipelined.programs.record import record
@@ -102,13 +101,8 @@ class _Spent:
 
 def _least_sum(plan: Plan, workload: Workload, machine: Machine, all_reduce: str) -> float:
     """The seconds of the cheapest gradient sum; at least one sum runs after the last instruction."""
-    cheapest = []
-    for group in workload.parameters:
-        ranks = plan.holders(*group.stages)
-        links = machine.links(ranks)
-        algorithm = ALL_REDUCE.priced(all_reduce, len(ranks), group.nbytes, links)
-        cheapest.append(algorithm.cost(len(ranks), group.nbytes, links.alpha, links.beta, links.gamma))
-    return min(cheapest, default=0.0)
+    sums = (machine.sum_seconds(all_reduce, plan.holders(*group.stages), group.nbytes) for group in workload.parameters)
+    return min(sums, default=0.0)
 
 
 def _one_alive(candidate: Candidate, workload: Workload, stages: Sequence[int]) -> float:

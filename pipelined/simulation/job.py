@@ -71,11 +71,11 @@ class Job:
         plan, sums = self.plan, dict[Hashable, tuple[tuple[int, ...], float]]()
         for group in self.workload.parameters:
             holders = plan.holders(*group.stages)
-            seconds = self._all_reduce(self.all_reduce, holders, group.nbytes)
+            seconds = self.machine.sum_seconds(self.all_reduce, holders, group.nbytes)
             updates = [(group.stages, update) for update in range(steps * plan.updates_a_step)]
             sums |= dict.fromkeys([group.stages] if plan.flushes else updates, (holders, seconds))
         everyone = tuple(range(plan.world_size))
-        sums[STEP_TOTALS] = everyone, self._all_reduce("auto", everyone, totals_bytes(plan, self.workload))
+        sums[STEP_TOTALS] = everyone, self.machine.sum_seconds("auto", everyone, totals_bytes(plan, self.workload))
         return sums
 
     @property
@@ -95,11 +95,6 @@ class Job:
                 if ends[0] != ends[1]:
                     link = self.machine.link(*ends)
                     yield self.coding(stage) + link.alpha + self.message_bytes(stage) * link.beta
-
-    def _all_reduce(self, algorithm: str, ranks: tuple[int, ...], nbytes: int) -> float:
-        links = self.machine.links(ranks)
-        forms = ALL_REDUCE.priced(algorithm, len(ranks), nbytes, links)
-        return forms.cost(len(ranks), nbytes, links.alpha, links.beta, links.gamma)
 
 
 def with_costs(plan: Plan, workload: Workload, machine: Machine, recompute: bool = False) -> Plan:

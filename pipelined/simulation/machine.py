@@ -3,9 +3,10 @@
 A message of m bytes occupies its link for m·beta seconds and arrives alpha seconds after that.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from collectives import Links
+from collectives.algorithms import ALL_REDUCE
 from pipelined.errors import UsageError
 
 FREE = Links(0.0, 0.0, 0.0)
@@ -48,15 +49,18 @@ class Machine:
         """The link that a message from one rank to another takes."""
         return self._far if self.node and source // self.node != target // self.node else self.near
 
-    def links(self, ranks: tuple[int, ...]) -> Links:
-        """The link costs of a sum over these ranks: those between nodes if the ranks are on more than one node."""
-        if self.node and ranks[0] // self.node != ranks[-1] // self.node:
-            return self.far_sums or self._far
-        return self.sums or self.near
+    def sum_seconds(self, algorithm: str, ranks: tuple[int, ...], nbytes: int) -> float:
+        """The seconds of a gradient sum over these ranks if they do nothing else; `auto` takes the cheapest."""
+        nodes = [rank - rank % self.node if self.node else 0 for rank in ranks]
+        return ALL_REDUCE.price(algorithm, nodes, nbytes, self._sums)
 
     def shares(self, ranks: int) -> bool:
         """Whether this number of ranks has to share the cores."""
         return 0 < self.cores < ranks
+
+    @property
+    def _sums(self) -> Links:
+        return replace(self.sums or self.near, far=self.far_sums or self._far)
 
     @property
     def _far(self) -> Links:

@@ -16,6 +16,7 @@ from pipelined.simulation.machine import Machine
 from tests.unit.pipelined.planner.toys import Toy
 
 SLOW = Links(alpha=0.1, beta=1e-3, gamma=1e-4)
+NODES = Machine(SLOW, Links(alpha=1.0, beta=1e-2, gamma=1e-4), node=2)
 
 
 def request(toy, ranks, machine=None, limit=float("inf"), overhead=0.25):
@@ -39,6 +40,7 @@ def everything(asked):
         (4, float("inf"), Machine(SLOW)),
         (4, 40_000, Machine(SLOW, cores=2)),
         (4, 20_000, Machine()),
+        (4, float("inf"), NODES),
     ],
 )
 def test_the_best_are_those_that_simulating_everything_finds(ranks, limit, machine):
@@ -64,9 +66,11 @@ def test_bounds_leave_most_unsimulated():
 
 
 @settings(max_examples=5)
-@given(st.sampled_from([1, 2, 4]), st.floats(0, 2), st.booleans(), st.integers(0, 2))
-def test_no_step_is_shorter_and_no_rank_holds_less_than_the_bounds(ranks, overhead, slow, cores):
-    machine = Machine(SLOW, cores=cores) if slow else Machine(cores=cores)
+@given(
+    st.sampled_from([1, 2, 4]), st.floats(0, 2), st.sampled_from([Machine(SLOW), Machine(), NODES]), st.integers(0, 2)
+)
+def test_no_step_is_shorter_and_no_rank_holds_less_than_the_bounds(ranks, overhead, machine, cores):
+    machine = replace(machine, cores=cores)
     asked = request(Toy(layers=4, batch=4), ranks, machine, overhead=overhead)
     for candidate in candidates(ranks, 4, 4, asynchronous=True):
         workload, found = asked.workload(candidate.plan), asked.simulate(candidate)

@@ -76,6 +76,17 @@ def test_data_parallelism_is_computing_and_one_sum(width):
     assert simulated.step_seconds == pytest.approx(15 + summed + agreed + 0.5)
 
 
+@pytest.mark.parametrize(("node", "seconds"), [(0, 6), (4, 6), (2, 33), (1, 60)])
+def test_a_ring_of_sums_waits_for_the_links_between_nodes_only_where_it_crosses_them(node, seconds):
+    """Six messages one after another over four ranks; of two nodes of two ranks they cross every second time."""
+    machine = Machine(Links(1, 0, 0), Links(10, 0, 0), node=node)
+    assert machine.sum_seconds("ring", (0, 1, 2, 3), 4096) == seconds
+    simulated = simulate(
+        Plan("gpipe", 1, 4, 1, 1), Workload.even(1, StageCosts(), 4096), machine, sync="gap", all_reduce="ring"
+    )
+    assert simulated.exposed_sync == pytest.approx(seconds)
+
+
 SUM_OF_ONE_SECOND = Links(0, 0.25, 0)  # of 4 bytes, between two ranks
 
 
