@@ -64,7 +64,7 @@ class Options(Reported):
 
 def measured(query: str, options: Options) -> Row:
     """One shape: its mean latency and median rate, beside what was asked."""
-    shape, _ = split_shape(query)
+    shape = split_shape(query)[0].between(0, 1)
     limited = not math.isinf(shape.rate)
     sizes = {name: getattr(options, name) for name in ("turns", "bytes", "messages")}
     task = {"url": f"tcp://?{query}", "loop": "select", "streams": options.streams if limited else 0, **sizes}

@@ -1,13 +1,14 @@
 """The options of slow links in a URL: `?delay=50ms&jitter=10ms&rate=500mbit&loss=0.01&seed=7`.
 
 A wrong value is refused before a transport is opened; the error lists the allowed values. `transports.urls` finds the
-options in a URL; `transports.emulation.link` computes the effect on a message.
+options in a URL; `transports.emulation.link` computes the effect on a message. `node=4&far-delay=50ms&far-rate=100mbit`
+gives the links between nodes, here of four ranks each, a delay and a rate of their own.
 """
 
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -27,8 +28,10 @@ class LinkShape:
         rate: bytes a second; messages to one peer leave one after another.
         loss: the probability that a transmission is lost, 0 <= loss < 1; it is then sent again after a time-out.
         seed: seed of jitter and loss.
+        node: ranks of a node; 0: all ranks are on one node. Rank r is on node r // node.
+        far_delay, far_rate: as `delay` and `rate`, of links between nodes; None: as inside a node.
     Raises:
-        ValueError: the jitter exceeds the delay.
+        ValueError: the jitter exceeds a delay, or links between nodes are given without the ranks of a node.
     """
 
     delay: float = 0.0
@@ -36,16 +39,30 @@ class LinkShape:
     rate: float = math.inf
     loss: float = 0.0
     seed: int = 0
+    node: int = 0
+    far_delay: float | None = None
+    far_rate: float | None = None
 
     def __post_init__(self) -> None:
-        if self.jitter > self.delay:
-            raise ValueError(
-                f"jitter beyond the delay (jitter: {self.jitter:g} s, delay: {self.delay:g} s); no message comes "
-                "before it was sent: lower jitter= or raise delay="
-            )
+        if not self.node and (self.far_delay, self.far_rate) != (None, None):
+            raise ValueError("links between nodes without nodes (node: 0); give the ranks of a node, such as node=4")
+        for name, delay in (("delay", self.delay), ("far-delay", self.far_delay)):
+            if delay is not None and self.jitter > delay:
+                raise ValueError(
+                    f"jitter beyond the delay (jitter: {self.jitter:g} s, {name}: {delay:g} s); no message comes "
+                    f"before it was sent: lower jitter= or raise {name}="
+                )
+
+    def between(self, source: int, target: int) -> "LinkShape":
+        """The shape of the link between two ranks, without nodes."""
+        delay, rate = self.delay, self.rate
+        if self.node and source // self.node != target // self.node:
+            delay = delay if self.far_delay is None else self.far_delay
+            rate = rate if self.far_rate is None else self.far_rate
+        return replace(self, delay=delay, rate=rate, node=0, far_delay=None, far_rate=None)
 
 
-OPTIONS = tuple(field.name for field in fields(LinkShape))
+OPTIONS = tuple(field.name.replace("_", "-") for field in fields(LinkShape))
 
 
 def read_shape(given: Mapping[str, str]) -> LinkShape:
@@ -54,7 +71,7 @@ def read_shape(given: Mapping[str, str]) -> LinkShape:
     Raises:
         ValueError: a value is wrong; the error says what is allowed.
     """
-    return LinkShape(**{name: _READERS[name](name, text) for name, text in given.items()})
+    return LinkShape(**{name.replace("-", "_"): _READERS[name](name, text) for name, text in given.items()})
 
 
 def _with_unit(units: dict[str, float]) -> Callable[[str, str], float]:
@@ -86,6 +103,12 @@ def _seed(name: str, text: str) -> int:
     return int(text)
 
 
+def _node(name: str, text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not int(text):
+        raise _refused(name, text, "a whole number from 1 up")
+    return int(text)
+
+
 def _refused(name: str, text: str, allowed: str) -> ValueError:
     return ValueError(f"?{name}= takes {allowed} (got: {text!r}); {EXAMPLE}")
 
@@ -96,4 +119,7 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "rate": _rate,
     "loss": _loss,
     "seed": _seed,
+    "node": _node,
+    "far-delay": _with_unit(SECONDS),
+    "far-rate": _rate,
 }

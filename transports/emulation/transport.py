@@ -29,7 +29,7 @@ class SlowTransport(Transport):
 
     Args:
         inner: the transport that sends; owned from now on.
-        shape: the shape of the links to all peers, separately in each direction.
+        shape: the shape of the links to all peers, separately in each direction. If it has nodes, `nodes` are these.
     """
 
     def __init__(self, inner: Transport, shape: LinkShape):
@@ -43,7 +43,8 @@ class SlowTransport(Transport):
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        return self._inner.nodes
+        node = self._shape.node
+        return tuple(rank - rank % node for rank in range(self.world_size)) if node else self._inner.nodes
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
         self._state.check_sendable(peer)
@@ -143,7 +144,7 @@ class SlowTransport(Transport):
 
     def _sender(self, peer: int) -> DelayedSender:
         if peer not in self._senders:
-            shape = self._shape
+            shape = self._shape.between(self.rank, peer)
             under_way = 0.0 if shape.rate == math.inf else shape.rate * (shape.delay + shape.jitter)
             link, ahead = SlowLink(shape, (self.rank, peer)), AHEAD_BYTES / shape.rate
             self._senders[peer] = DelayedSender(link, BUFFER_BYTES + under_way, ahead, self._record_error)

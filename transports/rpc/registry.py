@@ -31,4 +31,8 @@ async def open_endpoint(url: str) -> Endpoint:
         RendezvousError: this machine has no such address, or it is in use.
     """
     parts, shape = split_url("endpoint", url, ENDPOINTS)
+    if shape is not None and shape.node:
+        raise ValueError(
+            f"an endpoint has no rank, so no node (node: {shape.node}); leave out node=, far-delay=, far-rate="
+        )
     return await resolve_name(ENDPOINTS[parts.scheme])(parts, shape)

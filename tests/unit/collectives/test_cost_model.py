@@ -1,5 +1,6 @@
 """The closed forms: against the rounds a network really takes, and against the formulas of the papers."""
 
+import asyncio
 from math import log2
 
 import numpy as np
@@ -7,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives import Group, Links, all_reduce
+from collectives import Group, Links, all_gather, all_reduce, barrier, reduce_scatter
 from collectives.algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from collectives.cost_model import ring_pass_seconds, ring_seconds
 from tests.unit.collectives.rounds import Rounds
+from transports import open_local
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
 
@@ -151,3 +153,28 @@ def test_a_pass_over_equal_nodes_takes_what_the_walked_ring_takes(
     names = [node * ranks for node in range(nodes) for _ in range(ranks)]
     walked = ring_seconds(names, 12 * len(names), links, reduced=sums, gathered=not sums)
     assert ring_pass_seconds(nodes, ranks, 12 * len(names), links, sums=sums) == pytest.approx(walked)
+
+
+SLOW_URL = "local://?delay=1ms&rate=1gbit&node=4&far-delay=5ms&far-rate=200mbit"
+SLOW_LINKS = Links(1e-3, 8 / 1e9, 0.0, far=Links(5e-3, 8 / 2e8, 0.0))
+CALLS = {
+    ALL_REDUCE: lambda group, array: all_reduce(group, array, "sum", "ring"),
+    ALL_GATHER: lambda group, array: all_gather(group, array, algorithm="ring"),
+    REDUCE_SCATTER: lambda group, array: reduce_scatter(group, array, algorithm="ring"),
+}
+
+
+@pytest.mark.virtual
+@of_every_ring
+@pytest.mark.parametrize("floats", [1 << 10, 1 << 14, 1 << 19])
+async def test_a_ring_over_two_nodes_of_four_takes_what_walking_it_says(table, hops, reduced, floats):
+    """Short arrays by alpha, long ones by beta; adding takes no virtual time."""
+    groups = [Group(end, range(8), 0, patience=1e6) for end in open_local(SLOW_URL, 8)]
+    await asyncio.gather(*map(barrier, groups))
+    await asyncio.sleep(1.0)
+    clock = asyncio.get_running_loop().time
+    began, arrays = clock(), [np.zeros(floats, np.float32) for _ in groups]
+    await asyncio.gather(*map(CALLS[table], groups, arrays))
+    wanted = table.forms("ring").price(groups[0].nodes, 4 * floats, SLOW_LINKS)
+    assert clock() - began == pytest.approx(wanted, rel=5e-3)
+    await asyncio.gather(*(group.transport.close() for group in groups))

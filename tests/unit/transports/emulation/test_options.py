@@ -14,6 +14,20 @@ def test_every_option_is_read_in_its_units_and_what_is_not_of_links_is_left():
     assert others == [("wait", "60")]
 
 
+def test_links_between_nodes_have_a_delay_and_a_rate_of_their_own():
+    shape, others = split_shape("delay=1ms&rate=1gbit&loss=0.5&seed=7&node=4&far-delay=5ms&far-rate=200mbit")
+    near, far = shape.between(4, 7), shape.between(3, 4)
+    assert (near.delay, near.rate, far.delay, far.rate) == pytest.approx((1e-3, 1.25e8, 5e-3, 2.5e7))
+    assert (near.loss, near.seed) == (far.loss, far.seed) == (0.5, 7)
+    assert others == []
+
+
+def test_links_between_nodes_are_as_inside_where_nothing_else_is_said():
+    shape, _ = split_shape("delay=1ms&rate=1gbit&node=2&far-rate=200mbit")
+    assert (shape.between(0, 2).delay, shape.between(0, 2).rate) == pytest.approx((1e-3, 2.5e7))
+    assert split_shape("delay=1ms&node=2")[0].between(0, 2) == split_shape("delay=1ms")[0]
+
+
 def test_without_link_options_there_is_no_shape():
     assert split_shape("wait=60") == (None, [("wait", "60")])
     assert split_shape("") == (None, [])
@@ -56,6 +70,12 @@ def test_units(query, field, value):
         ("wait=1&delay=1ms&wait=1", r"\?wait= is given 2 times"),
         ("seed=-1", "a whole number from 0 up"),
         ("delay=1ms&jitter=2ms", r"jitter: 0.002 s, delay: 0.001 s"),
+        ("node=0", "a whole number from 1 up"),
+        ("node=two", r"a whole number from 1 up \(got: 'two'\)"),
+        ("node=2&far-rate=0mbit", "more than 0"),
+        ("node=2&far-delay=5", "units us, ms, s"),
+        ("far-delay=5ms", r"without nodes \(node: 0\); give the ranks of a node"),
+        ("delay=2ms&jitter=2ms&node=2&far-delay=1ms", r"jitter: 0.002 s, far-delay: 0.001 s"),
     ],
 )
 def test_an_invalid_value_is_refused_with_the_allowed_ones(query, allowed):

@@ -64,6 +64,17 @@ async def test_the_two_directions_and_other_peers_do_not_wait_for_each_other():
     await closed(ends)
 
 
+async def test_a_message_to_another_node_takes_the_link_between_nodes():
+    ends = slowed(4, delay=1.0, node=2, far_delay=3.0)
+    assert [end.nodes for end in ends] == [(0, 0, 2, 2)] * 4
+    for source, target, seconds in ((2, 3, 1.0), (1, 2, 3.0)):
+        began = now()
+        await ends[source].send(target, ("k",), b"message")
+        await ends[target].receive(source, ("k",))
+        assert now() - began == seconds
+    await closed(ends)
+
+
 async def test_memory_may_be_reused_once_a_send_returns_though_the_bytes_are_still_under_way():
     here, there = ends = slowed(delay=1.0)
     body, note = np.zeros(1000, np.uint8), ["first"]
