@@ -74,7 +74,7 @@ async def measure(
             timed = await measure_stages(timing, model.layer_costs, sizes, progress)
             runtime = await measure_instruction(actor, executor) - await measure_call(actor, executor)
             coding = await measure_coding(actor, RealClock(), model.compress, progress, effort)
-            links = await _links(actor, hosts, model.all_reduce, executor, progress=progress, effort=effort)
+            links = await _links(actor, model.all_reduce, executor, progress=progress, effort=effort)
     finally:
         executor.close()
     if timed is None or coding is None:
@@ -82,7 +82,7 @@ async def measure(
     costs, fits, order = timed
     costs = replace(costs, runtime=max(0.0, runtime), coding=coding)
     shared = cores if executor.device == "cpu" and local > cores else 0
-    machine = _machine(links, hosts, stated, shared * len(set(hosts)))
+    machine = _machine(links, transport.nodes, stated, shared * len(set(hosts)))
     plain = {name: _plain_link(link) for name, link in links.items() if link is not None}
     return Measurement(
         costs,
@@ -105,7 +105,6 @@ def gpu_bytes() -> list[int]:
 
 async def _links(
     actor: Actor,
-    hosts: list[str],
     all_reduce: str,
     executor: Executor,
     *,
@@ -113,19 +112,18 @@ async def _links(
     effort: Effort,
 ) -> dict[str, LinkFit | None]:
     """The fit of each kind of link that this job has, by name."""
-    clock, everyone, compute = RealClock(), tuple(range(len(hosts))), computing(executor)
-    node = tuple(rank for rank in everyone if hosts[rank] == hosts[0])
-    far = [rank for rank in everyone if hosts[rank] != hosts[0]]
+    clock, compute, nodes = RealClock(), computing(executor), actor.transport.nodes
+    node = tuple(rank for rank, of_node in enumerate(nodes) if of_node == nodes[0])
+    leaders = tuple(dict.fromkeys(nodes))
     found: dict[str, LinkFit | None] = {}
     if len(node) > 1:
         pairs = list(dict.fromkeys([(node[0], node[1]), (node[-2], node[-1])]))
         found["messages on a node"] = await measure_hops(actor, clock, pairs, compute, progress=progress, effort=effort)
         found["sums on a node"] = await measure_sums(actor, clock, node, all_reduce, progress=progress, effort=effort)
-    if far:
+    if len(leaders) > 1:
         found["messages between nodes"] = await measure_hops(
-            actor, clock, [(0, far[0])], compute, progress=progress, effort=effort
+            actor, clock, [(leaders[0], leaders[1])], compute, progress=progress, effort=effort
         )
-        leaders = tuple(hosts.index(host) for host in dict.fromkeys(hosts))  # whose links all lie between nodes
         found["sums between nodes"] = await measure_sums(
             actor, clock, leaders, all_reduce, progress=progress, effort=effort
         )
@@ -144,14 +142,14 @@ def computing(executor: Executor) -> Compute:
     return lambda seconds: executor.run("forward", partial(work, seconds))
 
 
-def _machine(links: dict[str, LinkFit | None], hosts: list[str], stated: Machine, cores: int) -> Machine:
+def _machine(links: dict[str, LinkFit | None], nodes: Sequence[int], stated: Machine, cores: int) -> Machine:
     """The machine with the measured links.
 
     If the ranks do not fill the nodes in equal blocks of consecutive ranks, all links count as links between nodes.
     """
     found = {name: link.links for name, link in links.items() if link is not None}
-    node = hosts.count(hosts[0])
-    even = all(hosts[rank] == hosts[rank - rank % node] for rank in range(len(hosts))) and len(hosts) % node == 0
+    node = nodes.count(nodes[0])
+    even = all(of_node == rank - rank % node for rank, of_node in enumerate(nodes)) and len(nodes) % node == 0
     far, far_sums = found.get("messages between nodes"), found.get("sums between nodes")
     near = (found.get("messages on a node") if even else None) or far
     machine = replace(stated, cores=cores or stated.cores)
