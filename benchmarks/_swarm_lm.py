@@ -20,11 +20,11 @@ from apps.swarm.data import MicrobatchFeed, feed_of
 from apps.swarm.training import rules_of, training_of
 from pipelined.aio.clock import run_virtual
 from pipelined.swarm.config import Rules
-from pipelined.swarm.process.simulated import VirtualParties
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
+from tests.swarm.virtual_parties import VirtualParties
 from transports import Block
 from transports.rpc.virtual.network import VirtualNetwork
 

@@ -19,9 +19,9 @@ from benchmarks._swarm_devices import Relay
 from pipelined.aio.clock import run_virtual
 from pipelined.directory import MemoryDisk
 from pipelined.swarm.config import Rules
-from pipelined.swarm.process.simulated import DIRECTORY, VirtualParties
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.stages.stage import Microbatch
+from tests.swarm.virtual_parties import DIRECTORY, VirtualParties
 from transports.rpc.virtual.network import VirtualNetwork
 
 DELAY_S, JITTER_S, WRITE_S = 1e-3, 5e-4, 2e-3

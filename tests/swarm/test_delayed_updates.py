@@ -13,10 +13,10 @@ import pytest
 from pipelined.aio.clock import run_virtual
 from pipelined.aio.notifier import Notifier
 from pipelined.swarm.config import Rules
-from pipelined.swarm.process.simulated import VirtualParties
 from pipelined.swarm.records.view import SwarmView
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data
 from tests.swarm.story import Story
+from tests.swarm.virtual_parties import VirtualParties
 from transports.rpc.virtual.network import VirtualNetwork
 
 BATCH, PEERS, STEPS = 8, 2, 8

@@ -19,7 +19,6 @@ from pipelined.api.swarm.training import Given
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.membership.client import Node
 from pipelined.swarm.process.observer import SwarmObserver
-from pipelined.swarm.process.simulated import VirtualParties
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.swarm.stages.torch_stage import TorchStage
 from tests.launching import ROOT
@@ -36,6 +35,7 @@ from tests.swarm.own_model import (
     momentum,
     plain,
 )
+from tests.swarm.virtual_parties import VirtualParties
 from transports.rpc.virtual.network import VirtualNetwork
 
 SECONDS = {"forward": 0.01, "backward": 0.02, "step": 0.005}

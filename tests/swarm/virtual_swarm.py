@@ -14,11 +14,11 @@ from pipelined.directory import MemoryDisk
 from pipelined.state.manifest import layout_of
 from pipelined.state.store import StoreError
 from pipelined.swarm.config import Rules
-from pipelined.swarm.process.simulated import DIRECTORY, VirtualParties
 from pipelined.swarm.protocol.rounds import Reduce
 from pipelined.swarm.records.steps import name_digest
 from pipelined.swarm.records.view import SwarmView
 from tests.swarm.exact import ExactStage, Reference, data
+from tests.swarm.virtual_parties import DIRECTORY, VirtualParties
 from transports import Block
 from transports.rpc.virtual.network import VirtualNetwork
 
