@@ -9,9 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from pipelined.directory import Directory
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
-from pipelined.swarm.process.joining import publish_task
 from pipelined.swarm.status.status import Goal
 from pipelined.training.compression import check_codec
 
@@ -152,6 +150,12 @@ class SwarmTask:
                 f"the directory has no training that this release knows ({error}); use one release"
             ) from error
 
+    def differences(self, other: "SwarmTask") -> str:
+        """What differs in another task, in words."""
+        pairs = [(name, value, getattr(other.subject, name)) for name, value in asdict(self.subject).items()]
+        pairs += [("vocabulary", self.vocabulary, other.vocabulary), ("text", self.text[:16], other.text[:16])]
+        return ", ".join(f"{name}: {here} here, {there} there" for name, here, there in pairs if here != there)
+
 
 def read_goal(data: bytes) -> Goal:
     """What the status of a swarm shows of the directory's record, also of a swarm that `pipelined.swarm.train` began.
@@ -184,25 +188,3 @@ def _is_one(value: Any, kind: Any) -> bool:
     if get_origin(kind) is Literal:
         return value in get_args(kind)
     return type(value) in (get_args(kind) or (kind,))
-
-
-def differences(mine: SwarmTask, theirs: SwarmTask) -> str:
-    """What differs, in words."""
-    pairs = [(name, value, getattr(theirs.subject, name)) for name, value in asdict(mine.subject).items()]
-    pairs += [("vocabulary", mine.vocabulary, theirs.vocabulary), ("text", mine.text[:16], theirs.text[:16])]
-    return ", ".join(f"{name}: {here} here, {there} there" for name, here, there in pairs if here != there)
-
-
-async def publish(directory: Directory, mine: SwarmTask, swarm: str = "") -> None:
-    """Write what is trained to the directory, or check that the directory has the same.
-
-    Args:
-        mine: what this process trains.
-        swarm: the swarm's name, if it begins here. Default: a random name.
-    Raises:
-        UsageError: the swarm trains something else.
-    """
-    theirs = SwarmTask.unpack(await publish_task(directory, mine.pack(), swarm))
-    if theirs != mine:
-        fact = f"this swarm trains something else ({differences(mine, theirs)})"
-        raise UsageError(f"{fact}; give the same flags, or another coordinator")

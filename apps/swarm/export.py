@@ -117,7 +117,7 @@ async def fetch(name: str, session: Session, endpoint: Endpoint, directory: Dire
     node = Node(f"{name}-{secrets.token_hex(4)}", endpoint, directory, RealClock())
     try:
         async with reported_wait(f"the state of every stage (stages: {session.rules.stages})", say):
-            stages = await snapshot(node, session.training, session.rules)
+            stages = await snapshot(node, session)
     except (LeaseLost, CutOff) as error:
         raise UsageError(f"the directory does not reply ({error}); start it again, and repeat this command") from error
     say(f"step {stages[0][0].step}, as it stands at {len(stages)} stages")

@@ -13,6 +13,7 @@ from apps.lm.models.rotary_presets import RotaryConfig
 from apps.swarm.config import SwarmTask
 from apps.swarm.families import cut_of, is_cut_loose
 from pipelined.swarm.config import Rules
+from pipelined.swarm.process import session
 from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.training import Training
 from pipelined.training.compression import NONE
@@ -23,18 +24,17 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.
 
 
 @dataclass(frozen=True)
-class Session:
-    """What all processes of one swarm share."""
+class Session(session.Session):
+    """What all processes of one swarm share, with the whole model."""
 
-    model: GPT2
     training: Training
-    rules: Rules
+    model: GPT2
 
 
 def session_of(task: SwarmTask) -> Session:
     """Build the model and the rules; blocks. Raises UsageError: see `training_of`."""
-    training = training_of(task)
-    return Session(model_of(task)[0], training, rules_of(task, training))
+    training, (model, _) = training_of(task), model_of(task)
+    return Session(training, rules_of(task, training), model.identity(), task.text, model)
 
 
 def model_of(task: SwarmTask) -> tuple[GPT2, tuple[range, ...]]:

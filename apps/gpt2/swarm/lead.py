@@ -81,8 +81,7 @@ class RankZero:
         config, head = self.rank.job.config, self.trainer.view.head
         step = head.step if head is not None else 0
         wanted = config.checkpoint or (done and (config.export or config.sample))
-        session = self.rank.session
-        stages = await snapshot(node, session.training, session.rules) if step and wanted else []
+        stages = await snapshot(node, self.rank.session) if step and wanted else []
         result = TrainingResult(self.rank.job, self.rank.text, stages)
         await result.save()
         if done:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from apps.gpt2.swarm.job import SwarmJob
 from apps.lm.data.text import Text
-from apps.swarm.config import SwarmTask, publish
+from apps.swarm.config import SwarmTask
 from apps.swarm.data import MicrobatchFeed, feed_of
 from apps.swarm.training import Session, session_of
 from apps.swarm.weights_store import WeightsStore
@@ -17,7 +17,7 @@ from pipelined.process.launch import Launch
 from pipelined.state.store import CheckpointStore, DiskStore
 from pipelined.state.versions import SavedStage, common_step
 from pipelined.swarm.config import PeerConfig
-from pipelined.swarm.process.joining import connected
+from pipelined.swarm.process.joining import connected, publish_task
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.process.session import torch_peer
 from pipelined.swarm.records.steps import HEAD, Commit
@@ -60,7 +60,7 @@ class Rank:
         if self.start is not None:
             head = replace(head, step=self.start.step, lineage=self.start.lineage)
         async with connected(url) as (_, directory):
-            await publish(directory, self.task, swarm)
+            await publish_task(directory, self.task, swarm)
             await directory.transact({HEAD: 0}, {HEAD: head.pack()})
 
     def peer(self, endpoint: Endpoint, directory: Directory) -> PeerProcess:
@@ -69,7 +69,7 @@ class Rank:
         every = config.save_every if config.checkpoint else 0
         peer_config = PeerConfig(self.job.stage_of(rank), store=self.store, save_every=every)
         node = self.node(f"rank{rank}", endpoint, directory)
-        return torch_peer(node, self.session.training, self.session.rules, self.executor, peer_config)
+        return torch_peer(node, self.session, self.executor, peer_config)
 
     @property
     def trains(self) -> bool:

@@ -1,40 +1,38 @@
 """A peer and a trainer of a user's model, from joining the swarm to their end."""
 
 import asyncio
-import os
 import secrets
-import socket
 from collections.abc import Callable, Coroutine, Iterable, Sized
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from pipelined.actors.executor import TorchExecutor
-from pipelined.aio.clock import RealClock
 from pipelined.api.batch import Batch
 from pipelined.api.feed import BatchFeed, Feed, MicrobatchFeed
 from pipelined.api.swarm.training import Given, Task, UserTraining, layout_of
 from pipelined.api.whole_run import Trained
 from pipelined.errors import UsageError, refuse_below
 from pipelined.membership.client import Node
-from pipelined.state.saved import saved_of
-from pipelined.state.store import DiskStore
-from pipelined.swarm.config import PeerConfig
 from pipelined.swarm.process.joining import (
     check_coordinator,
-    claim_for,
     connected,
     described,
-    member_directory,
+    member_node,
     publish_task,
     read_task,
 )
 from pipelined.swarm.process.logs import Say, reported_wait
 from pipelined.swarm.process.processes import TrainerProcess
-from pipelined.swarm.process.session import check_device, run_peer, run_trainer, snapshot, torch_peer
+from pipelined.swarm.process.session import (
+    PeerOptions,
+    Session,
+    check_device,
+    opened_peer,
+    run_peer,
+    run_trainer,
+    snapshot,
+)
 from pipelined.swarm.records.committed_steps import StepCommitted, StepEvent, StepsBegan
 from pipelined.swarm.stages.stage import Microbatch
 from pipelined.training.trainer import StepReport
@@ -59,26 +57,6 @@ class Place:
 
     def __post_init__(self) -> None:
         check_coordinator(self.coordinator, "coordinator")
-
-    @property
-    def own_name(self) -> str:
-        """The name of this process: HOST-PID, if none is given."""
-        return self.name or f"{socket.gethostname()}-{os.getpid()}"
-
-
-@dataclass(frozen=True)
-class PeerOptions:
-    """The settings of one peer; each field as in `serve`."""
-
-    stage: int | None = None
-    device: str = "cpu"
-    checkpoint: Path | None = None
-    save_every: int = 50
-    grace: float = 20.0
-
-    def __post_init__(self) -> None:
-        refuse_below(0, "save_every", self.save_every)
-        refuse_below(0, "grace", self.grace)
 
 
 @dataclass(frozen=True)
@@ -172,53 +150,41 @@ async def run_user_peer(
 ) -> None:
     """Serve a stage until `stop` is set; see `serve`."""
     await asyncio.to_thread(check_device, options.device)
-    async with AsyncExitStack() as stack:
-        endpoint, directory = await stack.enter_async_context(connected(place.coordinator, place.listen))
+    async with connected(place.coordinator, place.listen) as (endpoint, directory):
         task = Task.unpack(await _unless(stop, read_task(directory, place.coordinator, say)))
         if options.stage is not None and not 0 <= options.stage < task.depth:
             raise UsageError(f"there is no stage {options.stage} (depth: {task.depth}); take one below the depth")
-        training = await asyncio.to_thread(training_of, task)
-        rules, store, identity = training.rules(), None, dict(training.model.identity())
-        if options.checkpoint is not None:
-            await asyncio.to_thread(saved_of, options.checkpoint, identity)
-            claimed = stack.enter_context(await claim_for(directory, options.checkpoint))
-            if claimed.warning:
-                say(f"warning: {claimed.warning}")
-            store = DiskStore(options.checkpoint, identity)
-        members = await stack.enter_async_context(member_directory(place.coordinator, endpoint, rules.lease_s))
-        executor = TorchExecutor(options.device, RealClock())
-        stack.callback(executor.close)
-        node = Node(place.own_name, endpoint, members, RealClock())
-        config = PeerConfig(options.stage, options.grace, store, options.save_every)
-        say(f"{node.name}: peer at {endpoint.address}")
-        await run_peer(torch_peer(node, training, rules, executor, config), stop, say)
-        say(f"{node.name}: left")
+        session = _session_of(await asyncio.to_thread(training_of, task))
+        async with member_node(place.coordinator, endpoint, place.name, session.rules.lease_s) as node:
+            async with opened_peer(node, session, options, say) as process:
+                await run_peer(process, stop, say)
 
 
 async def run_user_trainer(
     training: UserTraining, data: StepData, place: Place, options: TrainerOptions, *, stop: asyncio.Event, say: Say
 ) -> Trained:
     """Train until the last step, or until `stop` is set, then fetch the model; see `train`."""
-    task, rules = training.task, training.rules()
-    async with AsyncExitStack() as stack:
-        endpoint, directory = await stack.enter_async_context(connected(place.coordinator, place.listen))
+    task, session = training.task, _session_of(training)
+    async with connected(place.coordinator, place.listen) as (endpoint, directory):
         async with reported_wait(described(place.coordinator), say):
-            theirs = Task.unpack(await _unless(stop, publish_task(directory, task.pack())))
-        if theirs != task:
-            fact = f"this swarm trains something else ({task.differences(theirs)})"
-            raise UsageError(f"{fact}; give the same arguments, or another coordinator")
-        members = await stack.enter_async_context(member_directory(place.coordinator, endpoint, rules.lease_s))
-        node = Node(place.own_name, endpoint, members, RealClock())
-        process = TrainerProcess(node, data, rules, slots=options.slots, steps=task.steps, resume=options.resume)
-        say(f"{node.name}: trainer at {endpoint.address}")
-        result = StepResults(options.report)
-        done = await run_trainer(process, stop, result.add, say)
-        trained = Trained(result.losses, process.view.head.step if process.view.head else 0, stopped=not done)
-        if done:
-            observer = Node(f"{node.name}-{secrets.token_hex(4)}", endpoint, directory, RealClock())
-            stages = await snapshot(observer, training, rules)
-            trained.state = await asyncio.to_thread(training.whole_state, [_tensors(state) for _, state in stages])
-        return trained
+            await _unless(stop, publish_task(directory, task, settings="arguments"))
+        async with member_node(place.coordinator, endpoint, place.name, session.rules.lease_s) as node:
+            process = TrainerProcess(
+                node, data, session.rules, slots=options.slots, steps=task.steps, resume=options.resume
+            )
+            say(f"{node.name}: trainer at {endpoint.address}, model {session.rules.digest}")
+            result = StepResults(options.report)
+            done = await run_trainer(process, stop, result.add, say)
+            trained = Trained(result.losses, process.view.head.step if process.view.head else 0, stopped=not done)
+            if done:
+                observer = Node(f"{node.name}-{secrets.token_hex(4)}", endpoint, directory, node.clock)
+                stages = await snapshot(observer, session)
+                trained.state = await asyncio.to_thread(training.whole_state, [_tensors(state) for _, state in stages])
+            return trained
+
+
+def _session_of(training: UserTraining) -> Session:
+    return Session(training, training.rules(), dict(training.model.identity()), text="")
 
 
 class StepResults:

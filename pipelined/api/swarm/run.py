@@ -19,7 +19,6 @@ from pipelined.api.batch import Batch
 from pipelined.api.feed import Feed
 from pipelined.api.sequential import Loss
 from pipelined.api.swarm.parties import (
-    PeerOptions,
     Place,
     Stopped,
     TrainerOptions,
@@ -38,6 +37,7 @@ from pipelined.process.exit import FAILED, USAGE, print_to_stderr
 from pipelined.process.run import complaint
 from pipelined.process.stop_request import StopRequest
 from pipelined.swarm.process.joining import endpoint_at
+from pipelined.swarm.process.session import PeerOptions
 from pipelined.training.compression import NONE
 from pipelined.training.trainer import StepReport
 from transports import new_event_loop

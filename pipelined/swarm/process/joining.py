@@ -5,6 +5,7 @@ in a swarm that trains something else. No torch.
 """
 
 import asyncio
+import os
 import re
 import secrets
 import socket
@@ -12,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Protocol, Self
 from urllib.parse import urlsplit
 
 from pipelined.aio.clock import RealClock
@@ -19,6 +21,7 @@ from pipelined.aio.progress import MOMENT_S
 from pipelined.checkpoints.claim import Claim, claim
 from pipelined.directory import Conflict, Directory, open_directory
 from pipelined.errors import UsageError
+from pipelined.membership.client import Node
 from pipelined.swarm.process.logs import reported_wait
 from pipelined.swarm.records.steps import SUBJECT
 from transports import TransportError
@@ -29,6 +32,23 @@ SWARM = "swarm"
 MOST_PORT = 65535
 DISCARD_PORT = 9
 """The port of a datagram socket that sends nothing (RFC 863)."""
+
+
+class TaskRecord(Protocol):
+    """What a swarm trains, as the directory keeps it."""
+
+    def pack(self) -> bytes:
+        """The directory's record."""
+        ...
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        """Read the directory's record. Raises UsageError: it is none of this release."""
+        ...
+
+    def differences(self, other: Self) -> str:
+        """What differs in another task, in words."""
+        ...
 
 
 @asynccontextmanager
@@ -46,9 +66,17 @@ async def connected(url: str, listen: str | None = None) -> AsyncIterator[tuple[
             yield endpoint, directory
 
 
-def member_directory(url: str, endpoint: Endpoint, lease_s: float) -> Directory:
-    """The directory for a member: a request without a reply for a lease's length raises CutOff."""
-    return open_directory(url, endpoint, RealClock(), max(MOMENT_S, lease_s))
+@asynccontextmanager
+async def member_node(url: str, endpoint: Endpoint, name: str, lease_s: float) -> AsyncIterator[Node]:
+    """A member of the swarm: a request to its directory without a reply for a lease's length raises CutOff.
+
+    Args:
+        url: of the directory.
+        name: "": HOST-PID.
+    """
+    clock = RealClock()
+    async with open_directory(url, endpoint, clock, max(MOMENT_S, lease_s)) as directory:
+        yield Node(name or f"{socket.gethostname()}-{os.getpid()}", endpoint, directory, clock)
 
 
 async def endpoint_at(url: str) -> Endpoint:
@@ -59,18 +87,25 @@ async def endpoint_at(url: str) -> Endpoint:
         raise UsageError(f"--listen {url}: {error}") from error
 
 
-async def publish_task(directory: Directory, task: bytes, swarm: str = "") -> bytes:
-    """Write what is trained to the directory, unless the directory has it; returns what it has then.
+async def publish_task(directory: Directory, task: TaskRecord, swarm: str = "", settings: str = "flags") -> None:
+    """Write what is trained to the directory, or check that the directory has the same.
 
     Args:
+        task: what this process trains.
         swarm: the swarm's name, if it begins here. Default: a random name.
+        settings: what the user gave to this process, for the message: flags or arguments.
+    Raises:
+        UsageError: the swarm trains something else.
     """
+    record = task.pack()
     try:
-        await directory.transact({SUBJECT: 0}, {SUBJECT: task, SWARM: (swarm or secrets.token_hex(8)).encode()})
+        await directory.transact({SUBJECT: 0}, {SUBJECT: record, SWARM: (swarm or secrets.token_hex(8)).encode()})
     except Conflict as error:
-        entry = error.found[SUBJECT]
-        return entry.value if entry is not None else await publish_task(directory, task, swarm)
-    return task
+        if (entry := error.found[SUBJECT]) is None:
+            return await publish_task(directory, task, swarm, settings)
+        if (theirs := task.unpack(entry.value)) != task:
+            fact = f"this swarm trains something else ({task.differences(theirs)})"
+            raise UsageError(f"{fact}; give the same {settings}, or another coordinator") from None
 
 
 async def read_task(directory: Directory, url: str, say: Callable[[str], None]) -> bytes:

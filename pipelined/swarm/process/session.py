@@ -5,22 +5,93 @@ and signals belong to the programs. Imports torch.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.nursery import Nursery
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, refuse_below
 from pipelined.membership.client import Node
+from pipelined.state.saved import other_text, saved_of
+from pipelined.state.store import DiskStore
 from pipelined.swarm.config import PeerConfig, Rules
+from pipelined.swarm.process.joining import claim_for
 from pipelined.swarm.process.logs import PeerLog, Say, WaitLog
 from pipelined.swarm.process.observer import SwarmObserver, SwarmSnapshot
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records.committed_steps import StepEvent
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import StageTraining
+
+
+@dataclass(frozen=True)
+class Session:
+    """What all processes of one swarm share, built from its task.
+
+    Args:
+        identity: of the model: a checkpoint with another one holds another model.
+        text: digest of the data that is trained on; "": not known.
+    """
+
+    training: StageTraining
+    rules: Rules
+    identity: Mapping[str, Any]
+    text: str
+
+
+@dataclass(frozen=True)
+class PeerOptions:
+    """The settings of one peer.
+
+    Args:
+        stage: which stage to serve; None: where it helps most.
+        device: where to compute: "cpu", "cuda:0", ...
+        checkpoint: directory to save the stage in and to load it from; other peers may share it.
+        save_every: steps from one save to the next; 0 saves nothing.
+        grace: seconds that the last peer of a stage keeps serving after a stop request, until another has its state.
+    Raises:
+        UsageError: a number is negative.
+    """
+
+    stage: int | None = None
+    device: str = "cpu"
+    checkpoint: Path | None = None
+    save_every: int = 50
+    grace: float = 20.0
+
+    def __post_init__(self) -> None:
+        refuse_below(0, "save_every", self.save_every)
+        refuse_below(0, "grace", self.grace)
+
+
+@asynccontextmanager
+async def opened_peer(node: Node, session: Session, options: PeerOptions, say: Say) -> AsyncIterator[PeerProcess]:
+    """A peer with a device, and a directory of checkpoints that belongs to its swarm; it does not run yet.
+
+    Raises:
+        UsageError: another model's stages are saved there, or another swarm, or a pipeline, saves there.
+    """
+    with ExitStack() as stack:
+        store = None
+        if (path := options.checkpoint) is not None:
+            saved = await asyncio.to_thread(saved_of, path, session.identity)
+            if fact := await asyncio.to_thread(other_text, path, saved, session.text):
+                say(f"warning: {fact}")
+            claimed = stack.enter_context(await claim_for(node.directory, path))
+            if claimed.warning:
+                say(f"warning: {claimed.warning}")
+            store = DiskStore(path, session.identity, text=session.text)
+        executor = TorchExecutor(options.device, node.clock)
+        stack.callback(executor.close)
+        config = PeerConfig(options.stage, options.grace, store, options.save_every)
+        say(f"{node.name}: peer at {node.endpoint.address}, model {session.rules.digest}")
+        yield torch_peer(node, session, executor, config)
 
 
 def check_device(name: str) -> None:
@@ -37,19 +108,17 @@ def check_device(name: str) -> None:
         raise UsageError(f"{fact}; take one of {here}") from error
 
 
-def torch_peer(
-    node: Node, training: StageTraining, rules: Rules, executor: TorchExecutor, config: PeerConfig
-) -> PeerProcess:
+def torch_peer(node: Node, session: Session, executor: TorchExecutor, config: PeerConfig) -> PeerProcess:
     """A peer that computes with this executor."""
-    build = partial(TorchStage, training, device=executor.device)
-    return PeerProcess(node, build, rules, executor, config)
+    build = partial(TorchStage, session.training, device=executor.device)
+    return PeerProcess(node, build, session.rules, executor, config)
 
 
-async def snapshot(node: Node, training: StageTraining, rules: Rules) -> SwarmSnapshot:
+async def snapshot(node: Node, session: Session) -> SwarmSnapshot:
     """The state of all stages, on the CPU; see `SwarmObserver.snapshot`."""
     executor = TorchExecutor("cpu", node.clock)
     try:
-        return await SwarmObserver(node, partial(TorchStage, training), rules, executor).snapshot()
+        return await SwarmObserver(node, partial(TorchStage, session.training), session.rules, executor).snapshot()
     finally:
         executor.close()
 
@@ -58,7 +127,7 @@ async def run_peer(process: PeerProcess, stop: asyncio.Event, say: Say | None = 
     """Run a peer until `stop` is set: then it hands its state over, and leaves.
 
     Args:
-        say: prints a line whenever the state of the peer changes; None: nothing is printed.
+        say: prints a line whenever the state of the peer changes, and when it left; None: nothing is printed.
     Raises: as `PeerProcess.run`.
     """
 
@@ -73,6 +142,8 @@ async def run_peer(process: PeerProcess, stop: asyncio.Event, say: Say | None = 
         await process.run()
         for task in watching:
             task.cancel()
+    if say is not None:
+        say(f"{process.name}: left")
 
 
 async def run_trainer(

@@ -8,14 +8,14 @@ import pytest
 
 from apps.swarm.address import SwarmAddress
 from apps.swarm.commands import serve
-from apps.swarm.config import SwarmTask, TrainingConfig, publish
+from apps.swarm.config import SwarmTask, TrainingConfig
 from apps.swarm.flags import Serve
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.checkpoints.checkpoint import CheckpointError
 from pipelined.checkpoints.claim import claim
 from pipelined.directory import open_directory, serve_directory
-from pipelined.swarm.process.joining import claim_for
+from pipelined.swarm.process.joining import claim_for, publish_task
 from transports import new_event_loop
 from transports.rpc import open_endpoint
 
@@ -35,7 +35,7 @@ def in_swarms(story, count=1):
                 client = await stack.enter_async_context(await open_endpoint(LOOPBACK))
                 serving.append(tasks.create_task(serve_directory(server, clock)))
                 directory = await stack.enter_async_context(open_directory(server.address, client, clock))
-                await publish(directory, TOLD)
+                await publish_task(directory, TOLD)
                 directories.append((server.address, directory))
             await story(*directories)
             for task in serving:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from apps.swarm.__main__ import main
-from apps.swarm.config import SwarmTask, TrainingConfig, differences, read_goal
+from apps.swarm.config import SwarmTask, TrainingConfig, read_goal
 from pipelined.api.swarm.training import Task
 from pipelined.errors import UsageError
 from pipelined.swarm.status.status import Goal
@@ -35,7 +35,7 @@ def test_what_is_no_subject_is_refused(data):
 
 def test_differences_name_both_sides():
     theirs = SwarmTask(TrainingConfig(preset="tiny", layers=2, stages=3, lr=1e-3), 256, "cd" * 32, 7)
-    assert differences(TOLD, theirs) == f"stages: 2 here, 3 there, text: {'ab' * 8} here, {'cd' * 8} there"
+    assert TOLD.differences(theirs) == f"stages: 2 here, 3 there, text: {'ab' * 8} here, {'cd' * 8} there"
 
 
 def test_a_peer_serves_a_stage_that_there_is():

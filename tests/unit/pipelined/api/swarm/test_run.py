@@ -13,7 +13,7 @@ from pipelined.actors.executor import DeviceStalled
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.api.swarm import run
-from pipelined.api.swarm.parties import PeerOptions, Place, prepare, run_user_peer
+from pipelined.api.swarm.parties import Place, prepare, run_user_peer
 from pipelined.api.swarm.run import serve, train
 from pipelined.api.swarm.training import Given, UserTraining
 from pipelined.api.user_optimizer import UserOptimizer
@@ -21,6 +21,7 @@ from pipelined.directory import CutOff, WrongKey, serve_directory
 from pipelined.state.store import save
 from pipelined.state.versions import SavedStage
 from pipelined.swarm.process.joining import connected, publish_task
+from pipelined.swarm.process.session import PeerOptions
 from transports import new_event_loop
 from transports.rpc import open_endpoint
 
@@ -89,7 +90,7 @@ def test_a_peer_refuses_a_checkpoint_directory_with_another_model_s_stages(tmp_p
         async with await open_endpoint("tcp://127.0.0.1:0") as server, Nursery() as tasks:
             serving = tasks.create_task(serve_directory(server, RealClock()))
             async with connected(server.address) as (_, directory):
-                await publish_task(directory, training.task.pack())
+                await publish_task(directory, training.task)
             place, options = Place(server.address), PeerOptions(checkpoint=tmp_path)
             with pytest.raises(pp.UsageError, match=r"holds stages of another model \(1 of 1\)"):
                 await run_user_peer(partial(UserTraining, given), place, options, stop=asyncio.Event(), say=str)
