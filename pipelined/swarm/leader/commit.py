@@ -8,6 +8,7 @@ import hashlib
 import math
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from pipelined.aio.backoff import Backoff
 from pipelined.aio.clock import Clock
@@ -16,18 +17,41 @@ from pipelined.aio.nursery import Nursery
 from pipelined.membership.client import MemberClient
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments
-from pipelined.swarm.leader.commit_round import CommitRound, Cover, Failed, Failure
+from pipelined.swarm.leader.commit_round import CommitRound, Failed, PreparedRound, Totals
 from pipelined.swarm.leader.connectivity import ConnectivityCheck
+from pipelined.swarm.leader.failures import Failure
 from pipelined.swarm.leader.reassignment import RebalanceTimer
 from pipelined.swarm.leader.term import Term
 from pipelined.swarm.leader.work_queue import WorkQueue
+from pipelined.swarm.protocol.rounds import RoundName
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView
 
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.01, 1.0
-SHARE = 0.8
+OVERLAP_SHARE = 0.8
 """Part of the time to compute a step that an overlapped sum may take. In the rest of the time the last parts arrive and
 the step is committed."""
+
+
+@dataclass
+class _StepAttempts:
+    """One step while attempts are made to commit it.
+
+    Args:
+        head, revision, queue, known: as in `CommitLoop.take`.
+        spread_s: seconds over which the next sum is spread if it overlaps the next step.
+        failed: the failures of each attempt since the last eviction.
+        uncoded: stages that sum without a codec from now on.
+    """
+
+    head: Commit
+    revision: int
+    queue: WorkQueue
+    known: bool
+    spread_s: float = 0.0
+    failed: list[Sequence[Failure]] = field(default_factory=list)
+    uncoded: set[int] = field(default_factory=set)
+    backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_PAUSE_S, MOST_PAUSE_S))
 
 
 class CommitLoop:
@@ -72,93 +96,103 @@ class CommitLoop:
             known: whether the queue has all that peers counted. Otherwise they may have stopped counting for a former
                 leader, so the first attempt starts at once, without waiting for the queue.
         """
-        backoff, within = Backoff(FIRST_PAUSE_S, MOST_PAUSE_S), 0.0
-        failed, uncoded = list[Sequence[Failure]](), set[int]()
+        step = _StepAttempts(head, revision, queue, known)
         self.phase, self.attempts = "counting", 0
         if known:
             await self._connectivity.during(self._assignments.wait_until_complete(queue), self._term.next_round())
-            within = self._overlap_seconds(queue)
+            step.spread_s = self._overlap_seconds(queue)
         while True:
-            members = [self._view.holding(stage) for stage in range(self._rules.stages)]
+            peers = [self._view.holding(stage) for stage in range(self._rules.stages)]
             self.phase, self.attempts = "preparing", self.attempts + 1
-            attempt = CommitRound(self._term.next_round(), head.step, self._rules.batch, members, self._client)
-            covers = await self._connectivity.during(attempt.prepare(), attempt.name, members)
+            attempt = CommitRound(self._term.next_round(), head.step, self._rules.batch, peers, self._client)
+            prepared = await self._connectivity.during(attempt.prepare(), attempt.name, peers)
             try:
-                if any(covered.missing for covered in covers):
-                    raise Failed("microbatches are missing")
-                self.phase, began = "summing", self._clock.now()
-                overlaps = known and self._assignments.open_next(head, revision)
-                spread = within if overlaps else 0.0
-                summing = attempt.reduce(covers, spread, uncoded)
-                squares = await self._connectivity.during(summing, attempt.name, members, spread)
+                totals = await self._sum(step, attempt, prepared)
             except Failed as error:
-                self.phase = "counting"
-                failed.append(self._record_failure(head, attempt, error))
-                uncoded |= attempt.beyond_codec.keys()
-                if await self._connectivity.evict(attempt.name.term, failed):
-                    failed.clear()
-                queue.reconcile(attempt.missing(covers))
-                await self._resume(attempt, covers, queue, backoff.next())
-                within = 0.0
-                continue
-            self._connectivity.summed([list(each) for each in attempt.replies], self._clock.now() - began)
-            return self._head_after(head, attempt, covers, squares)
+                await self._resume_after(step, attempt, prepared, error)
+            else:
+                return self._head_after(head, attempt.name, prepared, totals)
 
-    def _record_failure(self, head: Commit, attempt: CommitRound, error: Failed) -> Sequence[Failure]:
+    async def _sum(self, step: _StepAttempts, attempt: CommitRound, prepared: PreparedRound) -> Totals:
+        """The totals of a whole batch. Raises Failed: a microbatch is missing, or as `CommitRound.reduce`."""
+        if any(covered.missing for covered in prepared.covers):
+            raise Failed("microbatches are missing")
+        self.phase, began = "summing", self._clock.now()
+        overlaps = step.known and self._assignments.open_next(step.head, step.revision)
+        spread_s = step.spread_s if overlaps else 0.0
+        summing = attempt.reduce(prepared, spread_s, step.uncoded)
+        totals = await self._connectivity.during(summing, attempt.name, attempt.peers, spread_s)
+        self._connectivity.summed([list(each) for each in prepared.replies], self._clock.now() - began)
+        return totals
+
+    async def _resume_after(
+        self, step: _StepAttempts, attempt: CommitRound, prepared: PreparedRound, error: Failed
+    ) -> None:
+        """Record a failed attempt and evict members that failed too often; then wait until no microbatch is missing."""
+        self.phase = "counting"
+        self._record_failure(step.head, attempt, error)
+        step.failed.append(attempt.log.failures)
+        step.uncoded |= attempt.log.beyond_codec.keys()
+        if await self._connectivity.evict(attempt.name.term, step.failed):
+            step.failed.clear()
+        step.queue.reconcile(prepared.missing)
+        await self._resume(attempt, prepared, step.queue, step.backoff.next())
+        step.spread_s = 0.0
+
+    def _record_failure(self, head: Commit, attempt: CommitRound, error: Failed) -> None:
         """Record why an attempt failed. Missing microbatches are common: a peer died, or the leader changed."""
-        self.last_failure = f"step {head.step + 1}, attempt {self.attempts}: {error}"
-        (warn if attempt.failures else emit)("attempt failed", step=head.step + 1, round=str(attempt.name), why=error)
-        for stage, why in attempt.beyond_codec.items():
+        self.last_failure, log = f"step {head.step + 1}, attempt {self.attempts}: {error}", attempt.log
+        (warn if log.failures else emit)("attempt failed", step=head.step + 1, round=str(attempt.name), why=error)
+        for stage, why in log.beyond_codec.items():
             warn("sum goes uncoded", step=head.step + 1, stage=stage, codec=self._rules.sums_codec, why=why)
-        return attempt.failures
 
     def _overlap_seconds(self, queue: WorkQueue) -> float:
         """Seconds for a sum that overlaps the next step: from the faster of the last two steps, as one may be slow."""
         before, self._last_step_s = self._last_step_s, queue.took
-        return SHARE * min(before, queue.took)
+        return OVERLAP_SHARE * min(before, queue.took)
 
-    async def _resume(self, attempt: CommitRound, covers: Sequence[Cover], queue: WorkQueue, pause: float) -> None:
+    async def _resume(self, attempt: CommitRound, prepared: PreparedRound, queue: WorkQueue, pause: float) -> None:
         """Have every peer count again until no microbatch is missing; meanwhile repeat the request to silent peers."""
         async with Nursery() as tasks:
-            resuming = tasks.create_task(self._connectivity.during(attempt.resume(covers), attempt.name, attempt.peers))
+            resuming = tasks.create_task(
+                self._connectivity.during(attempt.resume(prepared), attempt.name, attempt.peers)
+            )
             self._assignments.notify()
             await self._clock.sleep(pause)
             await self._connectivity.during(self._assignments.wait_until_complete(queue), attempt.name)
             resuming.cancel()
 
-    def _head_after(
-        self, head: Commit, attempt: CommitRound, covers: Sequence[Cover], squares: Sequence[float]
-    ) -> Commit:
-        norm = math.sqrt(math.fsum(squares))
+    def _head_after(self, head: Commit, round_name: RoundName, prepared: PreparedRound, totals: Totals) -> Commit:
+        norm = math.sqrt(math.fsum(totals.squares))
         scale = self._rules.scale(norm)
-        lineage = _lineage_after(head, attempt, scale)
-        losses = [loss for name in covers[-1].keep for loss in attempt.replies[-1][name].losses.values()]
+        lineage = _lineage_after(head, totals, scale)
+        losses = [loss for name in prepared.covers[-1].keep for loss in prepared.replies[-1][name].losses.values()]
         return Commit(
             stages=head.stages,
             model=head.model,
             step=head.step + 1,
-            round=str(attempt.name),
-            members=attempt.members(),
+            round=str(round_name),
+            members=prepared.members,
             scale=scale,
             loss=math.fsum(losses) / self._rules.samples,
             norm=norm / self._rules.samples,
-            moves=self._moves(attempt),
+            moves=self._moves(prepared),
             lineage=lineage,
             parameter_version=head.lineage if self._rules.delayed else lineage,
         )
 
-    def _moves(self, attempt: CommitRound) -> dict[str, int]:
+    def _moves(self, prepared: PreparedRound) -> dict[str, int]:
         joining = [{peer.name: None for peer in self._view.joining(stage)} for stage in range(self._rules.stages)]
         moves = self._timer.due(
-            joining, [{name: reply.load for name, reply in each.items()} for each in attempt.replies]
+            joining, [{name: reply.load for name, reply in each.items()} for each in prepared.replies]
         )
         for peer, stage in moves.items():
             emit("peer moved", peer=peer, stage=stage, why="this stage has the most work a peer, its own the least")
         return moves
 
 
-def _lineage_after(head: Commit, attempt: CommitRound, scale: float) -> str:
+def _lineage_after(head: Commit, totals: Totals, scale: float) -> str:
     """Name everything that the parameters follow from: the lineage before, every stage's total, and the scale."""
-    text = repr([head.lineage, attempt.digests, scale])
+    text = repr([head.lineage, totals.digests, scale])
     run = head.version.run or secrets.token_hex(6)
     return f"{run}-{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}"

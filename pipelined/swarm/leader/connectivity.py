@@ -4,18 +4,14 @@ A long round alone evicts no member: it continues while all members reach the le
 a member from the directory if it fails this check, or if `MOST_FAILED` attempts of one step failed because of it. The
 transaction holds only while this leader leads and another peer serves the stage. An evicted peer sees its eviction in
 the directory, keeps its state, and joins again after a pause that the directory stores (`evicted/NAME`); each pause is
-longer than the one before.
-
-`History` holds what the leader remembers of members that failed. It is forgotten once the member has taken part in
-steps again, see `FORGIVEN_STEPS`.
+longer than the one before; see `pipelined.swarm.leader.failures`.
 """
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from pipelined.aio.backoff import MOST_S, Backoff
+from pipelined.aio.backoff import Backoff
 from pipelined.aio.clock import Clock
 from pipelined.aio.events import emit, warn
 from pipelined.aio.latency import UNKNOWN, TimeoutEstimator
@@ -24,87 +20,12 @@ from pipelined.directory import Conflict, CutOff
 from pipelined.membership.client import MemberClient, Probe
 from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.config import Rules
-from pipelined.swarm.leader.commit_round import Failure
 from pipelined.swarm.leader.evictions import choose_evictions
+from pipelined.swarm.leader.failures import MOST_DOUBLINGS, Failure, History
 from pipelined.swarm.protocol.rounds import Reach, ReportReach, RoundName
 from pipelined.swarm.records.members import EVICTED, LEADER, PEERS, Eviction, Peer
 from pipelined.swarm.records.view import SwarmView
 from transports.rpc import Rejected
-
-FORGIVEN_STEPS = 32
-"""Steps that a member must sum with others of its stage, without a failure, before its old failures are forgotten."""
-MOST_NAMES = 4096
-"""Names that are remembered; beyond this number the oldest are forgotten."""
-MOST_DOUBLINGS = 32
-
-
-@dataclass
-class _Record:
-    """Of one name: partners that it failed with, evictions in a row, and steps summed since the last of either."""
-
-    partners: set[str] = field(default_factory=set)
-    evictions: int = 0
-    good: int = 0
-
-
-class History:
-    """The failures and evictions that one process has recorded, by name."""
-
-    def __init__(self) -> None:
-        self._records = dict[str, _Record]()
-
-    def failed(self, groups: Iterable[Iterable[str]]) -> None:
-        """Record groups of members that failed with one another; a group of one failed by itself."""
-        for group in map(frozenset, groups):
-            for name in group:
-                record = self._of(name)
-                record.partners |= group - {name}
-                record.good = 0
-
-    def summed(self, members: Sequence[Sequence[str]]) -> None:
-        """Record that these members, by stage, committed a step. A member alone at its stage summed with no other."""
-        for name in (name for names in members if len(names) > 1 for name in names):
-            if name in self._records:
-                self._records[name].good += 1
-                if self._records[name].good >= FORGIVEN_STEPS:
-                    del self._records[name]
-
-    @property
-    def partners(self) -> Mapping[str, int]:
-        """By name, with how many others the member failed; missing names failed with no other."""
-        return {name: len(record.partners) for name, record in self._records.items()}
-
-    def next_eviction(self, name: str, known: int, lease_s: float) -> tuple[int, float]:
-        """How many evictions in a row one more would make, and the seconds of its pause. Records nothing.
-
-        The first pause is one lease. Each later pause is twice as long, up to the longer of 300 s and one lease.
-
-        Args:
-            known: evictions in a row of this name, as the directory has them.
-        """
-        times = max(self.evictions(name), known) + 1
-        pause = lease_s * 2 ** min(times - 1, MOST_DOUBLINGS)
-        return times, min(pause, max(MOST_S, lease_s))
-
-    def evicted(self, name: str, times: int) -> None:
-        """Record an eviction that the directory has; `times`: in a row, with this one."""
-        record = self._of(name)
-        record.evictions, record.good = times, 0
-
-    def evictions(self, name: str) -> int:
-        """How often in a row a member was evicted."""
-        return self._records[name].evictions if name in self._records else 0
-
-    def remembers(self, name: str) -> bool:
-        """Whether this process still has a record of a name."""
-        return name in self._records
-
-    def _of(self, name: str) -> _Record:
-        record = self._records.setdefault(name, _Record())
-        if len(self._records) > MOST_NAMES:
-            del self._records[next(each for each in self._records if each != name)]
-        return record
-
 
 T = TypeVar("T")
 MOST_FAILED = 3

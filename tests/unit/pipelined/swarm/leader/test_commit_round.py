@@ -121,12 +121,12 @@ def test_a_failed_sum_names_the_members_between_which_it_failed(rejections, blam
 
     async def take():
         attempt = CommitRound(NAME, 0, 1, [peers], Refusing(rejections))
-        covers = await attempt.prepare()
+        prepared = await attempt.prepare()
         began = asyncio.get_running_loop().time()
         with pytest.raises(Failed, match=r"^a: "):
-            await attempt.reduce(covers, 0.0)
+            await attempt.reduce(prepared, 0.0)
         assert asyncio.get_running_loop().time() - began == pytest.approx(0.1)
-        assert ["".join(sorted(each.members)) for each in attempt.failures] == blamed
+        assert ["".join(sorted(each.members)) for each in attempt.log.failures] == blamed
 
     run_virtual(take())
 
@@ -134,10 +134,10 @@ def test_a_failed_sum_names_the_members_between_which_it_failed(rejections, blam
 def test_a_reply_that_cannot_be_read_fails_the_attempt():
     async def take():
         attempt = CommitRound(NAME, 0, 1, [[PEER]], MemberClient(Malformed("no square")))
-        covers = await attempt.prepare()
-        assert not covers[0].missing
+        prepared = await attempt.prepare()
+        assert not prepared.covers[0].missing
         with pytest.raises(Failed, match="p0"):
-            await attempt.reduce(covers, 0.0)
+            await attempt.reduce(prepared, 0.0)
 
     run_virtual(take())
 
@@ -147,9 +147,9 @@ def test_of_many_members_that_refuse_a_failed_attempt_tells_a_few_and_counts_the
 
     async def take():
         attempt = CommitRound(NAME, 0, 1, [peers], Refusing({peer.name: (0.0, Rejected("no")) for peer in peers}))
-        covers = await attempt.prepare()
+        prepared = await attempt.prepare()
         with pytest.raises(Failed, match=r"^\w: no; \w: no; \w: no; and 3 more$"):
-            await attempt.reduce(covers, 0.0)
+            await attempt.reduce(prepared, 0.0)
 
     run_virtual(take())
 
@@ -164,8 +164,8 @@ def test_the_sum_of_a_peer_with_a_loss_beyond_reason_is_left_out(loss):
 
     async def take():
         attempt = CommitRound(NAME, 0, 1, [[PEER]], Odd(None))
-        (covered,) = await attempt.prepare()
-        assert covered.missing == {0} and [each.members for each in attempt.failures] == [{"p0"}]
+        (covered,) = (await attempt.prepare()).covers
+        assert covered.missing == {0} and [each.members for each in attempt.log.failures] == [{"p0"}]
 
     run_virtual(take())
 
@@ -197,13 +197,13 @@ def test_members_of_one_stage_that_say_different_squares_fail_the_attempt(square
 
     async def take():
         attempt = CommitRound(NAME, 0, 3, [peers], Summing(squares))
-        covers = await attempt.prepare()
+        prepared = await attempt.prepare()
         if blamed:
             with pytest.raises(Failed, match=r"squares .* differ at stage 0 \(lowest: 2.0, highest: "):
-                await attempt.reduce(covers, 0.0)
+                await attempt.reduce(prepared, 0.0)
         else:
-            assert await attempt.reduce(covers, 0.0) == [2.0]
-        assert ["".join(sorted(each.members)) for each in attempt.failures] == blamed
+            assert (await attempt.reduce(prepared, 0.0)).squares == [2.0]
+        assert ["".join(sorted(each.members)) for each in attempt.log.failures] == blamed
 
     run_virtual(take())
 
@@ -218,6 +218,6 @@ def test_a_peer_that_is_not_prepared_is_at_fault_unless_neither_end_is(reason):
 
         attempt._client.request = request
         await attempt.prepare()
-        assert bool(attempt.failures) is (reason.blame is not Blame.NEITHER)
+        assert bool(attempt.log.failures) is (reason.blame is not Blame.NEITHER)
 
     run_virtual(take())
