@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pipelined.doctor import Examination
+    from pipelined.measurement.doctor import Examination
     from pipelined.process.launch import Launch
 
 
@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         UsageError: the launcher's variables make no sense.
     """
-    from pipelined.doctor import advise, as_text
+    from pipelined.measurement.doctor import advise, as_text
     from pipelined.process.launch import detect
 
     launch = detect(os.environ)
@@ -42,7 +42,7 @@ def _found(launch: "Launch") -> "Examination | None":
     """The examination; None on ranks that print nothing."""
     import asyncio
 
-    from pipelined.doctor import examine_alone
+    from pipelined.measurement.doctor import examine_alone
     from transports import new_event_loop
 
     if launch.world_size is None:
@@ -54,7 +54,7 @@ def _found(launch: "Launch") -> "Examination | None":
 
 async def _together(launch: "Launch") -> "Examination | None":
     """The examination of all ranks, or of this machine alone if they cannot connect."""
-    from pipelined.doctor import examine, examine_alone
+    from pipelined.measurement.doctor import examine, examine_alone
     from transports import TransportError, open_transport
 
     try:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from pipelined.doctor.advice import Advice
-from pipelined.doctor.examination import Examination, ExaminedNode
-from pipelined.doctor.speed import Hop, Speed
+from pipelined.measurement.doctor.advice import Advice
+from pipelined.measurement.doctor.examination import Examination, ExaminedNode
+from pipelined.measurement.doctor.speed import Hop, Speed
 
 
 def as_text(found: Examination, advice: Sequence[Advice]) -> str:

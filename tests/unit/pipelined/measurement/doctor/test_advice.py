@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from pipelined.doctor.advice import Advice, advise
-from pipelined.doctor.examination import Examination, ExaminedNode
-from pipelined.doctor.libraries import Libraries
-from pipelined.doctor.machine import Host
-from pipelined.doctor.speed import Hop, Speed
+from pipelined.measurement.doctor.advice import Advice, advise
+from pipelined.measurement.doctor.examination import Examination, ExaminedNode
+from pipelined.measurement.doctor.libraries import Libraries
+from pipelined.measurement.doctor.machine import Host
+from pipelined.measurement.doctor.speed import Hop, Speed
 from pipelined.process.launch import Launch
 
 GIB = 1 << 30

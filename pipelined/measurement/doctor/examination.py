@@ -13,9 +13,9 @@ from typing import Any
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
 from pipelined.aio.clock import RealClock
-from pipelined.doctor.libraries import Libraries, load
-from pipelined.doctor.machine import Host, examine_machine
-from pipelined.doctor.speed import Speed, measure
+from pipelined.measurement.doctor.libraries import Libraries, load
+from pipelined.measurement.doctor.machine import Host, examine_machine
+from pipelined.measurement.doctor.speed import Speed, measure
 from pipelined.process.launch import Launch
 from transports import Transport
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelined.doctor.machine import examine_machine
+from pipelined.measurement.doctor.machine import examine_machine
 
 FILES = {
     "proc/meminfo": "MemTotal:       1024 kB\nMemFree:         10 kB\nMemAvailable:    512 kB\nHugePages_Total: 0\n",

@@ -1,8 +1,8 @@
 """The report says what there is, how fast it is, and what to change."""
 
-from pipelined.doctor import advise, as_text
-from pipelined.doctor.speed import Hop, Speed, SumSpeed
-from tests.unit.pipelined.doctor.test_advice import FOUND, changed
+from pipelined.measurement.doctor import advise, as_text
+from pipelined.measurement.doctor.speed import Hop, Speed, SumSpeed
+from tests.unit.pipelined.measurement.doctor.test_advice import FOUND, changed
 
 
 def test_links_and_sums_are_told_in_the_fields_words():

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pipelined.doctor.libraries import load, run_probe, without_launcher
+from pipelined.measurement.doctor.libraries import load, run_probe, without_launcher
 
 
 def broken(path, **modules):

@@ -8,7 +8,7 @@ from collectives import Links
 from collectives.algorithms import ALL_REDUCE
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import RealClock
-from pipelined.doctor.speed import HOPS, SUMS, measure, pairs
+from pipelined.measurement.doctor.speed import HOPS, SUMS, measure, pairs
 from transports import new_event_loop
 from transports.local import world
 

@@ -6,8 +6,8 @@ An advice is given only if its remedy helps; facts without a remedy are left to 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pipelined.doctor.examination import Examination, ExaminedNode
-from pipelined.doctor.libraries import WHEELS
+from pipelined.measurement.doctor.examination import Examination, ExaminedNode
+from pipelined.measurement.doctor.libraries import WHEELS
 
 LEAST_MEMORY = 1 << 30
 """Free bytes that a rank needs; torch alone takes a third of them."""
