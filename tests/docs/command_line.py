@@ -10,11 +10,12 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from itertools import pairwise
 from typing import Any
 
 from apps.gpt2.config import Config
+from apps.ravnest.flags import Plan
 from apps.swarm.address import SwarmAddress
 from apps.swarm.config import TrainingConfig
 from apps.swarm.flags import Coordinator, Export, Local, Serve, Status, Train
@@ -65,6 +66,8 @@ class Flags(argparse.ArgumentParser):
 
 def shown(default: object) -> str:
     """A default as the page shows it."""
+    if default is MISSING:
+        return "required"
     if default is None or default in ("", ()):
         return "open"
     return "off" if default is False else str(default)
@@ -114,6 +117,8 @@ def written(text: str) -> str:
 def _behind(line: str) -> tuple[str, dict[str, Row]] | None:
     """The name and the flags of the tables that follow a line, if it begins some."""
     makers: dict[str, Callable[[], dict[str, Row]]] = {"## python -m apps.gpt2": flags_of_training}
+    if line.startswith("`python -m apps.ravnest plan`"):
+        return "ravnest", flags_of_class(Plan)
     if line in SHARED:
         return SHARED[line].__name__, flags_of_class(SHARED[line])
     if found := re.match(r"`python -m apps\.swarm (\w+)`", line):

@@ -6,9 +6,10 @@ import sys
 
 import pytest
 
+from apps.ravnest.flags import Plan
 from pipelined.__main__ import COMMANDS, main
 from pipelined.process.launch import MPI, SLURM, TORCHRUN
-from tests.docs.command_line import FILE, flags_of_command, flags_of_training, written
+from tests.docs.command_line import FILE, flags_of_class, flags_of_command, flags_of_training, written
 from tests.launching import launched
 
 TEXT = FILE.read_text()
@@ -51,6 +52,10 @@ def test_a_flag_is_shown_with_its_default_its_help_and_marks():
 
 def test_every_flag_of_training_is_there():
     assert names(part("## python -m apps.gpt2")) == sorted(flags_of_training())
+
+
+def test_every_flag_of_ravnest_is_there():
+    assert names(part("## python -m apps.ravnest")) == sorted(flags_of_class(Plan))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,0 +1,1 @@
+"""`python -m apps.ravnest`: plan the clusters of a pool of uneven PCs."""

@@ -1,0 +1,72 @@
+"""A picture of a plan as Figure 4 of the paper: a row a cluster, a box a node's layers, a colour a ring.
+
+To the right goes the model, element by element, so that a ring stands in one column of all clusters. Only this file
+imports matplotlib.
+
+Source: Ravnest, Figure 4.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from pipelined.errors import writing
+from pipelined.ravnest.planning.plan import RavnestPlan
+from pipelined.ravnest.planning.stage import NUMBER_BYTES
+
+WIDTH, ROW, HEIGHT = 12.0, 1.2, 0.62  # inches of the page and of a row; the part of a row that a box takes
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
+SMALLEST = 0.04  # the part of the model below which a box has no text
+
+
+def save(plan: RavnestPlan, path: Path) -> None:
+    """Draw a plan to a PNG file.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    figure = draw(plan)
+    with writing(path):
+        figure.savefig(path, format="png", dpi=150)
+
+
+def draw(plan: RavnestPlan) -> Figure:
+    """Draw it: the rings behind, the stages before them, and the bytes of each ring below."""
+    rows, total = len(plan.clusters), plan.rings[-1].high
+    figure = Figure((WIDTH, 1.2 + ROW * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    _draw_rings(axes, plan, rows)
+    for row, boxes in enumerate(_boxes(plan)):
+        for low, high, text in boxes:
+            axes.add_patch(Rectangle((low, row - HEIGHT / 2), high - low, HEIGHT, fc="white", ec="black", alpha=0.85))
+            if high - low >= SMALLEST * total:
+                axes.text((low + high) / 2, row, text, ha="center", va="center", fontsize=8)
+    axes.set(xlim=(0, total), ylim=(rows - 0.4, -0.6), xlabel="parameters of the model")
+    axes.set_yticks(range(rows), [f"cluster {number}" for number in range(rows)])
+    axes.set_title(f"{rows} clusters by {plan.objective}, {len(plan.rings)} rings")
+    return figure
+
+
+def _draw_rings(axes: Axes, plan: RavnestPlan, rows: int) -> None:
+    for number, ring in enumerate(plan.rings):
+        axes.axvspan(ring.low, ring.high, color=COLOURS[number % len(COLOURS)], alpha=0.45, lw=0)
+        if ring.high - ring.low >= SMALLEST * plan.rings[-1].high:
+            size = f"ring {number}\n{(ring.high - ring.low) * NUMBER_BYTES / 2**20:,.1f} MiB"
+            axes.text((ring.low + ring.high) / 2, rows - 0.5, size, ha="center", va="center", fontsize=6)
+
+
+def _boxes(plan: RavnestPlan) -> Iterator[list[tuple[int, int, str]]]:
+    """Of each cluster the (first element, end, text) of its stages."""
+    starts = [0]
+    for layer in plan.layers:
+        starts.append(starts[-1] + layer.parameters)
+    for cluster in plan.clusters:
+        yield [
+            (starts[s.first], starts[s.end], f"{s.node.name}\nlayers {s.first}-{s.end - 1}\n{s.alive} alive")
+            for s in cluster.stages
+        ]

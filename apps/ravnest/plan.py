@@ -1,0 +1,90 @@
+"""`plan`: the sizes of a GPT-2's layers in closed form, and the answer as text, JSON or a picture. No torch."""
+
+import json
+from collections.abc import Callable, Iterator
+from math import prod
+
+from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, layer_shapes
+from apps.ravnest.flags import Plan
+from pipelined.errors import UsageError
+from pipelined.ravnest.planning.plan import PlannedCluster, PoolRequest, RavnestPlan, make_plan
+from pipelined.ravnest.planning.pool import read_pool
+from pipelined.ravnest.planning.stage import NUMBER_BYTES, LayerSize, StageRules
+
+TOKEN_BYTES = 8
+BLOCK_WIDTHS = 16
+"""Numbers that a block keeps for its backward, in widths a token: both norms' inputs and outputs (4), queries, keys and
+values (3), the attention's result (1), and the wide half's product before and behind GELU (8)."""
+
+
+def plan(flags: Plan, say: Callable[[str], None]) -> None:
+    """Print the plan of a pool, and draw it where asked.
+
+    Raises:
+        UsageError: as `Plan.check`, `read_pool` and `make_plan`, or the picture cannot be drawn.
+    """
+    flags.check()
+    layers = () if flags.need else tuple(layer_sizes(flags.model, flags.microbatch, flags.seq))
+    request = PoolRequest(
+        pool=read_pool(flags.pool),
+        layers=layers,
+        need=flags.need,
+        clusters=flags.clusters,
+        balance=flags.balance,
+        objective=flags.objective,
+        method=flags.method,
+        rules=StageRules(flags.weights, ahead=flags.ahead),
+    )
+    found = make_plan(request)
+    if flags.png is not None:
+        try:
+            from apps.ravnest.drawing import save
+        except ModuleNotFoundError as error:
+            raise UsageError(f"{error.name} is not installed; pip install 'pipelined[draw]'") from error
+        save(found, flags.png)
+    if flags.json:
+        say(json.dumps(found.plain()))
+    else:
+        say("\n".join(described(found)))
+
+
+def layer_sizes(model: ModelConfig, microbatch: int, sequence: int) -> Iterator[LayerSize]:
+    """Each layer of a GPT-2 for one microbatch: the embedding, the blocks, and the final norm with the head.
+
+    The activations are what the backward needs by the formulas; an attention that keeps its (T, T) matrix holds more.
+    """
+    tokens, width = microbatch * sequence, model.d_model
+    stream = NUMBER_BYTES * tokens * width
+    head = 2 * stream + NUMBER_BYTES * tokens * model.vocab
+    kept = [TOKEN_BYTES * tokens, *[BLOCK_WIDTHS * stream] * model.layers, head]
+    inputs = [TOKEN_BYTES * tokens, *[stream] * (model.layers + 1)]
+    for shapes, activations, entering, cost in zip(
+        layer_shapes(model), kept, inputs, layer_costs(model, sequence), strict=True
+    ):
+        yield LayerSize(sum(map(prod, shapes.values())), activations, entering, 3 * tokens * cost)
+
+
+def described(plan: RavnestPlan) -> Iterator[str]:
+    """The plan in lines for people."""
+    yield f"{len(plan.clusters)} clusters by {plan.objective} ({plan.method}), spread {plan.spread_s:.3g} s"
+    sent = plan.round_bytes()
+    for number, cluster in enumerate(plan.clusters):
+        yield f"cluster {number}: transfer {cluster.transfer_s:.3g} s{_pace(cluster)}"
+        if not cluster.stages:
+            yield "  " + ", ".join(node.name for node in cluster.nodes)
+        for stage in cluster.stages:
+            layers = f"layers {stage.first}-{stage.end - 1}"
+            held = f"{_mib(stage.bytes)} of {_mib(stage.node.ram)}, {stage.alive} alive"
+            yield f"  {stage.node.name}: {layers}, {held}, {_mib(sent[stage.node.name])} a round"
+    if plan.rings:
+        yield f"{len(plan.rings)} rings"
+    if plan.waiting:
+        yield f"waiting, too small for any layer: {', '.join(node.name for node in plan.waiting)}"
+
+
+def _pace(cluster: PlannedCluster) -> str:
+    return "" if cluster.microbatch_s is None else f", a microbatch every {cluster.microbatch_s:.3g} s"
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.1f} MiB"

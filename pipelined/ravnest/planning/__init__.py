@@ -1,0 +1,1 @@
+"""What is decided before Ravnest trains: clusters, cuts, microbatches alive, and rings. No torch, no network."""

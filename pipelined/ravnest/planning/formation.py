@@ -1,0 +1,128 @@
+"""Cluster formation: nodes into clusters that each hold the whole model and are as equal, or as fast, as can be.
+
+By `transfer` the clusters' transfer times, sums of RAM over bandwidth, are as near one another as can be; then the
+largest is as small as can be. By `rate` the slowest cluster is as fast as can be; then they are as equal as can be.
+
+Source: Ravnest, section 3.5.2, equation 16. A cluster is able only if a cut fits, not because its RAM adds up.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+from pipelined.ravnest.planning.cuts import Objective
+from pipelined.ravnest.planning.genetic import evolve
+from pipelined.ravnest.planning.pool import PoolNode
+
+Method = Literal["exhaustive", "genetic"]
+MOST_EXHAUSTIVE = 11
+"""Nodes up to which every partition is looked at: 11 nodes have 246,730 into 5 clusters."""
+MOST_CHECKED = 100
+"""Partitions of the genetic search of which the cuts are looked at, the best first."""
+Partition = tuple[tuple[int, ...], ...]
+Score = tuple[float, float]
+Cost = Callable[[Sequence[int]], float]
+
+
+@dataclass(frozen=True)
+class Formation:
+    """What is to be formed.
+
+    Args:
+        nodes: the pool.
+        need: bytes that the RAM of every cluster adds up to at least.
+        objective: what is compared.
+        slowest: seconds of the slowest node in a cluster's best cut, infinity where none fits; by `transfer` only the
+            infinity counts.
+    """
+
+    nodes: tuple[PoolNode, ...]
+    need: int
+    objective: Objective
+    slowest: Cost
+
+    def cost(self, members: Sequence[int]) -> float:
+        """Seconds by which a cluster is compared: its transfers, or its slowest node; infinity: it is not able."""
+        if sum(self.nodes[node].ram for node in members) < self.need:
+            return float("inf")
+        slowest = self.slowest(members)
+        if self.objective == "rate" or slowest == float("inf"):
+            return slowest
+        return sum(self.nodes[node].transfer_s for node in members)
+
+    def score(self, costs: Sequence[float]) -> Score:
+        """What is to be least, the first before the second."""
+        spread, worst = max(costs) - min(costs), max(costs)
+        return (worst, spread) if self.objective == "rate" else (spread, worst)
+
+    def exhaustive(self, clusters: int) -> Partition | None:
+        """The best of all partitions into so many able clusters; None where there is none.
+
+        Cost: a few microseconds for each partition with enough RAM; 11 nodes take about a second.
+        """
+        known: dict[int, float] = {}
+
+        def cost(mask: int) -> float:
+            if mask not in known:
+                known[mask] = self.cost(_members(mask))
+            return known[mask]
+
+        best, found = (float("inf"), float("inf")), None
+        for masks in self._partitions(clusters):
+            costs = [cost(mask) for mask in masks]
+            if float("inf") not in costs and (score := self.score(costs)) < best:
+                best, found = score, tuple(masks)
+        return None if found is None else tuple(tuple(_members(mask)) for mask in found)
+
+    def genetic(self, clusters: int, seed: int = 0) -> Partition | None:
+        """A good partition into so many able clusters, by the genetic search; None where it finds none.
+
+        By `rate` clusters are compared by the sum of their speeds, which bounds what their cuts can reach.
+        """
+        by_rate = self.objective == "rate"
+        weights = [(node.flops or 0.0) if by_rate else node.transfer_s for node in self.nodes]
+        rams = [node.ram for node in self.nodes]
+        found = (
+            tuple(sorted(tuple(node for node, of in enumerate(assigned) if of == c) for c in range(clusters)))
+            for assigned in evolve(rams, weights, clusters, self.need, by_rate=by_rate, seed=seed)
+        )
+        for groups in islice(dict.fromkeys(found), MOST_CHECKED):
+            if all(group and self.cost(group) < float("inf") for group in groups):
+                return groups
+        return None
+
+    def _partitions(self, clusters: int) -> Iterator[list[int]]:
+        """Every partition into so many groups with enough RAM, each group as a mask; valid until the next."""
+        rams = [node.ram for node in self.nodes]
+        masks, missing = [0] * clusters, [self.need] * clusters
+
+        def place(node: int, used: int, left: int) -> Iterator[list[int]]:
+            if node == len(rams):
+                yield masks
+                return
+            if len(rams) - node < clusters - used or sum(lack for lack in missing if lack > 0) > left:
+                return
+            for group in range(min(used + 1, clusters)):
+                masks[group] |= 1 << node
+                missing[group] -= rams[node]
+                yield from place(node + 1, max(used, group + 1), left - rams[node])
+                masks[group] ^= 1 << node
+                missing[group] += rams[node]
+
+        if clusters <= len(rams):
+            yield from place(0, 0, sum(rams))
+
+
+def method_for(nodes: int, method: Method | None) -> Method:
+    """The method asked for; open: exhaustive for few nodes."""
+    return method or ("exhaustive" if nodes <= MOST_EXHAUSTIVE else "genetic")
+
+
+def form(formation: Formation, clusters: int, method: Method) -> Partition | None:
+    """Form so many clusters; None where no partition has able clusters alone (`genetic`: where none was found)."""
+    return formation.exhaustive(clusters) if method == "exhaustive" else formation.genetic(clusters)
+
+
+def _members(mask: int) -> list[int]:
+    return [node for node in range(mask.bit_length()) if mask >> node & 1]

@@ -1,0 +1,290 @@
+"""A whole plan: which nodes form clusters, which layers each holds, microbatches alive, rings, and bytes of a round."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+from collectives.algorithms.all_reduce.ring import RingAllReduce
+from collectives.clusters import Ring, Share, rings_of
+from pipelined.errors import UsageError
+from pipelined.ravnest.planning.cuts import Cuts, CutStage, Objective
+from pipelined.ravnest.planning.formation import Formation, Method, Partition, form, method_for
+from pipelined.ravnest.planning.pool import PoolNode
+from pipelined.ravnest.planning.stage import NUMBER_BYTES, LayerSize, StageRules, StageSizes, law, microbatch_seconds
+
+
+@dataclass(frozen=True)
+class PoolRequest:
+    """What is to be planned.
+
+    Args:
+        pool: the nodes, as `check_pool` takes them.
+        layers: the model; empty: group by `need` alone, without cutting.
+        need: bytes of a model that is not described by layers.
+        clusters: how many; None: the most that differ by at most `balance` of their mean.
+        objective: None: rate where all speeds are known, else transfer.
+        method: None: exhaustive for few nodes.
+    """
+
+    pool: tuple[PoolNode, ...]
+    layers: tuple[LayerSize, ...] = ()
+    need: int = 0
+    clusters: int | None = None
+    balance: float = 0.25
+    objective: Objective | None = None
+    method: Method | None = None
+    rules: StageRules = field(default_factory=StageRules)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStage:
+    """The layers [first, end) on one node, with the bytes it will hold and its microbatches alive."""
+
+    node: PoolNode
+    first: int
+    end: int
+    bytes: int
+    alive: int
+
+    def plain(self) -> dict[str, Any]:
+        layers = [self.first, self.end]
+        found = {"node": self.node.name, "layers": layers, "bytes": self.bytes, "ram": self.node.ram}
+        return found | {"alive": self.alive, "backup": None}
+
+
+@dataclass(frozen=True)
+class PlannedCluster:
+    """A cluster: its nodes, its stages where the model is cut, and its predicted seconds a microbatch, if known."""
+
+    nodes: tuple[PoolNode, ...]
+    stages: tuple[PlannedStage, ...]
+    microbatch_s: float | None
+
+    @property
+    def transfer_s(self) -> float:
+        """Seconds: the sum of RAM over bandwidth."""
+        return sum(node.transfer_s for node in self.nodes)
+
+    def plain(self) -> dict[str, Any]:
+        without = {"layers": None, "bytes": None, "alive": None, "backup": None}
+        uncut = [{"node": node.name, "ram": node.ram, **without} for node in self.nodes]
+        places = [stage.plain() for stage in self.stages] or uncut
+        return {"places": places, "transfer_s": self.transfer_s, "microbatch_s": self.microbatch_s}
+
+
+@dataclass(frozen=True)
+class RavnestPlan:
+    """The answer.
+
+    Args:
+        waiting: nodes in no cluster: too small for any layer.
+        rings: by elements of the model; their ranks are indices into `members`.
+    """
+
+    clusters: tuple[PlannedCluster, ...]
+    waiting: tuple[PoolNode, ...]
+    method: Method
+    objective: Objective
+    layers: tuple[LayerSize, ...]
+    rings: tuple[Ring, ...] = ()
+
+    @property
+    def spread_s(self) -> float:
+        """Seconds between the longest and the shortest transfer time."""
+        times = [cluster.transfer_s for cluster in self.clusters]
+        return max(times) - min(times)
+
+    @property
+    def members(self) -> list[PoolNode]:
+        """The nodes of all stages, in the order of clusters and stages: the ranks of the rings."""
+        return [stage.node for cluster in self.clusters for stage in cluster.stages]
+
+    def round_bytes(self) -> dict[str, int]:
+        """Bytes that each node sends in a round of averaging: the ring's own closed form, over its slices."""
+        members, ring = self.members, RingAllReduce()
+        sent = {node.name: 0 for node in members}
+        for part in self.rings:
+            size = (part.high - part.low) * NUMBER_BYTES
+            for place, rank in enumerate(part.ranks):
+                sent[members[rank].name] += sum(ring.bytes_to(len(part.ranks), place, size, NUMBER_BYTES).values())
+        return sent
+
+    def plain(self) -> dict[str, Any]:
+        """What `--json` prints. A layer's seconds are those of the fastest node, if speeds are known."""
+        members = self.members
+        speeds = [node.flops for cluster in self.clusters for node in cluster.nodes if node.flops]
+        return {
+            "clusters": [cluster.plain() for cluster in self.clusters],
+            "spread_s": self.spread_s,
+            "waiting": [node.name for node in self.waiting],
+            "method": self.method,
+            "layers": [
+                {
+                    "parameters": layer.parameters,
+                    "activation_bytes": layer.activation_bytes,
+                    "seconds": layer.work / max(speeds) if speeds else None,
+                }
+                for layer in self.layers
+            ],
+            "rings": [
+                {"low": ring.low, "high": ring.high, "nodes": [members[rank].name for rank in ring.ranks]}
+                for ring in self.rings
+            ],
+            "round_bytes": self.round_bytes(),
+        }
+
+
+def make_plan(request: PoolRequest) -> RavnestPlan:
+    """Form clusters, cut the model in each, and derive the rest.
+
+    Raises:
+        UsageError: the pool cannot hold the model so often, no cut fits, a layer is larger than every node, there are
+            more clusters than can be, or `rate` without speeds.
+    """
+    unknown = [node.name for node in request.pool if node.flops is None]
+    objective = request.objective or ("transfer" if unknown or not request.layers else "rate")
+    if objective == "rate" and (unknown or not request.layers):
+        what = f"not known of: {', '.join(unknown)}" if unknown else "--bytes has no layers to time"
+        raise UsageError(
+            f"the objective rate needs every node's speed ({what}); add the column flops, or take transfer"
+        )
+    planner = _Planner(replace(request, objective=objective), objective)
+    if request.clusters is not None:
+        groups = planner.grouped(request.clusters)
+    else:
+        groups = planner.open()
+    return planner.planned(groups)
+
+
+class _Planner:
+    def __init__(self, request: PoolRequest, objective: Objective):
+        self._request, self._objective = request, objective
+        self._nodes, self._waiting = request.pool, tuple[PoolNode, ...]()
+        if request.layers:
+            single = StageSizes(request.layers, replace(request.rules, rounds=False))
+            self._nodes, self._waiting = _split(request.pool, single)
+        self._method = method_for(len(self._nodes), request.method)
+        self._made: dict[bool, tuple[StageSizes | None, Cuts | None, Formation]] = {}
+
+    def grouped(self, clusters: int) -> Partition:
+        """The best partition into so many clusters; raises UsageError where there is none."""
+        sizes, _, formation = self._for(clusters)
+        held, count = sum(node.ram for node in self._nodes), len(self._nodes)
+        if held < formation.need * clusters:
+            lack = formation.need * clusters - held
+            fact = (
+                f"the pool cannot hold the model {clusters} times (RAM: {held}, needed: {clusters} of {formation.need}"
+            )
+            raise UsageError(f"{fact}, missing: {lack} bytes); add nodes or RAM, or take fewer --clusters")
+        if clusters > count:
+            fact = f"more clusters than nodes (clusters: {clusters}, nodes: {count})"
+            raise UsageError(f"{fact}; take fewer --clusters, or add nodes")
+        found = form(formation, clusters, self._method)
+        if found is None:
+            fact = f"no {'cut' if sizes else 'grouping'} fits, although the RAM adds up (clusters: {clusters}, nodes: "
+            fact += f"{count}, RAM: {held}, needed: {clusters} of {formation.need} bytes at least)"
+            remedy = "take fewer --clusters or add RAM"
+            remedy += ", or try --weights newest, a smaller --microbatch or a lower --ahead" if sizes else ""
+            raise UsageError(f"{fact}; {remedy}")
+        return found
+
+    def open(self) -> Partition:
+        """The most clusters that are near enough to one another; one cluster always is."""
+        for clusters in range(len(self._nodes), 1, -1):
+            _, _, formation = self._for(clusters)
+            if sum(node.ram for node in self._nodes) < formation.need * clusters:
+                continue
+            found = form(formation, clusters, self._method)
+            costs = [formation.cost(members) for members in found or ()]
+            if found and max(costs) - min(costs) <= self._request.balance * sum(costs) / len(costs):
+                return found
+        return self.grouped(1)
+
+    def planned(self, groups: Partition) -> RavnestPlan:
+        sizes, cuts, _ = self._for(len(groups))
+        clusters = []
+        for members in groups:
+            nodes = tuple(self._nodes[node] for node in members)
+            cut = cuts.best(members) if cuts else None
+            if sizes is None or cut is None:
+                clusters.append(PlannedCluster(nodes, (), None))
+            else:
+                clusters.append(_cluster([(self._nodes[stage.node], stage) for stage in cut], sizes))
+        request = self._request
+        rings = tuple(rings_between(clusters, request.layers)) if request.layers else ()
+        return RavnestPlan(tuple(clusters), self._waiting, self._method, self._objective, request.layers, rings)
+
+    def _for(self, clusters: int) -> tuple[StageSizes | None, Cuts | None, Formation]:
+        """Sizes, cuts and formation; with several clusters the copies of a round are held, too."""
+        rounds, request = clusters > 1, self._request
+        if rounds not in self._made and not request.layers:
+            self._made[rounds] = None, None, Formation(self._nodes, request.need, self._objective, lambda _: 0.0)
+        elif rounds not in self._made:
+            sizes = StageSizes(request.layers, replace(request.rules, rounds=rounds))
+            cuts = Cuts(self._nodes, sizes, self._objective)
+            self._made[rounds] = sizes, cuts, Formation(self._nodes, sizes.least, self._objective, cuts.worst)
+        return self._made[rounds]
+
+
+def _split(pool: Sequence[PoolNode], sizes: StageSizes) -> tuple[tuple[PoolNode, ...], tuple[PoolNode, ...]]:
+    """The nodes that can hold a layer, and those that wait.
+
+    Raises:
+        UsageError: a layer is larger than every node.
+    """
+    needs = [sizes.of_layer(index) for index in range(len(sizes.layers))]
+    most, largest = max(needs), max(pool, key=lambda node: node.ram)
+    if most > largest.ram:
+        fact = f"layer {needs.index(most)} is larger than every node (bytes: {most}, largest: {largest.name!r} with "
+        raise UsageError(f"{fact}{largest.ram}); add a larger node, or take a smaller --microbatch or model")
+    able = tuple(node for node in pool if node.ram >= min(needs))
+    return able, tuple(node for node in pool if node.ram < min(needs))
+
+
+def _cluster(cut: Sequence[tuple[PoolNode, CutStage]], sizes: StageSizes) -> PlannedCluster:
+    alive, seconds = _alive(cut, sizes)
+    stages = tuple(
+        PlannedStage(node, stage.first, stage.end, int(sizes.bytes(count)[stage.first, stage.end]), count)
+        for (node, stage), count in zip(cut, alive, strict=True)
+    )
+    return PlannedCluster(tuple(node for node, _ in cut), stages, seconds)
+
+
+def _alive(cut: Sequence[tuple[PoolNode, CutStage]], sizes: StageSizes) -> tuple[list[int], float | None]:
+    """Microbatches alive in each stage, and the seconds of one: of the choices that fit the shortest, then the least.
+
+    The choices are those that the cut was found with and, with `ahead` open, the law's for all it allows in stage 0.
+    """
+    usual = [sizes.rules.alive(stage, len(cut)) for stage in range(len(cut))]
+    speeds = [node.flops for node, _ in cut if node.flops]
+    if len(speeds) < len(cut):
+        return usual, None
+    work = [float(sizes.work[stage.first, stage.end]) for _, stage in cut]
+    seconds = [each / speed for each, speed in zip(work, speeds, strict=True)]
+    lines = [
+        sizes.layers[after.first].input_bytes / min(one.bandwidth, other.bandwidth)
+        for (one, _), (other, after) in pairwise(cut)
+    ]
+    choices, full = [usual], law(seconds, lines)
+    if sizes.rules.ahead is None:
+        choices += [[-(-count * each // full[0]) for each in full] for count in range(1, full[0] + 1)]
+    fitting = [choice for choice in choices if _fits(cut, sizes, choice)]
+    best = min(fitting, key=lambda choice: (microbatch_seconds(seconds, lines, choice), sum(choice)))
+    return best, microbatch_seconds(seconds, lines, best)
+
+
+def _fits(cut: Sequence[tuple[PoolNode, CutStage]], sizes: StageSizes, alive: Sequence[int]) -> bool:
+    return all(
+        sizes.bytes(count)[stage.first, stage.end] <= node.ram for (node, stage), count in zip(cut, alive, strict=True)
+    )
+
+
+def rings_between(clusters: Sequence[PlannedCluster], layers: Sequence[LayerSize]) -> list[Ring]:
+    """A ring for every slice of the model's elements that no cluster cuts further."""
+    starts = [sum(layer.parameters for layer in layers[:index]) for index in range(len(layers) + 1)]
+    shares, rank = [], 0
+    for cluster in clusters:
+        shares.append([Share(rank + i, starts[s.first], starts[s.end]) for i, s in enumerate(cluster.stages)])
+        rank += len(cluster.stages)
+    return rings_of(shares)

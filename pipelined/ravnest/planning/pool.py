@@ -1,0 +1,113 @@
+"""The pool: the PCs that are to train, as `pool.csv` lists them.
+
+    name,ram,bandwidth,flops,reliability
+    attic,8G,200mbit,400G,0.99
+
+The last two columns may be missing. RAM takes K, M and G (powers of 1024), bandwidth kbit, mbit and gbit a second,
+speed G and T (powers of 1000).
+"""
+
+import csv
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelined.errors import UsageError
+
+BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+RATES = {"": 1.0, "kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8}
+SPEEDS = {"": 1.0, "G": 1e9, "T": 1e12}
+NEEDED, OPEN = ("name", "ram", "bandwidth"), ("flops", "reliability")
+_NUMBER = re.compile(r"(\d+(?:\.\d*)?(?:e[+-]?\d+)?|\.\d+)([A-Za-z]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolNode:
+    """One PC.
+
+    Args:
+        ram: bytes that it may use for the model.
+        bandwidth: bytes a second of its line.
+        flops: floating-point operations a second; None: unknown.
+        reliability: from 0 to 1, 1 is best; None: unknown.
+    """
+
+    name: str
+    ram: int
+    bandwidth: float
+    flops: float | None = None
+    reliability: float | None = None
+
+    @property
+    def transfer_s(self) -> float:
+        """Seconds in which the line moves as many bytes as the RAM has."""
+        return self.ram / self.bandwidth
+
+
+def read_pool(path: Path) -> tuple[PoolNode, ...]:
+    """Read a pool.
+
+    Raises:
+        UsageError: the file cannot be read, a column or a value is wrong or missing, or as `check_pool`.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file, skipinitialspace=True))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"cannot read the pool {path} ({error}); name a CSV file with --pool") from error
+    columns = [column for column in (rows[0] if rows else {}) if column]
+    if rows and (set(NEEDED) - set(columns) or set(columns) - {*NEEDED, *OPEN}):
+        fact = f"{path} has the columns {','.join(columns)}"
+        raise UsageError(f"{fact}; a pool has {','.join(NEEDED)} and may have {','.join(OPEN)}")
+    nodes = tuple(_read_node(f"{path}, line {number}", row) for number, row in enumerate(rows, start=2))
+    check_pool(nodes)
+    return nodes
+
+
+def check_pool(nodes: Iterable[PoolNode]) -> None:
+    """Refuse a pool that cannot be meant.
+
+    Raises:
+        UsageError: no node, a name twice, or a node without RAM or bandwidth.
+    """
+    seen = set()
+    for node in nodes:
+        if node.name in seen:
+            raise UsageError(f"two nodes of the pool are called {node.name!r}; give each a name of its own")
+        if node.ram <= 0 or node.bandwidth <= 0:
+            fact = f"node {node.name!r} has no RAM or no line (RAM: {node.ram}, bandwidth: {node.bandwidth:g})"
+            raise UsageError(f"{fact}; give both, or leave the node out")
+        seen.add(node.name)
+    if not seen:
+        raise UsageError("the pool has no nodes (nodes: 0); list at least one")
+
+
+def quantity(name: str, text: str, units: Mapping[str, float]) -> float:
+    """A number with one of these units.
+
+    Raises:
+        UsageError: it is no such number.
+    """
+    found = _NUMBER.fullmatch(text.strip())
+    if not found or found[2] not in units or not math.isfinite(float(found[1])):
+        known = ", ".join(filter(None, units))
+        raise UsageError(f"{name} {text!r} is no quantity; write a number, with one of the units {known}")
+    return float(found[1]) * units[found[2]]
+
+
+def _read_node(where: str, row: Mapping[str, str | None]) -> PoolNode:
+    name = (row["name"] or "").strip()
+    given = {column: (row.get(column) or "").strip() for column in ("ram", "bandwidth", *OPEN)}
+    if not name or None in row or not given["ram"] or not given["bandwidth"]:
+        fact = f"{where} needs a name, RAM and bandwidth, and no more values than columns (got: {list(row.values())})"
+        raise UsageError(f"{fact}; write for example attic,8G,200mbit")
+    speed = quantity(f"{where}: flops", given["flops"], SPEEDS) if given["flops"] else None
+    if speed == 0:
+        raise UsageError(f"{where}: a speed of 0 flops trains nothing; leave it empty if it is not known")
+    sure = quantity(f"{where}: reliability", given["reliability"], {"": 1.0}) if given["reliability"] else None
+    if sure is not None and sure > 1:
+        raise UsageError(f"{where}: reliability is at most 1 (it is {sure:g})")
+    ram = int(quantity(f"{where}: ram", given["ram"], BYTES))
+    return PoolNode(name, ram, quantity(f"{where}: bandwidth", given["bandwidth"], RATES), speed, sure)

@@ -1,0 +1,130 @@
+"""What a stage holds, and how many microbatches are alive in it: the bytes and the law, in closed form.
+
+A stage of P parameters holds 4 P (V + 1 + 2 + R) bytes: V versions of its weights, a gradient, two moments, and R
+copies of a round (the snapshot and its sum). Its activations come on top: those of all K microbatches alive, or, where
+they are recomputed (`newest`), the inputs of K and the activations of one.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+NUMBER_BYTES = 4
+GRADIENT_AND_MOMENTS = 3
+ROUND_COPIES = 2
+Weights = Literal["kept", "newest"]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSize:
+    """One layer, for one microbatch.
+
+    Args:
+        parameters: numbers that it learns.
+        activation_bytes: what its forward keeps for its backward.
+        input_bytes: what it receives from the layer before.
+        work: floating-point operations of its forward and backward.
+    """
+
+    parameters: int
+    activation_bytes: int
+    input_bytes: int
+    work: float
+
+
+@dataclass(frozen=True)
+class StageRules:
+    """How stages hold a model.
+
+    Args:
+        weights: kept: a version for every microbatch alive; newest: one, and the backward recomputes with it.
+        rounds: whether rounds of averaging take place, so that their copies are held.
+        ahead: microbatches alive in a cluster's first stage; None: as many as stages.
+    """
+
+    weights: Weights = "kept"
+    rounds: bool = False
+    ahead: int | None = None
+
+    def alive(self, stage: int, depth: int) -> int:
+        """Microbatches alive: D - s, or with `ahead` K the like part of it, ⌈K (D - s) / D⌉."""
+        return depth - stage if self.ahead is None else -(-self.ahead * (depth - stage) // depth)
+
+    @property
+    def passes(self) -> float:
+        """The work of a microbatch as a multiple of one forward and one backward (of two forwards' work)."""
+        return 4 / 3 if self.weights == "newest" else 1.0
+
+    def copies(self, alive: int) -> int:
+        """Numbers held for each parameter."""
+        versions = alive if self.weights == "kept" else 1
+        return versions + GRADIENT_AND_MOMENTS + (ROUND_COPIES if self.rounds else 0)
+
+
+class StageSizes:
+    """Bytes and work of every stage [first, end) that a row of layers can be cut into.
+
+    Shapes: matrices (L + 1, L + 1), by first and end; a stage that is not first < end has infinity.
+    """
+
+    def __init__(self, layers: Sequence[LayerSize], rules: StageRules):
+        self.layers, self.rules = layers, rules
+        self._parameters = _sums([layer.parameters for layer in layers])
+        self._activations = _sums([layer.activation_bytes for layer in layers])
+        self._inputs = np.array([*(float(layer.input_bytes) for layer in layers), 0.0])[:, None]
+        self.work = _sums([layer.work for layer in layers]) * rules.passes
+        self._bytes: dict[int, NDArray[np.float64]] = {}
+
+    def bytes(self, alive: int) -> NDArray[np.float64]:
+        """Bytes of every stage with so many microbatches alive."""
+        if alive not in self._bytes:
+            kept = alive * self._activations
+            if self.rules.weights == "newest":
+                kept = alive * self._inputs + self._activations
+            self._bytes[alive] = NUMBER_BYTES * self.rules.copies(alive) * self._parameters + kept
+        return self._bytes[alive]
+
+    @property
+    def least(self) -> int:
+        """Bytes of the whole model on one node with one microbatch alive; no cut holds less in all its stages."""
+        return int(self.bytes(1)[0, len(self.layers)])
+
+    def of_layer(self, index: int) -> int:
+        """Bytes of one layer with one microbatch alive."""
+        return int(self.bytes(1)[index, index + 1])
+
+
+def law(seconds: Sequence[float], lines: Sequence[float]) -> list[int]:
+    """Microbatches alive that keep every stage busy: K_s = ⌈(the rest's compute + 2 its lines) / slowest stage⌉.
+
+    Args:
+        seconds: forward and backward of a microbatch, for each of the D stages.
+        lines: seconds of one message from each stage to the next, D - 1.
+    Source: the round trip of a microbatch from stage s and back, over the time between two of them.
+    """
+    return [max(1, math.ceil(trip / max(seconds) - 1e-9)) for trip in round_trips(seconds, lines)]
+
+
+def round_trips(seconds: Sequence[float], lines: Sequence[float]) -> list[float]:
+    """Seconds from a microbatch's entry into each stage to the end of its backward there, where nothing waits."""
+    own = [stage + 2 * line for stage, line in zip(seconds, [*lines, 0.0], strict=True)]
+    return [*accumulate(reversed(own))][::-1]
+
+
+def microbatch_seconds(seconds: Sequence[float], lines: Sequence[float], alive: Sequence[int]) -> float:
+    """Seconds from one microbatch to the next in the steady state: the slowest stage, line, or round trip over K_s."""
+    trips = (trip / count for trip, count in zip(round_trips(seconds, lines), alive, strict=True))
+    return max(*seconds, *lines, *trips)
+
+
+def _sums(values: Sequence[float]) -> NDArray[np.float64]:
+    total = np.array([0.0, *accumulate(values)])
+    first, end = np.triu_indices(len(total), k=1)
+    sums = np.full((len(total), len(total)), np.inf)
+    sums[first, end] = total[end] - total[first]
+    return sums
