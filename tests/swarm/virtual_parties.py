@@ -14,7 +14,7 @@ from pipelined.membership.client import Node
 from pipelined.state.store import CheckpointStore
 from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.leader.reassignment import Rebalance
-from pipelined.swarm.peer.peer import Build
+from pipelined.swarm.peer.stage_join import Build
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.trainer.trainer import Data
 from transports.rpc import Endpoint

@@ -5,7 +5,6 @@ state. Only the directory's head decides what the peer does to its parameters.
 """
 
 import asyncio
-from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 
 from pipelined.actors.executor import DeviceLate, DeviceWatchdog, Executor
@@ -15,26 +14,18 @@ from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.registration import Registration, registered
 from pipelined.membership.client import MemberClient, Node, Probe
 from pipelined.membership.view import RETRY_S, NoLongerValid
-from pipelined.state.fetch import StateFetch
 from pipelined.state.saver import Saver
-from pipelined.state.versions import Version
 from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.peer.lifecycle import Drain, PeerEvent, PeerEvicted, PeerState, Presence, Readmission, state_after
 from pipelined.swarm.peer.replica import Replica, catch_up, split_by_last_step
 from pipelined.swarm.peer.service import PeerService
-from pipelined.swarm.peer.stage_request import StageRequest
-from pipelined.swarm.peer.stage_state import StageState
+from pipelined.swarm.peer.stage_join import Build, StageJoin
 from pipelined.swarm.protocol.status import Status
 from pipelined.swarm.records.members import PEERS, Phase, choose_saver
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.stages.codec import Coding
-from pipelined.swarm.stages.delayed import with_delayed_updates
-from pipelined.swarm.stages.stage import SwarmStage
 from transports.rpc import Rejected
-
-Build = Callable[[int], SwarmStage]
-"""Build a stage as it is before the first step, the same on all peers."""
 
 
 class StagePeer:
@@ -49,9 +40,8 @@ class StagePeer:
         self, node: Node, view: SwarmView, build: Build, rules: Rules, *, device: Executor, config: PeerConfig
     ):
         name, endpoint, clock = node.name, node.endpoint, node.clock
-        self.name, self._build, self._rules, self._endpoint, self._view = name, build, rules, endpoint, view
-        self._clock, self._device, self._wanted = clock, DeviceWatchdog(device, rules.lease_s), config.stage
-        self._coding = Coding(rules.codec, config.threads)
+        self.name, self._rules, self._endpoint, self._view = name, rules, endpoint, view
+        self._clock, self._device = clock, DeviceWatchdog(device, rules.lease_s)
         self._client = MemberClient(endpoint, view)
         self._probe = Probe(self._client, clock, rules.lease_s)
         self._readmission = Readmission(name, view, clock, rules.lease_s)
@@ -60,7 +50,19 @@ class StagePeer:
         self._service = PeerService(
             endpoint, view, presence=self._presence, saver=self._saver, probe=self._probe, device=self._device
         )
-        self._stage_request = StageRequest(node, view, self._client, rules.stages)
+        self._join = StageJoin(
+            node,
+            view,
+            build,
+            rules,
+            service=self._service,
+            presence=self._presence,
+            saver=self._saver,
+            probe=self._probe,
+            device=self._device,
+            coding=Coding(rules.codec, config.threads),
+            wanted=config.stage,
+        )
         self._drain, self._state = Drain(name, view, clock, config.grace_s), PeerState.OUTSIDE
 
     @property
@@ -176,7 +178,11 @@ class StagePeer:
             async with self._view.while_holds(lambda: bool(self.replica) or not self._drain.requested):
                 await self._view.wait_for_model(self._rules.digest)
                 self._service.incarnation = registration.incarnation
-                replica = await self._obtain_state(registration)
+                if (replica := self.replica) is None:
+                    replica = await self._join.join(registration, self._state.phase)
+                else:
+                    await self._announce(registration, replica.index)
+                    replica = await self._join.rejoin(registration, replica)
         except NoLongerValid:
             if self._drain.requested:
                 return None
@@ -198,8 +204,8 @@ class StagePeer:
         target = replica.index if self._drain.requested else head.moves.get(self.name, replica.index)
         if target == replica.index or head.version != replica.version or not await self._can_be_spared(replica, head):
             return False
-        self._wanted = target
-        self._drop_replica()
+        self._join.wanted = target
+        self._service.drop_replica()
         return True
 
     async def _can_be_spared(self, replica: Replica, head: Commit) -> bool:
@@ -216,48 +222,6 @@ class StagePeer:
                 if head.had_member(other.name, index) or (stage is not None and stage.step == head.step):
                     return True
         return False
-
-    async def _obtain_state(self, registration: Registration) -> Replica:
-        """Get the current state of this peer's stage; it keeps the state that it has, as far as that is current."""
-        replica = self.replica
-        if replica:
-            index = replica.index
-            await self._announce(registration, index)
-            await self._view.wait_for(lambda: self._view.revision >= registration.revision)
-            await replica.follow(self._view.committed)  # it may have been committed while this peer was no member
-            await replica.discard_counts()
-        else:
-            index = await self._stage_request.send(registration) if self._wanted is None else self._wanted
-            self._view.add(index)  # before the record is put: what is read from now on includes the stage's peers
-            await registration.put(self._presence.record(registration, self._state.phase, index))
-            await self._view.follow_stages({index})
-        stage = replica.stage if replica else with_delayed_updates(self._build(index), self._rules.delayed)
-        version = replica.version if replica else Version(0, "")
-        self._drop_replica()
-        self._view.notify()  # the replica is gone: a peer that is to leave need not wait for the fetch
-        self._service.joining = StateFetch(
-            stage,
-            index,
-            version,
-            requester=self.name,
-            view=self._view,
-            probe=self._probe,
-            device=self._device,
-            load_saved=self._saver.find,
-        )
-        version = await self._service.joining.run()
-        state = StageState(
-            self.name,
-            index,
-            stage,
-            version,
-            parameter_version=self._view.committed.parameter_version,
-            rules=self._rules,
-            device=self._device,
-        )
-        replica = self._service.replica = Replica(state, self._endpoint, self._coding)
-        self._service.open(self._rules.batch)
-        return replica
 
     async def _save(self, replica: Replica) -> None:
         """Save the state, if it is due at this step and this peer is the one of its stage that saves.
@@ -290,9 +254,4 @@ class StagePeer:
             await self._announce(registration, replica.index, successor)
         if last and self._saver.saves and replica.step > 0:
             await self._saver.save(self._tasks, replica.as_saved(), replica.copy)
-        self._drop_replica()
-
-    def _drop_replica(self) -> None:
-        if self.replica:
-            self.replica.give_up("its peer holds it no longer")
-        self._service.replica = None
+        self._service.drop_replica()

@@ -118,6 +118,12 @@ class PeerService:
         self.joining: StateFetch | None = None
         self.incarnation = 0
 
+    def drop_replica(self) -> None:
+        """Serve no stage from now on; what waits for the replica ends."""
+        if self.replica:
+            self.replica.give_up("its peer holds it no longer")
+        self.replica = None
+
     def open(self, batch: int) -> None:
         """Serve requests from now on; the limits of their sizes follow from the replica.
 

@@ -14,7 +14,7 @@ from pipelined.membership.client import MemberClient, Node, Probe
 from pipelined.state.fetch import StateFetch
 from pipelined.state.versions import SavedStage, Version
 from pipelined.swarm.config import Rules
-from pipelined.swarm.peer.peer import Build
+from pipelined.swarm.peer.stage_join import Build
 from pipelined.swarm.records.members import OBSERVERS, Observer
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.stages.delayed import final_state, with_delayed_updates

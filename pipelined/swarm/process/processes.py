@@ -13,7 +13,8 @@ from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.leader.assignments import due
 from pipelined.swarm.leader.leader import Leader
 from pipelined.swarm.leader.reassignment import Rebalance, Rollback, rebalance
-from pipelined.swarm.peer.peer import Build, StagePeer
+from pipelined.swarm.peer.peer import StagePeer
+from pipelined.swarm.peer.stage_join import Build
 from pipelined.swarm.protocol.status import Status, StatusReply, traffic_of
 from pipelined.swarm.protocol.work import GetStage, GetWork
 from pipelined.swarm.records.committed_steps import CommittedSteps

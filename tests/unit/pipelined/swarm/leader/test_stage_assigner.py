@@ -22,7 +22,7 @@ from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.reassignment import EmergencyReassignment, Rollback
 from pipelined.swarm.leader.stage_assigner import StageAssigner, fewest
-from pipelined.swarm.peer.stage_request import StageRequest
+from pipelined.swarm.peer.stage_join import StageRequest
 from pipelined.swarm.protocol.work import AssignedStage, GetStage
 from pipelined.swarm.records.members import CAME, LEADER, PEERS, LeaderRecord, Peer, Phase
 from pipelined.swarm.records.steps import HEAD, Commit
