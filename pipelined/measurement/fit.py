@@ -53,11 +53,13 @@ class Fit:
         return {name: [value, margin] for name, value, margin in zip(names, self.values, finite, strict=True)}
 
 
-def fit(samples: Sequence[Sample]) -> Fit:
+def fit(samples: Sequence[Sample], weighted: bool = True) -> Fit:
     """The numbers that minimise the weighted squares of the differences; the weight of a sample is 1 / its error².
 
     If a number would be negative, it is set to 0 and the others are fitted again without it.
 
+    Args:
+        weighted: whether samples weigh by their own errors; else all weigh alike, by the mean square of the errors.
     Raises:
         ValueError: no samples, or samples with different numbers of regressors.
     """
@@ -65,7 +67,8 @@ def fit(samples: Sequence[Sample]) -> Fit:
     if len(sizes) != 1:
         raise ValueError(f"samples have different regressors (counts: {sorted(sizes)}); give each all of them")
     matrix = np.array([sample.regressors for sample in samples], float)
-    weights = np.array([1.0 / sample.error for sample in samples])
+    errors = np.array([sample.error for sample in samples])
+    weights = 1.0 / (errors if weighted else np.full(len(errors), math.sqrt(np.mean(errors**2))))
     seen = np.array([sample.middle for sample in samples])
     used = [column for column in range(matrix.shape[1]) if matrix[:, column].any()]
     values = np.zeros(matrix.shape[1])
