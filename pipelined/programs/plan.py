@@ -1,7 +1,9 @@
 """The plan of a whole job: W pipeline groups of one layout each, and the ranks of each stage. No torch, no network.
 
-Ranks are numbered group by group, so that neighbouring stages of a pipeline are on the same node where possible. The
-gradient all-reduce of a stage spans the groups.
+A worker of a schedule is a team of T ranks, its members, which split every tensor of its stages among them; schedules
+know workers only. Ranks are numbered group by group, worker by worker, member by member, so that a team and then
+neighbouring stages of a pipeline are on the same node where possible. The gradient all-reduce of a stage spans the
+groups, from member to member.
 """
 
 from collections.abc import Mapping
@@ -44,6 +46,7 @@ class Plan:
             their default, are left out.
         costs: the costs that determine the idle gaps in which gradient sums start (see `programs.overlap`). They change
             no result of training, so plans that differ in them alone are equal.
+        tensor: the ranks of a worker, T.
     """
 
     schedule: str
@@ -53,11 +56,12 @@ class Plan:
     microbatches: int
     knobs: Mapping[str, Value] = field(default_factory=dict, hash=False)
     costs: Costs = field(default=DEFAULT_COSTS, compare=False)
+    tensor: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", name_of(self.schedule))
         object.__setattr__(self, "knobs", set_knobs(knobs_of(self.schedule), self.knobs))
-        for name in ("depth", "width", "microbatch", "microbatches"):
+        for name in (*SIZES, "tensor"):
             if getattr(self, name) < 1:
                 raise PlanError(f"{name} must be at least 1 (it is {getattr(self, name)})")
         if self.microbatch % self.layout.parts:
@@ -67,6 +71,9 @@ class Plan:
         if self.total_microbatches // self.width % every:
             fact = f"{self.schedule} updates by {every} microbatches at a time (microbatches: "
             raise PlanError(f"{fact}{self.microbatches}); use a multiple of {every}")
+        if self.tensor > 1 and (self.depth > 1 or not self.flushes):
+            fact = f"only a single stage, with a flush, is split over ranks (tensor: {self.tensor}, depth: {self.depth}"
+            raise PlanError(f"{fact}, schedule: {self.schedule}); use depth 1 and a schedule with a flush, or tensor 1")
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "Plan":
@@ -78,7 +85,7 @@ class Plan:
             KeyError, TypeError, ValueError: a field is missing, of another type, or a size is too large.
             PlanError, ScheduleError: the schedule refuses the plan.
         """
-        sizes = {name: document[name] for name in SIZES}
+        sizes = {name: document[name] for name in SIZES} | {"tensor": document.get("tensor", 1)}
         for name, value in sizes.items():
             if type(value) is not int:
                 raise TypeError(f"{name} is {value!r} and should be of type int")
@@ -88,11 +95,12 @@ class Plan:
         return cls(document["schedule"], **sizes, knobs=knobs, costs=costs)
 
     def plain(self) -> dict[str, Any]:
-        """The plan as flat JSON: the schedule, the sizes, every knob with its value, and costs that are not default."""
+        """The plan as flat JSON: the schedule, the sizes, every knob with its value, and what else is not default."""
         sizes = {name: getattr(self, name) for name in SIZES}
         knobs = {knob.name: knob.of(self) for knob in knobs_of(self.schedule)}
         costs = {} if self.costs == DEFAULT_COSTS else {"costs": self.costs.plain()}
-        return {"schedule": self.schedule, **sizes, **knobs, **costs}
+        team = {} if self.tensor == 1 else {"tensor": self.tensor}
+        return {"schedule": self.schedule, **sizes, **knobs, **costs, **team}
 
     @cached_property
     def layout(self) -> StageMap:
@@ -105,7 +113,7 @@ class Plan:
 
     @property
     def world_size(self) -> int:
-        return self.width * self.layout.workers
+        return self.width * self.layout.workers * self.tensor
 
     @property
     def rows(self) -> int:
@@ -155,25 +163,37 @@ class Plan:
         drains = [done - done % number + number for number in every if number]
         return range(done, done + 1 if self.flushes else min([steps, *drains]))
 
-    def rank(self, group: int, worker: int) -> int:
-        return group * self.layout.workers + worker
+    def rank(self, group: int, worker: int, member: int = 0) -> int:
+        return (group * self.layout.workers + worker) * self.tensor + member
 
     def position(self, rank: int) -> tuple[int, int]:
         """(group, worker) of a rank."""
-        return divmod(rank, self.layout.workers)
+        return divmod(rank // self.tensor, self.layout.workers)
+
+    def member(self, rank: int) -> int:
+        """The number of a rank in its team."""
+        return rank % self.tensor
+
+    def team(self, rank: int) -> tuple[int, ...]:
+        """The ranks of a rank's worker, by member."""
+        first = rank - self.member(rank)
+        return tuple(range(first, first + self.tensor))
 
     def stages_of(self, rank: int) -> list[int]:
         """The distinct stages that a rank holds, ascending."""
         return self.layout.stages_of(self.position(rank)[1])
 
-    def holder(self, group: int, pipe: int, stage: int) -> int:
-        """The rank that holds a stage of a pipe."""
-        return self.rank(group, self.layout.placement[pipe, stage])
+    def holder(self, group: int, pipe: int, stage: int, member: int = 0) -> int:
+        """The rank that holds a member's piece of a stage of a pipe."""
+        return self.rank(group, self.layout.placement[pipe, stage], member)
 
-    def holders(self, *stages: int) -> tuple[int, ...]:
-        """The ranks that hold a replica of one of these stages, ascending; their gradients are summed."""
+    def holders(self, *stages: int, member: int = 0) -> tuple[int, ...]:
+        """The ranks that hold a replica of a member's piece of one of these stages, ascending.
+
+        Their gradients are summed.
+        """
         workers = {worker for (_, stage), worker in self.layout.placement.items() if stage in stages}
-        return tuple(sorted(self.rank(g, w) for g in range(self.width) for w in workers))
+        return tuple(sorted(self.rank(g, w, member) for g in range(self.width) for w in workers))
 
     def global_microbatch(self, group: int, microbatch: int) -> int:
         """The number of a group's microbatch among all microbatches of the step."""

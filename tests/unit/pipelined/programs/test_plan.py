@@ -88,3 +88,27 @@ def test_costs_that_are_not_default_travel_with_the_plan_and_make_it_no_other():
 def test_damaged_costs_of_a_plan_are_refused(costs, message):
     with pytest.raises((TypeError, ScheduleError), match=message):
         Plan.of({**Plan("gpipe", 2, 1, 1, 4).plain(), "costs": costs})
+
+
+def test_a_worker_of_a_team_is_neighbouring_ranks_and_its_pieces_are_held_in_every_group():
+    plan = Plan("gpipe", depth=1, width=2, microbatch=1, microbatches=4, tensor=3)
+    assert plan.world_size == 6
+    assert [plan.position(rank) for rank in range(6)] == [(0, 0)] * 3 + [(1, 0)] * 3
+    assert [plan.member(rank) for rank in range(6)] == [0, 1, 2, 0, 1, 2]
+    assert plan.team(4) == (3, 4, 5)
+    assert plan.holders(0, member=1) == (1, 4)
+    assert plan.holder(1, 0, 0, member=2) == 5
+    assert plan.batch == 8
+
+
+def test_the_ranks_of_a_worker_are_in_the_json_of_a_plan_only_where_they_are_several():
+    alone = Plan("gpipe", 1, 1, 1, 4)
+    team = replace(alone, tensor=2)
+    assert "tensor" not in alone.plain() and team.plain()["tensor"] == 2
+    assert Plan.of(json.loads(json.dumps(team.plain()))) == team != alone
+
+
+@pytest.mark.parametrize(("schedule", "depth"), [("gpipe", 2), ("pipedream_2bw", 1)])
+def test_teams_of_several_stages_or_without_a_flush_are_refused(schedule, depth):
+    with pytest.raises(PlanError, match=rf"only a single stage, with a flush.*depth: {depth}, schedule: {schedule}"):
+        Plan(schedule, depth, 1, 1, 4, tensor=2)
