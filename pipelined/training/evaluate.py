@@ -13,6 +13,7 @@ import torch
 from collectives import Group, all_reduce
 from pipelined.aio.nursery import Nursery
 from pipelined.training.model import CountedLoss, Model
+from pipelined.training.segments.team_stage import TeamStage
 from pipelined.training.stage import Stage
 from pipelined.training.stream import Parcel, Tree, open_tree, pack_tree, tensors_of
 from pipelined.training.worker import RankContext
@@ -82,23 +83,29 @@ async def _stage(
         x = inputs if stage == 0 else await _take(context, pipe, stage - 1, ("evaluate", tag, stage, number))
         if stage < last:
             y = await _forward(context, stage, x)
-            peer = context.plan.holder(context.group, pipe, stage + 1)
+            peer = context.holder(pipe, stage + 1)
             await context.actor.transport.send(peer, ("evaluate", tag, stage + 1, number), *y.tensors, note=y.note)
         else:
-            totals[:, number] = await _compute(context, lambda: _loss(context, model, x, targets))  # noqa: B023
+            totals[:, number] = await _loss(context, model, x, targets)
         through()
 
 
-def _held(context: RankContext, stage: int) -> Stage:
-    """A stage of this rank, as a trainer builds it: substitutes for measurements do not evaluate."""
+async def _output(context: RankContext, stage: int, x: Any) -> Tree:
+    """What a stage of this rank, as a trainer builds it, gives: substitutes for measurements do not evaluate."""
     held = context.stages[stage]
-    assert isinstance(held, Stage)
-    return held
+    assert isinstance(held, Stage | TeamStage)
+    return await _compute(context, lambda: held.evaluate(x))
 
 
-def _loss(context: RankContext, model: Model, x: Any, targets: Tree) -> tuple[float, float]:
-    """The loss of a window, summed over what it counts, and the count."""
-    output = _held(context, context.plan.depth - 1).evaluate(x)
+async def _loss(context: RankContext, model: Model, x: Any, targets: Tree) -> tuple[float, float]:
+    """The loss of a window, summed over what it counts, and the count; of a team only the first member counts."""
+    output = await _output(context, context.plan.depth - 1, x)
+    if context.member:
+        return 0.0, 0.0
+    return await _compute(context, lambda: _scored(context, model, output, targets))
+
+
+def _scored(context: RankContext, model: Model, output: Tree, targets: Tree) -> tuple[float, float]:
     score = CountedLoss.of(model.loss(output, open_tree(targets, torch.device(context.executor.device))))
     if score.count is not None:
         return float(score.total.detach()), score.count
@@ -107,15 +114,16 @@ def _loss(context: RankContext, model: Model, x: Any, targets: Tree) -> tuple[fl
 
 
 async def _forward(context: RankContext, stage: int, x: Any) -> Parcel:
-    return await _compute(context, lambda: pack_tree(_held(context, stage).evaluate(x)))
+    output = await _output(context, stage, x)
+    return await _compute(context, lambda: pack_tree(output))
 
 
 async def _take(context: RankContext, pipe: int, stage: int, key: tuple[int | str, ...]) -> Any:
-    return await context.actor.receive(context.plan.holder(context.group, pipe, stage), key)
+    return await context.actor.receive(context.holder(pipe, stage), key)
 
 
 async def _compute(context: RankContext, work: Callable[[], Any]) -> Any:
-    return (await context.executor.run("evaluate", work))[0]
+    return (await context.compute("evaluate", work))[0]
 
 
 async def sample(
@@ -148,7 +156,7 @@ async def _sample_stage(
     last = stage == context.plan.depth - 1
     x = torch.tensor([tokens]) if stage == 0 else await _take(context, 0, stage - 1, ("sample", number, stage))
     y = await _forward(context, stage, x)
-    peer = context.plan.holder(0, 0, 0 if last else stage + 1)
+    peer = context.holder(0, 0 if last else stage + 1)
     if last:
         context.actor.tell(peer, ("sample", number, 0), note=pick(y.tensors[0][0, -1], number))
     else:

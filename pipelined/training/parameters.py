@@ -83,12 +83,12 @@ class Bucket:
             tensor.zero_()
 
 
-def fill_bucket(plan: Plan, stages: Stages, parameters: dict[str, nn.Parameter]) -> Bucket:
-    """Make a bucket: one flat gradient for these parameters, filled with zeros."""
+def fill_bucket(plan: Plan, stages: Stages, parameters: dict[str, nn.Parameter], member: int = 0) -> Bucket:
+    """Make a bucket of a member of a team: one flat gradient for these parameters, filled with zeros."""
     first = next(iter(parameters.values()))
     gradient = torch.zeros(sum(p.numel() for p in parameters.values()), dtype=first.dtype, device=first.device)
     view_gradients(parameters, gradient)
-    return Bucket(stages, plan.holders(*stages), parameters, gradient)
+    return Bucket(stages, plan.holders(*stages, member=member), parameters, gradient)
 
 
 def view_gradients(parameters: Mapping[str, nn.Parameter], gradient: torch.Tensor) -> None:
@@ -159,6 +159,7 @@ def build_local(
     """Build the parameters and buffers of one rank.
 
     Args:
+        model: of a team, that of the rank's member.
         sequence: tokens per sequence, for the costs of layers.
         seed: the seed of the initial values; None leaves them unset, to be loaded.
     Raises:
@@ -173,14 +174,15 @@ def build_local(
         check_built(stage, module, stages[stage])
     parameters, kept = _tie(modules, _parameters), _tie(modules, persistent_buffers)
     named = name_buckets({index: list(stage.trained) for index, stage in enumerate(stages)})
+    member = plan.member(rank)
     buckets = tuple(
-        fill_bucket(plan, stages, {name: parameters[name] for name in names})
+        fill_bucket(plan, stages, {name: parameters[name] for name in names}, member)
         for stages, names in named.items()
-        if rank in plan.holders(*stages)
+        if rank in plan.holders(*stages, member=member)
     )
     channels = {stages: number for number, stages in enumerate(named)}
     everywhere = holders_of_names(stages, lambda stage: stage.everything)
-    holders = {name: plan.holders(*everywhere[name]) for name in (*parameters, *kept)}
+    holders = {name: plan.holders(*everywhere[name], member=member) for name in (*parameters, *kept)}
     names = tuple(holders_of_names(stages, lambda stage: {**stage.trained, **stage.frozen}))
     return LocalParameters(modules, parameters, holders, buckets, channels, names, rank)
 

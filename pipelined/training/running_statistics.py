@@ -181,7 +181,9 @@ class StatisticsExchange:
         actor = self._context.actor
         for index, statistics in self._stages.items():
             own, key = statistics.take(step), ("statistics", step, index)
-            peers = [rank for rank in self._context.plan.holders(index) if rank != actor.rank]
+            peers = [
+                rank for rank in self._context.plan.holders(index, member=self._context.member) if rank != actor.rank
+            ]
             for peer in peers:
                 actor.tell(peer, key, *own.tensors, note=own.note)
             others = [await actor.receive(peer, key) for peer in peers]

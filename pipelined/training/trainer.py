@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from collectives import Group
 from pipelined.actors.actor import Actor
@@ -22,6 +21,7 @@ from pipelined.programs.exact_grid import require_exact
 from pipelined.programs.plan import Plan, PlanError
 from pipelined.programs.prepare import Prepared, prepare
 from pipelined.programs.step_totals import StepTotals
+from pipelined.sharding.operators.routes import Meshes
 from pipelined.traces.file import Tracer
 from pipelined.training.compression import NONE, Compression
 from pipelined.training.digests import require_equal_replicas
@@ -34,6 +34,8 @@ from pipelined.training.segments.agreement import StepAgreement
 from pipelined.training.segments.flushed_step import ExactStep, FlushedStep
 from pipelined.training.segments.overlapping_steps import OverlappingSteps
 from pipelined.training.segments.segment import Segment
+from pipelined.training.segments.team_stage import TeamStage, split_model
+from pipelined.training.segments.team_step import TeamStep, piece_names
 from pipelined.training.segments.versioned_stage import VersionedStage, versioned
 from pipelined.training.stage import Stage
 from pipelined.training.step_report import StepReport, check_finite
@@ -80,7 +82,8 @@ class JobDescription:
     """What a job trains and how; equal on all ranks.
 
     Args:
-        model: the description of the whole model; a rank builds its own layers alone.
+        model: the description of the whole model; a rank builds its own layers alone. Where a plan's worker is a team,
+            a `TeamModel`, of which a rank builds its member's pieces alone.
         plan: the arrangement; its world size must equal the transport's.
         feed: the data.
         optimizer_config: the settings of the optimizer.
@@ -121,7 +124,7 @@ class RankTrainer:
         self.model, self.plan, self.optimizer_config = job.model, job.plan, job.optimizer_config
         plan, device = job.plan, torch.device(executor.device)
         self.local: LocalParameters = build_local(
-            job.model,
+            split_model(job.model).of_member(plan.member(actor.rank)) if plan.tensor > 1 else job.model,
             plan,
             actor.rank,
             sequence=job.sequence,
@@ -130,14 +133,16 @@ class RankTrainer:
             seed=job.seed if job.fresh else None,
         )
         self._exact = self._exact_sums(job) if job.numerics.exact_sums else None
-        stages = {index: self._stage(job, index, module, device) for index, module in self.local.modules.items()}
+        stages = {index: self._stage(job, index, actor, executor) for index in self.local.modules}
         compression = Compression(actor, job.numerics.compress, tracer)
         self.context = RankContext(actor, plan, stages, executor, job.feed, tracer, job.seed, compression)
         self.optimizer = job.optimizer_config.build(self.local.parameters)
         self.world = Group(actor.transport, tuple(range(plan.world_size)), WORLD_CHANNEL)
         self.sums = GradientSums(self._bucket_groups(), job.numerics.all_reduce, tracer)
         statistics = StatisticsExchange(self.context, {n: stage.statistics for n, stage in stages.items()})
-        totals = StepTotals(self.local.names, plan.total_microbatches, 0 if plan.flushes else plan.depth)
+        totals = StepTotals(
+            piece_names(self.local.names, plan.tensor), plan.total_microbatches, 0 if plan.flushes else plan.depth
+        )
         self._agreement = StepAgreement(
             self.context,
             self.world,
@@ -150,14 +155,21 @@ class RankTrainer:
         self._held: VersionedStage | None = None
         if not plan.flushes:
             (stage,) = stages.values()
+            assert isinstance(stage, Stage)
             self._held = versioned(
                 stage, self.local.buckets, self.optimizer_config, self.optimizer, plan.layout.updates
             )
         self._prepared: Prepared | None = None
 
-    def _stage(self, job: JobDescription, index: int, module: nn.Module, device: torch.device) -> Stage:
-        depth, replicas = job.plan.depth, len(job.plan.holders(index))
-        parts = job.model, module, index, depth, device, job.numerics.autocast, job.numerics.recompute, replicas
+    def _stage(self, job: JobDescription, index: int, actor: Actor, executor: Executor) -> Stage | TeamStage:
+        plan, module, numerics = job.plan, self.local.modules[index], job.numerics
+        replicas, device = len(plan.holders(index)), torch.device(executor.device)
+        if plan.tensor > 1:
+            if numerics.autocast or numerics.exact_sums:
+                raise PlanError("a team has neither autocast nor exact sums yet; leave them out, or use tensor 1")
+            network = Meshes(actor.transport, WORLD_CHANNEL + 1 + len(self.local.channels), plan.team(actor.rank))
+            return TeamStage(split_model(job.model), module, network, executor, numerics.recompute, replicas)
+        parts = job.model, module, index, plan.depth, device, numerics.autocast, numerics.recompute, replicas
         return Stage(*parts) if self._exact is None else ExactStage(*parts, exact=self._exact)
 
     def _exact_sums(self, job: JobDescription) -> ExactSums:
@@ -238,6 +250,8 @@ class RankTrainer:
             )
         order = self._orders.get(steps[0], self._orders[max(self._orders)]) if self._orders else ()
         parts = self.context, self.local, self.sums, self.optimizer
+        if self.plan.tensor > 1:
+            return TeamStep(*parts, step=steps[0], prepared=prepared, order=order)
         if self._exact is None:
             return FlushedStep(*parts, step=steps[0], prepared=prepared, order=order)
         exact = self._exact

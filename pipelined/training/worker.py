@@ -6,7 +6,7 @@ result to the neighbour; only the schedule decides the order.
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,20 +39,22 @@ class Computation(Protocol):
 
     Inputs are messages or tensors of the feed; a transport must be able to send the results. The result of a forward
     through the last stage is the loss, and its count if it is a sum; that of a backward through the first stage is not
-    sent.
+    sent. A stage of a team gives a coroutine of the result (see `RankContext.compute`).
     """
 
-    def forward(self, key: tuple[int, int], x: Any, random: KeyedRandom, targets: Any = None) -> Parcel: ...
+    def forward(
+        self, key: tuple[int, int], x: Any, random: KeyedRandom, targets: Any = None
+    ) -> Parcel | Coroutine[Any, Any, Parcel]: ...
 
     def backward(
         self, key: tuple[int, int], gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
-    ) -> Parcel | None: ...
+    ) -> Parcel | Coroutine[Any, Any, Parcel | None] | None: ...
 
     def backward_input(
         self, key: tuple[int, int], gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
-    ) -> Parcel | None: ...
+    ) -> Parcel | Coroutine[Any, Any, Parcel | None] | None: ...
 
-    def backward_weight(self, key: tuple[int, int]) -> None: ...
+    def backward_weight(self, key: tuple[int, int]) -> Coroutine[Any, Any, None] | None: ...
 
 
 class MicrobatchSource(Protocol):
@@ -99,6 +101,25 @@ class RankContext:
     @property
     def worker(self) -> int:
         return self.plan.position(self.actor.rank)[1]
+
+    @property
+    def member(self) -> int:
+        return self.plan.member(self.actor.rank)
+
+    def holder(self, pipe: int, stage: int) -> int:
+        """The rank of this group that holds this member's piece of a stage."""
+        return self.plan.holder(self.group, pipe, stage, self.member)
+
+    async def compute(self, name: str, work: Callable[[], Any]) -> tuple[Any, float, float]:
+        """Compute on the executor; see `Executor.run`.
+
+        Args:
+            work: returns the result, or a coroutine of it, which runs computations of its own on the executor.
+        """
+        result, start, end = await self.executor.run(name, work)
+        if isinstance(result, Coroutine):
+            result, end = await result, self.executor.clock.now()
+        return result, start, end
 
 
 class TrainWorker(Worker):
@@ -206,7 +227,7 @@ class TrainWorker(Worker):
 
     async def _compute(self, at: Instruction, work: Callable[[], Any]) -> Any:
         name = OPS[at.op]
-        result, start, end = await self.context.executor.run(name, work)
+        result, start, end = await self.context.compute(name, work)
         place = self.step, at.stage, at.microbatch, at.pipe
         self.context.tracer.record(name.partition("_")[0], name, start, end, place)
         return result
@@ -216,16 +237,16 @@ class TrainWorker(Worker):
             with self.context.tracer.span("send", address.kind, **self._span_fields(at)):
                 await self.context.messages.send(peer, address.key, *parcel.tensors, note=parcel.note)
 
-        peer = self.context.plan.holder(self.context.group, address.pipe, address.stage)
+        peer = self.context.holder(address.pipe, address.stage)
         self.context.actor.start(send())
 
     def origin(self, at: Instruction) -> Origin | None:
         """The sender and the key of an instruction's message; None if it needs no message."""
-        holder, group = self.context.plan.holder, self.context.group
+        holder = self.context.holder
         if at.op == "F" and at.stage > 0:
-            return holder(group, at.pipe, at.stage - 1), Activation(self.step, at.pipe, at.stage, at.microbatch).key
+            return holder(at.pipe, at.stage - 1), Activation(self.step, at.pipe, at.stage, at.microbatch).key
         if at.op in "BI" and at.stage < self.layout.depth - 1:
-            return holder(group, at.pipe, at.stage + 1), Gradient(self.step, at.pipe, at.stage, at.microbatch).key
+            return holder(at.pipe, at.stage + 1), Gradient(self.step, at.pipe, at.stage, at.microbatch).key
         return None
 
     def _span_fields(self, at: Instruction) -> dict[str, int]:

@@ -7,14 +7,15 @@ Shapes: B sequences, T tokens of a sequence, C width, H heads, V vocabulary.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+from torch import nn
 
 from apps.lm.models.gelu import gelu
-from apps.lm.models.gpt2 import EMBEDDING, HEAD
+from apps.lm.models.gpt2 import EMBEDDING, GPT2, HEAD, initialise
 from apps.lm.models.gpt2_presets import ModelConfig
+from apps.lm.models.layouts import OPERATORS, Factors, require_fitting
 from pipelined.errors import UsageError
 from pipelined.sharding import Mesh, Shards
 from pipelined.sharding.operators.attention import attend
@@ -23,20 +24,14 @@ from pipelined.sharding.operators.stream import drop, layer_norm, residual
 from pipelined.sharding.operators.verbs import Reader, Value
 from pipelined.sharding.operators.vocabulary import cross_entropy, embed, ids_of, logits, table
 from pipelined.training.keyed_random import KeyedRandom
-
-Factors = tuple[int, int, int]
-"""Ranks that split a multiplication's rows, columns and contraction."""
+from pipelined.training.parameters import register_tensor
 
 Pieces = Mapping[str, torch.Tensor]
 """A rank's pieces of the parameters, by the plain model's names."""
 
-OPERATORS = ("c_attn", "attn.c_proj", "c_fc", "mlp.c_proj", "wte")
-"""What has factors: a block's four multiplications, alike in all blocks, and the matrix of embedding and head."""
 
-
-@dataclass(frozen=True)
-class ShardedGPT2:
-    """A GPT-2 whose tensors are split over T ranks.
+class ShardedGPT2(GPT2):
+    """A GPT-2 whose tensors are split over T ranks; what it has of `GPT2` is the whole.
 
     Args:
         config: its sizes.
@@ -46,21 +41,16 @@ class ShardedGPT2:
             shards than heads.
     """
 
-    config: ModelConfig
-    factors: Mapping[str, Factors]
-
-    def __post_init__(self) -> None:
+    def __init__(self, config: ModelConfig, factors: Mapping[str, Factors]):
+        super().__init__(config)
+        self.factors = factors
         if set(self.factors) != set(OPERATORS):
             given = ", ".join(sorted(self.factors)) or "none"
             raise UsageError(f"factors of other operators (given: {given}); name {', '.join(OPERATORS)}")
         sizes = {name: operator.mesh.size for name, operator in self.operators.items()}
         if len(set(sizes.values())) > 1:
             raise UsageError(f"factors with different products ({sizes}); each product is the number of ranks")
-        for name in ("c_attn", "attn.c_proj"):
-            _, columns, contraction = self.factors[name]
-            if columns * contraction > self.config.heads:
-                fact = f"shards: {columns * contraction}, heads: {self.config.heads}"
-                raise UsageError(f"more column shards than heads ({name}, {fact}); split the rows further")
+        require_fitting(factors, config.heads)
 
     @cached_property
     def operators(self) -> dict[str, SplitMatmul]:
@@ -108,15 +98,26 @@ class ShardedGPT2:
         piece: torch.Tensor = shards.local(whole.reshape(shards.lengths), rank)
         return piece
 
-    async def loss(
-        self, run: Reader, ids: Value, targets: Value, pieces: Pieces, random: KeyedRandom | None = None
-    ) -> Value:
+    def of_member(self, member: int) -> GPT2:
+        """The model of which `build` gives one rank's pieces."""
+        return MemberGPT2(self, member)
+
+    async def score(self, run: Reader, output: Value, targets: Value) -> Value:
         """The mean cross-entropy of a microbatch.
 
         Args:
-            ids, targets: (B, T), as `ids`.
-            random: of the microbatch's dropout; None: nothing is dropped.
+            output: logits (B, T, V), as `output` gives them.
+            targets: (B, T), as `ids`.
         Returns: a sum over the axis `rows` of the head's mesh; of its gradient every rank has the whole.
+        """
+        return await cross_entropy(run, output, targets)
+
+    async def output(self, run: Reader, ids: Value, pieces: Pieces, random: KeyedRandom | None = None) -> Value:
+        """The logits of a microbatch, (B, T, V), split over all ranks.
+
+        Args:
+            ids: (B, T), as `ids`.
+            random: of the microbatch's dropout; None: nothing is dropped.
         """
         x = await self.embedding(run, ids, pieces, random)
         for block in range(self.config.layers):
@@ -124,8 +125,7 @@ class ShardedGPT2:
         weight, bias = (pieces[f"transformer.ln_f.{each}"] for each in ("weight", "bias"))
         x = await layer_norm(run, x, weight, bias)
         head = self.operators["wte"]
-        x = await logits(run, head, x, pieces[EMBEDDING if self.config.tied else HEAD])
-        return await cross_entropy(run, x, targets)
+        return await logits(run, head, x, pieces[EMBEDDING if self.config.tied else HEAD])
 
     def ids(self, lead: tuple[int, ...]) -> Shards:
         """How ids and targets (B, T) lie; lead: (B, T)."""
@@ -163,6 +163,40 @@ class ShardedGPT2:
 
     async def _drop(self, run: Reader, x: Value, random: KeyedRandom | None, place: str) -> Value:
         return x if random is None else await drop(run, x, self.config.dropout, random.key(place))
+
+
+class MemberGPT2(GPT2):
+    """One rank's pieces of a sharded GPT-2.
+
+    Args:
+        whole: the model.
+        member: the rank's number in its team.
+    """
+
+    def __init__(self, whole: ShardedGPT2, member: int):
+        super().__init__(whole.config)
+        self._whole, self._member = whole, member
+
+    def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:
+        """Build the pieces of a range of layers, each cut from the initial values of its whole.
+
+        A piece has as many dimensions as its whole, as only matrices decay; it is flattened from its shards' shape.
+
+        Cost: no more memory than the pieces, and the largest whole parameter once, which every rank draws.
+        """
+        lie, part, abstract = self._whole.parameters(), nn.Module(), torch.device(device).type == "meta"
+        with torch.device("meta"):
+            wholes = dict(self._part(layers).named_parameters())
+        for name, whole in wholes.items():
+            shape = lie[name].shape(self._member)
+            piece = torch.empty(shape, dtype=dtype, device=device)
+            if seed is not None and not abstract:
+                full = nn.Parameter(torch.empty(whole.shape, dtype=dtype))
+                with torch.no_grad():
+                    initialise(full, name, seed, self.config)
+                    piece.copy_(self._whole.local(name, full, self._member))
+            register_tensor(part, name, nn.Parameter(piece.flatten(whole.dim() - 1)))
+        return part
 
 
 _PATHS = {"c_attn": "attn.c_attn", "attn.c_proj": "attn.c_proj", "c_fc": "mlp.c_fc", "mlp.c_proj": "mlp.c_proj"}

@@ -5,7 +5,8 @@ import torch
 
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
-from apps.lm.models.sharded_gpt2 import OPERATORS, ShardedGPT2
+from apps.lm.models.layouts import OPERATORS
+from apps.lm.models.sharded_gpt2 import ShardedGPT2
 from pipelined.errors import UsageError
 from pipelined.sharding.operators.gradients import sum_gradients, sum_route
 from pipelined.sharding.operators.record import MoveStep, piece, record
@@ -71,7 +72,7 @@ async def train(tape, model, wholes):
     for step in range(STEPS):
         shards = model.ids((B, T))
         ids, targets = (Value(shards.local(each, tape.rank), shards, False) for each in batch(step, model.config.vocab))
-        loss = await model.loss(tape, ids, targets, pieces, KeyedRandom(3, step, 0))
+        loss = await model.score(tape, await model.output(tape, ids, pieces, KeyedRandom(3, step, 0)), targets)
         step_of.zero_grad()
         await tape.backward(loss, torch.ones((), dtype=torch.float64))
         await sum_gradients(tape.network, [(pieces[name], lie[name]) for name in pieces])
