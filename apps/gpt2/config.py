@@ -17,7 +17,7 @@ from pipelined.schedules import Knob, knobs_of
 from pipelined.schedules.knobs import set_knobs
 
 LEAST = {
-    **dict.fromkeys(("depth", "width", "microbatch", "microbatches", "batch"), 1),
+    **dict.fromkeys(("depth", "width", "microbatch", "microbatches", "batch", "tensor"), 1),
     **dict.fromkeys(("layers", "d_model", "heads", "vocab", "seq", "keep"), 1),
     **dict.fromkeys(("steps", "warmup", "lr", "weight_decay", "clip"), 0),
     **dict.fromkeys(("save_every", "eval_every", "digest", "sample"), 0),
@@ -38,6 +38,12 @@ class Config:
     width: int | None = None
     """Pipeline groups side by side (W), each on its own microbatches. Default: the ranks divided by those of a group.
     With --schedule swarm the peers of a stage, 2 by default; a launcher's ranks determine their number."""
+    tensor: int = 1
+    """Ranks of a worker (T), which split every tensor of its stages: rank = (group * workers + worker) * T + member.
+    Above 1 at depth 1, with a flush."""
+    layout: str | None = None
+    """How they split the model: data, megatron, or ROWS.COLUMNS.CONTRACTION by operator, such as
+    c_attn=1.2.1,attn.c_proj=1.1.2,c_fc=1.2.1,mlp.c_proj=1.1.2,wte=1.2.1. Default: megatron."""
     knobs: tyro.conf.Suppress[tyro.conf.Fixed[Mapping[str, int | str]]] = field(default_factory=dict)
     """Further settings of the schedule, those that are not the default; each of them is a flag."""
     plan: Path | None = None

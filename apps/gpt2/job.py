@@ -9,8 +9,10 @@ from typing import Any
 from apps.gpt2.choose import Wishes, choose
 from apps.gpt2.config import Config
 from apps.gpt2.plan_file import follow_plan, identity
+from apps.gpt2.team import described, ranks_of_workers, split_of
 from apps.gpt2.workload import workload
 from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, find_preset, layer_costs, parameters
+from apps.lm.models.layouts import Factors
 from pipelined.errors import UsageError
 from pipelined.programs.check import check
 from pipelined.programs.instructions import Instruction
@@ -50,6 +52,11 @@ class Job:
     expected_s: float | None = None
 
     @property
+    def factors(self) -> dict[str, Factors]:
+        """How the ranks of a worker split every operator; an empty dict for one rank."""
+        return split_of(self.config, self.model, self.plan)
+
+    @property
     def clip(self) -> float:
         """Largest global gradient norm; 0 does not clip."""
         default = CLIP if self.plan.flushes else 0.0
@@ -76,6 +83,8 @@ class Job:
             f"batch: {plan.batch} sequences of {self.sequence} tokens = {plan.microbatch} a microbatch x "
             f"{plan.total_microbatches} microbatches",
         ]
+        if self.factors:
+            lines.append(described(self.config, self.factors))
         if not plan.flushes:
             every = plan.microbatches_an_update
             lines.append(f"updates: without a flush, by every {every} microbatches' gradients; {UNCLIPPED}")
@@ -91,7 +100,10 @@ class Job:
         return "\n".join([*rows, f"  activations between stages: {shape}"])
 
     def _row(self, worker: int, instructions: Sequence[Instruction]) -> str:
-        cut, stages = partition(layer_costs(self.model, self.sequence), self.plan.depth), self.plan.stages_of(worker)
+        cut, stages = (
+            partition(layer_costs(self.model, self.sequence), self.plan.depth),
+            self.plan.layout.stages_of(worker),
+        )
         where = ", ".join(f"{stage} (layers {cut[stage].start}-{cut[stage].stop - 1})" for stage in stages)
         sizes = workload(self.model, self.plan, self.sequence)
         held = rank_memory(sizes, self.plan.layout, worker, instructions, self.config.recompute)
@@ -115,18 +127,20 @@ def resolve(config: Config, world_size: int | None, model: ModelConfig | None = 
     sequence = sequence_of(config, model)
     config, planned = follow_plan(config, identity(model, sequence), world_size)
     wishes = Wishes(
-        world_size,
+        ranks_of_workers(config, world_size),
         model.layers + 2,
         config.batch or BATCH,
         config.batch is not None,
         config.schedule,
-        config.depth,
+        1 if config.depth is None and config.tensor > 1 else config.depth,
         config.width,
         config.knobs,
         config.microbatch,
         config.microbatches,
     )
     plan, reason = choose(_as_its_table(wishes))
+    plan = replace(plan, tensor=config.tensor)
+    split_of(config, model, plan)
     if config.clip and not plan.flushes:
         fact = f"--clip {config.clip:g} does not go with {plan.schedule}: {UNCLIPPED}"
         raise UsageError(f"{fact}; leave --clip out, or use a schedule with a flush")

@@ -14,7 +14,7 @@ from pipelined.errors import UsageError
 from pipelined.planner.plan_file import PlanFile, read_plan
 from pipelined.programs.plan import SIZES, Plan
 
-ARRANGEMENT = ("schedule", *SIZES, "recompute")
+ARRANGEMENT = ("schedule", *SIZES, "tensor", "recompute")
 """The flags that a plan sets, beside the knobs of its schedule."""
 AUTO = Path("auto")
 """Instead of a file: measure and plan before the first step."""
@@ -57,7 +57,7 @@ def follow_plan(config: Config, model: Mapping[str, Any], world_size: int | None
         return config, None
     planned = read_plan(config.plan, config.schedule)
     planned.require(config.plan, model, world_size)
-    says = {**planned.plan.plain(), "recompute": planned.recompute}
+    says = {**planned.plan.plain(), "tensor": planned.plan.tensor, "recompute": planned.recompute}
     flags = given(config) | ({} if config.batch is None else {"batch": config.batch})
     for name, value in flags.items():
         planned_value = planned.plan.batch if name == "batch" else says[name]

@@ -68,7 +68,8 @@ async def agree_on_flags(transport: Transport, resolved: Mapping[str, Any]) -> N
     Raises:
         UsageError: on a rank with other numbers, for example because it sees another checkpoint.
     """
-    mine = {name: resolved[name] for name in (*NUMBERS, "schedule", "depth", "width", "microbatch", "microbatches")}
+    arrangement = ("schedule", "depth", "width", "microbatch", "microbatches", "tensor", "layout")
+    mine = {name: resolved[name] for name in (*NUMBERS, *arrangement)}
     first = await broadcast(transport, "flags of rank 0", mine)
     other = [f"{name}: {mine[name]} here, {first[name]} on rank 0" for name in mine if mine[name] != first[name]]
     if other:

@@ -16,6 +16,7 @@ from apps.lm.data.ngram import score_ngrams
 from apps.lm.data.text import Text
 from apps.lm.data.tokens import TokenFeed, windows_of
 from apps.lm.models.gpt2 import GPT2
+from apps.lm.models.sharded_gpt2 import ShardedGPT2
 from apps.lm.sampling import Picker
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast
@@ -132,7 +133,7 @@ def _build(
 ) -> RankTrainer:
     config = job.config
     description = JobDescription(
-        model=GPT2(job.model),
+        model=ShardedGPT2(job.model, job.factors) if job.factors else GPT2(job.model),
         plan=job.plan,
         feed=TokenFeed(batches_of(job, text.train)),
         optimizer_config=OptimizerConfig(

@@ -34,6 +34,7 @@ INNER = ("address", "subject", "knobs")
 """Fields that are no flags themselves."""
 SEE = {
     ("gpt2", "--schedule"): "[Schedules](schedules.md), [A swarm](swarm.md#gpt-2)",
+    ("gpt2", "--tensor"): "[Workers of several ranks](sharding.md#workers-of-several-ranks)",
     ("gpt2", "--plan"): "[The planner](planner.md#where-nothing-is-given)",
     ("gpt2", "--all-reduce"): "[Collectives](collectives.md#what-is-measured)",
     ("gpt2", "--exact-sums"): "[Exact sums](exact-sums.md)",

@@ -25,6 +25,8 @@ ROWS = 4
 """The most sequences in a microbatch, by default."""
 MEANINGLESS = {
     "plan": "a swarm has no static plan: the leader assigns peers to stages",
+    "tensor": "each peer holds its stage whole",
+    "layout": "each peer holds its stage whole",
     "recompute": "a peer always runs the forward of its stage again before the backward",
     "all_reduce": "the peers of a stage sum by slices that each of them owns",
     "exact_sums": "its peers sum in floats, in the order of their slices",

@@ -1,0 +1,61 @@
+"""`--tensor` and `--layout`: how the ranks of a worker split the model, and which flags go with that. No torch."""
+
+from typing import Any
+
+from apps.gpt2.config import Config, flag
+from apps.lm.models.gpt2_presets import ModelConfig
+from apps.lm.models.layouts import Factors, factors_of, require_fitting
+from pipelined.errors import UsageError
+from pipelined.programs.plan import Plan
+
+LAYOUT = "megatron"
+"""The layout of several ranks, by default."""
+ALONE: dict[str, Any] = {
+    **dict.fromkeys(("plan", "init", "export", "checkpoint", "resume", "trace", "replay")),
+    **{"exact_sums": False, "digest": 0, "compress": "none"},
+}
+"""Flags that only a worker of one rank has yet, with the values that leave them out."""
+ALONE_VALUES = {"dtype": "bfloat16", "all_reduce": "measured"}
+"""Values of other flags that only a worker of one rank has yet."""
+
+
+def ranks_of_workers(config: Config, world_size: int | None) -> int | None:
+    """The number of workers that so many ranks come to; None for None.
+
+    Raises:
+        UsageError: a flag does not go with --tensor, or T does not divide the ranks.
+    """
+    team = config.tensor
+    if team == 1 and config.layout is not None:
+        raise UsageError(f"one rank splits nothing (--layout {config.layout}, --tensor 1); add --tensor")
+    if team > 1:
+        given = [name for name, absent in ALONE.items() if getattr(config, name) != absent]
+        given += [name for name, value in ALONE_VALUES.items() if getattr(config, name) == value]
+        if given:
+            words = f"{flag(given[0])} {getattr(config, given[0])}"
+            raise UsageError(f"--tensor {team} does not go with {words} yet; leave one of them out")
+    if world_size is None:
+        return None
+    if world_size % team:
+        fact = f"--tensor does not divide the ranks (--tensor {team}, ranks: {world_size})"
+        raise UsageError(f"{fact}; start a multiple of {team} ranks")
+    return world_size // team
+
+
+def split_of(config: Config, model: ModelConfig, plan: Plan) -> dict[str, Factors]:
+    """The factors of every operator; an empty dict for one rank.
+
+    Raises:
+        UsageError: the layout is none, or leaves ranks without a head or a sequence.
+    """
+    if plan.tensor == 1:
+        return {}
+    factors = factors_of(config.layout or LAYOUT, plan.tensor)
+    require_fitting(factors, model.heads, plan.rows)
+    return factors
+
+
+def described(config: Config, factors: dict[str, Factors]) -> str:
+    """The layout in a line."""
+    each = ", ".join(f"{name} {p0}.{p1}.{p2}" for name, (p0, p1, p2) in factors.items())
+    return f"layout: {config.layout or LAYOUT}, {config.tensor} ranks a worker (rows.columns.contraction: {each})"

@@ -1,0 +1,50 @@
+"""Layouts of a GPT-2 by name and by factors, and what is no layout."""
+
+import pytest
+
+from apps.lm.models.layouts import factors_of, require_fitting
+from pipelined.errors import UsageError
+
+
+def test_data_parallelism_splits_rows_and_megatron_columns_then_the_contraction():
+    assert set(factors_of("data", 4).values()) == {(4, 1, 1)}
+    assert factors_of("megatron", 4) == {
+        "c_attn": (1, 4, 1),
+        "attn.c_proj": (1, 1, 4),
+        "c_fc": (1, 4, 1),
+        "mlp.c_proj": (1, 1, 4),
+        "wte": (1, 4, 1),
+    }
+
+
+def test_factors_are_read_by_operator_and_the_vocabulary_is_split_by_default():
+    found = factors_of("c_attn=1.2.2,attn.c_proj=2.2.1,c_fc=1.4.1,mlp.c_proj=1.1.4", 4)
+    assert found["c_attn"] == (1, 2, 2) and found["attn.c_proj"] == (2, 2, 1) and found["wte"] == (1, 4, 1)
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        ("rows", "no layout: 'rows'.*write data or megatron, or OPERATOR=ROWS.COLUMNS.CONTRACTION for c_attn"),
+        ("c_attn=1.2", "no layout: 'c_attn=1.2'"),
+        ("c_attn=0.2.2", "no layout: 'c_attn=0.2.2'"),
+        ("head=1.2.1", "no layout: 'head=1.2.1'"),
+        ("c_attn=1.2.1,c_attn=1.2.1", "an operator is named twice"),
+        ("c_attn=1.2.1,c_fc=1.2.1", "no factors of attn.c_proj, mlp.c_proj"),
+        (
+            "c_attn=1.2.2,attn.c_proj=1.1.2,c_fc=1.2.1,mlp.c_proj=1.1.2",
+            r"c_attn=1.2.2 is for 4 ranks \(ranks of a worker: 2\)",
+        ),
+    ],
+)
+def test_what_is_no_layout_is_refused(layout, message):
+    with pytest.raises(UsageError, match=message):
+        factors_of(layout, 2)
+
+
+def test_more_shards_than_heads_or_sequences_are_refused():
+    with pytest.raises(UsageError, match=r"more column shards than heads \(c_attn, shards: 4, heads: 3\)"):
+        require_fitting(factors_of("megatron", 4), heads=3)
+    with pytest.raises(UsageError, match=r"more row shards than sequences .*\(c_attn, shards: 4, sequences: 3\)"):
+        require_fitting(factors_of("data", 4), heads=1, rows=3)
+    require_fitting(factors_of("data", 4), heads=1, rows=4)
