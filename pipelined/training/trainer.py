@@ -31,11 +31,10 @@ from pipelined.training.parameters import LocalParameters, build_local
 from pipelined.training.replay import Order
 from pipelined.training.running_statistics import StatisticsExchange
 from pipelined.training.segments.agreement import StepAgreement
-from pipelined.training.segments.flushed_step import ExactStep, FlushedStep
+from pipelined.training.segments.flushed_step import ExactStep, FlushedStep, TeamStep, piece_names
 from pipelined.training.segments.overlapping_steps import OverlappingSteps
 from pipelined.training.segments.segment import Segment
 from pipelined.training.segments.team_stage import TeamStage, split_model
-from pipelined.training.segments.team_step import TeamStep, piece_names
 from pipelined.training.segments.versioned_stage import VersionedStage, versioned
 from pipelined.training.stage import Stage
 from pipelined.training.step_report import StepReport, check_finite

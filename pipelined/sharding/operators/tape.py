@@ -6,7 +6,7 @@ gradients, so each local graph is walked once, in one order on all ranks, and th
 like those of the forward: the event loop is never blocked.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
@@ -163,3 +163,26 @@ def _compute_back(entry: Computed) -> None:
     for value, leaf in entry.inputs:
         if value.trained:
             value.add(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad)
+
+
+def sum_route(parameter: Shards) -> Route:
+    """The moves of a parameter's gradient: from a partial sum on the axes that do not split it, to its own layout."""
+    summand = Shards(parameter.mesh, parameter.lengths, parameter.layout.cotangent(parameter.mesh))
+    return route(summand, parameter)
+
+
+async def sum_gradients(network: Carrier, parameters: Iterable[tuple[torch.Tensor, Shards]]) -> None:
+    """Sum, in place, the gradients of this rank's pieces, after the microbatches of a step.
+
+    Args:
+        parameters: the pieces, in the shape of their shards or flattened from it, with how they lie; in one order on
+            all ranks.
+    Cost: 2 (p0-1)/p0 · kn/(p1·p2) elements for a multiplication's weight.
+    """
+    for piece, shards in parameters:
+        summing = sum_route(shards)
+        if piece.grad is None:
+            piece.grad = torch.zeros_like(piece)
+        if summing.steps:
+            summed = await network.carry(summing, piece.grad.view(shards.shape(network.rank)))
+            piece.grad.copy_(summed.view_as(piece))

@@ -14,9 +14,8 @@ from torch import nn
 from pipelined.actors.executor import Executor
 from pipelined.errors import UsageError
 from pipelined.sharding import Shards
-from pipelined.sharding.operators.gradients import sum_route
 from pipelined.sharding.operators.routes import Meshes
-from pipelined.sharding.operators.tape import Tape
+from pipelined.sharding.operators.tape import Tape, sum_gradients
 from pipelined.sharding.operators.verbs import Reader, Value
 from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.model import Model
@@ -133,11 +132,7 @@ class TeamStage:
 
     async def sum_gradients(self, parameters: Mapping[str, nn.Parameter]) -> None:
         """Add up, in place, the gradients of the pieces that several members hold; all members call this."""
-        for name, parameter in parameters.items():
-            shards, gradient = self._lie[name], parameter.grad
-            if gradient is not None and sum_route(shards).steps:
-                summed = await self.network.carry(sum_route(shards), gradient.view(shards.shape(self.network.rank)))
-                gradient.copy_(summed.view_as(gradient))
+        await sum_gradients(self.network, [(each, self._lie[name]) for name, each in parameters.items()])
 
     def counts(self, name: str) -> bool:
         """Whether this member is the first of those that hold its piece of a parameter."""

@@ -8,8 +8,8 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.models.layouts import OPERATORS
 from apps.lm.models.sharded_gpt2 import ShardedGPT2
 from pipelined.errors import UsageError
-from pipelined.sharding.operators.gradients import sum_gradients, sum_route
 from pipelined.sharding.operators.record import MoveStep, piece, record
+from pipelined.sharding.operators.tape import sum_gradients, sum_route
 from pipelined.sharding.operators.verbs import Value
 from pipelined.training.keyed_random import KeyedRandom, drawing_from
 from tests.unit.pipelined.sharding.operators.ranks import normal, on_ranks, together
