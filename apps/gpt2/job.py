@@ -105,7 +105,7 @@ class Job:
             self.plan.layout.stages_of(worker),
         )
         where = ", ".join(f"{stage} (layers {cut[stage].start}-{cut[stage].stop - 1})" for stage in stages)
-        sizes = workload(self.model, self.plan, self.sequence)
+        sizes = workload(self.model, self.plan, self.sequence, exact=self.config.exact_sums)
         held = rank_memory(sizes, self.plan.layout, worker, instructions, self.config.recompute)
         state, kept = (f"{nbytes / 2**20:,.1f} MiB" for nbytes in (held.state, held.activations))
         return f"  worker {worker}: stages {where}; {state} of state, up to {kept} of activations"

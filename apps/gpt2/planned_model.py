@@ -14,6 +14,7 @@ from apps.gpt2.workload import workload
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
 from collectives.algorithms import ALL_REDUCE
 from pipelined.programs.plan import Plan
+from pipelined.schedules import SCALE
 from pipelined.sharding.search.chain import Chain
 from pipelined.simulation.workload import Workload
 from pipelined.training.compression import check_codec
@@ -41,7 +42,8 @@ class PlannedGPT2:
 
     @property
     def fixed(self) -> Mapping[str, Any]:
-        return given(self.config)
+        exact = {SCALE.name: "direct"} if self.config.exact_sums else {}  # other sizes of microbatches are refused
+        return {**exact, **given(self.config)}
 
     @property
     def all_reduce(self) -> str:
@@ -61,7 +63,7 @@ class PlannedGPT2:
         return 8 if self.config.dtype == "float64" else FLOAT
 
     def workload(self, plan: Plan) -> Workload:
-        return workload(self.model, plan, self.sequence, itemsize=self._itemsize)
+        return workload(self.model, plan, self.sequence, self._itemsize, self.config.exact_sums)
 
     def chain(self, microbatches: int) -> Chain:
         """The model's multiplications, for the search over ways to split them; see `apps.gpt2.operators`."""

@@ -14,12 +14,13 @@ from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
 
 
-def workload(config: ModelConfig, plan: Plan, sequence: int, itemsize: int = FLOAT) -> Workload:
+def workload(config: ModelConfig, plan: Plan, sequence: int, itemsize: int = FLOAT, exact: bool = False) -> Workload:
     """The model, cut as the trainer cuts it, on ranks of one floating-point operation a second.
 
     Args:
         sequence: tokens a sequence.
         itemsize: bytes of a parameter and of an activation's number.
+        exact: whether gradients are summed exactly.
     """
     cut, costs = partition(layer_costs(config, sequence), plan.depth), layer_costs(config, sequence)
     stages = []
@@ -36,14 +37,14 @@ def workload(config: ModelConfig, plan: Plan, sequence: int, itemsize: int = FLO
                 boundary_bytes=boundary_bytes(*share) * itemsize // FLOAT,
             )
         )
-    return Workload(stages, _parameters(config, cut, itemsize))
+    return Workload(stages, _parameters(config, cut, itemsize, exact))
 
 
-def _parameters(config: ModelConfig, cut: list[range], itemsize: int) -> list[Parameters]:
+def _parameters(config: ModelConfig, cut: list[range], itemsize: int, exact: bool) -> list[Parameters]:
     """The parameters of each bucket, as the trainer groups them."""
     layers, every = layer_shapes(config), shapes(config)
     names_of = {stage: [name for layer in part for name in layers[layer]] for stage, part in enumerate(cut)}
     return [
-        Parameters(stages, sum(prod(every[name]) for name in names), len(names), itemsize)
+        Parameters(stages, sum(prod(every[name]) for name in names), len(names), itemsize, exact=exact)
         for stages, names in name_buckets(names_of).items()
     ]

@@ -29,7 +29,7 @@ from pipelined.process.launch import AGENT, ALONE, Launch, detect
 from pipelined.process.run import outside_of_a_loop, refuse, run
 from pipelined.process.stop_request import StopRequest
 from pipelined.programs.staleness import steps_to_fill
-from pipelined.schedules.knobs import Value
+from pipelined.schedules.knobs import SCALE, Value
 from pipelined.schedules.own import SomeSchedule
 from pipelined.training.compression import NONE
 from pipelined.training.step_report import StepReport
@@ -116,6 +116,7 @@ def train(
         elif schedule == AUTO:
             same: dict[str, Any] = {"dtype": dtype, "autocast": autocast, "seed": seed, "all_reduce": all_reduce}
             same |= {"loss": loss, "optimizer": optimizer, "compress": compress, "transport": transport}
+            same |= {SCALE.name: "direct"} if exact_sums else {}  # microbatches of other sizes are refused
             plan = find_plan(model, first_batch(feed), ranks=wanted.ranks(launch), **wanted.given, **same)
         arranged = wanted.plan(launch, feed) if plan is None else plan.plan
         feed.cut(arranged.rows, dtype, kept=2 + steps_to_fill(arranged.shape))

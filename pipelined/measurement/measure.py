@@ -66,7 +66,8 @@ async def measure(
     """
     hosts = await broadcast(transport, "hosts", await gather(transport, "host", socket.gethostname()))
     local = launch.ranks_here(transport.world_size) if transport.world_size > 1 else ranks
-    cores, executor = len(os.sched_getaffinity(0)), TorchExecutor.of_rank(launch.local_rank, local, transport)
+    cores, threads = len(os.sched_getaffinity(0)), model.numerics().threads
+    executor = TorchExecutor.of_rank(launch.local_rank, local, transport, threads)
     measuring = executor.device != "cpu" or hosts[: transport.rank].count(hosts[transport.rank]) < cores
     try:
         async with Actor(transport) as actor:

@@ -101,7 +101,9 @@ class _Spent:
 
 def _least_sum(plan: Plan, workload: Workload, machine: Machine, all_reduce: str) -> float:
     """The seconds of the cheapest gradient sum; at least one sum runs after the last instruction."""
-    sums = (machine.sum_seconds(all_reduce, plan.holders(*group.stages), group.nbytes) for group in workload.parameters)
+    sums = (
+        machine.sum_seconds(all_reduce, plan.holders(*group.stages), group.sum_bytes) for group in workload.parameters
+    )
     return min(sums, default=0.0)
 
 

@@ -54,7 +54,8 @@ async def try_best(
     plans = [[one.candidate.plan.plain(), one.candidate.recompute] for one in outcomes]
     plans = await broadcast(transport, "worth trying", plans if result else None)
     chosen = [Candidate(Plan.of(plan), again) for plan, again in plans]
-    executor = TorchExecutor.of_rank(launch.local_rank, launch.ranks_here(transport.world_size), transport)
+    ranks_here, threads = launch.ranks_here(transport.world_size), model.numerics().threads
+    executor = TorchExecutor.of_rank(launch.local_rank, ranks_here, transport, threads)
     try:
         seconds = await try_plans(transport, model, chosen, executor, progress)
     finally:

@@ -71,7 +71,7 @@ class Job:
         plan, sums = self.plan, dict[Hashable, tuple[tuple[int, ...], float]]()
         for group in self.workload.parameters:
             holders = plan.holders(*group.stages)
-            seconds = self.machine.sum_seconds(self.all_reduce, holders, group.nbytes)
+            seconds = self.machine.sum_seconds(self.all_reduce, holders, group.sum_bytes)
             updates = [(group.stages, update) for update in range(steps * plan.updates_a_step)]
             sums |= dict.fromkeys([group.stages] if plan.flushes else updates, (holders, seconds))
         everyone = tuple(range(plan.world_size))

@@ -49,7 +49,8 @@ def rank_memory(
     mine = [group for group in workload.parameters if stages.intersection(group.stages)]
     peak = peak_bytes(workload.stages, instructions, recompute) / layout.parts
     once, versions = weight_bytes(mine), versions_held(updates, most_alive(instructions))
-    gradients = once if updates.flushes else 2 * once
+    accumulated = sum(group.gradient_bytes for group in mine)
+    gradients = accumulated if updates.flushes else 2 * accumulated
     frozen = sum(workload.stages[stage].frozen_bytes for stage in stages)
     return RankMemory(versions * once + frozen, gradients, optimizer_bytes(mine), peak)
 

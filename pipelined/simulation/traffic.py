@@ -27,7 +27,7 @@ def link_bytes(plan: Plan, workload: Workload, all_reduce: str) -> dict[Link, in
     carried: Counter[Link] = message_bytes(plan, workload)
     for group in workload.parameters:
         holders = plan.holders(*group.stages)
-        once = sum_bytes(holders, group.nbytes, group.itemsize, all_reduce)
+        once = sum_bytes(holders, group.sum_bytes, group.sum_itemsize, all_reduce)
         carried += Counter({link: nbytes * plan.updates_a_step for link, nbytes in once.items()})
     everyone = tuple(range(plan.world_size))
     return dict(carried + sum_bytes(everyone, totals_bytes(plan, workload), TOTALS_ITEM, "auto"))

@@ -13,6 +13,8 @@ from pipelined.programs.bucket_names import Stages
 MOMENTS = 2
 """Numbers that AdamW keeps per number of a parameter; it also keeps one count of updates per parameter."""
 COUNT_BYTES = 4
+EXACT_BYTES = 8
+"""Bytes of a number in an exact sum, a float64."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +93,7 @@ class Parameters:
         tensors: the number of parameters.
         itemsize: bytes of a number.
         optimizer_bytes: bytes that the optimizer keeps for all of them; None: as many as AdamW.
+        exact: whether their gradients are summed exactly: in float64, beside the gradients themselves.
     Raises:
         UsageError: `elements` is negative.
     """
@@ -100,6 +103,7 @@ class Parameters:
     tensors: int = 1
     itemsize: int = 4
     optimizer_bytes: int | None = None
+    exact: bool = False
 
     def __post_init__(self) -> None:
         if self.elements < 0:
@@ -108,6 +112,21 @@ class Parameters:
     @property
     def nbytes(self) -> int:
         return self.elements * self.itemsize
+
+    @property
+    def sum_itemsize(self) -> int:
+        """Bytes of a number while it is summed over ranks."""
+        return EXACT_BYTES if self.exact else self.itemsize
+
+    @property
+    def sum_bytes(self) -> int:
+        """Bytes of what is summed over ranks."""
+        return self.elements * self.sum_itemsize
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of the gradients and, where they are summed exactly, of the sums."""
+        return self.nbytes + (self.sum_bytes if self.exact else 0)
 
     @property
     def kept_bytes(self) -> int:

@@ -93,6 +93,11 @@ class Tracer:
         self._times.extend((start, end))
         self._places.extend(place)
 
+    def abandon(self, step: int) -> None:
+        """Let the spans of a step so far belong to no step: their work was in vain, and the step begins anew."""
+        steps = np.frombuffer(self._places, np.int64).reshape(-1, 4)[:, 0]
+        steps[steps == step] = NOWHERE
+
     def events(self) -> Events:
         """A copy of all events recorded so far."""
         times, places = np.array(self._times, np.float64), np.array(self._places, np.int64)

@@ -1,5 +1,7 @@
 """Exact sums: one digest of all parameters after some steps, whatever the arrangement."""
 
+import asyncio
+
 import pytest
 import torch
 from torch import nn
@@ -7,10 +9,13 @@ from torch import nn
 import pipelined as pp
 from pipelined.checkpoints.trainer_state import load, save
 from pipelined.programs.exact_grid import Grid
+from pipelined.traces.tracer import NOWHERE, Tracer
 from pipelined.training.digests import model_digest
 from pipelined.training.sums.exact_sums import ExactSums
 from tests.numerics.plain import Case, plain
-from tests.numerics.trained import on_every_rank
+from tests.numerics.trained import on_every_rank, opened
+from transports import new_event_loop
+from transports.local import world
 
 STEPS = 3
 ALONE = Case("gpipe", 1, 1, 8, dropout=0.1)
@@ -156,3 +161,21 @@ def test_running_statistics_are_refused_by_the_stage_that_has_them(capsys):
     with pytest.raises(SystemExit) as ended:
         own(2, 1, rows=lambda: [lambda: nn.Linear(6, 6), lambda: nn.BatchNorm1d(6), lambda: nn.Linear(6, 6)])
     assert ended.value.code == 2 and "running statistics" in capsys.readouterr().err
+
+
+def test_a_traced_run_has_one_pass_of_each_step():
+    """The first step takes two passes, of which the first is in vain; --replay reads one."""
+    tracer = Tracer(lambda: 0.0)
+    one = Case("gpipe", 1, 1, 2)
+
+    async def rank(transport):
+        job = one.job(exact_sums=True)
+        async with opened(transport, job, tracer) as trainer:
+            await trainer.step(0)
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(rank(world(1)[0]))
+    events = tracer.events()
+    kinds = [events.kinds[kind] for kind in events.kind]
+    forwards = [place[0] for place, kind in zip(events.places, kinds, strict=True) if kind[1] == "forward"]
+    assert sorted(forwards) == [NOWHERE, NOWHERE, 0, 0]

@@ -116,6 +116,7 @@ class ExactStep(FlushedStep):
         await self._pass()
         if not await self._fits():
             self._local.clear_gradients()
+            self._context.tracer.abandon(self._step)
             await self._pass()
             await self._fits()
         await self._context.executor.run("finish", self._exact.finish)

@@ -50,8 +50,9 @@ class ExactSums:
             for name, parameter in bucket.parameters.items():
                 self._places[name] = bucket, start
                 start += parameter.numel()
+        several = frozenset(tied)
         self._tied: dict[object, str] = {
-            bucket.parameters[name]: name for name, (bucket, _) in self._places.items() if name in frozenset(tied)
+            bucket.parameters[name]: name for name, (bucket, _) in self._places.items() if name in several
         }
         self.grids: dict[str, Grid] = {}
         self._largest = dict.fromkeys(self._places, 0.0)
