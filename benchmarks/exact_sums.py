@@ -1,7 +1,7 @@
-"""What exact sums cost beside plain ones, and which arrangements they make equal.
+"""What exact sums cost beside plain ones: `mpirun -n 2 python -m benchmarks.exact_sums`.
 
-mpirun -n 2 python -m benchmarks.exact_sums       steps of both in turn, on the same ranks and batches
-python -m benchmarks.exact_sums --digests         one digest of a GPT-2 in many arrangements, each a run of apps.gpt2
+Steps of both kinds in turn, on the same ranks and batches. With --digests: one digest of a GPT-2's parameters in many
+arrangements, each a run of `apps.gpt2`.
 """
 
 import statistics

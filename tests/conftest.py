@@ -71,14 +71,15 @@ def pytest_collection_finish():
 
 
 @pytest.fixture(autouse=True)
-def _log_as_it_was():
-    """Undo what a program that a test runs in this process makes of the log, and forget other tests' events."""
+def _log_as_it_is_at_first():
+    """Undo what a program that ran in this process made of the log, and forget other tests' events.
+
+    This is done before a test, because a fixture of a whole module may have run the program.
+    """
     events.forget()
     logger = logging.getLogger("pipelined")
-    handlers, level = list(logger.handlers), logger.level
-    yield
-    logger.handlers[:] = handlers
-    logger.setLevel(level)
+    logger.handlers[:] = [handler for handler in logger.handlers if isinstance(handler, logging.NullHandler)]
+    logger.setLevel(logging.NOTSET)
 
 
 @pytest.hookimpl(tryfirst=True)

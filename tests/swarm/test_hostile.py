@@ -100,7 +100,7 @@ class Hostile:
         first = len(arrays) // 2 if two else len(arrays)
         right = {
             "step": head.step,
-            "lineage": head.lineage,
+            "parameter_version": head.parameter_version,
             "index": draw.randint(0, 8 + HELD_OUT),
             "inputs": [first, codecs[0]],
             "given": [len(arrays) - first, codecs[1]],

@@ -21,7 +21,7 @@ from pipelined.swarm.stages.stage import Microbatch, NotFinite
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
 from pipelined.training.keyed_random import KeyedRandom, drawing_from
-from pipelined.training.optimizer import OptimizerConfig
+from pipelined.training.optimizer import OptimizerConfig, clip_factor
 from transports import Block
 
 ROWS, SEQUENCE, SYMBOLS = 2, 6, 13
@@ -201,7 +201,7 @@ def test_one_step_is_that_of_torchs_optimizer_with_the_same_clip():
     run(stages, Microbatch(0, 0))
     norm = sum(stage.square(stage.sums) for stage in stages) ** 0.5 / ROWS
     for stage in stages:
-        stage.apply(0, stage.sums.copy(), OPTIMIZER.shrink(norm) / ROWS)
+        stage.apply(0, stage.sums.copy(), clip_factor(OPTIMIZER.clip, norm) / ROWS)
     tokens, labels = map(torch.from_numpy, data(Microbatch(0, 0)))
     with drawing_from(KeyedRandom(3, 0, 0)):
         MODEL.loss(whole(tokens), labels).backward()
