@@ -36,6 +36,9 @@ from pipelined.training.step_report import StepReport
 from pipelined.training.trainer import Numerics
 from transports import Transport
 
+EXACT = {SCALE.name: "direct"}
+"""The settings of exact sums, which refuse microbatches of other sizes."""
+
 
 def train(
     model: Layers,
@@ -116,8 +119,8 @@ def train(
         elif schedule == AUTO:
             same: dict[str, Any] = {"dtype": dtype, "autocast": autocast, "seed": seed, "all_reduce": all_reduce}
             same |= {"loss": loss, "optimizer": optimizer, "compress": compress, "transport": transport}
-            same |= {SCALE.name: "direct"} if exact_sums else {}  # microbatches of other sizes are refused
-            plan = find_plan(model, first_batch(feed), ranks=wanted.ranks(launch), **wanted.given, **same)
+            fixed = {**EXACT, **wanted.given} if exact_sums else wanted.given
+            plan = find_plan(model, first_batch(feed), ranks=wanted.ranks(launch), **fixed, **same)
         arranged = wanted.plan(launch, feed) if plan is None else plan.plan
         feed.cut(arranged.rows, dtype, kept=2 + steps_to_fill(arranged.shape))
         bound = bind(model, loss, seed, feed.inputs(0, 0))
