@@ -37,6 +37,11 @@ def test_a_sample_weighs_by_its_error():
     assert fit([sure, unsure]).values[0] == pytest.approx(2.0, abs=0.01)
 
 
+def test_without_weights_all_samples_count_alike():
+    sure, unsure = Sample((1.0,), (2.0,) * 9), Sample((1.0,), tuple(range(1, 10)))
+    assert fit([sure, unsure], weighted=False).values[0] == pytest.approx((2 + 5) / 2)
+
+
 def test_no_cost_is_negative_and_the_others_are_found_without_it():
     """Shorter messages took longer: the line through them would have a negative slope."""
     found = fit([Sample((1.0, 0.0), (3.0,) * 3), Sample((1.0, 1.0), (1.0,) * 3)])
