@@ -61,14 +61,23 @@ def by_layer(setting: Setting, text: str) -> dict[str, list[Option]]:
     meant, however it lies over nodes.
 
     Raises:
-        UsageError: an unknown name or layer, factors that are none or do not come to the ranks.
+        UsageError: an unknown name or layer, one named twice, factors that are none or do not come to the ranks, or a
+            file without a strategy.
     """
     if Path(text).is_file():
         return _of_file(setting, Path(text))
     if "=" not in text:
         known = f"{', '.join(LAYOUTS)}, factors by layer such as {EXAMPLE}, or a file that --out wrote"
         raise UsageError(f"no layout is called {text!r}; known: {known}")
-    return dict(_of_text(setting, *item.partition("=")[::2]) for item in text.split(","))
+    return _once(f"--layout {text}", [_of_text(setting, *item.partition("=")[::2]) for item in text.split(",")])
+
+
+def _once(what: str, found: list[tuple[str, list[Option]]]) -> dict[str, list[Option]]:
+    """The options by operator; refuse an operator that is named twice."""
+    names = [name for name, _ in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError(f"{what}: {twice[0]} is named twice; name each operator once")
+    return dict(found)
 
 
 def _of_text(setting: Setting, name: str, text: str) -> tuple[str, list[Option]]:
@@ -113,8 +122,10 @@ def _known(chain: Chain, name: str) -> Operator:
 def _of_file(setting: Setting, path: Path) -> dict[str, list[Option]]:
     try:
         rows = json.loads(path.read_text())["strategy"]
-        return dict(_of_row(setting, row) for row in rows)
-    except (ValueError, KeyError, TypeError, OSError) as error:
+        if not rows:
+            raise ValueError("its strategy is empty")
+        return _once(f"--layout {path}", [_of_row(setting, row) for row in rows])
+    except (ValueError, LookupError, TypeError, OSError) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"--layout {path} is no file that --out wrote ({error}); write it again") from error

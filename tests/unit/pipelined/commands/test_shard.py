@@ -107,6 +107,7 @@ REFUSED = {
     "no factors": (["--layout", "c_attn=1.2"], "write rows.columns.contraction"),
     "unknown layout": (["--layout", "megatrom"], "known: auto, paper, data, "),
     "unknown layer": (["--layout", "c_atn=1.2.2"], "known: c_attn, attn.c_proj, c_fc, mlp.c_proj, wte"),
+    "twice": (["--layout", "c_attn=1.2.2,c_attn=1.4.1"], "c_attn is named twice"),
     "summa": (["--ranks", "8", "--layout", "summa"], "--layout summa does not go with 8 ranks"),
     "heads": (["--ranks", "16", "--layout", "c_attn=1.16.1"], "(sequences in a microbatch: 32, heads: 8)"),
     "memory": (["--memory-limit", "1M"], "bytes are missing"),
@@ -122,6 +123,23 @@ REFUSED = {
 def test_what_cannot_be_is_refused(capsys, case):
     flags, message = REFUSED[case]
     assert message in refused(capsys, "--ranks", "4", *GPT2, *flags)
+
+
+ROW = {"op": "c_attn", "factors": [1, 2, 2], "state": "none"}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        ([], "(its strategy is empty)"),
+        ([ROW | {"factors": []}], "is no file that --out wrote"),
+        ([ROW, ROW], "c_attn is named twice"),
+    ],
+)
+def test_a_file_without_a_layout_is_refused(capsys, tmp_path, strategy, message):
+    file = tmp_path / "shards.json"
+    file.write_text(json.dumps({"strategy": strategy}))
+    assert message in refused(capsys, "--ranks", "4", *GPT2, "--layout", str(file))
 
 
 @pytest.mark.parametrize(
