@@ -95,8 +95,11 @@ def _request(arguments: argparse.Namespace) -> "ShardRequest":
             refuse_below(least, f"--{name}", value)
     chain = _chain(arguments)
     wide = arguments.space == "full" and arguments.layout != "paper"
-    network = _network(arguments, chain.itemsize)
-    setting = Setting(chain, _levels(arguments.ranks, arguments.node), network, arguments.microbatches, wide)
+    levels = _levels(arguments.ranks, arguments.node)
+    if arguments.far and len(levels) == 1:
+        fact = f"--far has no use on one node (ranks: {arguments.ranks}, node: {arguments.node})"
+        raise UsageError(f"{fact}; give a --node below the ranks, or leave --far out")
+    setting = Setting(chain, levels, _network(arguments, chain.itemsize), arguments.microbatches, wide)
     limit = memory_limit(arguments.memory_limit)
     return ShardRequest(
         setting, arguments.layout, arguments.replicas, inf if limit is None else limit, arguments.search

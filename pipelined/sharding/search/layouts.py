@@ -95,7 +95,9 @@ def _of_text(setting: Setting, name: str, text: str) -> tuple[str, list[Option]]
 
 
 def _check_product(setting: Setting, what: str, levels: tuple[Factors, ...]) -> None:
-    """Refuse factors that do not come to the ranks, at each level where there are several."""
+    """Refuse factors below 1, and those that do not come to the ranks, at each level where there are several."""
+    if any(factor < 1 for f in levels for factor in f):
+        raise UsageError(f"{what}: a factor is below 1 (the smallest: {min(map(min, levels))}); factors are 1 or more")
     wanted = setting.levels if len(levels) > 1 else (setting.ranks,)
     products = tuple(f.rows * f.columns * f.contraction for f in levels)
     if products != wanted:

@@ -104,6 +104,7 @@ def test_a_baseline_takes_the_width_that_fits(capsys):
 
 REFUSED = {
     "attn.c_proj=1.2.4": (["--layout", "attn.c_proj=1.2.4"], "the factors come to 8, the ranks are 4"),
+    "below 1": (["--layout", "c_attn=-1.-4.1"], "a factor is below 1 (the smallest: -4)"),
     "no factors": (["--layout", "c_attn=1.2"], "write rows.columns.contraction"),
     "unknown layout": (["--layout", "megatrom"], "known: auto, paper, data, "),
     "unknown layer": (["--layout", "c_atn=1.2.2"], "known: c_attn, attn.c_proj, c_fc, mlp.c_proj, wte"),
@@ -114,6 +115,8 @@ REFUSED = {
     "microbatches": (["--microbatches", "5"], "(batch: 32, microbatches: 5)"),
     "ranks": (["--ranks", "0"], "--ranks must be at least 1"),
     "node": (["--node", "3"], "(ranks: 4, node: 3)"),
+    "far": (["--node", "4", "--far", "beta=1e-8"], "--far has no use on one node (ranks: 4, node: 4)"),
+    "far without nodes": (["--far", "beta=1e-8"], "--far has no use on one node (ranks: 4, node: 0)"),
     "closed": (["--closed"], "--closed goes with --chain"),
     "program": (["--program", "apps.nothing"], "--program apps.nothing cannot be imported"),
 }
