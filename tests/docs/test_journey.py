@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from pipelined.programs.price import DEFAULT_COSTS, price
 from pipelined.programs.record import record
 from pipelined.programs.text_drawing import timeline_grid
 from pipelined.schedules import find
-from tests.launching import ROOT
+from tests.launching import ROOT, launched
 from transports.mpi.frames import MpiKind
 from transports.wire.arrays import Block
 from transports.wire.frames import encode_head
@@ -23,6 +24,23 @@ from transports.wire.frames import encode_head
 TEXT = (ROOT / "docs" / "journey.md").read_text()
 JOB = resolve(Config(), 4)
 PLAN = JOB.plan
+
+
+CALLED = """
+import sys, threading
+from apps.gpt2.__main__ import main
+def note(frame, event, argument):
+    if event == "call":
+        called.add(f"{frame.f_code.co_filename}:{frame.f_code.co_name}")
+called = set()
+threading.setprofile(note)
+sys.setprofile(note)
+code = main(sys.argv[1:])
+sys.setprofile(None)
+print(*called, sep="\\n")
+sys.exit(code)
+"""
+"""A program that trains by its flags, and prints every function that was called, on any thread."""
 
 
 def program():
@@ -67,3 +85,28 @@ def test_every_hop_is_a_function_of_its_file(hop):
     path, _, name = hop.partition(":")
     nodes = ast.walk(ast.parse((ROOT / path).read_text()))
     assert name in {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def test_one_step_in_one_process_calls_every_hop_told(tmp_path):
+    text = tmp_path / "text"
+    text.write_text("To be, or not to be, that is the question. " * 100)
+    plan = "--transport local --schedule chimera --depth 4 --width 1 --batch 8 --steps 1 --sample 0"
+    model = "--layers 4 --d-model 16 --heads 2 --seq 8"
+    flags = [*plan.split(), *model.split(), "--data", str(text)]
+    trained = launched([sys.executable, "-c", CALLED, *flags], 60)
+    assert trained.returncode == 0, trained.stderr
+    called = trained.stdout.splitlines()
+    missing = [hop for hop in hops_in_one_process() if not any(line.endswith(f"/{hop}") for line in called)]
+    assert not missing
+
+
+def hops_in_one_process():
+    """The functions of the first table's last column; where it says "the same", those of the first."""
+    table = TEXT.partition("## The hops")[2].partition("In a [swarm]")[0]
+    rows = [
+        [cell.strip(" `") for cell in line.split("|")[2:5]]
+        for line in table.splitlines()
+        if line.startswith("|") and ".py:" in line
+    ]
+    functions = [mpi if local == "the same" else local for mpi, _, local in rows]
+    return [function for function in functions if function]
