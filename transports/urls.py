@@ -59,7 +59,8 @@ def read_wait(example: str, query: str, default: float) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 1e6:
-        raise ValueError(f"?wait= takes seconds, more than 0 (got: {text!r}); write {example}?wait={default:g}")
+        fact = f"more than 0 and less than 1000000 (got: {text!r})"
+        raise ValueError(f"?wait= takes seconds, {fact}; write {example}?wait={default:g}")
     return seconds
 
 
