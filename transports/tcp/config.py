@@ -61,6 +61,8 @@ class TcpConfig:
             ValueError: the URL is malformed. RendezvousError: a variable is missing or malformed.
             AuthenticationError: the key cannot be read.
         """
+        if "@" in parts.netloc or parts.path not in ("", "/") or parts.fragment:
+            raise ValueError(f"tcp:// takes a host, a port and options only (got: {parts.geturl()!r}); write {EXAMPLE}")
         refuse_unknown("tcp", parts.query, "wait", "unix")
         world_size = required_int(environ, "WORLD_SIZE", least=1)
         host = parts.hostname or required(environ, "MASTER_ADDR")
