@@ -120,13 +120,15 @@ def segments(length: int, parts: int, lengths: Sequence[int] | None = None) -> l
     Args:
         lengths: the elements of each part; None: those of `segment`.
     Raises:
-        ValueError: not one length for each part, a negative one, or lengths of another sum than `length`.
+        ValueError: not one length for each part, one that is negative or no integer, or lengths of another sum than
+            `length`.
     """
     if lengths is None:
         return [segment(length, parts, index) for index in range(parts)]
-    if len(lengths) != parts or min(lengths) < 0 or sum(lengths) != length:
+    integers = all(hasattr(part, "__index__") for part in lengths)
+    if not integers or len(lengths) != parts or min(lengths) < 0 or sum(lengths) != length:
         fact = f"lengths: {list(lengths)}, elements: {length}, ranks: {parts}"
-        raise ValueError(f"the segments do not make up the array ({fact}); give each rank's elements, 0 or more")
+        raise ValueError(f"the segments do not make up the array ({fact}); give each rank's elements, integers from 0")
     return list(pairwise(accumulate(lengths, initial=0)))
 
 

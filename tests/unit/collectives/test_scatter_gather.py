@@ -203,7 +203,7 @@ async def test_an_unknown_algorithm_lists_the_known(collective):
         await collective(Group(world(2)[0], (0, 1), 0), np.ones(8), algorithm="rings")
 
 
-@pytest.mark.parametrize("lengths", [(3, 4), (3, 4, 1), (9, -1), ()])
+@pytest.mark.parametrize("lengths", [(3, 4), (3, 4, 1), (9, -1), (3.0, 5.0), ()])
 @pytest.mark.parametrize("collective", [all_gather, reduce_scatter])
 async def test_lengths_that_do_not_make_up_the_array_are_refused(collective, lengths):
     with pytest.raises(ValueError, match=rf"lengths: \[{', '.join(map(str, lengths))}\], elements: 8, ranks: 2"):
