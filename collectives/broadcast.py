@@ -16,8 +16,8 @@ async def broadcast(group: Group, array: Any, root: int = 0) -> None:
         array: a contiguous numpy array or CPU torch tensor.
         root: a rank of the group.
     Raises:
-        ValueError: no such root, or the array is refused; nothing was sent. BrokenGroup: see `Group`. TransportError: a
-        rank or link failed; the array is partly filled.
+        ValueError: no such root, or the array is refused; nothing was sent. BrokenGroup: see `Group`. Mismatch: lengths
+        or dtypes differ between ranks. TransportError: a rank or link failed; the array is partly filled.
     Cost: a binomial tree, ceil(log2 n) steps; the root sends the array ceil(log2 n) times, all ranks together n - 1
         times: ceil(log2 n) (alpha + m beta). A rank forwards each piece once it has received it, so pieces overlap and
         a long array takes less.
@@ -34,6 +34,11 @@ async def broadcast(group: Group, array: Any, root: int = 0) -> None:
                 await group.receive((parent + root) % group.size, piece)
             for child in children:
                 await group.send((child + root) % group.size, piece)
+        if not len(vector):  # compares the calls along the tree, as the first piece does
+            if parent is not None:
+                await group.greeted_by((parent + root) % group.size)
+            for child in children:
+                await group.greet_to((child + root) % group.size)
 
 
 def branches(node: int, size: int) -> tuple[int | None, list[int]]:

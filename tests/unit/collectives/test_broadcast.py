@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import Group, broadcast
+from collectives import Group, Mismatch, broadcast
 from collectives.broadcast import branches
 from transports.local import world
 
@@ -55,3 +55,26 @@ def test_the_tree_reaches_every_node_once_in_log_depth(size):
 def test_a_root_outside_the_group_is_refused():
     with pytest.raises(ValueError, match="root: 2, ranks in the group: 2"):
         asyncio.run(broadcast(Group(world(2)[0], (0, 1), 0), np.ones(1), root=2))
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        (np.ones(8), np.ones(0)),
+        (np.ones(0), np.ones(8)),
+        (np.ones(0, "int64"), np.ones(0, "float32")),
+    ],
+)
+def test_a_child_that_expects_another_array_is_told_both_even_of_no_elements(here, there):
+    async def main():
+        groups = [Group(end, range(3), 0, patience=60) for end in world(3)]
+        calls = [asyncio.create_task(broadcast(*pair)) for pair in zip(groups, (here, here, there), strict=True)]
+        with pytest.raises(Mismatch) as raised:
+            await asyncio.wait_for(calls[2], 5)
+        for call in calls[:2]:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        return str(raised.value)
+
+    told = asyncio.run(main())
+    assert all(f"{len(array)}" in told and str(array.dtype) in told for array in (here, there))
