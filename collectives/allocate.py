@@ -25,15 +25,15 @@ async def allocate(group: Group, length: int, dtype: Any = "float32") -> np.ndar
         ValueError: a negative length; nothing was sent.
         Mismatch: ranks request different lengths or dtypes. TransportError: a rank or link failed.
     Cancelled: after a cancelled sum, other ranks write to the array until their calls fail too; do not use it again.
-    Cost: once, two messages from each rank to the first and back. Each rank maps the arrays of the others.
+    Cost: a barrier, and once two messages from each rank to the first and back. Each rank maps the others' arrays.
     """
     if length < 0:
         raise ValueError(f"an array of a negative length (length: {length}); pass 0 or more")
     kind = np.dtype(dtype)
     async with group.calling(Signature("allocate", length=length, dtype=str(kind))):
         nbytes = length * kind.itemsize
+        await meet(group)  # compares lengths before anything is mapped: a rank must not write beyond a shorter array
         if group.size > 1 and nbytes and await group.shared.open() is not None:
-            await meet(group)  # compares lengths first, so that no rank writes beyond a shorter mapping
             if (array := await group.shared.allocate(nbytes)) is not None:
                 return array.view(kind)
     return np.zeros(length, kind)

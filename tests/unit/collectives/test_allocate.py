@@ -109,12 +109,14 @@ def test_a_mismatch_names_both_parts_of_an_array(other):
     assert "array 0 at 0" in str(found[1]) and "rank 1" in str(found[0])
 
 
-def test_a_mismatch_names_both_lengths():
+@pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.parametrize("lengths", [(LENGTH, LENGTH + 1), (77, 0)])
+def test_a_mismatch_names_both_lengths(lengths, shares):
     async def work(group):
-        await allocate(group, LENGTH + group.rank)
+        await allocate(group, lengths[group.rank])
 
-    for error in on_groups(2, work):
-        assert isinstance(error, Mismatch) and str(LENGTH) in str(error) and str(LENGTH + 1) in str(error)
+    for error in on_groups(2, work, shares):
+        assert isinstance(error, Mismatch) and all(str(length) in str(error) for length in lengths)
 
 
 def test_a_negative_length_is_refused_before_anything_is_sent():
