@@ -147,7 +147,8 @@ class Group(Members):
         channel: the number under which the group's bytes travel, 0 <= channel < 16384.
         links: the cost of messages between these ranks; `auto` chooses by it.
         piece: bytes of an array that are sent, and reduced, at once; small pieces stay in a core's cache.
-        window: bytes that each rank lends the others where the transport lets them share memory.
+        window: bytes that each rank lends the others where the transport lets them share memory; `shared`
+            refuses less than 128 and 128 a rank.
         patience: seconds that a rank waits in a collective before it reports its call (see `WaitCheck`).
     Attributes:
         prices: measured seconds of each all-reduce on this group (see `measure`), equal on all ranks; None: `auto`

@@ -14,7 +14,7 @@ A chunk that ranks copy in whole, before each reduces all of it:
 from typing import Any
 
 from collectives.arrays import Vector
-from collectives.call import Call
+from collectives.call import Call, Unsupported
 from collectives.group import Group
 from collectives.signature import GREETING_BYTES
 from transports.base import SharedWindows
@@ -32,12 +32,18 @@ class WindowLayout:
         part: the elements of a slot.
         most: the most elements of a chunk with divided work.
         whole: the most elements of a chunk that is copied in whole.
+    Raises:
+        Unsupported: the window of a rank has no room for a slot of each rank.
     """
 
     def __init__(self, group: Group, memory: SharedWindows, vector: Vector):
         self.size, self.rank, self.memory, self.windows = group.size, group.rank, memory, group.shared.windows(vector)
         self._ranks, self._first = group.ranks, 2 * GREETING_BYTES // vector.itemsize
         slot_bytes = (self.windows[0].nbytes - 2 * GREETING_BYTES) // (2 * group.size) // ALIGNED * ALIGNED
+        if slot_bytes < ALIGNED:
+            least = 2 * GREETING_BYTES + 2 * group.size * ALIGNED
+            fact = f"the windows of this group are too small for its ranks (ranks: {group.size})"
+            raise Unsupported(f"{fact}; give Group(window={least}) or more, or another algorithm")
         self.part = slot_bytes // vector.itemsize
         self.most = self.part * group.size
         self.whole = self.most if group.size == 2 else self.part

@@ -20,7 +20,7 @@ async def open_layout(group: Group, vector: Vector) -> WindowLayout:
     """The layout of the group's windows for vectors of this dtype.
 
     Raises:
-        Unsupported: the group's ranks share no memory.
+        Unsupported: the group's ranks share no memory, or windows too small for them.
     """
     memory = group.shared.memory or await group.shared.open()
     if memory is None:

@@ -29,7 +29,9 @@ def normal(size, length):
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 7])
-@pytest.mark.parametrize(("length", "window"), [(5, 1 << 12), (5000, 1 << 12), (100_000, 1 << 15), (300_000, 2 << 20)])
+@pytest.mark.parametrize(
+    ("length", "window"), [(5, 1 << 12), (5, 1024), (5000, 1 << 12), (100_000, 1 << 15), (300_000, 2 << 20)]
+)
 def test_sums_in_the_order_of_ranks_to_the_last_bit(size, length, window):
     arrays = normal(size, length)
     exact = arrays[0].copy()
@@ -37,6 +39,21 @@ def test_sums_in_the_order_of_ranks_to_the_last_bit(size, length, window):
         exact += array
     assert run(arrays, window=window) == [None] * size
     assert all(array.tobytes() == exact.tobytes() for array in arrays)
+
+
+@pytest.mark.parametrize("window", [10, 256, 383])
+def test_a_window_too_small_for_its_ranks_is_refused_and_the_group_stays_usable(window):
+    async def rank(end):
+        group, array = Group(end, range(2), 0, window=window), np.ones(100, "float32")
+        with pytest.raises(ValueError, match=r"ranks: 2\); give Group\(window=384\) or more"):
+            await all_reduce(group, array, "sum", "shared")
+        await all_reduce(group, array, "sum", "ring")
+        return float(array.sum())
+
+    async def main():
+        return await asyncio.wait_for(asyncio.gather(*map(rank, local_world(2, shares=True))), 5)
+
+    assert asyncio.run(main()) == [200.0, 200.0]
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
