@@ -33,9 +33,10 @@ class HierarchicalAllReduce(AllReduceAlgorithm, ClosedForms):
     async def run(self, group: Group, vector: Vector, reduction: Reduction) -> None:
         """Reduce up the trees, all-reduce over the ring, broadcast down the trees; extra memory is one piece.
 
-        Cost: with k ranks on the largest of L nodes, 2 ceil(log2 k) steps inside nodes and 2(L-1) between them. A rank
-            sends the array once to each child in the tree, and, unless it is the first of its node, once to its parent;
-            the first rank of a node sends 2(L-1)/L of the array over the ring.
+        Cost: with k ranks on the largest of L nodes, 2 ceil(log2 k) steps inside nodes and 2(L-1) between them; where
+            a rank may send several messages at once, 2 floor(log2 k) inside nodes (`steps`). A rank sends the array
+            once to each child in the tree, and, unless it is the first of its node, once to its parent; the first rank
+            of a node sends 2(L-1)/L of the array over the ring.
         Source: Thakur, Rabenseifner, Gropp, section 4.4 (the trees); Patarasuk, Yuan (the ring).
         """
         node, leaders = group.nodes[group.rank], leaders_of(group.nodes)
@@ -61,7 +62,10 @@ class HierarchicalAllReduce(AllReduceAlgorithm, ClosedForms):
         return self.price((0,) * size, nbytes, Links(alpha, beta, gamma))
 
     def steps(self, size: int, nodes: Sequence[int] = ()) -> int:
-        """The most messages one after another, if a rank may send several at once: up the deepest tree, ring, down."""
+        """The most messages one after another, if a rank may send several at once: up the deepest tree, ring, down.
+
+        2 floor(log2 k) + 2(L-1), as in `run`: a rank's depth in its tree is the number of bits set in its number.
+        """
         nodes = nodes or (0,) * size
         deepest = max((member.bit_count() for many in Counter(nodes).values() for member in range(many)), default=0)
         return 2 * deepest + RING.steps(len(set(nodes)))

@@ -104,3 +104,12 @@ def test_auto_runs_what_it_chose_for_these_nodes():
         ALL_REDUCE.find("hierarchical").bytes_to(12, rank, 400_000, 8, nodes) for rank in range(12)
     ]
     assert all((array == 12).all() for array in arrays)
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+@pytest.mark.parametrize(
+    ("most", "log"), [(1, 0), (2, 1), (3, 1), (4, 2), (5, 2), (7, 2), (8, 3), (9, 3), (16, 4), (17, 4)]
+)
+def test_trees_are_as_deep_as_the_logarithm_rounded_down(most, log, nodes):
+    ranks = (0,) * most + tuple(range(most, most + nodes - 1))
+    assert ALL_REDUCE.find("hierarchical").steps(len(ranks), ranks) == 2 * log + 2 * (nodes - 1)
