@@ -9,9 +9,16 @@ MASK_BYTES = 1024
 """The length of a mask, with a bit for each of the 8,192 cores that Linux supports at most."""
 
 
+def own_cores() -> set[int]:
+    """The numbers of the cores that this process may run on; all of them on systems other than Linux."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
 def own_mask() -> bytes:
     """The cores that this process may run on, one bit each."""
-    mask = sum(1 << core for core in os.sched_getaffinity(0))
+    mask = sum(1 << core for core in own_cores())
     return mask.to_bytes(MASK_BYTES, "little")
 
 

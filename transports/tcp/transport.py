@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from urllib.parse import SplitResult
 
 from transports.base import Message, Transport
+from transports.cores import own_cores
 from transports.errors import Closed, SizeMismatch
 from transports.mailbox import Arrival, Mailbox
 from transports.stream.incoming import IncomingBody, IncomingBuffer, IncomingMessage, ReceiveMemory, WrongSize
@@ -90,7 +91,7 @@ class TcpTransport(Transport):
     ):
         super().__init__(rank, world_size)
         self._nodes = nodes or super().nodes
-        self._core_per_rank = self.nodes.count(self.nodes[rank]) <= (cores or len(os.sched_getaffinity(0)))
+        self._core_per_rank = self.nodes.count(self.nodes[rank]) <= (cores or len(own_cores()))
         self._busy_poll = BusyPoll(self._core_per_rank)
         near = [peer for peer in peers if self._core_per_rank and self.nodes[peer] == self.nodes[rank]]
         self._peers = TcpPeers(peers, limit, near)
