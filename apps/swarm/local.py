@@ -114,8 +114,8 @@ def _training(flags: Local, number: int) -> list[str]:
 def _of_the_first(flags: Local) -> list[str]:
     """The flags of the first trainer alone."""
     given = {name: getattr(flags, name) for name in ("metrics", "export", "sample")}
-    words = [word for name, value in given.items() if value for word in (f"--{name}", str(value))]
-    return [*words, "--prompt", flags.prompt]
+    words = [f"--{name}={value}" for name, value in given.items() if value]
+    return [*words, f"--prompt={flags.prompt}"]  # "=", as a prompt may begin with "-"
 
 
 @asynccontextmanager

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from apps.swarm.__main__ import parse
 from apps.swarm.config import ChildFailed
-from apps.swarm.local import _noted, _pass_on, _report_end, above
+from apps.swarm.local import _noted, _of_the_first, _pass_on, _report_end, above
 from apps.swarm.metrics import STEP_LINES
 
 LINES = ["t0: waits", "step 0: loss 5.5", "", "sample:", "a [/b] [red]step c"]
@@ -68,3 +69,9 @@ def test_a_peer_that_dies_is_told_with_its_process_its_stage_and_what_goes_on():
 def test_a_peer_that_is_refused_ends_all():
     with pytest.raises(ChildFailed, match="a peer ended with 2"):
         outlived(2)
+
+
+@pytest.mark.parametrize("prompt", ["--ROMEO", "-x", "", "two words\nand a line"])
+def test_the_first_trainer_gets_the_flags_of_the_whole_swarm_whatever_their_text(prompt):
+    words = _of_the_first(parse(["local", f"--prompt={prompt}"]))
+    assert parse(["train", "--coordinator", "tcp://127.0.0.1:1", *words]).prompt == prompt
