@@ -45,9 +45,9 @@ def _summary(status: SwarmStatus) -> Iterator[str]:
         return
     phases = sum((each.phases for each in status.summary), Counter[Phase]())
     by_phase = ", ".join(f"{phases[phase]} {phase}" for phase in Phase if phases[phase])
-    serving = [each.phases[Phase.SERVING] for each in status.summary]
-    fewest, most = (f"{many(serving)} (stage {serving.index(many(serving))})" for many in (min, max))
-    yield f"{phases.total()} peers of {len(serving)} stages: {by_phase}; serving a stage: {fewest} to {most}"
+    if serving := [each.phases[Phase.SERVING] for each in status.summary]:
+        fewest, most = (f"{many(serving)} (stage {serving.index(many(serving))})" for many in (min, max))
+        yield f"{phases.total()} peers of {len(serving)} stages: {by_phase}; serving a stage: {fewest} to {most}"
     peers = f"{len(status.peers)} of {len(status.peers) + left_out.peers} peers"
     trainers = f"{len(status.trainers)} of {len(status.trainers) + left_out.trainers} trainers"
     yield f"shown: {peers}, {trainers}; --stage N shows another stage, --members N more"

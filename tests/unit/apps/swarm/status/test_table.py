@@ -10,7 +10,7 @@ from apps.swarm.status.table import COLUMNS, table
 from pipelined.aio.events import Event
 from pipelined.swarm.protocol.status import EndpointTraffic, LeaderReport, StageReport
 from pipelined.swarm.records.members import TrainerRecord
-from pipelined.swarm.status.status import MemberEvent, TrainerStatus
+from pipelined.swarm.status.status import LeftOut, MemberEvent, TrainerStatus
 from tests.unit.apps.swarm.status.samples import peer, peer_reply, status, trainer, trainer_reply
 
 SILENT = TrainerRecord("t", "there", 1, "m")
@@ -107,3 +107,8 @@ def test_no_text_off_the_network_reaches_the_terminal_as_a_command():
 def test_a_silent_trainer_and_a_peer_without_a_stage_are_shown_all_the_same():
     shown = lines(100, trainers=[TrainerStatus(SILENT, None)], peers=[peer("p0", reply=peer_reply(None))])
     assert "trainer t: silent" in shown and any(" p0 " in line for line in shown)
+
+
+def test_trainers_that_are_left_out_are_counted_before_there_is_a_peer():
+    told = lines(200, step=None, stages=0, peers=[], summary=[], trainers=[trainer()], left_out=LeftOut(trainers=1))
+    assert told[1] == "shown: 0 of 0 peers, 1 of 2 trainers; --stage N shows another stage, --members N more"
