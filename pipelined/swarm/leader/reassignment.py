@@ -194,7 +194,8 @@ class EmergencyReassignment:
                 async with self._view.while_holds(lambda: bool(self._reassignments())):
                     draining = any(self._is_draining(stage) for stage in due.values())
                     await self._clock.sleep(0.0 if draining else PATIENCE_LEASES * self._rules.lease_s)
-                    return self._reassignments()
+                    if moves := self._reassignments():
+                        return moves
 
     def _reassignments(self) -> dict[str, int]:
         head = self._view.head

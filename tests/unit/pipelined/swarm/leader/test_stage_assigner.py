@@ -221,6 +221,27 @@ def test_what_the_leader_does_about_a_change_costs_the_same_however_many_peers_t
     assert 0 < many < 1.1 * few
 
 
+def test_a_stage_that_is_kept_again_at_the_end_of_the_wait_gets_no_peer():
+    """The change and the end of the wait fall into one turn of the loop; then there is nothing to commit."""
+    view = seen((0, SERVING), (0, SERVING), (1, Phase.DRAINING))
+
+    class Clock(VirtualClock):
+        async def sleep(self, seconds):
+            if len(view.peers) == 3:
+                say(view, "p3", 1, SERVING, 10)
+
+    async def main():
+        waiting = asyncio.ensure_future(EmergencyReassignment(view, Rules("m", 2, 4, 4), Clock()).wait())
+        await VirtualClock().sleep(1.0)
+        assert not waiting.done()
+        view.apply(PEERS + "p3", None)
+        view.apply(PEERS + "p4", Entry(record("p4", 0, SERVING).pack(), 11))
+        view.notify()
+        return await waiting
+
+    assert list(run_virtual(main()).values()) == [1]
+
+
 def test_departures_hold_the_last_record_of_each_peer():
     view = seen((0, SERVING), (1, SERVING), (2, SERVING))
     with view.census.departures() as gone, view.census.departures() as others:
