@@ -5,13 +5,15 @@ but the directory's address.
 """
 
 import json
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
 from pipelined.swarm.status.status import Goal
 from pipelined.training.compression import check_codec
+
+UNREADABLE = (ValueError, TypeError, KeyError, RecursionError, OverflowError)
+"""What reading a record raises that is not of this release."""
 
 
 class ChildFailed(Exception):
@@ -145,10 +147,8 @@ class SwarmTask:
             return cls(
                 _read_subject(found["subject"]), int(found["vocabulary"]), str(found["text"]), int(found["held_out"])
             )
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise UsageError(
-                f"the directory has no training that this release knows ({error}); use one release"
-            ) from error
+        except UNREADABLE as error:
+            raise _unknown(error) from error
 
     def differences(self, other: "SwarmTask") -> str:
         """What differs in another task, in words."""
@@ -165,12 +165,20 @@ def read_goal(data: bytes) -> Goal:
     Raises:
         UsageError: as `SwarmTask.unpack`.
     """
-    with suppress(ValueError, TypeError, KeyError):
+    try:
         found = json.loads(data)
         if "subject" not in found:
             return Goal(int(found["steps"]), int(found["rows"]), 0)
-    task = SwarmTask.unpack(data)
-    return Goal(task.subject.steps, task.subject.tokens, task.held_out)
+        task = SwarmTask.unpack(data)
+        return Goal(task.subject.steps, task.subject.tokens, task.held_out)
+    except UsageError:
+        raise
+    except UNREADABLE as error:
+        raise _unknown(error) from error
+
+
+def _unknown(error: Exception) -> UsageError:
+    return UsageError(f"the directory has no training that this release knows ({error}); use one release")
 
 
 def _read_subject(values: dict[str, Any]) -> TrainingConfig:

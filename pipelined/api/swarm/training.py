@@ -72,7 +72,7 @@ class Task:
             found = json.loads(data)
             layouts = {name: (str(found[name][0]), tuple(map(int, found[name][1]))) for name in ("x", "y")}
             return cls(**{**found, **layouts})
-        except (ValueError, TypeError, KeyError, IndexError) as error:
+        except (ValueError, TypeError, KeyError, IndexError, RecursionError, OverflowError) as error:
             fact = f"the directory has no training of pipelined.swarm ({error})"
             raise UsageError(f"{fact}; give the coordinator of such a swarm, and use one release") from error
 

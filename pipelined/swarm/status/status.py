@@ -17,11 +17,18 @@ class Goal:
     Args:
         steps, tokens: to train; of a microbatch.
         held_out: microbatches of validation data; 0: nothing is evaluated.
+    Raises:
+        ValueError: a number is negative, or no float has it exactly.
     """
 
     steps: int
     tokens: int
     held_out: int
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not 0 <= value <= 1 << 53:
+                raise ValueError(f"{name} is not from 0 to 2**53")
 
 
 @dataclass(frozen=True)

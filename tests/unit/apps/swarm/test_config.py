@@ -101,5 +101,25 @@ def test_the_goal_of_a_user_s_own_model_is_read_from_its_record():
     task = Task(2, 4, 100, 8, ("float32", (8, 3)), ("int64", (8,)))
     assert read_goal(task.pack()) == Goal(steps=100, tokens=8, held_out=0)
     assert read_goal(TOLD.pack()) == Goal(200, 256, 7)
+
+
+MANY = b"1" + b"0" * 400
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[1",
+        b"[" * 200_000,
+        b'{"steps": Infinity, "rows": 1}',
+        b'{"steps": -1, "rows": 1}',
+        b'{"steps": 1, "rows": ' + MANY + b"}",
+        TOLD.pack().replace(b'"vocabulary": 256', b'"vocabulary": Infinity'),
+        TOLD.pack().replace(b'"seq": 64', b'"seq": ' + MANY),
+    ],
+    ids=["no JSON", "nested", "no number", "negative", "too large", "vocabulary", "too many tokens"],
+)
+def test_a_goal_that_no_release_wrote_is_refused(data):
+    """One bad record of any process ended `status`, its page and the view of `local`."""
     with pytest.raises(UsageError, match="no training that this release knows"):
-        read_goal(b"[1")
+        read_goal(data)

@@ -87,8 +87,11 @@ def test_the_record_of_the_directory_gives_peers_the_same_training():
     task = Task.unpack(training.task.pack())
     assert task == training.task
     assert UserTraining(given([linear, nn.Tanh, linear]), task).rules() == training.rules()
-    with pytest.raises(pp.UsageError, match=r"no training of pipelined\.swarm"):
-        Task.unpack(b'{"subject": {}}')
+    endless = training.task.pack().replace(b"[2, 4]", b"[Infinity]")
+    assert endless != training.task.pack()
+    for other in (b'{"subject": {}}', b"[" * 200_000, endless):
+        with pytest.raises(pp.UsageError, match=r"no training of pipelined\.swarm"):
+            Task.unpack(other)
 
 
 @pytest.mark.parametrize(
