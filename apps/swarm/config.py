@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
+from pipelined.swarm.config import refuse_lease
 from pipelined.swarm.status.status import Goal
 from pipelined.training.compression import check_codec
 
@@ -113,8 +114,8 @@ class TrainingConfig:
         if self.batch % self.microbatch:
             fact = f"a step is not made of whole microbatches (batch: {self.batch}, microbatch: {self.microbatch})"
             raise UsageError(f"{fact}; let --microbatch divide --batch")
-        for name in ("lease", "lr"):
-            refuse_non_positive(f"--{name}", getattr(self, name))
+        refuse_non_positive("--lr", self.lr)
+        refuse_lease("--lease", self.lease)
 
 
 @dataclass(frozen=True)

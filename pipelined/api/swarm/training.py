@@ -20,9 +20,9 @@ from pipelined.api.sequential import Loss
 from pipelined.api.swarm.optimizer import UserStageOptimizer
 from pipelined.api.user_model import Layers, bind
 from pipelined.api.user_optimizer import UserOptimizer
-from pipelined.errors import UsageError, refuse_below, refuse_non_positive
+from pipelined.errors import UsageError, refuse_below
 from pipelined.programs.partition import partition
-from pipelined.swarm.config import Rules
+from pipelined.swarm.config import Rules, refuse_lease
 from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.training import Layout, digest_of_code
 from pipelined.training.check_model import ModelError
@@ -58,7 +58,10 @@ class Task:
             refuse_below(1, name, getattr(self, name))
         for name in ("clip", "rebalance"):
             refuse_below(0, name, getattr(self, name))
-        refuse_non_positive("lease", self.lease)
+        refuse_lease("lease", self.lease)
+        for dtype in (self.dtype, self.x[0], self.y[0]):
+            if not isinstance(getattr(torch, dtype, None), torch.dtype):
+                raise UsageError(f"torch has no dtype {dtype!r:.80}; use one release of torch in the whole swarm")
         check_codec(self.compress, "compress")
         check_codec(self.compress_sums, "compress_sums")
 

@@ -73,6 +73,7 @@ def summed(output, targets):
         ([linear, linear], {"clip": float("nan")}, "clip must be at least 0"),
         ([linear, linear], {"rebalance": -1.0}, "rebalance must be at least 0"),
         ([linear, linear], {"lease": float("inf")}, "lease must be above 0, and finite"),
+        ([linear, linear], {"lease": 4000.0}, r"lease must be at most 3600 s \(it is 4000\)"),
         ([linear, linear], {"compress": "nonsense"}, "compress: unknown codec 'nonsense'; known: bf16"),
         ([linear, linear], {"compress_sums": "zstd:99"}, "compress_sums: zstd takes a number from 1 to 19"),
     ],
@@ -89,7 +90,8 @@ def test_the_record_of_the_directory_gives_peers_the_same_training():
     assert UserTraining(given([linear, nn.Tanh, linear]), task).rules() == training.rules()
     endless = training.task.pack().replace(b"[2, 4]", b"[Infinity]")
     assert endless != training.task.pack()
-    for other in (b'{"subject": {}}', b"[" * 200_000, endless):
+    no_dtype = training.task.pack().replace(b'"dtype": "float32"', b'"dtype": "flaot32"')
+    for other in (b'{"subject": {}}', b"[" * 200_000, endless, no_dtype):
         with pytest.raises(pp.UsageError, match=r"no training of pipelined\.swarm"):
             Task.unpack(other)
 
