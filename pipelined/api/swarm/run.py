@@ -171,19 +171,25 @@ def local(
     optimizer: OptimizerBuilder,
     depth: int,
     peers: int | None = None,
-    slots: int = 4,
-    lr_scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
+    microbatches: int | None = None,
+    steps: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    autocast: bool = False,
+    seed: int = 0,
     clip: float = 0.0,
+    lr_scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
+    compress: str = NONE,
+    compress_sums: str = NONE,
+    lease: float = 3.0,
+    rebalance: float = 60.0,
+    slots: int = 4,
     report: Callable[[StepReport], None] = lambda report: None,
     say: Callable[[str], None] = lambda line: None,
-    **settings: Any,
 ) -> Trained:
     """Train in a whole swarm inside this process: a directory, peers and a trainer, over TCP on this machine.
 
     Args:
-        peers: the peers to start; default: two for each stage.
-        settings: microbatches, steps, dtype, autocast, seed, compress, compress_sums, lease and rebalance, as in
-            `train`; the other arguments are those of `train`, too.
+        peers: the peers to start; default: two for each stage. The other arguments are those of `train`.
     Returns: losses and state.
     Raises:
         SystemExit: as in `serve`.
@@ -193,7 +199,12 @@ def local(
         if peers < depth:
             raise UsageError(f"every stage needs a peer (peers: {peers}, depth: {depth}); start more peers")
         given, options = _given(model, loss, optimizer, lr_scheduler), TrainerOptions(slots, report=report)
-        data, training = prepare(batches, given, depth=depth, clip=clip, **settings)
+        rules = dict[str, Any](
+            clip=clip, compress=compress, compress_sums=compress_sums, lease=lease, rebalance=rebalance, seed=seed
+        )
+        data, training = prepare(
+            batches, given, depth=depth, microbatches=microbatches, steps=steps, dtype=dtype, autocast=autocast, **rules
+        )
 
     async def work(stop: asyncio.Event) -> Trained:
         async with await endpoint_at(LOOPBACK) as endpoint, Nursery() as tasks:

@@ -75,6 +75,11 @@ def test_wrong_settings_of_a_peer_are_refused_before_it_looks_for_the_swarm(caps
     assert code == 2 and message in line
 
 
+def test_an_argument_that_a_local_swarm_lacks_is_named_with_the_function_that_was_called():
+    with pytest.raises(TypeError, match=r"^local\(\) got an unexpected keyword argument 'resume'"):
+        run.local(LAYERS, BATCHES, loss=COMMON["loss"], optimizer=sgd, depth=2, resume=True)
+
+
 def test_a_trainer_without_slots_is_refused(capsys):
     """It sent no microbatch, and waited for ever."""
     code, line = ended(capsys, lambda: train(LAYERS, BATCHES, depth=2, slots=0, **COMMON))
