@@ -209,8 +209,7 @@ def local(
     async def work(stop: asyncio.Event) -> Trained:
         async with await endpoint_at(LOOPBACK) as endpoint, Nursery() as tasks:
             serving = tasks.create_task(serve_directory(endpoint, RealClock()))
-            places = [Place(endpoint.address, name=f"peer{number}") for number in range(peers)]
-            stays = asyncio.Event()
+            places, stays = [Place(endpoint.address, name=f"peer{n}") for n in range(peers)], asyncio.Event()
             running = [
                 tasks.create_task(run_user_peer(lambda task: training, place, PeerOptions(), stop=stays, say=say))
                 for place in places
