@@ -1,9 +1,10 @@
 """What algorithms over shared memory have in common: how they open it, the order of reading, and pauses."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from time import perf_counter
 
-from collectives.algorithms.parts.window_layout import WindowLayout
+from collectives.algorithms.parts.double_buffer import DoubleBuffer
 from collectives.arrays import Vector
 from collectives.call import Unsupported
 from collectives.group import Group
@@ -12,12 +13,15 @@ from transports.base import SharedWindows
 
 IN_PLACE_BYTES = 512 << 10
 """Bytes from which an array in shared memory is used where it lies, for two barriers."""
+CHUNK_BYTES = 512 << 10
+"""Bytes copied or reduced at a time: they stay in a core's cache until another rank, or the next step, reads them (an
+all-reduce of two ranks in chunks of 1 MiB took 1.7 times as long for arrays of 64 MiB, 1.6 times for 16 MiB)."""
 TURN_S = 1e-3
 """Seconds after which long work pauses, so that the event loop can run."""
 
 
-async def open_layout(group: Group, vector: Vector) -> WindowLayout:
-    """The layout of the group's windows for vectors of this dtype.
+async def open_buffer(group: Group, vector: Vector) -> DoubleBuffer:
+    """The group's windows, for vectors of this dtype.
 
     Raises:
         Unsupported: the group's ranks share no memory, or windows too small for them.
@@ -27,12 +31,29 @@ async def open_layout(group: Group, vector: Vector) -> WindowLayout:
         name = type(group.transport).__name__
         fact = f"the ranks of this group share no memory (transport: {name}, ranks: {group.ranks})"
         raise Unsupported(f"{fact}; choose another algorithm")
-    dtype = WindowLayout, vector.dtype, type(vector.elements)
-    return group.workspace.cached(dtype, lambda: WindowLayout(group, memory, vector))
+    dtype = DoubleBuffer, vector.dtype, type(vector.elements)
+    return group.workspace.cached(dtype, lambda: DoubleBuffer(group, memory, vector))
+
+
+def in_place(group: Group, vector: Vector) -> Sequence[Vector]:
+    """The arrays of all ranks, in order, if they are long and lie in symmetric memory; else none.
+
+    The signature of the running call then names their place.
+    """
+    if vector.nbytes < IN_PLACE_BYTES or not (found := group.shared.find(vector)):
+        return ()
+    call = group.calls.running
+    call.refine(replace(call.signature, place=found.place))
+    return found.arrays
+
+
+def cached_elements(vector: Vector, arrays: int = 1) -> int:
+    """The elements of this many arrays that make `CHUNK_BYTES` together, at least one."""
+    return max(1, CHUNK_BYTES // arrays // vector.itemsize)
 
 
 def others(rank: int, size: int) -> Iterator[int]:
-    """All other ranks, from the next one on, so that ranks read different windows at a time."""
+    """All other ranks, from the next one on, so that no two ranks read one window at once."""
     return ((rank + distance) % size for distance in range(1, size))
 
 
@@ -44,14 +65,14 @@ def combine(operands: Sequence, into: object, reduction: Reduction) -> None:
         reduction.combine(into, operand, into)
 
 
-class Turn:
-    """A rank's time on the event loop while it works between two barriers."""
+class LoopYielder:
+    """Lets the event loop run from time to time, during long work between two barriers."""
 
     def __init__(self, memory: SharedWindows):
         self._memory, self._due = memory, perf_counter() + TURN_S
 
     async def pause(self) -> None:
-        """Let the loop run if the turn has lasted `TURN_S`."""
+        """Let the loop run if it has not for `TURN_S`."""
         if perf_counter() > self._due:
             await self._memory.yield_core()
             self._due = perf_counter() + TURN_S

@@ -5,23 +5,19 @@
     _by_windows   else                       1 a chunk       the other ranks' segments in
 
 Either way rank r alone reduces segment r, its own operand first. Windows have two halves (see
-`collectives.algorithms.parts.window_layout`): chunks are copied in, each into the slot of the rank that reduces it,
+`collectives.algorithms.parts.double_buffer`): chunks are copied in, each into the slot of the rank that reduces it,
 while the previous ones are reduced.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from collectives.algorithms.base import ReduceScatterAlgorithm
-from collectives.algorithms.parts.window_layout import WindowLayout
-from collectives.algorithms.parts.windows import IN_PLACE_BYTES, Turn, combine, open_layout, others
+from collectives.algorithms.parts.double_buffer import DoubleBuffer
+from collectives.algorithms.parts.windows import LoopYielder, cached_elements, combine, in_place, open_buffer, others
 from collectives.arrays import Range, Vector, pieces
 from collectives.call import Call
 from collectives.group import Group
 from collectives.reduction import Reduction
-
-CHUNK_BYTES = 512 << 10
-"""Bytes of a segment that are copied in at a time: they are still in the cache when they are reduced."""
 
 
 class SharedReduceScatter(ReduceScatterAlgorithm):
@@ -39,67 +35,55 @@ class SharedReduceScatter(ReduceScatterAlgorithm):
         Source: Graham, Shipman, "MPI Support for Multi-core Architectures: Optimized Shared Memory Collectives",
             section 3.
         """
-        layout, call = await open_layout(group, vector), group.calls.running
+        buffer, call = await open_buffer(group, vector), group.calls.running
         if group.size == 1:
             return reduction.finish(vector.elements, 1)
-        if vector.nbytes >= IN_PLACE_BYTES and (found := group.shared.find(vector)):
-            call.refine(replace(call.signature, place=found.place))
-            await _in_place(call, layout, found.arrays, spans[group.rank], reduction)
+        if arrays := in_place(group, vector):
+            await _in_place(call, buffer, arrays, spans[group.rank], reduction)
         else:
-            await _by_windows(call, layout, vector, spans, reduction)
+            await _by_windows(call, buffer, vector, spans, reduction)
 
 
 async def _in_place(
-    call: Call, layout: WindowLayout, arrays: Sequence[Vector], span: Range, reduction: Reduction
+    call: Call, buffer: DoubleBuffer, arrays: Sequence[Vector], span: Range, reduction: Reduction
 ) -> None:
     """Reduce a segment of all arrays into this rank's; each reads and writes segments that no other rank writes.
 
     Args:
         arrays: the array of every rank, in the group's order.
     """
-    layout.write_greeting(call)
-    await layout.memory.barrier()
-    layout.compare(call)
-    turn, own = Turn(layout.memory), arrays[layout.rank]
-    for low, high in pieces(*span, max(1, CHUNK_BYTES // own.itemsize)):
+    await buffer.advance(call)
+    own, yielder = arrays[buffer.rank], LoopYielder(buffer.memory)
+    for low, high in pieces(*span, cached_elements(own)):
         into = own.elements[low:high]
-        rest = [arrays[rank].elements[low:high] for rank in others(layout.rank, layout.size)]
+        rest = [arrays[rank].elements[low:high] for rank in others(buffer.rank, buffer.size)]
         combine([into, *rest], into, reduction)
-        reduction.finish(into, layout.size)
-        await turn.pause()
-    await layout.memory.barrier()  # until then others read this rank's array
+        reduction.finish(into, buffer.size)
+        await yielder.pause()
+    await buffer.advance(call)  # until then others read this rank's array
 
 
 async def _by_windows(
-    call: Call, layout: WindowLayout, vector: Vector, spans: Sequence[Range], reduction: Reduction
+    call: Call, buffer: DoubleBuffer, vector: Vector, spans: Sequence[Range], reduction: Reduction
 ) -> None:
-    most = min(layout.part, max(1, CHUNK_BYTES // vector.itemsize))
+    most = min(buffer.slot_elements, cached_elements(vector))
     chunks = [list(pieces(low, high, most)) for low, high in spans]
-    own = chunks[layout.rank]
-    layout.write_greeting(call)
+    own = chunks[buffer.rank]
     for step in range(max(1, *map(len, chunks))):
-        for rank in others(layout.rank, layout.size):
+        for rank in others(buffer.rank, buffer.size):
             if step < len(chunks[rank]):
-                _copy_in(layout, vector, chunks[rank][step], rank)
+                buffer.copy_in(vector.bytes(*chunks[rank][step]), rank)
         if 0 < step <= len(own):
-            _reduce(layout, vector, own[step - 1], reduction)
-        await layout.memory.barrier()
-        if not step:
-            layout.compare(call)
+            _reduce(buffer, vector, own[step - 1], reduction)
+        await buffer.advance(call)
     if len(own) == max(map(len, chunks)) and own:
-        _reduce(layout, vector, own[-1], reduction)
+        _reduce(buffer, vector, own[-1], reduction)
 
 
-def _copy_in(layout: WindowLayout, vector: Vector, chunk: Range, rank: int) -> None:
-    """Copy a chunk into the slot of the rank that reduces it."""
-    (low, high), start = chunk, layout.slot(layout.memory.epoch, rank)
-    layout.windows[layout.rank].bytes(start, start + high - low)[:] = vector.bytes(low, high)
-
-
-def _reduce(layout: WindowLayout, vector: Vector, chunk: Range, reduction: Reduction) -> None:
+def _reduce(buffer: DoubleBuffer, vector: Vector, chunk: Range, reduction: Reduction) -> None:
     """Reduce a chunk that the others copied in before the last barrier into the array."""
-    (low, high), start = chunk, layout.slot(layout.memory.epoch - 1, layout.rank)
+    low, high = chunk
     into = vector.elements[low:high]
-    rest = [layout.windows[rank].elements[start : start + high - low] for rank in others(layout.rank, layout.size)]
+    rest = [buffer.elements(rank, buffer.rank, high - low) for rank in others(buffer.rank, buffer.size)]
     combine([into, *rest], into, reduction)
-    reduction.finish(into, layout.size)
+    reduction.finish(into, buffer.size)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collectives import Group, all_reduce
-from collectives.algorithms.parts.window_layout import WindowLayout
+from collectives.algorithms.parts.double_buffer import DoubleBuffer
 from collectives.arrays import Vector
 from collectives.signature import GREETING_BYTES, Mismatch
 from transports.testing import local_world
@@ -79,19 +79,26 @@ async def test_slots_begin_at_the_same_byte_for_every_dtype(size):
     async def starts(end):
         group = Group(end, range(size), 0, window=1 << 14)
         memory = await group.shared.open()
+        window = memory.windows[group.rank]
         vectors = [Vector.of(np.empty(0, dtype)) for dtype in ("int8", "int16", "float32", "int64", "complex128")]
-        slots = [(turn, number) for turn in (0, 1) for number in range(size)]
-        layouts = [(WindowLayout(group, memory, vector), vector.itemsize) for vector in vectors]
-        return {tuple(layout.slot(*slot) * itemsize for slot in slots) for layout, itemsize in layouts}
+        buffers = [DoubleBuffer(group, memory, vector) for vector in vectors]
 
-    assert all(
-        len(places) == 1
-        for places in (await asyncio.wait_for(asyncio.gather(*map(starts, local_world(size, shares=True))), 30))
-    )
+        def start(buffer, slot):
+            buffer.copy_in(memoryview(b"x"), slot)
+            at = bytes(window).index(b"x")
+            window[at] = 0
+            return at
+
+        halves = [{tuple(start(buffer, slot) for slot in range(size)) for buffer in buffers}]
+        await memory.barrier()
+        return *halves, {tuple(start(buffer, slot) for slot in range(size)) for buffer in buffers}
+
+    for even, odd in await asyncio.wait_for(asyncio.gather(*map(starts, local_world(size, shares=True))), 30):
+        assert len(even) == len(odd) == 1 and max(*even) < min(*odd)
 
 
-@pytest.mark.parametrize(("size", "length", "meetings"), [(2, 5000, 3), (4, 5000, 4), (4, 5, 1)])
-async def test_a_chunk_is_a_meeting_and_dividing_one_takes_another(size, length, meetings):
+@pytest.mark.parametrize(("size", "length", "barriers"), [(2, 5000, 3), (4, 5000, 4), (4, 5, 1)])
+async def test_divided_work_needs_one_more_barrier(size, length, barriers):
     ends = local_world(size, shares=True)
 
     async def rank(end):
@@ -99,7 +106,7 @@ async def test_a_chunk_is_a_meeting_and_dividing_one_takes_another(size, length,
         await all_reduce(group, np.ones(length, "float32"), "sum", "shared")
         return (await group.shared.open()).epoch
 
-    assert (await asyncio.wait_for(asyncio.gather(*map(rank, ends)), 30)) == [meetings] * size
+    assert (await asyncio.wait_for(asyncio.gather(*map(rank, ends)), 30)) == [barriers] * size
 
 
 @pytest.mark.parametrize("others", [np.ones(5, "float32"), np.ones(4, "int32"), np.ones(300_000, "float32")])

@@ -1,0 +1,108 @@
+"""The windows that the `shared` algorithms use: each has two halves, which are written by turns.
+
+    greeting 0 | greeting 1 | half 0 | half 1        half: slot 0 | slot 1 | ... | slot n-1
+
+Data written between two barriers is read between the next two, and may be overwritten after those. So greeting 0 and
+half 0 are written after an even number of barriers, the others after an odd one.
+
+Where ranks divide the work, segment r of a chunk lies in slot r: a rank copies into the slots of the others; its own
+slot holds its result. A chunk that ranks copy in whole, before each reduces all of it:
+
+    two ranks      it begins at slot 0 and may fill the half
+    more ranks     rank r's lies in slot r + 1 alone: other ranks may still read from its other slots
+"""
+
+from typing import Any
+
+from collectives.arrays import Vector
+from collectives.call import Call, Unsupported
+from collectives.group import Group
+from collectives.signature import GREETING_BYTES
+from transports.base import SharedWindows
+
+ALIGNED = 64
+"""The length of a slot is a multiple of this many bytes, so that halves begin at the same byte for every dtype.
+Otherwise a call could overwrite the end of a half that another rank still reads, in an earlier call of another dtype.
+"""
+
+
+class DoubleBuffer:
+    """The windows of a group, for vectors of one dtype.
+
+    A slot is read as it was written some barriers ago: 1 for the data of the other ranks, 2 for what they made of it.
+
+    Attributes:
+        slot_elements: the elements of a slot.
+        chunk_elements: the most elements of a chunk with divided work.
+        whole_chunk_elements: the most elements of a chunk that is copied in whole.
+    Raises:
+        Unsupported: the window of a rank has no room for a slot of each rank.
+    """
+
+    def __init__(self, group: Group, memory: SharedWindows, vector: Vector):
+        self.size, self.rank, self.memory = group.size, group.rank, memory
+        self._windows, self._ranks, self._itemsize = group.shared.windows(vector), group.ranks, vector.itemsize
+        self._slot_bytes = (self._windows[0].nbytes - 2 * GREETING_BYTES) // (2 * group.size) // ALIGNED * ALIGNED
+        if self._slot_bytes < ALIGNED:
+            least = 2 * GREETING_BYTES + 2 * group.size * ALIGNED
+            fact = f"the windows of this group are too small for its ranks (ranks: {group.size})"
+            raise Unsupported(f"{fact}; give Group(window={least}) or more, or another algorithm")
+        self.slot_elements = self._slot_bytes // vector.itemsize
+        self.chunk_elements = self.slot_elements * group.size
+        self.whole_chunk_elements = self.chunk_elements if group.size == 2 else self.slot_elements
+        self._own, self._compared = self._windows[self.rank].data, 0
+        self._whole_length = -1
+        self._whole_chunks: list[list[Any]] = [[], []]
+
+    async def advance(self, call: Call) -> None:
+        """Wait at a barrier: what was written is then read. The first one of a call compares the call on all ranks.
+
+        Raises:
+            Mismatch: another rank called something else. Else as `SharedWindows.barrier`.
+        """
+        if self._compared == call.number:
+            return await self.memory.barrier()
+        self._compared = call.number
+        half = self.memory.epoch & 1
+        start, stop = half * GREETING_BYTES, (half + 1) * GREETING_BYTES
+        self._own[start:stop] = call.greeting
+        await self.memory.barrier()
+        for rank, window in enumerate(self._windows):
+            if (greeting := window.data[start:stop]) != call.greeting:
+                call.compare(self._ranks[rank], greeting)
+
+    def copy_in(self, data: memoryview, slot: int, offset: int = 0) -> None:
+        """Copy bytes into a slot of this rank's window, from this offset in bytes on."""
+        start = self._start(slot, 0) + offset
+        self._own[start : start + data.nbytes] = data
+
+    def copy_out(self, rank: int, slot: int, data: memoryview, *, barriers_ago: int = 1, offset: int = 0) -> None:
+        """Fill `data` from a slot of that rank's window, as it was written before that many barriers."""
+        start = self._start(slot, barriers_ago) + offset
+        data[:] = self._windows[rank].data[start : start + data.nbytes]
+
+    def elements(self, rank: int, slot: int, length: int) -> Any:
+        """The first elements of a slot of that rank's window, as it was written before the last barrier."""
+        start = self._start(slot, 1) // self._itemsize
+        return self._windows[rank].elements[start : start + length]
+
+    def whole_slot(self, rank: int) -> int:
+        """The slot of that rank's window at which a chunk that is copied in whole begins."""
+        return 0 if self.size == 2 else (rank + 1) % self.size
+
+    def whole_chunks(self, length: int) -> list[Any]:
+        """The elements of all ranks' chunks of this length that were copied in whole before the last barrier.
+
+        They are kept for the next call, because most calls are as long as the last.
+        """
+        if self._whole_length != length:
+            self._whole_length, self._whole_chunks = length, [[], []]
+        half = self._whole_chunks[self.memory.epoch & 1]
+        if not half:
+            half += [self.elements(rank, self.whole_slot(rank), length) for rank in range(self.size)]
+        return half
+
+    def _start(self, slot: int, barriers_ago: int) -> int:
+        """The byte of a window at which the half that was in use that many barriers ago holds this slot."""
+        half = self.memory.epoch - barriers_ago & 1
+        return 2 * GREETING_BYTES + (half * self.size + slot) * self._slot_bytes
