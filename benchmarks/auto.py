@@ -1,6 +1,6 @@
 """How well `auto` chooses, beside every algorithm timed afresh: `mpirun -n 4 python -m benchmarks.auto`.
 
-The rule: what is compared was timed after `auto` had its prices, all algorithms in turns within each round.
+The rule: what is compared was timed after `auto` had its measured times, all algorithms in turns within each round.
 """
 
 import os
@@ -62,7 +62,7 @@ async def grid(transport: Transport, count: int, channel: int, rounds: int) -> l
     """A row for every size at this number of ranks."""
     group, rows = Group(transport, range(count), channel), []
     names = await runnable(group)
-    prices = await measure(group)
+    measured = await measure(group)
     for nbytes in SIZES:
         taken = np.zeros((rounds_at(nbytes, rounds), len(names)))
         for turn in taken:
@@ -74,7 +74,7 @@ async def grid(transport: Transport, count: int, channel: int, rounds: int) -> l
                 turn[place] = perf_counter() - start
         await all_reduce(group, taken, "max", "ring")
         medians = dict(zip(names, map(float, np.median(taken, axis=0)), strict=True))
-        best, chosen = min(medians, key=medians.get), prices.cheapest(nbytes)
+        best, chosen = min(medians, key=medians.get), measured.fastest(nbytes)
         rows.append(
             {"ranks": count, "bytes": nbytes, "auto": chosen, "best": best, "ratio": medians[chosen] / medians[best]}
         )

@@ -12,7 +12,7 @@ import tyro
 
 from benchmarks._ranks import Loop, check, launch, program, spread
 from benchmarks._results import Reported, tell
-from collectives.algorithms import ALL_REDUCE
+from collectives.algorithms import ALL_REDUCE, AUTO
 from pipelined.errors import UsageError
 
 Row = dict[str, Any]
@@ -46,8 +46,9 @@ class Options(Reported):
         check(least=2, ranks=self.ranks, rounds=[self.rounds])
         if odd := [size for size in self.sizes if size < 4 or size % 4]:
             raise UsageError(f"--sizes must be whole float32 (bytes: {', '.join(map(str, odd))}); name multiples of 4")
-        if unknown := [name for name in self.algorithms if name not in ALL_REDUCE.names]:
-            raise UsageError(f"unknown algorithm {', '.join(unknown)}; known: {', '.join(ALL_REDUCE.names)}")
+        known = sorted((AUTO, *ALL_REDUCE.names))
+        if unknown := [name for name in self.algorithms if name not in known]:
+            raise UsageError(f"unknown algorithm {', '.join(unknown)}; known: {', '.join(known)}")
 
 
 def rows(ranks: int, measured: list[tuple[int, dict[str, list[float]]]]) -> list[Row]:

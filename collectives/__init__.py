@@ -7,7 +7,7 @@ from collectives.allocate import allocate
 from collectives.arrays import segment, segments
 from collectives.barrier import barrier
 from collectives.broadcast import broadcast
-from collectives.cost_model import Links, Prices
+from collectives.cost_model import Links, MeasuredTimes
 from collectives.fifo_lock import BrokenGroup
 from collectives.group import Group
 from collectives.reduce_scatter import reduce_scatter
@@ -18,8 +18,8 @@ __all__ = [
     "BrokenGroup",
     "Group",
     "Links",
+    "MeasuredTimes",
     "Mismatch",
-    "Prices",
     "Signature",
     "all_gather",
     "all_reduce",

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from collectives.algorithms import ALL_REDUCE, algorithm_for, parse_choice
+from collectives.algorithms import ALL_REDUCE, AUTO, algorithm_for, parse_choice
 from collectives.algorithms.parts import widening
 from collectives.arrays import Vector
 from collectives.barrier import meet
@@ -53,7 +53,16 @@ async def all_reduce(
 def _resolve(vector: Vector, op: str, algorithm: str, accumulate: str | None) -> tuple[Run, Reduction, Signature]:
     """The algorithm to run, its reduction, and the signature that must be equal on all ranks."""
     algorithm = algorithm_for(algorithm, vector.nbytes)
-    run, reduction = ALL_REDUCE.find(algorithm).run, Reduction(op, vector)
+    run, reduction = _run_auto if algorithm == AUTO else ALL_REDUCE.find(algorithm).run, Reduction(op, vector)
     if widening.check(accumulate, vector):
         run, op = partial(widening.all_reduce, run), f"{op} in {accumulate}"
     return run, reduction, Signature("all_reduce", op, len(vector), vector.dtype, algorithm)
+
+
+async def _run_auto(group: Group, vector: Vector, reduction: Reduction) -> None:
+    """Run the algorithm that `auto` means; the signature names that of the first of several blocks."""
+    measured = group.measured
+    if measured is not None and group.shared.find(vector) is not None:
+        measured = None  # times are those of arrays in ordinary memory
+    chosen = await ALL_REDUCE.resolve(AUTO, group, vector.nbytes, measured)
+    await chosen.run(group, vector, reduction)

@@ -1,6 +1,6 @@
-"""What messages cost in a group: the alpha, beta and gamma of the Hockney model, and measured prices of all-reduces.
+"""What messages cost in a group: the alpha, beta and gamma of the Hockney model, and measured times of all-reduces.
 
-All ranks of a group must have equal links and equal prices, because `auto` chooses by them.
+All ranks of a group must have equal links and equal measured times, because `auto` chooses by them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -95,16 +95,16 @@ def ring_pass_seconds(nodes: int, ranks: int, nbytes: float, links: Links, *, su
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
-    """Seconds by algorithm and bytes.
+class MeasuredTimes:
+    """Measured seconds by algorithm and bytes.
 
     Args:
-        points: for each algorithm, (bytes, seconds) in order of bytes; a single point is the price at every size.
+        points: for each algorithm, (bytes, seconds) in order of bytes; a single point holds at every size.
     """
 
     points: Mapping[str, Sequence[tuple[int, float]]]
 
-    def price(self, name: str, nbytes: int) -> float:
+    def seconds(self, name: str, nbytes: int) -> float:
         """Seconds, interpolated between the two nearest points.
 
         Below the first point: its seconds. Beyond the last: on the line of the last two, but not less than its seconds.
@@ -119,6 +119,6 @@ class Prices:
             return last_seconds + (nbytes - most) * max(0.0, beta)
         return start + (nbytes - low) * beta
 
-    def cheapest(self, nbytes: int) -> str:
+    def fastest(self, nbytes: int) -> str:
         """The algorithm that takes the least time; of equals, the first by name."""
-        return min(sorted(self.points), key=lambda name: self.price(name, nbytes))
+        return min(sorted(self.points), key=lambda name: self.seconds(name, nbytes))

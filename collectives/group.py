@@ -9,7 +9,7 @@ from functools import cached_property
 
 from collectives.call import PATIENCE_S, Call, Calls
 from collectives.concurrency import run_both
-from collectives.cost_model import Links, Prices
+from collectives.cost_model import Links, MeasuredTimes
 from collectives.shared_memory import SharedMemory
 from collectives.signature import GREETING_BYTES, Signature
 from collectives.workspace import Workspace
@@ -151,8 +151,8 @@ class Group(Members):
             refuses less than 128 and 128 a rank.
         patience: seconds that a rank waits in a collective before it reports its call (see `WaitCheck`).
     Attributes:
-        prices: measured seconds of each all-reduce on this group (see `measure`), equal on all ranks; None: `auto`
-            chooses by `links`.
+        measured: seconds of each all-reduce on this group (see `measure`), equal on all ranks; None: `auto` chooses by
+            `links`.
     Raises:
         ValueError: this rank is not among `ranks`, or a rank is named twice or does not exist.
     """
@@ -173,7 +173,7 @@ class Group(Members):
         calls, workspace = Calls(transport, ranks, channel, patience), Workspace(piece)
         super().__init__(transport, ranks, channel, calls=calls, workspace=workspace)
         self.links = links or Links()
-        self.prices: Prices | None = None
+        self.measured: MeasuredTimes | None = None
         self._native: NativeCollectives | None = None
         self.shared = SharedMemory(transport, ranks, channel, window)
 

@@ -1,9 +1,9 @@
-"""Measured prices of every all-reduce on a group: alpha and beta are fitted between every two neighbouring lengths.
+"""Measured times of every all-reduce on a group: alpha and beta are fitted between every two neighbouring lengths.
 
 One line for all lengths (the model of `Links`) does not fit, because of caches, eager messages and shared memory. Short
 calls are timed more often than long ones, and nearly equal algorithms are timed again, to reduce noise.
 
-All ranks must hold equal prices, bit by bit, so that `auto` makes the same choice on all of them.
+All ranks must hold equal times, bit by bit, so that `auto` makes the same choice on all of them.
 """
 
 from collections import defaultdict
@@ -16,7 +16,7 @@ import numpy as np
 from collectives.algorithms import ALL_REDUCE
 from collectives.all_reduce import all_reduce
 from collectives.barrier import barrier, meet
-from collectives.cost_model import Prices
+from collectives.cost_model import MeasuredTimes
 from collectives.group import Group
 from collectives.signature import Signature
 
@@ -33,21 +33,21 @@ Times = Mapping[tuple[int, str], Sequence[float]]
 
 async def measure(
     group: Group, lengths: Sequence[int] = LENGTHS, rounds: int = ROUNDS, clock: Callable[[], float] = perf_counter
-) -> Prices:
-    """Time every algorithm that these ranks can run; assign the result to the group's `prices` for `auto`.
+) -> MeasuredTimes:
+    """Time every algorithm that these ranks can run; assign the result to the group's `measured` for `auto`.
 
     All ranks of the group call this at the same time, while nothing else runs.
 
     Args:
         lengths: one or more sizes in bytes, ascending; multiples of 4.
         rounds: at least this many; each round times all algorithms at all lengths. A time is that of the slowest rank;
-            the price is the median of the rounds.
+            the result is the median of the rounds.
     """
     names = await runnable(group)
     first = await _times(group, dict.fromkeys(lengths, names), rounds, clock)
     again = await _times(group, _close(first), 2 * rounds, clock)
-    prices = {key: median([*times, *again.get(key, ())]) for key, times in first.items()}
-    return Prices({name: tuple((nbytes, prices[nbytes, name]) for nbytes in lengths) for name in names})
+    seconds = {key: median([*times, *again.get(key, ())]) for key, times in first.items()}
+    return MeasuredTimes({name: tuple((nbytes, seconds[nbytes, name]) for nbytes in lengths) for name in names})
 
 
 def rounds_at(nbytes: int, rounds: int = ROUNDS) -> int:

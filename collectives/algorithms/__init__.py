@@ -2,12 +2,13 @@
 
 from collectives.algorithms.base import ClosedForms
 from collectives.algorithms.choice import algorithm_for, format_choice, names_in, parse_choice
-from collectives.algorithms.registry import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, TABLES
+from collectives.algorithms.registry import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, AUTO, REDUCE_SCATTER, TABLES
 
 __all__ = [
     "ALL_GATHER",
     "ALL_REDUCE",
     "ALL_TO_ALL",
+    "AUTO",
     "REDUCE_SCATTER",
     "TABLES",
     "ClosedForms",

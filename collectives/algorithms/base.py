@@ -13,7 +13,13 @@ from collectives.signature import Signature
 
 
 class Algorithm:
-    """One way to run a collective. It has no state: one object serves all groups."""
+    """One way to run a collective. It has no state: one object serves all groups.
+
+    Attributes:
+        preferred: whether `auto` takes it wherever it is available and no times were measured.
+    """
+
+    preferred = False
 
     async def is_available(self, group: Group) -> bool:
         """Whether these ranks can run it for every dtype, inside a call; the same answer on all ranks."""
@@ -35,7 +41,7 @@ class ClosedForms(ABC):
     def bytes_to(self, size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
         """The exact bytes that one rank sends to each peer; no zeros."""
 
-    def price(self, nodes: Sequence[int], nbytes: int, links: Links) -> float:
+    def seconds(self, nodes: Sequence[int], nbytes: int, links: Links) -> float:
         """Seconds between nodes; here all links are charged as links between nodes.
 
         Args:

@@ -27,7 +27,7 @@ def parse_choice(choice: str) -> Choice:
         if below >= most:
             raise ValueError(f"sizes that do not rise in {choice!r} (bytes: {below:.0f}, then {most:.0f}); {EXAMPLE}")
     for _, name in found:
-        ALL_REDUCE.find(name)
+        ALL_REDUCE.check(name)
     return found
 
 

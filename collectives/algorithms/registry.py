@@ -1,7 +1,7 @@
 """The tables of algorithms, one for each collective. An algorithm is one file; its name is the file's name.
 
 The file defines one class: an `Algorithm` of its collective, and `ClosedForms` if they are known (see
-`collectives.algorithms.base`). Choices by price compare the algorithms with closed forms.
+`collectives.algorithms.base`).
 """
 
 import importlib
@@ -18,11 +18,14 @@ from collectives.algorithms.base import (
     ClosedForms,
     ReduceScatterAlgorithm,
 )
-from collectives.cost_model import Links
+from collectives.cost_model import Links, MeasuredTimes
 from collectives.group import Group
 from collectives.signature import Signature
 
 A = TypeVar("A", bound=Algorithm)
+
+AUTO = "auto"
+"""The name that means one of the algorithms of a table: see `AlgorithmTable.choose`."""
 
 
 class AlgorithmTable(Generic[A]):
@@ -49,27 +52,15 @@ class AlgorithmTable(Generic[A]):
         found = self._found.get(name)
         if found is None:
             if name not in self.entries:
-                known = ", ".join(sorted({"auto", *self.names}))
+                known = ", ".join(sorted((AUTO, *self.names)))
                 raise ValueError(f"unknown {self._collective} algorithm {name!r}; known: {known}")
             module, _, kind = self.entries[name].partition(":")
             found = self._found[name] = getattr(importlib.import_module(module), kind)()
         return found
 
-    def priced(self, name: str, size: int, nbytes: int, links: Links) -> ClosedForms:
-        """The closed forms of this algorithm; for `auto` those of the cheapest, if all links are alike."""
-        return self.forms(self.cheapest((0,) * size, nbytes, links) if name == "auto" else name)
-
-    def price(self, name: str, nodes: Sequence[int], nbytes: int, links: Links) -> float:
-        """Seconds of this algorithm, or for `auto` of the cheapest, between nodes.
-
-        Args:
-            nodes: for each rank, the lowest rank on its node.
-        """
-        return self.forms(self.cheapest(nodes, nbytes, links) if name == "auto" else name).price(nodes, nbytes, links)
-
     def check(self, name: str) -> None:
         """Raise ValueError unless the name is `auto` or that of an algorithm; the known ones are listed."""
-        if name != "auto":
+        if name != AUTO:
             self.find(name)
 
     def forms(self, name: str) -> ClosedForms:
@@ -81,42 +72,62 @@ class AlgorithmTable(Generic[A]):
         found = self.find(name)
         if not isinstance(found, ClosedForms):
             raise ValueError(
-                f"the {self._collective} {name!r} has no closed form; take {', '.join(self.closed)} or auto"
+                f"the {self._collective} {name!r} has no closed form; take {', '.join(self.closed)} or {AUTO}"
             )
         return found
 
     @cached_property
     def closed(self) -> tuple[str, ...]:
-        """The names of the algorithms with closed forms, without `auto`, which is one of them."""
-        return tuple(name for name in self.names if name != "auto" and isinstance(self.find(name), ClosedForms))
+        """The names of the algorithms with closed forms."""
+        return tuple(name for name in self.names if isinstance(self.find(name), ClosedForms))
 
-    async def resolve(self, name: str, group: Group, nbytes: int) -> A:
+    @cached_property
+    def preferred(self) -> tuple[str, ...]:
+        """The names of the algorithms that `auto` chooses wherever the ranks can run them."""
+        return tuple(name for name in self.names if self.find(name).preferred)
+
+    def forms_of(self, name: str, nodes: Sequence[int], nbytes: int, links: Links) -> ClosedForms:
+        """The closed forms of this algorithm; for `auto` those of the fastest by the model.
+
+        Args:
+            nodes: as for `fastest`.
+        """
+        return self.forms(self.fastest(nodes, nbytes, links) if name == AUTO else name)
+
+    def fastest(self, nodes: Sequence[int], nbytes: int, links: Links) -> str:
+        """The fastest algorithm by the model; of equals, the last by name (`ring` before `multi_ring`).
+
+        Args:
+            nodes: for each rank, the lowest rank on its node.
+        """
+        return min(reversed(self.closed), key=lambda name: self.forms(name).seconds(nodes, nbytes, links))
+
+    async def choose(self, group: Group, nbytes: int, measured: MeasuredTimes | None = None) -> str:
+        """The name of the algorithm that `auto` means, inside a call.
+
+        The fastest measured; without measured times one that is preferred and that these ranks can run; else the
+        fastest by the model. This depends only on what is equal on all ranks, so no message is exchanged.
+        """
+        if measured is not None:
+            return measured.fastest(nbytes)
+        for name in self.preferred if group.size > 1 else ():
+            if await self.find(name).is_available(group):
+                return name
+        return self.fastest(group.nodes, nbytes, group.links)
+
+    async def resolve(self, name: str, group: Group, nbytes: int, measured: MeasuredTimes | None = None) -> A:
         """The algorithm of this name, inside a call; for `auto` the one that `choose` names.
 
         Args:
             nbytes: equal on all ranks.
         """
-        if name == "auto":
-            name = await self.choose(group, nbytes)
-            note_choice(group, name)
+        if name == AUTO:
+            name = await self.choose(group, nbytes, measured)
+            _note_choice(group, name)
         return self.find(name)
 
-    async def choose(self, group: Group, nbytes: int) -> str:
-        """`shared` where the ranks share memory, else the cheapest; inside a call, equal on all ranks."""
-        if group.size > 1 and await group.shared.open() is not None:
-            return "shared"
-        return self.cheapest(group.nodes, nbytes, group.links)
 
-    def cheapest(self, nodes: Sequence[int], nbytes: int, links: Links) -> str:
-        """The algorithm with the lowest price; of equals, the last by name (`ring` before `multi_ring`).
-
-        Args:
-            nodes: for each rank, the lowest rank on its node.
-        """
-        return min(reversed(self.closed), key=lambda name: self.forms(name).price(nodes, nbytes, links))
-
-
-def note_choice(group: Group, chosen: str) -> None:
+def _note_choice(group: Group, chosen: str) -> None:
     """Name the algorithm that `auto` has chosen in the signature of the running call; the first choice stays."""
     call = group.calls.running
     if not call.signature.chosen:
@@ -131,7 +142,6 @@ def _with_choice(signature: Signature, chosen: str) -> Signature:
 ALL_REDUCE = AlgorithmTable[AllReduceAlgorithm](
     "all-reduce",
     {
-        "auto": "collectives.algorithms.all_reduce.auto:AutoAllReduce",
         "hierarchical": "collectives.algorithms.all_reduce.hierarchical:HierarchicalAllReduce",
         "multi_ring": "collectives.algorithms.all_reduce.multi_ring:MultiRingAllReduce",
         "native": "collectives.algorithms.all_reduce.native:NativeAllReduce",

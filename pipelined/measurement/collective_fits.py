@@ -55,9 +55,9 @@ class Timing:
 
     @property
     def sample(self) -> Sample:
-        """The factors of alpha, beta and gamma in the algorithm's closed form; `auto` is the cheapest."""
+        """The factors of alpha, beta and gamma in the algorithm's closed form; `auto` is the fastest."""
         size, nbytes = len(self.timed.ranks), self.nbytes
-        cost = TABLES[self.timed.collective].priced(self.timed.algorithm, size, nbytes, Links()).cost
+        cost = TABLES[self.timed.collective].forms_of(self.timed.algorithm, (0,) * size, nbytes, Links()).cost
         return Sample(
             (cost(size, nbytes, 1, 0, 0), cost(size, nbytes, 0, 1, 0), cost(size, nbytes, 0, 0, 1)), self.seconds
         )

@@ -172,7 +172,8 @@ async def time_sum(group: Group, clock: Clock, array: np.ndarray, algorithm: str
 
 def _unit_costs(algorithm: str, ranks: int, nbytes: int) -> tuple[float, float, float]:
     """The factors of alpha, beta and gamma in a sum's closed form; `auto` chooses as a group does in training."""
-    cost = ALL_REDUCE.priced("auto" if algorithm == "native" else algorithm, ranks, nbytes, Links()).cost
+    modelled = "auto" if algorithm == "native" else algorithm
+    cost = ALL_REDUCE.forms_of(modelled, (0,) * ranks, nbytes, Links()).cost
     return cost(ranks, nbytes, 1, 0, 0), cost(ranks, nbytes, 0, 1, 0), cost(ranks, nbytes, 0, 0, 1)
 
 

@@ -34,9 +34,9 @@ async def measured_sums(transport: Transport, plan: Plan, parameters: Sequence[P
         holders, nbytes = plan.holders(*bucket.stages), min(bucket.nbytes, MOST_BYTES)
         if transport.rank not in holders or len(holders) < 2 or not nbytes:
             continue
-        prices = await measure(Group(transport, holders, CHANNEL + number), (nbytes,))
+        measured = await measure(Group(transport, holders, CHANNEL + number), (nbytes,))
         if transport.rank == holders[0]:
-            mine.append((bucket.nbytes, {name: prices.price(name, nbytes) for name in prices.points}))
+            mine.append((bucket.nbytes, {name: measured.seconds(name, nbytes) for name in measured.points}))
     everyone = await gather(transport, "sums tried", mine)
     return await broadcast(transport, "sums decided", decided([trial for of_rank in everyone for trial in of_rank]))
 

@@ -52,7 +52,7 @@ class Machine:
     def sum_seconds(self, algorithm: str, ranks: tuple[int, ...], nbytes: int) -> float:
         """The seconds of a gradient sum over these ranks if they do nothing else; `auto` takes the cheapest."""
         nodes = [rank - rank % self.node if self.node else 0 for rank in ranks]
-        return ALL_REDUCE.price(algorithm, nodes, nbytes, self._sums)
+        return ALL_REDUCE.forms_of(algorithm, nodes, nbytes, self._sums).seconds(nodes, nbytes, self._sums)
 
     def shares(self, ranks: int) -> bool:
         """Whether this number of ranks has to share the cores."""

@@ -49,7 +49,7 @@ def message_bytes(plan: Plan, workload: Workload) -> Counter[Link]:
 
 def sum_bytes(ranks: tuple[int, ...], nbytes: int, itemsize: int, algorithm: str) -> Counter[Link]:
     """Bytes by link of one all-reduce over these ranks; `auto` chooses by a group's default link costs."""
-    carried, forms = Counter[Link](), ALL_REDUCE.priced(algorithm, len(ranks), nbytes, Links())
+    carried, forms = Counter[Link](), ALL_REDUCE.forms_of(algorithm, (0,) * len(ranks), nbytes, Links())
     for place, rank in enumerate(ranks):
         for peer, sent in forms.bytes_to(len(ranks), place, nbytes, itemsize).items():
             carried[rank, ranks[peer]] += sent

@@ -9,7 +9,7 @@ import pytest
 from mpi4py import MPI
 
 from collectives import Group, all_gather, all_reduce, all_to_all, allocate, barrier, broadcast, reduce_scatter, segment
-from collectives.algorithms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
+from collectives.algorithms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, AUTO, REDUCE_SCATTER
 from tests.mpi.every_rank import SECONDS, on_every_rank
 
 WORLD = MPI.COMM_WORLD
@@ -33,7 +33,7 @@ def the_same_everywhere(array):
 
 
 @pytest.mark.parametrize("op", ["sum", "mean", "max"])
-@pytest.mark.parametrize("algorithm", ALL_REDUCE.names)
+@pytest.mark.parametrize("algorithm", (AUTO, *ALL_REDUCE.names))
 def test_reduces_as_float64_does_and_alike_on_all_ranks(algorithm, op):
     async def work(transport):
         group = Group(transport, EVERY_RANK, 1)
@@ -58,7 +58,7 @@ def test_sends_the_bytes_of_the_closed_form(algorithm):
     on_every_rank(work)
 
 
-@pytest.mark.parametrize("algorithm", ALL_REDUCE.names)
+@pytest.mark.parametrize("algorithm", (AUTO, *ALL_REDUCE.names))
 def test_many_calls_in_lockstep_never_mix(algorithm):
     """Two hundred of two ranks, and fewer of more, which take turns on few cores."""
 
@@ -74,7 +74,7 @@ def test_many_calls_in_lockstep_never_mix(algorithm):
     on_every_rank(work)
 
 
-@pytest.mark.parametrize("algorithm", ALL_REDUCE.names)
+@pytest.mark.parametrize("algorithm", (AUTO, *ALL_REDUCE.names))
 def test_groups_of_some_ranks_run_at_once_with_those_of_all(algorithm):
     """Each pair of neighbours has a group of its own, as has the whole world in either order; all are busy at once.
 

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives import BrokenGroup, Group, Links, all_reduce
-from collectives.algorithms import ALL_REDUCE
+from collectives.algorithms import ALL_REDUCE, AUTO
 from tests.unit.collectives.owned import owned
 from transports import PeerAborted, PeerLost
 from transports.testing import local_world, tcp_world
 
-EVERY = [name for name in ALL_REDUCE.names if name != "native"]  # needs a transport that has one: tests/mpi
+EVERY = [AUTO, *(name for name in ALL_REDUCE.names if name != "native")]  # needs a transport that has one: tests/mpi
 SIZES = {"local": range(1, 10), "tcp": (2, 3, 5)}
 LENGTHS = (0, 1, 2, 7, 64, 1000)
 
@@ -173,7 +173,7 @@ def test_every_peer_is_sent_the_bytes_of_the_closed_form(algorithm, scheme, size
         if algorithm == "shared":
             assert not any(sent)
             continue
-        forms = ALL_REDUCE.priced(algorithm, size, length * 4, Links())
+        forms = ALL_REDUCE.forms_of(algorithm, (0,) * size, length * 4, Links())
         assert sent == [forms.bytes_to(size, rank, length * 4, 4) for rank in range(size)]
 
 

@@ -12,17 +12,21 @@ from collections.abc import Sequence
 
 from collectives.algorithms.base import AllGatherAlgorithm
 from collectives.algorithms.parts.double_buffer import DoubleBuffer
-from collectives.algorithms.parts.windows import LoopYielder, cached_elements, in_place, open_buffer, others
+from collectives.algorithms.parts.windows import (
+    LoopYielder,
+    SharedMemoryAlgorithm,
+    cached_elements,
+    in_place,
+    open_buffer,
+    others,
+)
 from collectives.arrays import Range, Vector, pieces
 from collectives.call import Call
 from collectives.group import Group
 
 
-class SharedAllGather(AllGatherAlgorithm):
+class SharedAllGather(SharedMemoryAlgorithm, AllGatherAlgorithm):
     """Through windows, or between symmetric arrays."""
-
-    async def is_available(self, group: Group) -> bool:
-        return await group.shared.open() is not None
 
     async def run(self, group: Group, vector: Vector, spans: Sequence[Range]) -> None:
         """Copy the segments of the other ranks.

@@ -50,7 +50,7 @@ class HierarchicalAllReduce(AllReduceAlgorithm, ClosedForms):
             await _between(group.among(leaders), vector, reduction, group.size)
         await _down(inside, vector, parent, children)
 
-    def price(self, nodes: Sequence[int], nbytes: int, links: Links) -> float:
+    def seconds(self, nodes: Sequence[int], nbytes: int, links: Links) -> float:
         """Seconds: ceil(log2 k) (2 alpha + m (2 beta + gamma)) in the largest node, plus a ring's on far links."""
         inside = (max(Counter(nodes).values()) - 1).bit_length()
         trees = inside * (2 * links.alpha + nbytes * (2 * links.beta + links.gamma))
@@ -59,7 +59,7 @@ class HierarchicalAllReduce(AllReduceAlgorithm, ClosedForms):
 
     def cost(self, size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
         """Seconds on one node: those of the trees alone."""
-        return self.price((0,) * size, nbytes, Links(alpha, beta, gamma))
+        return self.seconds((0,) * size, nbytes, Links(alpha, beta, gamma))
 
     def steps(self, size: int, nodes: Sequence[int] = ()) -> int:
         """The most messages one after another, if a rank may send several at once: up the deepest tree, ring, down.

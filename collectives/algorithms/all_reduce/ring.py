@@ -28,7 +28,7 @@ class RingAllReduce(AllReduceAlgorithm, ClosedForms):
         """Seconds: 2(n-1) alpha + 2(n-1)/n m beta + (n-1)/n m gamma."""
         return self.steps(size) * alpha + (size - 1) / size * nbytes * (2 * beta + gamma)
 
-    def price(self, nodes: Sequence[int], nbytes: int, links: Links) -> float:
+    def seconds(self, nodes: Sequence[int], nbytes: int, links: Links) -> float:
         """Seconds by walking the ring: see `ring_seconds`."""
         return ring_seconds(nodes, nbytes, links, reduced=True, gathered=True)
 

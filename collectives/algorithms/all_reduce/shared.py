@@ -29,7 +29,15 @@ from collections.abc import Iterable, Sequence
 
 from collectives.algorithms.base import AllReduceAlgorithm
 from collectives.algorithms.parts.double_buffer import DoubleBuffer
-from collectives.algorithms.parts.windows import LoopYielder, cached_elements, combine, in_place, open_buffer, others
+from collectives.algorithms.parts.windows import (
+    LoopYielder,
+    SharedMemoryAlgorithm,
+    cached_elements,
+    combine,
+    in_place,
+    open_buffer,
+    others,
+)
 from collectives.arrays import Vector, pieces, segment
 from collectives.call import Call
 from collectives.group import Group
@@ -41,11 +49,8 @@ SLOW_ITEMSIZE = 2
 """Bytes of an element up to which its reduction takes longer than its copies, so that two ranks divide the work."""
 
 
-class SharedAllReduce(AllReduceAlgorithm):
+class SharedAllReduce(SharedMemoryAlgorithm, AllReduceAlgorithm):
     """Through windows, or in place in symmetric arrays."""
-
-    async def is_available(self, group: Group) -> bool:
-        return await group.shared.open() is not None
 
     async def run(self, group: Group, vector: Vector, reduction: Reduction) -> None:
         """Copy in, reduce, and, where the work is divided, copy out.

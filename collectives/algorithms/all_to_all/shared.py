@@ -14,7 +14,7 @@ import numpy as np
 
 from collectives.algorithms.base import AllToAllAlgorithm, size_signature
 from collectives.algorithms.parts.double_buffer import DoubleBuffer
-from collectives.algorithms.parts.windows import CHUNK_BYTES, open_buffer, others
+from collectives.algorithms.parts.windows import CHUNK_BYTES, SharedMemoryAlgorithm, open_buffer, others
 from collectives.arrays import Vector
 from collectives.group import Group
 from collectives.signature import Mismatch
@@ -24,11 +24,8 @@ BYTES = Vector.of(np.empty(0, np.uint8))
 """The kind of the windows' elements."""
 
 
-class SharedAllToAll(AllToAllAlgorithm):
+class SharedAllToAll(SharedMemoryAlgorithm, AllToAllAlgorithm):
     """Through windows."""
-
-    async def is_available(self, group: Group) -> bool:
-        return await group.shared.open() is not None
 
     async def run(self, group: Group, outgoing: Sequence[memoryview], incoming: Sequence[memoryview]) -> None:
         """Copy every array in and out.

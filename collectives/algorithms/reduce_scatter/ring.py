@@ -24,7 +24,7 @@ class RingReduceScatter(ReduceScatterAlgorithm, ClosedForms):
         """Seconds: (n-1) alpha + (n-1)/n m (beta + gamma)."""
         return self.steps(size) * alpha + (size - 1) / size * nbytes * (beta + gamma)
 
-    def price(self, nodes: Sequence[int], nbytes: int, links: Links) -> float:
+    def seconds(self, nodes: Sequence[int], nbytes: int, links: Links) -> float:
         """Seconds by walking the ring: see `ring_seconds`."""
         return ring_seconds(nodes, nbytes, links, reduced=True, gathered=False)
 

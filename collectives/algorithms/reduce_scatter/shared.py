@@ -13,18 +13,23 @@ from collections.abc import Sequence
 
 from collectives.algorithms.base import ReduceScatterAlgorithm
 from collectives.algorithms.parts.double_buffer import DoubleBuffer
-from collectives.algorithms.parts.windows import LoopYielder, cached_elements, combine, in_place, open_buffer, others
+from collectives.algorithms.parts.windows import (
+    LoopYielder,
+    SharedMemoryAlgorithm,
+    cached_elements,
+    combine,
+    in_place,
+    open_buffer,
+    others,
+)
 from collectives.arrays import Range, Vector, pieces
 from collectives.call import Call
 from collectives.group import Group
 from collectives.reduction import Reduction
 
 
-class SharedReduceScatter(ReduceScatterAlgorithm):
+class SharedReduceScatter(SharedMemoryAlgorithm, ReduceScatterAlgorithm):
     """Through windows, or from symmetric arrays."""
-
-    async def is_available(self, group: Group) -> bool:
-        return await group.shared.open() is not None
 
     async def run(self, group: Group, vector: Vector, spans: Sequence[Range], reduction: Reduction) -> None:
         """Reduce this rank's segment of all arrays.

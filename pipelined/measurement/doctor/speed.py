@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from collectives import Group, Signature
-from collectives.algorithms.all_reduce.auto import choose_for
+from collectives.algorithms import ALL_REDUCE
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
 from pipelined.aio.clock import Clock
@@ -129,7 +129,7 @@ async def _sum(group: Group, clock: Clock, nbytes: int) -> SumSpeed:
         array = np.full(nbytes // 4, 1.0, np.float32)
         mine.append(await time_sum(group, clock, array, "auto"))
     async with group.calling(Signature("algorithm that auto chooses")):
-        chosen = await choose_for(group, nbytes)
+        chosen = await ALL_REDUCE.choose(group, nbytes, group.measured)
     everyone = await gather(group.transport, f"doctor sums {nbytes}", mine[1:])
     seconds = statistics.median(map(max, zip(*everyone, strict=True))) if everyone else math.inf
     algbw = nbytes / seconds

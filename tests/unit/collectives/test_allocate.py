@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from collectives import Group, Mismatch, Prices, all_reduce, allocate
+from collectives import Group, MeasuredTimes, Mismatch, all_reduce, allocate
 from collectives.algorithms.parts.windows import IN_PLACE_BYTES
 from transports.testing import local_world
 
@@ -84,10 +84,10 @@ def test_half_width_floats_are_viewed_by_torch():
     assert on_groups(2, work) == [True] * 2
 
 
-def test_measured_prices_of_ordinary_arrays_are_not_asked():
+def test_measured_times_of_ordinary_arrays_are_not_used():
     async def work(group):
         array = await allocate(group, LENGTH)
-        group.prices = Prices({"ring": ((1024, 1.0),)})
+        group.measured = MeasuredTimes({"ring": ((1024, 1.0),)})
         await all_reduce(group, array)
         return (await group.shared.open()).epoch
 

@@ -121,4 +121,4 @@ def test_a_part_of_a_group_has_its_own_nodes_and_no_memory_or_prices_of_the_whol
     assert group.nodes == (0, 0, 2, 2)
     part = group.among([2, 3])
     assert (part.ranks, part.rank, part.nodes) == ((2, 3), 0, (0, 0))
-    assert not any(hasattr(part, name) for name in ("shared", "native", "prices", "calling"))
+    assert not any(hasattr(part, name) for name in ("shared", "native", "measured", "calling"))

@@ -1,43 +1,45 @@
-"""Prices lie between what was measured, and `auto` runs what they say is cheapest."""
+"""Times lie between those measured, and `auto` runs the algorithm that is then fastest."""
 
 import asyncio
 
 import numpy as np
 import pytest
 
-from collectives import Group, Prices, all_reduce, measure
+from collectives import Group, MeasuredTimes, all_reduce, measure
 from collectives.algorithms import ALL_REDUCE
 from collectives.tuning import _close, rounds_at
 from transports.testing import local_world
 
-PRICES = Prices({"ring": ((100, 1.0), (200, 2.0), (400, 3.0)), "rabenseifner": ((100, 0.5), (200, 2.5), (400, 6.0))})
+TIMES = MeasuredTimes(
+    {"ring": ((100, 1.0), (200, 2.0), (400, 3.0)), "rabenseifner": ((100, 0.5), (200, 2.5), (400, 6.0))}
+)
 
 
 @pytest.mark.parametrize(("nbytes", "seconds"), [(0, 1.0), (100, 1.0), (150, 1.5), (200, 2.0), (300, 2.5), (800, 5.0)])
-def test_a_price_lies_on_the_line_between_two_points(nbytes, seconds):
-    assert PRICES.price("ring", nbytes) == pytest.approx(seconds)
+def test_a_time_lies_on_the_line_between_two_points(nbytes, seconds):
+    assert TIMES.seconds("ring", nbytes) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(("nbytes", "seconds"), [(1, 10.0), (4, 7.5), (5, 6.25), (6, 5.0), (100, 5.0)])
-def test_a_price_that_falls_is_the_measured_one_at_each_measured_size(nbytes, seconds):
-    """`auto` once took the price of the shorter array for the longer, and chose a slower algorithm."""
-    prices = Prices({"ring": ((2, 10.0), (6, 5.0)), "shared": ((2, 8.0), (6, 8.0))})
-    assert prices.price("ring", nbytes) == seconds
-    assert prices.cheapest(nbytes) == ("ring" if seconds < 8.0 else "shared")
+def test_a_time_that_falls_is_the_measured_one_at_each_measured_size(nbytes, seconds):
+    """`auto` once took the time of the shorter array for the longer, and chose a slower algorithm."""
+    measured = MeasuredTimes({"ring": ((2, 10.0), (6, 5.0)), "shared": ((2, 8.0), (6, 8.0))})
+    assert measured.seconds("ring", nbytes) == seconds
+    assert measured.fastest(nbytes) == ("ring" if seconds < 8.0 else "shared")
 
 
 @pytest.mark.parametrize(("nbytes", "name"), [(50, "rabenseifner"), (160, "ring"), (1000, "ring")])
-def test_the_cheapest_changes_with_the_bytes(nbytes, name):
-    assert PRICES.cheapest(nbytes) == name
+def test_the_fastest_changes_with_the_bytes(nbytes, name):
+    assert TIMES.fastest(nbytes) == name
 
 
-def test_auto_runs_what_was_found_cheapest():
+def test_auto_runs_the_fastest_measured():
     ends, arrays = local_world(5), [np.ones(40) for _ in range(5)]
 
     async def main():
         groups = [Group(end, range(5), 0) for end in ends]
         for group in groups:
-            group.prices = Prices({"multi_ring": ((1, 1.0), (2, 1.0)), "ring": ((1, 2.0), (2, 2.0))})
+            group.measured = MeasuredTimes({"multi_ring": ((1, 1.0), (2, 1.0)), "ring": ((1, 2.0), (2, 2.0))})
         await asyncio.gather(*map(all_reduce, groups, arrays))
 
     asyncio.run(main())
@@ -46,18 +48,18 @@ def test_auto_runs_what_was_found_cheapest():
     ]
 
 
-async def test_all_ranks_measure_the_same_prices_of_what_they_can_run():
+async def test_all_ranks_measure_the_same_times_of_what_they_can_run():
     groups = [Group(end, range(4), 0) for end in local_world(4, (0, 0, 2, 2))]
     found = await asyncio.gather(*(measure(group, (1 << 8, 1 << 12), 2) for group in groups))
-    assert all(prices == found[0] for prices in found)
+    assert all(times == found[0] for times in found)
     assert set(found[0].points) == {"hierarchical", "multi_ring", "rabenseifner", "recursive_doubling", "ring"}
     assert all(seconds > 0 for line in found[0].points.values() for _, seconds in line)
 
 
-def test_an_algorithm_of_one_point_costs_that_everywhere():
-    prices = Prices({"ring": ((100, 2.0),), "rabenseifner": ((100, 1.0),)})
-    assert [prices.price("ring", nbytes) for nbytes in (0, 100, 10**6)] == [2.0] * 3
-    assert prices.cheapest(10**6) == "rabenseifner"
+def test_an_algorithm_of_one_point_takes_that_time_everywhere():
+    measured = MeasuredTimes({"ring": ((100, 2.0),), "rabenseifner": ((100, 1.0),)})
+    assert [measured.seconds("ring", nbytes) for nbytes in (0, 100, 10**6)] == [2.0] * 3
+    assert measured.fastest(10**6) == "rabenseifner"
 
 
 def test_short_arrays_are_timed_more_often_and_none_less_than_asked():

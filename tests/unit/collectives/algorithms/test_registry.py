@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives import Group, all_reduce
-from collectives.algorithms import ALL_REDUCE
+from collectives.algorithms import ALL_REDUCE, AUTO
 from collectives.algorithms.choice import algorithm_for, format_choice, names_in, parse_choice
 from transports.local import world
 
@@ -41,8 +41,8 @@ def test_words_that_make_no_sense_are_refused_with_what_does(words, says):
         parse_choice(words)
 
 
-@given(st.dictionaries(st.integers(0, 1 << 30), st.sampled_from(ALL_REDUCE.names), min_size=1, max_size=8))
-def test_what_is_said_of_each_size_is_read_again(best):
+@given(st.dictionaries(st.integers(0, 1 << 30), st.sampled_from((AUTO, *ALL_REDUCE.names)), min_size=1, max_size=8))
+def test_a_choice_is_parsed_as_it_was_formatted(best):
     words = format_choice(best)
     assert {nbytes: algorithm_for(words, nbytes) for nbytes in best} == best
     assert names_in(words) == set(best.values())

@@ -71,7 +71,7 @@ def test_data_parallelism_is_computing_and_one_sum(width):
     price_of = (links.alpha, links.beta, links.gamma)
     summed = ALL_REDUCE.forms("rabenseifner").cost(width, nbytes, *price_of)
     totals = totals_bytes(plan, Workload.even(1, StageCosts(), nbytes))
-    agreed = ALL_REDUCE.priced("auto", width, totals, Links(*price_of)).cost(width, totals, *price_of)
+    agreed = ALL_REDUCE.forms_of("auto", (0,) * width, totals, Links(*price_of)).cost(width, totals, *price_of)
     assert simulated.exposed_sync == pytest.approx(summed)
     assert simulated.step_seconds == pytest.approx(15 + summed + agreed + 0.5)
 

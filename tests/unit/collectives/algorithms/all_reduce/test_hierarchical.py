@@ -85,9 +85,9 @@ def test_a_groups_nodes_are_its_own_ranks():
 def test_auto_takes_it_where_links_between_nodes_are_slow_and_only_there():
     near, far = Links(2e-6, 1e-10, 5e-11), Links(5e-5, 8e-9, 5e-11)
     nodes = NODES["4+4+4"]
-    assert ALL_REDUCE.cheapest(nodes, 1 << 24, Links(2e-6, 1e-10, 5e-11, far)) == "hierarchical"
-    assert ALL_REDUCE.cheapest(nodes, 1 << 10, Links(2e-6, 1e-10, 5e-11, far)) == "hierarchical"
-    assert ALL_REDUCE.cheapest((0,) * len(nodes), 1 << 24, near) != "hierarchical"
+    assert ALL_REDUCE.fastest(nodes, 1 << 24, Links(2e-6, 1e-10, 5e-11, far)) == "hierarchical"
+    assert ALL_REDUCE.fastest(nodes, 1 << 10, Links(2e-6, 1e-10, 5e-11, far)) == "hierarchical"
+    assert ALL_REDUCE.fastest((0,) * len(nodes), 1 << 24, near) != "hierarchical"
 
 
 def test_auto_runs_what_it_chose_for_these_nodes():
