@@ -6,8 +6,8 @@ from typing import Any
 
 from collectives.algorithms import ALL_REDUCE, AUTO, algorithm_for, parse_choice
 from collectives.algorithms.parts import widening
+from collectives.algorithms.parts.dissemination import dissemination_barrier
 from collectives.arrays import Vector
-from collectives.barrier import meet
 from collectives.group import Group
 from collectives.reduction import Reduction
 from collectives.signature import Signature
@@ -45,7 +45,7 @@ async def all_reduce(
     run, reduction, signature = group.workspace.cached_last(asked, lambda: _resolve(vector, op, algorithm, accumulate))
     async with group.calling(signature):
         if not len(vector):
-            await meet(group)
+            await dissemination_barrier(group)
         else:
             await run(group, vector, reduction)
 

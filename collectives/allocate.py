@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from collectives.barrier import meet
+from collectives.algorithms.parts.dissemination import dissemination_barrier
 from collectives.group import Group
 from collectives.signature import Signature
 
@@ -32,7 +32,8 @@ async def allocate(group: Group, length: int, dtype: Any = "float32") -> np.ndar
     kind = np.dtype(dtype)
     async with group.calling(Signature("allocate", length=length, dtype=str(kind))):
         nbytes = length * kind.itemsize
-        await meet(group)  # compares lengths before anything is mapped: a rank must not write beyond a shorter array
+        # compare the lengths before anything is mapped: a rank must not write beyond a shorter array
+        await dissemination_barrier(group)
         if group.size > 1 and nbytes and await group.shared.open() is not None:
             if (array := await group.shared.allocate(nbytes)) is not None:
                 return array.view(kind)

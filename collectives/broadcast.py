@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from collectives.algorithms.parts.binomial_tree import broadcast_down
 from collectives.arrays import Vector
 from collectives.group import Group
 from collectives.signature import Signature
@@ -26,26 +27,5 @@ async def broadcast(group: Group, array: Any, root: int = 0) -> None:
     if not 0 <= root < group.size:
         raise ValueError(f"no such root (root: {root}, ranks in the group: {group.size}); name one of its ranks")
     vector = Vector.of(array)
-    parent, children = branches((group.rank - root) % group.size, group.size)
     async with group.calling(Signature(f"broadcast from {root}", length=len(vector), dtype=vector.dtype)):
-        for low, high in group.workspace.pieces(vector, (0, len(vector))):
-            piece = vector.bytes(low, high)
-            if parent is not None:
-                await group.receive((parent + root) % group.size, piece)
-            for child in children:
-                await group.send((child + root) % group.size, piece)
-        if not len(vector):  # compares the calls along the tree, as the first piece does
-            if parent is not None:
-                await group.greeted_by((parent + root) % group.size)
-            for child in children:
-                await group.greet_to((child + root) % group.size)
-
-
-def branches(node: int, size: int) -> tuple[int | None, list[int]]:
-    """The parent (None: the root, node 0) and the children, largest subtree first, in a binomial tree of `size` nodes.
-
-    The parent of a node is its number without its lowest set bit; its children each set one bit below that one.
-    """
-    lowest = node & -node if node else 1 << (size - 1).bit_length()
-    below = [1 << bit for bit in reversed(range(lowest.bit_length() - 1))]
-    return (node - lowest if node else None), [node + bit for bit in below if node + bit < size]
+        await broadcast_down(group.among([(root + number) % group.size for number in range(group.size)]), vector)

@@ -14,8 +14,9 @@ from time import perf_counter
 import numpy as np
 
 from collectives.algorithms import ALL_REDUCE
+from collectives.algorithms.parts.dissemination import dissemination_barrier
 from collectives.all_reduce import all_reduce
-from collectives.barrier import barrier, meet
+from collectives.barrier import barrier
 from collectives.cost_model import MeasuredTimes
 from collectives.group import Group
 from collectives.signature import Signature
@@ -59,7 +60,7 @@ async def runnable(group: Group) -> list[str]:
     """The algorithms that these ranks can run for every dtype; the same list on all ranks."""
     async with group.calling(Signature("list of runnable algorithms")):
         found = [name for name in ALL_REDUCE.names if await ALL_REDUCE.find(name).is_available(group)]
-        await meet(group)
+        await dissemination_barrier(group)
     return found
 
 

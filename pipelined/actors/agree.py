@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgpack
 
-from collectives.broadcast import branches
+from collectives.algorithms.parts.binomial_tree import branches
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from transports import Transport, WireError

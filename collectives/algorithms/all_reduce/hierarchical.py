@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 from collectives.algorithms.all_reduce.ring import RingAllReduce
 from collectives.algorithms.base import AllReduceAlgorithm, ClosedForms
+from collectives.algorithms.parts.binomial_tree import branches, broadcast_down
 from collectives.algorithms.parts.pieces import reduce_pieces, send_pieces
 from collectives.algorithms.parts.ring_pass import RingPass
 from collectives.arrays import Vector, segments
-from collectives.broadcast import branches
 from collectives.cost_model import Links
 from collectives.group import Group, Members
 from collectives.reduction import Reduction
@@ -48,7 +48,7 @@ class HierarchicalAllReduce(AllReduceAlgorithm, ClosedForms):
             await send_pieces(inside, parent, vector, (0, len(vector)))
         else:
             await _between(group.among(leaders), vector, reduction, group.size)
-        await _down(inside, vector, parent, children)
+        await broadcast_down(inside, vector)
 
     def seconds(self, nodes: Sequence[int], nbytes: int, links: Links) -> float:
         """Seconds: ceil(log2 k) (2 alpha + m (2 beta + gamma)) in the largest node, plus a ring's on far links."""
@@ -90,15 +90,6 @@ async def _between(leaders: Members, vector: Vector, reduction: Reduction, size:
     whole = Reduction("max" if reduction.op == "max" else "sum", vector)
     await RingPass(leaders, vector, segments(len(vector), leaders.size)).all_reduce(whole)
     reduction.finish(vector.elements, size)
-
-
-async def _down(inside: Members, vector: Vector, parent: int | None, children: Sequence[int]) -> None:
-    for low, high in inside.workspace.pieces(vector, (0, len(vector))):
-        piece = vector.bytes(low, high)
-        if parent is not None:
-            await inside.receive(parent, piece)
-        for child in children:
-            await inside.send(child, piece)
 
 
 def leaders_of(nodes: Sequence[int]) -> list[int]:

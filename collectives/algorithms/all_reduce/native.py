@@ -1,8 +1,8 @@
 """Native: the transport's own all-reduce, if it has one (MPI_Allreduce under `mpi`)."""
 
 from collectives.algorithms.base import AllReduceAlgorithm
+from collectives.algorithms.parts.dissemination import dissemination_barrier
 from collectives.arrays import Vector
-from collectives.barrier import meet
 from collectives.call import Unsupported
 from collectives.group import Group
 from collectives.reduction import Reduction
@@ -29,7 +29,8 @@ class NativeAllReduce(AllReduceAlgorithm):
             raise Unsupported(
                 f"this transport has no all-reduce of its own (transport: {name}); choose another algorithm"
             )
-        await meet(group)  # compares signatures: MPI checks no lengths or dtypes and could write beyond the array
+        # compare the calls first: MPI checks no lengths or dtypes and could write beyond the array
+        await dissemination_barrier(group)
         if group.size > 1 and len(vector):
             block = Block(vector.dtype, (len(vector),), vector.data)
             try:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives import Group, Mismatch, broadcast
-from collectives.broadcast import branches
+from collectives.algorithms.parts.binomial_tree import branches
 from transports.local import world
 
 
