@@ -1,17 +1,17 @@
 """Collectives: coroutines over a group of ranks. A non-blocking collective is simply a task."""
 
-from collectives.all_gather import all_gather
-from collectives.all_reduce import all_reduce
-from collectives.all_to_all import all_to_all
-from collectives.allocate import allocate
 from collectives.arrays import segment, segments
-from collectives.barrier import barrier
-from collectives.broadcast import broadcast
 from collectives.cost_model import Links, MeasuredTimes
-from collectives.fifo_lock import BrokenGroup
 from collectives.group import Group
-from collectives.reduce_scatter import reduce_scatter
-from collectives.signature import Mismatch, Signature
+from collectives.group.fifo_lock import BrokenGroup
+from collectives.group.signature import Mismatch, Signature
+from collectives.operations.all_gather import all_gather
+from collectives.operations.all_reduce import all_reduce
+from collectives.operations.all_to_all import all_to_all
+from collectives.operations.allocate import allocate
+from collectives.operations.barrier import barrier
+from collectives.operations.broadcast import broadcast
+from collectives.operations.reduce_scatter import reduce_scatter
 from collectives.tuning import measure
 
 __all__ = [

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from collectives.all_reduce import all_reduce
 from collectives.arrays import Range, Vector
 from collectives.group import Group
+from collectives.operations.all_reduce import all_reduce
 from transports import Nursery
 from transports.base import Transport
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from collectives.algorithms import ALL_REDUCE
 from collectives.algorithms.parts.dissemination import dissemination_barrier
-from collectives.all_reduce import all_reduce
-from collectives.barrier import barrier
 from collectives.cost_model import MeasuredTimes
 from collectives.group import Group
-from collectives.signature import Signature
+from collectives.group.signature import Signature
+from collectives.operations.all_reduce import all_reduce
+from collectives.operations.barrier import barrier
 
 LENGTHS = (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 """Array sizes, in bytes, at which algorithms are timed."""

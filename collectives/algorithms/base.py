@@ -8,8 +8,8 @@ from functools import lru_cache
 from collectives.arrays import Range, Vector
 from collectives.cost_model import Links
 from collectives.group import Group
+from collectives.group.signature import Signature
 from collectives.reduction import Reduction
-from collectives.signature import Signature
 
 
 class Algorithm:

@@ -20,7 +20,7 @@ from collectives.algorithms.base import (
 )
 from collectives.cost_model import Links, MeasuredTimes
 from collectives.group import Group
-from collectives.signature import Signature
+from collectives.group.signature import Signature
 
 A = TypeVar("A", bound=Algorithm)
 

@@ -21,8 +21,8 @@ from collectives.algorithms.parts.windows import (
     others,
 )
 from collectives.arrays import Range, Vector, pieces
-from collectives.call import Call
 from collectives.group import Group
+from collectives.group.call import Call
 
 
 class SharedAllGather(SharedMemoryAlgorithm, AllGatherAlgorithm):

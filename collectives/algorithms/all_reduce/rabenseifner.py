@@ -11,8 +11,8 @@ from collectives.algorithms.base import AllReduceAlgorithm, ClosedForms
 from collectives.algorithms.parts import folding as _fold
 from collectives.algorithms.parts.pieces import receive_pieces, reduce_pieces, send_pieces
 from collectives.arrays import Range, Vector
-from collectives.concurrency import run_both
 from collectives.group import Group
+from collectives.group.concurrency import run_both
 from collectives.reduction import Reduction
 
 

@@ -39,8 +39,8 @@ from collectives.algorithms.parts.windows import (
     others,
 )
 from collectives.arrays import Vector, pieces, segment
-from collectives.call import Call
 from collectives.group import Group
+from collectives.group.call import Call
 from collectives.reduction import Reduction
 
 SHORT_BYTES = 1 << 20

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from collectives.algorithms.base import AllToAllAlgorithm, ClosedForms, size_signature
 from collectives.arrays import segment_bytes
-from collectives.concurrency import run_both
 from collectives.group import Group
-from collectives.signature import Signature
+from collectives.group.concurrency import run_both
+from collectives.group.signature import Signature
 
 
 class PairwiseAllToAll(AllToAllAlgorithm, ClosedForms):

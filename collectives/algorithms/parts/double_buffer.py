@@ -15,9 +15,9 @@ slot holds its result. A chunk that ranks copy in whole, before each reduces all
 from typing import Any
 
 from collectives.arrays import Vector
-from collectives.call import Call, Unsupported
 from collectives.group import Group
-from collectives.signature import GREETING_BYTES
+from collectives.group.call import Call, Unsupported
+from collectives.group.signature import GREETING_BYTES
 from transports.base import SharedWindows
 
 ALIGNED = 64

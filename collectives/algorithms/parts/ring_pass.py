@@ -22,8 +22,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from collectives.arrays import Range, Vector
-from collectives.concurrency import run_both
 from collectives.group import Members
+from collectives.group.concurrency import run_both
 from collectives.reduction import Reduction
 
 

@@ -7,8 +7,8 @@ from time import perf_counter
 from collectives.algorithms.base import Algorithm
 from collectives.algorithms.parts.double_buffer import DoubleBuffer
 from collectives.arrays import Vector
-from collectives.call import Unsupported
 from collectives.group import Group
+from collectives.group.call import Unsupported
 from collectives.reduction import Reduction
 from transports.base import SharedWindows
 

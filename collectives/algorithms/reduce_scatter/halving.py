@@ -6,8 +6,8 @@ from collectives.algorithms.base import ClosedForms, ReduceScatterAlgorithm
 from collectives.algorithms.parts.doubling import doublings, sent_bytes, steps
 from collectives.algorithms.parts.pieces import reduce_pieces, send_segments
 from collectives.arrays import Range, Vector, segment_bytes
-from collectives.concurrency import run_both
 from collectives.group import Group
+from collectives.group.concurrency import run_both
 from collectives.reduction import Reduction
 
 

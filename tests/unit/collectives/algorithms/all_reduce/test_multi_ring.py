@@ -9,7 +9,7 @@ import pytest
 
 from collectives import Group, all_reduce
 from collectives.algorithms.all_reduce.multi_ring import strides
-from collectives.signature import GREETING_BYTES
+from collectives.group.signature import GREETING_BYTES
 from transports.local import world
 
 PIECE = 1 << 18

@@ -8,7 +8,7 @@ import pytest
 from collectives import Group, all_reduce
 from collectives.algorithms.parts.double_buffer import DoubleBuffer
 from collectives.arrays import Vector
-from collectives.signature import GREETING_BYTES, Mismatch
+from collectives.group.signature import GREETING_BYTES, Mismatch
 from transports.testing import local_world
 
 

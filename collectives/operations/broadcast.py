@@ -5,7 +5,7 @@ from typing import Any
 from collectives.algorithms.parts.binomial_tree import broadcast_down
 from collectives.arrays import Vector
 from collectives.group import Group
-from collectives.signature import Signature
+from collectives.group.signature import Signature
 
 
 async def broadcast(group: Group, array: Any, root: int = 0) -> None:

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from collectives.fifo_lock import FifoLock
-from collectives.signature import GREETING_BYTES, Mismatch, Signature, text_in
+from collectives.group.fifo_lock import FifoLock
+from collectives.group.signature import GREETING_BYTES, Mismatch, Signature, text_in
 from transports.base import Key, Transport
 from transports.errors import TransportError
 from transports.event_loop import this_task

@@ -6,7 +6,7 @@ from typing import Any
 from collectives.algorithms import ALL_TO_ALL
 from collectives.arrays import Vector
 from collectives.group import Group
-from collectives.signature import Signature
+from collectives.group.signature import Signature
 from transports.wire.arrays import Block
 
 

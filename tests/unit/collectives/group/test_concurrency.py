@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from collectives.concurrency import run_both
+from collectives.group.concurrency import run_both
 
 
 async def fail(error):

@@ -6,7 +6,7 @@ import numpy as np
 
 from collectives.algorithms.parts.dissemination import dissemination_barrier
 from collectives.group import Group
-from collectives.signature import Signature
+from collectives.group.signature import Signature
 
 
 async def allocate(group: Group, length: int, dtype: Any = "float32") -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Any
 from collectives.algorithms import ALL_GATHER
 from collectives.arrays import Vector, segments
 from collectives.group import Group
-from collectives.signature import Signature
+from collectives.group.signature import Signature
 
 
 async def all_gather(group: Group, array: Any, lengths: Sequence[int] | None = None, algorithm: str = "auto") -> None:

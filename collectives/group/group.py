@@ -1,18 +1,18 @@
 """A group: the ranks that run collectives together, numbered anew from 0, on a channel of their own for bare bytes.
 
 Both ends of a message know its size beforehand; empty messages are not sent. The first message to each peer in a call
-carries a greeting as well (see `collectives.signature`), which does not count as payload.
+carries a greeting as well (see `collectives.group.signature`), which does not count as payload.
 """
 
 from collections.abc import Sequence
 from functools import cached_property
 
-from collectives.call import PATIENCE_S, Call, Calls
-from collectives.concurrency import run_both
 from collectives.cost_model import Links, MeasuredTimes
-from collectives.shared_memory import SharedMemory
-from collectives.signature import GREETING_BYTES, Signature
-from collectives.workspace import Workspace
+from collectives.group.call import PATIENCE_S, Call, Calls
+from collectives.group.concurrency import run_both
+from collectives.group.shared_memory import SharedMemory
+from collectives.group.signature import GREETING_BYTES, Signature
+from collectives.group.workspace import Workspace
 from transports.base import NativeCollectives, Transport
 from transports.errors import SizeMismatch
 

@@ -6,8 +6,8 @@ from typing import Any
 from collectives.algorithms import REDUCE_SCATTER
 from collectives.arrays import Vector, segments
 from collectives.group import Group
+from collectives.group.signature import Signature
 from collectives.reduction import Reduction
-from collectives.signature import Signature
 
 
 async def reduce_scatter(

@@ -9,8 +9,8 @@ from collectives.algorithms.parts import widening
 from collectives.algorithms.parts.dissemination import dissemination_barrier
 from collectives.arrays import Vector
 from collectives.group import Group
+from collectives.group.signature import Signature
 from collectives.reduction import Reduction
-from collectives.signature import Signature
 
 Run = Callable[[Group, Vector, Reduction], Awaitable[None]]
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from collectives.fifo_lock import BrokenGroup, FifoLock
+from collectives.group.fifo_lock import BrokenGroup, FifoLock
 
 
 @pytest.fixture

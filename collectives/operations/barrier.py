@@ -2,7 +2,7 @@
 
 from collectives.algorithms.parts.dissemination import dissemination_barrier
 from collectives.group import Group
-from collectives.signature import Signature
+from collectives.group.signature import Signature
 
 
 async def barrier(group: Group) -> None:

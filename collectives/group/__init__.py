@@ -1,0 +1,5 @@
+"""A group of ranks: its calls in order, its messages, and the memory that it keeps and shares."""
+
+from collectives.group.group import Group, Members
+
+__all__ = ["Group", "Members"]
