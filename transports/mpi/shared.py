@@ -12,7 +12,7 @@ from time import perf_counter
 
 from transports.base import Transport, TransportState
 from transports.event_loop import yield_to_timers
-from transports.mpi.all_gather import all_gather
+from transports.mpi.agreement import all_gather
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
 from transports.shm.barrier import HEAD, WaitState, Windows
