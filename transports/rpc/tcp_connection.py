@@ -22,7 +22,7 @@ from transports.rpc.connections import CommonEndpoint
 from transports.rpc.frames import KINDS, RpcKind
 from transports.rpc.reassembly import Reassembly
 from transports.rpc.scheduler import SendScheduler, Writer
-from transports.stream.connection import ConnectionOwner, FrameConnection
+from transports.stream.connection import ConnectionOwner, Ending, FrameConnection
 from transports.stream.reader import FrameReader
 from transports.stream.writer import LONG_BYTES, Outgoing
 from transports.wire.arrays import Block
@@ -106,7 +106,7 @@ class Connection(ConnectionOwner):
         if self._slow is not None:
             self._slow.close()
         if self._connection is not None:
-            self._connection.drop(error)
+            self._connection.end(Ending.DROP, error)
         self.channel.end(error)
         self._reassembly.end(error)
         self._endpoint.connections.remove(self)

@@ -1,13 +1,22 @@
 """One connection to one peer, driven by the event loop's readiness callbacks; it needs no task.
 
-A connection ends exactly once. If neither side has sent a farewell, its owner gets the reason. Bytes are read
+A connection ends exactly once. If neither side has sent a last frame, its owner gets the reason. Bytes are read
 whenever there are any, so two ranks that both write never wait for each other. The owner interprets the frames.
+
+    `Ending`         queued frames   begun frames   offers (`TcpPeer`)   what is received   socket
+    STOP_RECEIVING   are sent        are sent       stay                 fails              stays open
+    CLOSE            are sent        are sent       are sent, or fail *  fails              closes after a last frame
+    ABORT            fail            are sent       fail                 fails              closes after a last frame
+    DROP             fail            fail           fail                 fails              closes now
+
+    * beyond `CLOSING_BYTES`
 """
 
 import asyncio
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from enum import Enum, auto
 from typing import Any
 
 from transports.errors import WireError
@@ -22,12 +31,21 @@ CHECKS = 12  # checks of a connection within the time-out
 TURN_BYTES = 2 << 20  # bytes read from or written to one peer before the other peers' turn
 
 
+class Ending(Enum):
+    """How a connection ends: see the table above."""
+
+    STOP_RECEIVING = auto()  # another rank aborted; this rank closes later
+    CLOSE = auto()
+    ABORT = auto()
+    DROP = auto()  # this rank is killed, or the peer is lost
+
+
 class ConnectionOwner(ABC):
     """The owner of a connection, which learns how it ends."""
 
     @abstractmethod
     def on_broken(self, reason: str) -> None:
-        """The connection has ended, and neither side has sent a farewell. Called once."""
+        """The connection has ended, and neither side has sent a last frame. Called once."""
 
     def on_invalid(self, error: WireError) -> None:  # noqa: B027 (most owners need only the reason)
         """The bytes read are not a frame; `on_broken` follows."""
@@ -56,7 +74,7 @@ class FrameConnection:
         self._loop = asyncio.get_running_loop()
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._writing = False
-        self._farewell: Exception | None = None
+        self._closing: Exception | None = None
         self._ended: Exception | None = None
         self._progress = 0
         self._loop.add_reader(sock, self._read)
@@ -95,20 +113,27 @@ class FrameConnection:
         """The frame's sender was cancelled. Returns True if no byte of the frame will be sent."""
         return self._queue.withdraw(frame)
 
-    def farewell(self, views: Sequence[bytes | memoryview], error: Exception) -> None:
-        """Queue a last frame; once it is written, shut down the sending side. Bytes that come from now on are dropped.
+    def end(self, ending: Ending, error: Exception, last: Sequence[bytes | memoryview] = ()) -> None:
+        """End in this way: see the table of the module. The receivers' arrays are not written again.
 
         Args:
-            error: the error of frames that the peer no longer takes.
+            error: the error of all that fails, then or later.
+            last: CLOSE, ABORT: a last frame. Once it is written, the sending side shuts down; `wait_closed` is next.
         """
-        if self._farewell is None and not self._closed.done():
-            self._farewell = error
-            self._reader = None
-            self._queue.push(views)
+        if ending is Ending.DROP:
+            return self._drop(error)
+        if self._reader is not None:
+            self._reader.fail(error)
+        if ending is Ending.ABORT:
+            self._queue.fail(error, begun=False)
+        if ending is not Ending.STOP_RECEIVING and self._closing is None and not self._closed.done():
+            self._closing = error
+            self._reader = None  # bytes that come from now on are dropped
+            self._queue.push(last)
             self._flush()
 
     async def wait_closed(self, seconds: float) -> None:
-        """After a farewell, wait until the peer has closed too, which shows that it received everything; then close.
+        """After a last frame, wait until the peer has closed too, which shows that it received everything; then close.
 
         Only bytes that the peer takes count as progress; bytes that it sends are dropped. So closing takes at most
         `seconds` for each 64 KiB still to be written, plus once `seconds`.
@@ -123,24 +148,14 @@ class FrameConnection:
                 await asyncio.wait([self._closed], timeout=seconds)
                 moving = left - self._left() >= min(left, STEP_BYTES) > 0
         finally:
-            if self._farewell is not None:
-                self.drop(self._farewell)
+            if self._closing is not None:
+                self._drop(self._closing)
 
     def _left(self) -> int:
         """Bytes that the peer's kernel has not acknowledged."""
         return 0 if self._closed.done() else self._queue.nbytes + unacknowledged(self._sock)
 
-    def discard(self, error: Exception) -> None:
-        """Fail every frame that has not begun."""
-        self._queue.fail(error, begun=False)
-
-    def fail_incoming(self, error: Exception) -> None:
-        """Fail the message that is being received; the receiver's arrays are not written again."""
-        if self._reader is not None:
-            self._reader.fail(error)
-
-    def drop(self, error: Exception) -> None:
-        """Close now, and fail everything that is being sent or received."""
+    def _drop(self, error: Exception) -> None:
         if self._closed.done():
             return
         self._closed.set_result(None)
@@ -150,7 +165,8 @@ class FrameConnection:
         self._next_check.cancel()
         self._sock.close()
         self._queue.fail(error, begun=True)
-        self.fail_incoming(error)
+        if self._reader is not None:
+            self._reader.fail(error)
 
     def _check_alive(self) -> None:
         """End the connection if the peer's machine has vanished: two checks in a row must find unacknowledged bytes.
@@ -159,7 +175,7 @@ class FrameConnection:
         """
         silent = seconds_unacknowledged(self._sock)
         if silent is not None and silent >= self._timeout and self._waited:
-            return self._end(f"nothing that was sent is acknowledged (seconds: {silent:.0f})")
+            return self._broken(f"nothing that was sent is acknowledged (seconds: {silent:.0f})")
         self._waited = silent is not None
         self._next_check = self._loop.call_later(self._timeout / CHECKS, self._check_alive)
 
@@ -171,12 +187,12 @@ class FrameConnection:
         except BlockingIOError:
             pass
         except OSError as error:
-            self._end(f"the connection broke ({system_text(error)})")
+            self._broken(f"the connection broke ({system_text(error)})")
         except WireError as error:
             self._owner.on_invalid(error)
-            self._end(f"it sent an invalid frame: {error}")
+            self._broken(f"it sent an invalid frame: {error}")
         except MemoryError:
-            self._end("there is no memory for a message it announced")
+            self._broken("there is no memory for a message it announced")
 
     def _read_some(self) -> bool:
         """Read once. Returns whether to read on: the next bytes of a large body have probably come already."""
@@ -185,7 +201,7 @@ class FrameConnection:
         count = self._sock.recv_into(buffer)
         self._progress += count
         if not count:
-            self._end("the connection was closed without a goodbye")
+            self._broken("the connection was closed without a goodbye")
         elif reader is not None:
             direct = reader.direct
             reader.advance(count)
@@ -195,10 +211,10 @@ class FrameConnection:
     def _flush(self) -> None:
         try:
             self._progress += self._queue.flush(TURN_BYTES)
-            if not self._queue and self._farewell is not None:
+            if not self._queue and self._closing is not None:
                 self._sock.shutdown(socket.SHUT_WR)
         except OSError as error:  # report it later: this write may answer a frame that is being read
-            self._loop.call_soon(self._end, f"the connection broke ({system_text(error)})")
+            self._loop.call_soon(self._broken, f"the connection broke ({system_text(error)})")
             return
         if bool(self._queue) != self._writing and not self._closed.done():
             self._writing = bool(self._queue)
@@ -207,9 +223,9 @@ class FrameConnection:
             else:
                 self._loop.remove_writer(self._sock)
 
-    def _end(self, reason: str) -> None:
-        if self._farewell is not None:
-            self.drop(self._farewell)
+    def _broken(self, reason: str) -> None:
+        if self._closing is not None:
+            self._drop(self._closing)
         elif not self._closed.done():
             self._owner.on_broken(reason)
 

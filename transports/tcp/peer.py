@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from transports.base import CHANNELS
 from transports.errors import PeerLost, WireError
 from transports.mailbox import Mailbox
-from transports.stream.connection import ConnectionOwner, FrameConnection
+from transports.stream.connection import ConnectionOwner, Ending, FrameConnection
 from transports.stream.incoming import EMPTY_BODY, IncomingBody, IncomingBuffer, IncomingMessage
 from transports.stream.message_memory import FRAME_BYTES, kept_bytes, overhead
 from transports.stream.reader import Body, FrameReader, FrameReceiver
@@ -107,33 +107,22 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
             return await self._written([encode_bare(TcpKind.BUFFER, channel, view.nbytes), view], cost)
         await self._offer(TcpKind.RTS_BUFFER, (channel,), [Block.of(view)], None, FRAME_BYTES)
 
-    def farewell(self, last: Views, error: Exception) -> None:
-        """Deliver the open offers, up to `CLOSING_BYTES`, then send a last frame; see `FrameConnection.farewell`."""
-        for number, offer in self._offer_table.clear().items():
-            if self._closing.acquire(offer.nbytes):
-                self._deliver(number, offer)
-            else:
-                offer.resolve(error)
-        self.connection.farewell(last, error)
+    def end(self, ending: Ending, error: Exception, last: Views = ()) -> None:
+        """End in this way: see the table of `transports.stream.connection`.
 
-    def discard(self, error: Exception) -> None:
-        """Fail all sends that have not begun."""
-        for offer in self._offer_table.clear().values():
-            offer.resolve(error)
-        self.connection.discard(error)
-
-    def fail_incoming(self, error: Exception) -> None:
-        """Fail incomplete messages; the receivers' arrays are not written again."""
-        self.connection.fail_incoming(error)
+        Args:
+            error, last: as for `FrameConnection.end`.
+        """
+        if ending is not Ending.STOP_RECEIVING:
+            for number, offer in self._offer_table.clear().items():
+                if ending is Ending.CLOSE and self._closing.acquire(offer.nbytes):
+                    self._deliver(number, offer)
+                else:
+                    offer.resolve(error)
+        self.connection.end(ending, error, last)
         for body in self._offered.values():
             body.fail(error)
         self._offered.clear()
-
-    def drop(self, error: Exception) -> None:
-        """Close now, and fail everything that is being sent or received."""
-        self.discard(error)
-        self.connection.drop(error)
-        self.fail_incoming(error)
 
     async def _written(self, views: Views, cost: int) -> None:
         frame = self.connection.write(views)

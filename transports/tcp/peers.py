@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from transports.base import TransportState
 from transports.errors import PeerAborted, PeerLost, TransportError
 from transports.mailbox import Mailbox
+from transports.stream.connection import Ending
 from transports.stream.incoming import IncomingBuffer, IncomingMessage
 from transports.tcp.peer import PeerOwner, TcpPeer, Views
 
@@ -33,7 +34,7 @@ class TcpPeers(PeerOwner):
         return self._peers[rank]
 
     def on_abort(self, rank: int, reason: str) -> None:
-        self.end(PeerAborted(rank, reason))
+        self.end(Ending.STOP_RECEIVING, PeerAborted(rank, reason))
         self.on_lost(PeerLost(rank, "it aborted"))
 
     def on_lost(self, error: PeerLost) -> None:
@@ -41,34 +42,21 @@ class TcpPeers(PeerOwner):
         self.state.lose(error)
         self.messages.fail_peer(error.rank, error)
         self.buffers.fail_peer(error.rank, error)
-        self._peers[error.rank].drop(error)
+        self._peers[error.rank].end(Ending.DROP, error)
 
-    def end(self, error: TransportError) -> TransportError:
-        """Fail every operation here except the sends in progress. Returns the reason that is kept: the first."""
+    def end(self, ending: Ending, error: TransportError, last: Views = ()) -> None:
+        """Fail every operation here from now on; all connections end in this way.
+
+        Args:
+            error: the reason; if this rank has ended before, that reason is kept.
+            last: as for `FrameConnection.end`.
+        """
         error = self.state.end_with(error)
         self.messages.fail_all(error)
         self.buffers.fail_all(error)
         for peer in self._peers.values():
-            peer.fail_incoming(error)
-        return error
+            peer.end(ending, error, last)
 
-    def discard(self, error: TransportError) -> None:
-        """Fail all sends that have not begun."""
-        for peer in self._peers.values():
-            peer.discard(error)
-
-    def drop(self, error: TransportError) -> None:
-        """Close all connections now, and fail everything that is being sent or received."""
-        for peer in self._peers.values():
-            peer.drop(error)
-
-    async def close(self, last: Views, error: TransportError, seconds: float) -> None:
-        """Send a last frame to every peer, and wait until it has received everything.
-
-        Args:
-            error: the error of frames that a peer no longer takes.
-            seconds: as for `FrameConnection.wait_closed`.
-        """
-        for peer in self._peers.values():
-            peer.farewell(last, error)
+    async def wait_closed(self, seconds: float) -> None:
+        """After a last frame, wait until every peer has received everything; see `FrameConnection.wait_closed`."""
         await asyncio.gather(*(peer.connection.wait_closed(seconds) for peer in self._peers.values()))

@@ -17,6 +17,7 @@ from transports.base import Message, Transport
 from transports.cores import own_cores
 from transports.errors import Closed, SizeMismatch
 from transports.mailbox import Arrival, Mailbox
+from transports.stream.connection import Ending
 from transports.stream.incoming import IncomingBody, IncomingBuffer, IncomingMessage, ReceiveMemory, WrongSize
 from transports.stream.reader import copy_into_body
 from transports.stream.sockets import ABORT_S, CLOSE_S
@@ -161,18 +162,18 @@ class TcpTransport(Transport):
         self._busy_poll.computing(busy)
 
     async def abort(self, reason: str) -> None:
-        ended = self._peers.end(Closed(f"rank {self.rank} aborted: {reason}"))
-        self._peers.discard(ended)
+        last = encode(TcpKind.ABORT, note=reason[:REASON_CHARACTERS])
+        self._peers.end(Ending.ABORT, Closed(f"rank {self.rank} aborted: {reason}"), last)
         with suppress(TimeoutError):
             async with asyncio.timeout(ABORT_S):
-                await self._peers.close(encode(TcpKind.ABORT, note=reason[:REASON_CHARACTERS]), ended, ABORT_S)
+                await self._peers.wait_closed(ABORT_S)
 
     async def close(self) -> None:
-        ended = self._peers.end(Closed(f"rank {self.rank} is closed"))
-        await self._peers.close(encode(TcpKind.GOODBYE), ended, CLOSE_S)
+        self._peers.end(Ending.CLOSE, Closed(f"rank {self.rank} is closed"), encode(TcpKind.GOODBYE))
+        await self._peers.wait_closed(CLOSE_S)
 
     def kill(self, reason: str = "it was killed") -> None:
-        self._peers.drop(self._peers.end(Closed(f"rank {self.rank} is dead: {reason}")))
+        self._peers.end(Ending.DROP, Closed(f"rank {self.rank} is dead: {reason}"))
 
     async def _take(
         self, mailbox: Mailbox[Item], peer: int | None, key: Key, memory: ReceiveMemory[Any]

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from transports.stream import sockets as _sockets
-from transports.stream.connection import FrameConnection
+from transports.stream.connection import Ending, FrameConnection
 from transports.stream.sockets import CONNECT_S, KEEPALIVE, SENDING_S, Keepalive, dial, seconds_unacknowledged, tune
 
 CLONE_NEWNET = 0x40000000
@@ -132,7 +132,7 @@ class End:
 
     def on_broken(self, reason):
         self.broken.set_result(None)
-        self.connection.drop(OSError(reason))
+        self.connection.end(Ending.DROP, OSError(reason))
 
 
 class Scene:
@@ -143,7 +143,7 @@ class Scene:
         self.near = End(near, limits.sending)
 
     def close(self):
-        self.near.connection.drop(OSError("the case has ended"))
+        self.near.connection.end(Ending.DROP, OSError("the case has ended"))
         self.far.close()
 
     async def until_broken(self):
@@ -190,7 +190,7 @@ async def mended(scene):
     scene.wire.mend()
     await asyncio.wait([scene.near.broken, far.came], return_when=asyncio.FIRST_COMPLETED)
     broken = scene.near.broken.done() or far.broken.done()
-    far.connection.drop(OSError("the case has ended"))
+    far.connection.end(Ending.DROP, OSError("the case has ended"))
     return "broken" if broken else None
 
 
