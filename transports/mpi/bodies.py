@@ -38,7 +38,7 @@ class Bodies:
     def hold(self, peer: int, tag: int, blocks: Sequence[Block]) -> asyncio.Future[Any]:
         """Hold the blocks for the peer under a reserved tag. The future is done when the peer has received them all."""
         requests = self._start(self._comm.Issend, peer, tag, blocks)
-        return self._progress.wait(*requests, done=lambda outcome: self._tags[peer].release(tag))
+        return self._progress.wait(*requests, callback=lambda outcome: self._tags[peer].release(tag))
 
     def fetch(self, peer: int, tag: int, blocks: Sequence[Block]) -> asyncio.Future[Any]:
         """Fill the blocks with the body held under this tag. The future is done when MPI no longer uses their memory.
@@ -47,7 +47,7 @@ class Bodies:
             TransportError: this rank has ended.
         """
         requests = self.start_fetch(peer, tag, blocks)
-        return self._progress.wait(*requests, done=lambda outcome: self._node_peers.ring(peer))
+        return self._progress.wait(*requests, callback=lambda outcome: self._node_peers.ring(peer))
 
     def start_fetch(self, peer: int, tag: int, blocks: Sequence[Block]) -> list[MPI.Request]:
         """As `fetch`; the caller watches the returned requests."""

@@ -44,9 +44,9 @@ class MpiChannels:
         request = start(self._comm.Isend, data, peer, channel, self._piece)
         self.sent[peer] += 1
         test = partial(outcome_now, request)
-        outcome = self._progress.poll_until(test, SEND_TEST_S)
+        outcome = self._progress.spin(test, SEND_TEST_S)
         if outcome is None:
-            await self._progress.poll_while(request, test, data.nbytes / MIN_BANDWIDTH)
+            await self._progress.test_while(request, test, data.nbytes / MIN_BANDWIDTH)
         elif isinstance(outcome, Exception):
             raise outcome
 
@@ -90,7 +90,7 @@ class MpiChannels:
         if self._all_received(peer):
             raise PeerLost(peer, "it closed")
         request = start(self._comm.Irecv, data, peer, channel, self._piece)
-        outcome = self._progress.poll_until(partial(outcome_now, request)) or await self._outcome(
+        outcome = self._progress.spin(partial(outcome_now, request)) or await self._outcome(
             request, peer, channel, data
         )
         if isinstance(outcome, MPI.Status) and outcome.Is_cancelled():
@@ -132,7 +132,7 @@ class MpiChannels:
 
     async def _outcome(self, request: MPI.Request, peer: int, channel: int, data: memoryview) -> Any:
         outcomes: list[Any] = []
-        future = self._progress.wait(request, done=outcomes.append, urgent=True)
+        future = self._progress.wait(request, callback=outcomes.append, urgent=True)
         self._open[peer].append(request)
         try:
             return await future
@@ -142,7 +142,7 @@ class MpiChannels:
             _cancel([request])
             while not outcomes:
                 with suppress(asyncio.CancelledError):
-                    await self._progress.turn()
+                    await self._progress.next_poll()
             self._keep(outcomes[0], peer, channel, data)
             raise
         finally:

@@ -1,27 +1,32 @@
 """The progress engine: decides when to poll a library without callbacks for completed requests.
 
-    state       entered                                        left
-    spinning    any event, or a doorbell rang                  after `spin_s` quiet seconds (`urgent_spin_s` if urgent)
-    napping     quiet since then, or this rank computes        at the next poll, or by `wake`
-    asleep      as napping; the peers know it                  as napping, or when a peer rings the doorbell
+    mode         what comes next                                                         `wake`
+    SPINNING     a poll, as soon as the loop has run its other callbacks                 changes nothing
+    SETTLING     after events: the tasks that they woke run, then the pause is chosen    polls instead
+    ANNOUNCING   the peers know that this rank sleeps: a last poll, after `announce_s`   changes nothing
+    NAPPING      a poll, after a nap                                                     polls instead
 
-The time to the next poll depends on the quiet time so far, on whether this rank computes, and on how many ranks share
-the node's cores (`transports.mpi.backoff`). No MPI here: the caller passes the function that tests requests.
+A doorbell polls at once in every mode. Spinning ends after `spin_s` quiet seconds (`urgent_spin_s` if a wait is urgent
+or a doorbell rang), or when this rank computes. The pause depends on the quiet time so far, on whether this rank
+computes, and on how many ranks share the node's cores (`transports.mpi.backoff`). No MPI here: the caller passes the
+function that tests requests.
 """
 
 import asyncio
 import math
 import os
 from collections.abc import Callable, Sequence
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Any, Protocol
 
 from transports.errors import TransportError
 from transports.event_loop import resolve
 from transports.mpi.backoff import PollBackoff
 
-Done = Callable[[Any], None]
+Callback = Callable[[Any], None]
 Test = Callable[[list[Any]], list[tuple[int, Any]]]
+Mode = Enum("Mode", "SPINNING SETTLING ANNOUNCING NAPPING")
+"""What the engine does next: see the table above."""
 MAX_PENDING_REQUESTS, URGENT_POLLS = 8, 4
 
 
@@ -49,7 +54,6 @@ class ProgressEngine:
         backoff: how long to nap.
         announce_sleep: called with the new state one poll before the first nap, and when this rank polls without naps
             again. During a nap only a doorbell wakes this rank at once.
-
     Attributes:
         requests: the watched requests.
         failure: the error that ended the watching; None while requests are watched.
@@ -62,13 +66,13 @@ class ProgressEngine:
         self._loop = asyncio.get_running_loop()
         self._receiver: Receiver | None = None
         self.requests: list[Any] = []
-        self._dones: list[Done] = []
+        self._callbacks: list[Callback] = []
         self.failure: TransportError | None = None
-        self._turns: list[asyncio.Future[None]] = []
+        self._poll_waiters: list[asyncio.Future[None]] = []
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._next: asyncio.Handle | None = None
-        self._sleep_state = SleepState.AWAKE
-        self._napping = self._rung = self._computing = self._wakeable = self._stopped = False
+        self._mode, self._announced = Mode.SPINNING, SleepState.AWAKE
+        self._rung = self._computing = self._wakeable = self._stopped = False
         self._urgent = 0
         self._active = self._loop.time()
 
@@ -77,74 +81,77 @@ class ProgressEngine:
         """Whether this rank computes; callers then avoid busy loops."""
         return self._computing
 
-    def watch(self, request: Any, done: Done) -> None:
-        """Call `done(outcome)` once the request is done; at once after `fail`."""
+    def watch(self, request: Any, callback: Callback) -> None:
+        """Call `callback(outcome)` once the request is done; at once after `fail`."""
         if self.failure is not None:
-            done(self.failure)
+            callback(self.failure)
         else:
             self.requests.append(request)
-            self._dones.append(done)
+            self._callbacks.append(callback)
             self.wake()
 
-    def watch_all(self, requests: Sequence[Any], done: Done) -> None:
-        """Call `done(outcome)` once all the requests are done: with the first failure, or else the last outcome."""
+    def watch_all(self, requests: Sequence[Any], callback: Callback) -> None:
+        """Call `callback(outcome)` once all the requests are done: with the first failure, or else the last outcome."""
         outcomes: list[Any] = []
 
         def one_done(outcome: Any) -> None:
             outcomes.append(outcome)
             if len(outcomes) == len(requests):
-                done(next((outcome for outcome in outcomes if isinstance(outcome, Exception)), outcome))
+                callback(next((outcome for outcome in outcomes if isinstance(outcome, Exception)), outcome))
 
         for request in requests:
             self.watch(request, one_done)
         if not requests:
-            done(self.failure)
+            callback(self.failure)
 
-    def wait(self, *requests: Any, done: Done | None = None, urgent: bool = False) -> asyncio.Future[Any]:
+    def wait(self, *requests: Any, callback: Callback | None = None, urgent: bool = False) -> asyncio.Future[Any]:
         """A future for the outcome as in `watch_all`. Cancelling it leaves the requests watched.
 
         Args:
             urgent: poll without naps for a while even if ranks share cores.
-            done: called with the outcome before the future is resolved, even if it was cancelled.
+            callback: called with the outcome before the future is resolved, even if it was cancelled.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
         self._urgent += urgent
 
         def finished(outcome: Any) -> None:
             self._urgent -= urgent
-            if done is not None:
-                done(outcome)
+            if callback is not None:
+                callback(outcome)
             resolve(future, outcome)
 
         self.watch_all(requests, finished)
         return future
 
-    def turn(self) -> asyncio.Future[None]:
+    def next_poll(self) -> asyncio.Future[None]:
         """A future that is done after the next poll, or at once after `fail`."""
-        turn: asyncio.Future[None] = self._loop.create_future()
+        waiter: asyncio.Future[None] = self._loop.create_future()
         if self.failure is None:
-            self._turns.append(turn)
+            self._poll_waiters.append(waiter)
         else:
-            turn.set_result(None)
-        return turn
+            waiter.set_result(None)
+        return waiter
 
-    def poll_for(self, test: Callable[[], Any]) -> Any:
-        """Poll here for up to `PollBackoff.inline_spin_s` seconds, without a turn of the loop.
+    def spin(self, test: Callable[[], Any], most: float = math.inf, *, polling: bool = False) -> Any:
+        """Call `test` until it returns something or time is up, without a turn of the loop. Returns what it returned.
 
-        Checks only once while this rank computes, or with over `MAX_PENDING_REQUESTS`: then the loop has other work.
+        Tests only once while this rank computes, or with over `MAX_PENDING_REQUESTS`: then the loop has other work.
 
         Args:
-            test: returns the arrival, or a false value before it.
+            test: returns None while there is nothing.
+            most: maximum time in seconds, if less than `PollBackoff.inline_spin_s`.
+            polling: poll before each further test, for what a poll brings; else the test looks by itself.
         """
         found = test()
-        if not found:
-            end = self._loop.time() + self._time_to_spare
-            while not found and self._loop.time() < end:
-                self._poll()
+        if found is None:
+            end = self._loop.time() + min(most, self._inline_spin_s)
+            while found is None and self._loop.time() < end:
+                if polling:
+                    self._poll()
                 found = test()
         return found
 
-    async def poll_while(self, request: Any, test: Callable[[], Any], seconds: float) -> Any:
+    async def test_while(self, request: Any, test: Callable[[], Any], seconds: float) -> Any:
         """Wait for a request. For this many seconds, test it directly, with a turn of the loop between two tests.
 
         Without these tests the sender of 1 MiB would see its completion about 10 µs later, at the next poll.
@@ -154,32 +161,19 @@ class ProgressEngine:
         """
         future, end = self.wait(request), self._loop.time() + seconds
         try:
-            while not future.done() and self._time_to_spare and self._loop.time() < end:
-                outcome = self.poll_until(test)
+            while not future.done() and self._inline_spin_s and self._loop.time() < end:
+                outcome = self.spin(test)
                 if outcome is None:
                     await asyncio.sleep(0)
                 else:
-                    self._finish_seen(request, outcome)
+                    self._finish(request, outcome)
         except asyncio.CancelledError:
             future.cancel()
             raise
         return await future
 
-    def poll_until(self, test: Callable[[], Any], most: float = math.inf) -> Any:
-        """Call `test` for a request that is not watched yet, at least once, until it returns an outcome or time is up.
-
-        Args:
-            most: maximum time in seconds, if less than `PollBackoff.inline_spin_s`.
-        """
-        seen = test()
-        if seen is None:
-            end = self._loop.time() + min(most, self._time_to_spare)
-            while seen is None and self._loop.time() < end:
-                seen = test()
-        return seen
-
     @property
-    def _time_to_spare(self) -> float:
+    def _inline_spin_s(self) -> float:
         return 0.0 if self._computing or len(self.requests) > MAX_PENDING_REQUESTS else self._backoff.inline_spin_s
 
     async def run(self, receiver: Receiver | None = None) -> None:
@@ -188,67 +182,77 @@ class ProgressEngine:
         The polls are timer callbacks, at a third of the cost of a sleeping task; it matters with 64 ranks on 2 cores.
         """
         self._receiver = receiver
-        self._next = self._loop.call_soon(self._poll_tick)
+        self._enter(Mode.SPINNING, self._poll_tick)
         try:
             await self._ended
         finally:
-            self._next.cancel()
+            if self._next is not None:
+                self._next.cancel()
+
+    def _enter(self, mode: Mode, step: Callable[[], None], pause: float = 0.0) -> None:
+        """Enter a mode: this step comes next, after a pause in seconds; no other may be due."""
+        self._mode = mode
+        self._next = self._loop.call_later(pause, step) if pause else self._loop.call_soon(step)
 
     def _poll_tick(self) -> None:
-        """Poll once and arm the timer; the tasks that the poll woke run before the timer is armed."""
-        self._napping = False
+        """Poll once and choose what comes next."""
+        self._mode = Mode.SPINNING
         try:
-            news = self._poll_burst()
+            any_event = self._poll_burst()
         except Exception as error:
             return resolve(self._ended, error)
-        self._resolve_turns()
+        self._resolve_poll_waiters()
         if self._stopped:
             resolve(self._ended, None)
-        elif news:
-            self._active, self._rung, self._napping = self._loop.time(), False, True
-            self._next = self._loop.call_soon(self._schedule_next)
+        elif any_event:
+            self._active, self._rung = self._loop.time(), False
+            self._enter(Mode.SETTLING, self._settle)
         else:
-            self._schedule_next()
+            self._settle()
 
     def _poll_burst(self) -> bool:
         """Poll; several times if a wait is urgent, because a turn of the loop takes longer than several polls."""
-        times = URGENT_POLLS if self._urgent and self._time_to_spare else 1
+        times = URGENT_POLLS if self._urgent and self._inline_spin_s else 1
         return any(self._poll() for _ in range(times))
 
     def _poll(self) -> bool:
         """Receive, test all requests once, call the callbacks of those done. Returns whether any event came."""
-        news = self._receiver is not None and self._receiver.receive_arrived()
+        any_event = self._receiver is not None and self._receiver.receive_arrived()
         if not (finished := self._test(self.requests) if self.requests else []):
-            return news
-        dones = [(self._dones[index], outcome) for index, outcome in finished]
+            return any_event
+        callbacks = [(self._callbacks[index], outcome) for index, outcome in finished]
         for index in sorted([index for index, _ in finished], reverse=True):
-            del self.requests[index], self._dones[index]
-        for done, outcome in dones:
-            done(outcome)
+            del self.requests[index], self._callbacks[index]
+        for callback, outcome in callbacks:
+            callback(outcome)
         return True
 
-    def _finish_seen(self, request: Any, outcome: Any) -> None:
-        """Finish a watched request with the outcome that the caller has seen; the request is not tested again."""
-        at = next(index for index, watched in enumerate(self.requests) if watched is request)
-        del self.requests[at]
-        self._dones.pop(at)(outcome)
+    def _finish(self, request: Any, outcome: Any) -> None:
+        """Finish a watched request with the outcome of the caller's own test; the request is not tested again."""
+        index = next(index for index, watched in enumerate(self.requests) if watched is request)
+        del self.requests[index]
+        self._callbacks.pop(index)(outcome)
 
-    def _schedule_next(self) -> None:
-        """Arm the timer. After announcing sleep, poll once more: a sender may have checked just before."""
+    def _settle(self) -> None:
+        """Choose the pause and the mode. After announcing sleep poll once more: a sender may have checked before."""
         quiet, asleep = self._loop.time() - self._active, self._wakeable and not self.requests
         pause = self._backoff.nap(quiet, self._computing, self._urgent > 0 or self._rung, asleep)
-        state = SleepState.AWAKE if pause == 0 else SleepState.COMPUTING if self._computing else SleepState.IDLE
-        self._napping = pause > 0 and self._sleep_state == state
-        self._announce(state)
         if pause == 0:
+            self._announce(SleepState.AWAKE)
             os.sched_yield()
-        pause = pause if self._napping or pause == 0 else self._backoff.announce_s
-        self._next = self._loop.call_later(pause, self._poll_tick) if pause else self._loop.call_soon(self._poll_tick)
+            self._enter(Mode.SPINNING, self._poll_tick)
+        elif self._announce(SleepState.COMPUTING if self._computing else SleepState.IDLE):
+            self._enter(Mode.ANNOUNCING, self._poll_tick, self._backoff.announce_s)
+        else:
+            self._enter(Mode.NAPPING, self._poll_tick, pause)
 
-    def _announce(self, state: SleepState) -> None:
-        if self._sleep_state != state:
-            self._sleep_state = state
-            self._announce_sleep(state)
+    def _announce(self, state: SleepState) -> bool:
+        """Announce how this rank sleeps. Returns whether the peers did not know it."""
+        if self._announced == state:
+            return False
+        self._announced = state
+        self._announce_sleep(state)
+        return True
 
     def stop(self) -> None:
         """End `run` after its current poll."""
@@ -258,26 +262,25 @@ class ProgressEngine:
     def fail(self, error: TransportError) -> list[Any]:
         """Finish all requests watched now or later with this error. Returns the unfinished requests."""
         self.failure = self.failure or error
-        requests, dones, self.requests, self._dones = self.requests, self._dones, [], []
-        for done in dones:
-            done(self.failure)
-        self._resolve_turns()
+        requests, callbacks, self.requests, self._callbacks = self.requests, self._callbacks, [], []
+        for callback in callbacks:
+            callback(self.failure)
+        self._resolve_poll_waiters()
         self.stop()
         return requests
 
     def wake(self) -> None:
         """End the nap and poll without naps again after an event on this rank."""
         self._active = self._loop.time()
-        if self._napping and self._next is not None:
-            self._napping = False  # at most one tick is scheduled at any time
+        if self._next is not None and self._mode in (Mode.SETTLING, Mode.NAPPING):
             self._next.cancel()
-            self._next = self._loop.call_soon(self._poll_tick)
+            self._enter(Mode.SPINNING, self._poll_tick)
             if self._backoff.spin_s and not self._computing:  # else this rank would announce sleep twice
                 self._announce(SleepState.AWAKE)
 
     def on_doorbell(self) -> None:
         """A peer has rung and marked this rank awake: poll without naps for its message."""
-        self._sleep_state, self._rung, self._active = SleepState.AWAKE, True, self._loop.time()
+        self._announced, self._rung, self._active = SleepState.AWAKE, True, self._loop.time()
         if self._next is not None:
             self._next.cancel()
             self._poll_tick()
@@ -291,7 +294,7 @@ class ProgressEngine:
         self._computing = busy
         self.wake()
 
-    def _resolve_turns(self) -> None:
-        turns, self._turns = self._turns, []
-        for turn in turns:
-            resolve(turn, None)
+    def _resolve_poll_waiters(self) -> None:
+        waiters, self._poll_waiters = self._poll_waiters, []
+        for waiter in waiters:
+            resolve(waiter, None)

@@ -97,7 +97,7 @@ class MpiShared:
         self._windows.sleep(WaitState.DEEP)
         try:
             if self._windows.first_absent() is not None:
-                await self._progress.turn()
+                await self._progress.next_poll()
         finally:
             self._windows.sleep(WaitState.NONE)
 

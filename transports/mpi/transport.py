@@ -206,7 +206,7 @@ class MpiTransport(Transport):
                 self._shutdown.begin()
                 self._send_goodbyes()
             while not self._shutdown.drain():
-                await self._progress.turn()
+                await self._progress.next_poll()
             in_order = self._progress.failure is None
             self._progress.stop()
             self._node_peers.close()

@@ -59,7 +59,7 @@ async def test_what_comes_without_a_request_is_asked_for_too_and_a_wake_ends_the
 
         library.receive_arrived = listen
         progress.set_wakeable(True)
-        await progress.turn()
+        await progress.next_poll()
         news.append("here")
         progress.wake()
         await heard.wait()
@@ -69,8 +69,8 @@ async def test_no_rank_sleeps_while_a_request_is_pending():
     async with polling(PollBackoff(spin_s=0, quiet_before_sleep_s=0, sleep_s=1000)) as (progress, library):
         progress.set_wakeable(True)
         waiting = progress.wait("slow")
-        await progress.turn()
-        await progress.turn()  # which would never come if it slept
+        await progress.next_poll()
+        await progress.next_poll()  # which would never come if it slept
         library.outcomes["slow"] = "done"
         assert await waiting == "done"
 
@@ -100,9 +100,9 @@ async def test_urgency_ends_with_the_wait():
     ):
         urgent = [progress.wait(name, urgent=True) for name in "ab"]
         urgent[0].cancel()
-        await progress.turn()
+        await progress.next_poll()
         asked = library.asked
-        await progress.turn()
+        await progress.next_poll()
         assert library.asked > asked
         library.outcomes.update(a=1, b=2)
         await urgent[1]
@@ -132,13 +132,13 @@ async def test_several_requests_are_done_when_all_are():
     async with polling() as (progress, library):
         together = progress.wait("a", "b", "c")
         library.outcomes.update(a=1, c=3)
-        await progress.turn()
+        await progress.next_poll()
         assert not together.done()
         library.outcomes["b"] = 2
         assert await together == 2
         failing = progress.wait("d", "e")
         library.outcomes["d"] = ValueError("broken")
-        await progress.turn()
+        await progress.next_poll()
         assert not failing.done()
         library.outcomes["e"] = 5
         with pytest.raises(ValueError, match="broken"):
@@ -149,12 +149,12 @@ async def test_several_requests_are_done_when_all_are():
 async def test_a_cancelled_future_leaves_its_request_watched():
     async with polling() as (progress, library):
         done = []
-        progress.wait("a", done=done.append).cancel()
-        await progress.turn()
+        progress.wait("a", callback=done.append).cancel()
+        await progress.next_poll()
         assert progress.requests == ["a"]
         library.outcomes["a"] = 1
         while progress.requests:
-            await progress.turn()
+            await progress.next_poll()
         assert done == [1]
 
 
@@ -168,7 +168,7 @@ async def test_what_is_done_may_watch_more():
 
 async def test_a_new_request_ends_a_nap():
     async with polling(PollBackoff(spin_s=0, min_nap_s=1000, max_nap_s=1000)) as (progress, library):
-        await progress.turn()
+        await progress.next_poll()
         await asyncio.sleep(0)
         library.outcomes["a"] = 1
         assert await progress.wait("a") == 1
@@ -179,27 +179,27 @@ async def test_a_change_of_load_ends_a_nap():
         progress,
         library,
     ):
-        await progress.turn()
+        await progress.next_poll()
         await asyncio.sleep(0)
         asked = library.asked
         progress.watch("a", lambda outcome: None)
-        await progress.turn()
+        await progress.next_poll()
         progress.computing(True)
-        await progress.turn()
+        await progress.next_poll()
         assert library.asked >= asked + 2
 
 
 async def test_after_a_failure_nothing_waits():
     async with polling() as (progress, _):
         before = progress.wait("a")
-        turn = progress.turn()
+        turn = progress.next_poll()
         assert progress.fail(ValueError("broken")) == ["a"]
         progress.fail(ValueError("later"))
         await turn
         for future in (before, progress.wait("b")):
             with pytest.raises(ValueError, match="broken"):
                 await future
-        await progress.turn()
+        await progress.next_poll()
         assert str(progress.failure) == "broken"
 
 
@@ -212,9 +212,9 @@ async def test_waking_while_polling_does_not_multiply_the_polls():
         loop.call_later = lambda *args: timers.append(call_later(*args)) or timers[-1]
         for number in range(5):
             library.outcomes[number] = number
-            await progress.wait(number, done=lambda outcome: progress.wake())
+            await progress.wait(number, callback=lambda outcome: progress.wake())
             progress.wake()
-            await progress.turn()
+            await progress.next_poll()
         assert sum(not timer.cancelled() for timer in timers) <= 1
 
 
@@ -222,7 +222,7 @@ async def test_a_waiting_task_may_poll_a_little_first():
     async with polling(PollBackoff(inline_spin_s=20)) as (progress, library):
         library.outcomes["a"] = 1
         future = progress.wait("a")
-        assert progress.poll_for(lambda: future.done() and future.result()) == 1
+        assert progress.spin(lambda: future.result() if future.done() else None, polling=True) == 1
 
 
 @pytest.mark.parametrize("why", ["oversubscribed", "computing", "busy"])
@@ -232,20 +232,20 @@ async def test_a_wait_does_not_poll_by_itself_where_others_need_the_time(why):
         for request in range(100 if why == "busy" else 1):
             progress.watch(request, lambda outcome: None)
         asked = library.asked
-        assert progress.poll_for(lambda: "here") == "here" and not progress.poll_for(lambda: None)
+        assert progress.spin(lambda: "here", polling=True) == "here" and not progress.spin(lambda: None, polling=True)
         assert library.asked == asked
 
 
 async def test_polling_for_something_ends():
     async with polling() as (progress, _):
-        assert progress.poll_for(lambda: None) is None
+        assert progress.spin(lambda: None, polling=True) is None
 
 
 async def test_polling_while_the_loop_runs_ends_when_the_request_is_done():
     async with polling() as (progress, _):
         outcomes = {}
         asyncio.get_running_loop().call_soon(outcomes.update, {"a": "seen"})
-        assert await progress.poll_while("a", lambda: outcomes.get("a"), 1000) == "seen" and not progress.requests
+        assert await progress.test_while("a", lambda: outcomes.get("a"), 1000) == "seen" and not progress.requests
 
 
 @pytest.mark.parametrize(
@@ -253,9 +253,9 @@ async def test_polling_while_the_loop_runs_ends_when_the_request_is_done():
 )
 async def test_a_request_is_polled_while_there_is_time_and_this_rank_does_not_compute(seconds, computing, looks):
     looked = []
-    progress = ProgressEngine(Library().test, PollBackoff())  # it does not run, so only `poll_while` looks
+    progress = ProgressEngine(Library().test, PollBackoff())  # it does not run, so only `test_while` looks
     progress.computing(computing)
-    waiting = asyncio.create_task(progress.poll_while("a", lambda: looked.append("a"), seconds))
+    waiting = asyncio.create_task(progress.test_while("a", lambda: looked.append("a"), seconds))
     for _ in range(5):
         await asyncio.sleep(0)
     assert bool(looked) == looks
@@ -270,31 +270,31 @@ async def test_a_failure_is_raised_in_the_task_that_polls_the_request(by_poll):
         if by_poll:
             library.outcomes["a"] = broken
         with pytest.raises(ValueError, match="broken"):
-            await progress.poll_while("a", lambda: None if by_poll else broken, 1000)
+            await progress.test_while("a", lambda: None if by_poll else broken, 1000)
         assert not progress.requests
 
 
 async def test_a_cancelled_poll_leaves_the_request_watched():
     async with polling() as (progress, library):
-        waiting = asyncio.create_task(progress.poll_while("a", lambda: None, 1000))
+        waiting = asyncio.create_task(progress.test_while("a", lambda: None, 1000))
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert progress.requests == ["a"]
         library.outcomes["a"] = "late"
-        await progress.turn()
+        await progress.next_poll()
         assert not progress.requests
 
 
 async def test_one_request_may_be_looked_at_without_being_watched():
     async with polling() as (progress, _):
         answers = iter([None, None, "done"])
-        assert progress.poll_until(lambda: next(answers)) == "done" and not progress.requests
-        assert progress.poll_until(lambda: None) is None
+        assert progress.spin(lambda: next(answers)) == "done" and not progress.requests
+        assert progress.spin(lambda: None) is None
         progress.computing(True)
         answers = iter([None, "too late"])
-        assert progress.poll_until(lambda: next(answers)) is None
+        assert progress.spin(lambda: next(answers)) is None
 
 
 async def test_a_rank_polls_once_more_after_announcing_sleep():
@@ -330,7 +330,7 @@ async def test_woken_tasks_run_before_the_timer_is_armed():
         waiting.add_done_callback(lambda future: said.append("goes on"))
         library.outcomes["a"] = 1
         await waiting
-        await progress.turn()
+        await progress.next_poll()
     assert said[0] == "goes on"
 
 
@@ -364,7 +364,7 @@ async def test_a_ring_is_answered_by_a_poll_right_there_but_not_before_there_are
     assert library.asked == 0
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
         group.create_task(progress.run())
-        await progress.turn()
+        await progress.next_poll()
         library.outcomes["a"] = "done"
         progress.on_doorbell()
         assert waiting.result() == "done"
