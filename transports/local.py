@@ -8,13 +8,12 @@ thread-safe: only the event loop may call this module.
 import asyncio
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import SplitResult
 
 from transports.base import Message, Transport, TransportState
 from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
 from transports.event_loop import resolve
 from transports.mailbox import Mailbox
-from transports.urls import check_nothing_else
+from transports.urls import ParsedUrl
 from transports.wire.arrays import Block, copied, destinations, fill, receive_blocks
 from transports.wire.frames import Key, pack_header, unpack_header
 
@@ -26,9 +25,9 @@ def world(world_size: int) -> list["LocalTransport"]:
     return ranks
 
 
-async def open_url(parts: SplitResult) -> "LocalTransport":
+async def open_url(url: ParsedUrl) -> "LocalTransport":
     """`local://`: a world of one rank; `world` makes larger ones."""
-    check_nothing_else(parts)
+    url.done()
     return world(1)[0]
 
 

@@ -1,16 +1,15 @@
 """The table of transports by URL scheme, and opening a transport by its URL.
 
 A transport is imported only when a URL of its scheme is opened, so a machine without MPI can still use TCP. Each
-transport defines `async def open_url(parts: SplitResult) -> Transport`, which checks the rest of the URL. The options
-that make links slow (`transports.emulation.options`) work with every transport and are removed from the URL here.
+transport defines `async def open_url(url: ParsedUrl) -> Transport`, which takes its parts of the URL. The options that
+make links slow (`transports.emulation.options`) work with every transport and are applied here.
 """
 
 from pkgutil import resolve_name
-from urllib.parse import SplitResult
 
 from transports.base import Transport
 from transports.emulation.options import LinkShape
-from transports.urls import check_nothing_else, split_url
+from transports.urls import ParsedUrl
 
 TRANSPORTS = {
     "local": "transports.local:open_url",
@@ -25,13 +24,13 @@ def schemes() -> list[str]:
     return sorted(TRANSPORTS)
 
 
-def read_url(url: str) -> tuple[SplitResult, LinkShape | None]:
-    """Split a transport's URL into the parts for the transport, and the shape of its slow links (None: not slowed).
+def read_url(url: str) -> ParsedUrl:
+    """Parse a transport's URL.
 
     Raises:
         ValueError: no such scheme (the error lists the known ones), or invalid options of slow links.
     """
-    return split_url("transport", url, TRANSPORTS)
+    return ParsedUrl("transport", url, TRANSPORTS)
 
 
 async def open_transport(url: str) -> Transport:
@@ -41,9 +40,9 @@ async def open_transport(url: str) -> Transport:
         ValueError: no such scheme (the error lists the known ones), or a URL that the transport cannot parse.
         RendezvousError: the ranks could not connect.
     """
-    parts, shape = read_url(url)
-    transport = await resolve_name(TRANSPORTS[parts.scheme])(parts)
-    return transport if shape is None else _slowed(transport, shape)
+    parsed = read_url(url)
+    transport = await resolve_name(TRANSPORTS[parsed.scheme])(parsed)
+    return _slowed(transport, parsed.links)
 
 
 def open_local(url: str, world_size: int) -> list[Transport]:
@@ -54,14 +53,16 @@ def open_local(url: str, world_size: int) -> list[Transport]:
     """
     from transports.local import world
 
-    parts, shape = read_url(url)
-    if parts.scheme != "local":
+    parsed = read_url(url)
+    if parsed.scheme != "local":
         raise ValueError(f"ranks of one process need local:// (got: {url!r}); open each rank by `open_transport`")
-    check_nothing_else(parts)
-    return [rank if shape is None else _slowed(rank, shape) for rank in world(world_size)]
+    parsed.done()
+    return [_slowed(rank, parsed.links) for rank in world(world_size)]
 
 
-def _slowed(transport: Transport, shape: LinkShape) -> Transport:
+def _slowed(transport: Transport, shape: LinkShape | None) -> Transport:
+    if shape is None:
+        return transport
     from transports.emulation.transport import SlowTransport
 
     return SlowTransport(transport, shape)

@@ -1,32 +1,107 @@
-"""The URLs of transports and endpoints: the scheme, the options in the query, the port; unknown ones are refused.
+"""The URLs of transports and endpoints, parsed once: the scheme, the host and port, the options in the query.
 
-The options of slow links, which every scheme takes, are removed before a transport sees its URL.
+A transport takes the parts that it knows, one by one, and `ParsedUrl.done` refuses the rest. The options of slow links,
+which every scheme takes, are taken here.
 """
 
 from collections import Counter
 from collections.abc import Iterable
-from urllib.parse import SplitResult, parse_qs, parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from transports.emulation.options import OPTIONS, LinkShape, read_shape
 
 
-def split_url(what: str, url: str, schemes: Iterable[str]) -> tuple[SplitResult, LinkShape | None]:
-    """Split a URL into the parts that its scheme reads, and the shape of its slow links (None: not slowed).
+class ParsedUrl:
+    """The parts of a URL.
 
     Args:
         what: what the URL names, for the error.
+        schemes: the known schemes.
+    Attributes:
+        text: the whole URL.
+        host: the host's name or address; None if it has none.
+        links: the shape of its slow links; None: not slowed.
     Raises:
-        ValueError: no such scheme (the error lists the known ones), or invalid options of slow links.
+        ValueError: no such scheme (the error lists the known ones), an option given twice, or invalid options of slow
+            links.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in schemes:
-        known = ", ".join(f"{scheme}://" for scheme in sorted(schemes))
-        raise ValueError(f"unknown {what} {url!r}; known: {known}")
-    shape, others = split_shape(parts.query)
-    return (parts if shape is None else parts._replace(query=urlencode(others))), shape
+
+    def __init__(self, what: str, url: str, schemes: Iterable[str]):
+        self.text, self._parts = url, urlsplit(url)
+        self.scheme, self.host = self._parts.scheme, self._parts.hostname
+        if self.scheme not in schemes:
+            known = ", ".join(f"{scheme}://" for scheme in sorted(schemes))
+            raise ValueError(f"unknown {what} {url!r}; known: {known}")
+        self.links, self._options = split_shape(self._parts.query)
+        self._known: list[str] = []
+
+    @property
+    def port(self) -> int | None:
+        """The port; None if it has none. Raises ValueError if it is no port."""
+        try:
+            return self._parts.port
+        except ValueError as error:
+            raise ValueError(f"no port in {self.text!r} ({error}); write tcp://HOST:PORT") from error
+
+    def option(self, name: str) -> str | None:
+        """Take the text of an option; None if it is not given."""
+        self._known.append(name)
+        return self._options.pop(name, None)
+
+    def seconds(self, name: str, default: float) -> float:
+        """Take an option that is a number of seconds.
+
+        Raises:
+            ValueError: it is none, or not more than 0 and less than 1e6.
+        """
+        text = self.option(name)
+        try:
+            seconds = default if text is None else float(text)
+        except ValueError:
+            seconds = 0.0
+        if not 0 < seconds < 1e6:
+            fact = f"more than 0 and less than 1000000 (got: {text!r})"
+            raise ValueError(f"?{name}= takes seconds, {fact}; write {self._example}?{name}={default:g}")
+        return seconds
+
+    def switch(self, name: str) -> bool:
+        """Take an option that is on by default.
+
+        Raises:
+            ValueError: it is neither yes nor no.
+        """
+        text = self.option(name)
+        if text not in (None, "yes", "no"):
+            raise ValueError(f"?{name}= takes yes or no (got: {text!r}); write {self._example}?{name}=no")
+        return text != "no"
+
+    def done(self, *, host: bool = False) -> None:
+        """Check that no part is left.
+
+        Args:
+            host: whether the scheme takes a host and a port.
+        Raises:
+            ValueError: a part that the scheme does not take; the error names it.
+        """
+        parts, known = self._parts, ", ".join((*self._known, *OPTIONS))
+        if host:
+            if "@" in parts.netloc or parts.path not in ("", "/") or parts.fragment:
+                fact = f"{self.scheme}:// takes a host, a port and options only (got: {self.text!r})"
+                raise ValueError(f"{fact}; write {self.scheme}://HOST:PORT")
+            if self._options:
+                got = ", ".join(sorted(self._options))
+                raise ValueError(f"unknown option in the {self.scheme}:// URL (got: {got}; known: {known})")
+            return
+        query = "&".join(f"{name}={text}" for name, text in self._options.items())
+        if found := parts.netloc + parts.path + (f"?{query}" if query else ""):
+            raise ValueError(f"{self.scheme}:// takes no host or path, and no options but {known} (got: {found!r})")
+
+    @property
+    def _example(self) -> str:
+        return f"{self.scheme}://{self._parts.netloc}"
 
 
-def split_shape(query: str) -> tuple[LinkShape | None, list[tuple[str, str]]]:
+def split_shape(query: str) -> tuple[LinkShape | None, dict[str, str]]:
     """Parse the shape in a URL's query. Returns the shape (None if no option gives one) and the other options.
 
     Raises:
@@ -38,62 +113,4 @@ def split_shape(query: str) -> tuple[LinkShape | None, list[tuple[str, str]]]:
             values = ", ".join(text for other, text in options if other == name)
             raise ValueError(f"?{name}= is given {count} times in one URL (values: {values}); give it once")
     given = {name: text for name, text in options if name in OPTIONS}
-    return (read_shape(given) if given else None), [(name, text) for name, text in options if name not in OPTIONS]
-
-
-def option(query: str, name: str) -> str | None:
-    """The text of an option, None if it is not given; of several, the last."""
-    found = parse_qs(query, keep_blank_values=True).get(name)
-    return None if found is None else found[-1]
-
-
-def read_wait(example: str, query: str, default: float) -> float:
-    """The seconds of `?wait=`: how long a rank waits for the others when the transport opens.
-
-    Raises:
-        ValueError: it is no number of seconds; the error names `example`, a URL without options.
-    """
-    text = option(query, "wait")
-    try:
-        seconds = default if text is None else float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 1e6:
-        fact = f"more than 0 and less than 1000000 (got: {text!r})"
-        raise ValueError(f"?wait= takes seconds, {fact}; write {example}?wait={default:g}")
-    return seconds
-
-
-def read_switch(example: str, query: str, name: str) -> bool:
-    """Whether an option that is on by default is on.
-
-    Raises:
-        ValueError: it is neither yes nor no.
-    """
-    text = option(query, name)
-    if text not in (None, "yes", "no"):
-        raise ValueError(f"?{name}= takes yes or no (got: {text!r}); write {example}?{name}=no")
-    return text != "no"
-
-
-def refuse_unknown(scheme: str, query: str, *options: str) -> None:
-    """Raise ValueError if the query has other options than these."""
-    if unknown := set(parse_qs(query, keep_blank_values=True)) - set(options):
-        got, known = ", ".join(sorted(unknown)), ", ".join((*options, *OPTIONS))
-        raise ValueError(f"unknown option in the {scheme}:// URL (got: {got}; known: {known})")
-
-
-def check_nothing_else(parts: SplitResult, *options: str) -> None:
-    """Raise ValueError if a URL has more than its scheme and these options."""
-    unknown = set(parse_qs(parts.query, keep_blank_values=True)) - set(options)
-    if found := parts.netloc + parts.path + (f"?{parts.query}" if unknown else ""):
-        known = ", ".join((*options, *OPTIONS))
-        raise ValueError(f"{parts.scheme}:// takes no host or path, and no options but {known} (got: {found!r})")
-
-
-def parse_port(parts: SplitResult) -> int | None:
-    """The port of a URL; None if it has none. Raises ValueError if it is no port."""
-    try:
-        return parts.port
-    except ValueError as error:
-        raise ValueError(f"no port in {parts.geturl()!r} ({error}); write tcp://HOST:PORT") from error
+    return (read_shape(given) if given else None), {name: text for name, text in options if name not in OPTIONS}

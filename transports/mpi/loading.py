@@ -23,11 +23,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
-from urllib.parse import SplitResult
 
 from transports.base import Transport
 from transports.errors import RendezvousError
-from transports.urls import check_nothing_else, read_wait
+from transports.urls import ParsedUrl
 
 # Innermost launcher first: under Slurm, mpirun starts its daemons with srun, and srun's count is not the world size.
 _COUNTS = {
@@ -90,7 +89,7 @@ def _initialise(MPI: ModuleType) -> None:
         comm.Set_errhandler(MPI.ERRORS_RETURN)
 
 
-async def open_url(parts: SplitResult) -> Transport:
+async def open_url(url: ParsedUrl) -> Transport:
     """Open this rank's end of MPI's world, `mpi://[?wait=SECONDS]`; all ranks must call this.
 
     If a rank has not called MPI_Init after that time, the job ends with exit code 2 (`transports.mpi.loading`).
@@ -98,8 +97,9 @@ async def open_url(parts: SplitResult) -> Transport:
     Raises:
         RendezvousError: there is no library, or the launcher started every rank as a world of its own.
     """
-    check_nothing_else(parts, "wait")
-    with init_timeout(read_wait("mpi://", parts.query, WAIT), os.environ):
+    wait = url.seconds("wait", WAIT)
+    url.done()
+    with init_timeout(wait, os.environ):
         world = load_library().COMM_WORLD
         check_launcher(world.size, os.environ)
 

@@ -1,14 +1,13 @@
 """The table of endpoints by URL scheme, and opening an endpoint by its URL.
 
 An endpoint's module is imported only when a URL of its scheme is opened. It defines
-`async def open_url(parts: SplitResult, shape: LinkShape | None) -> Endpoint`, which checks the rest of the URL. The
-options that make links slow are parsed here.
+`async def open_url(url: ParsedUrl) -> Endpoint`, which takes its parts of the URL and slows its links.
 """
 
 from pkgutil import resolve_name
 
 from transports.rpc.base import Endpoint
-from transports.urls import split_url
+from transports.urls import ParsedUrl
 
 ENDPOINTS = {
     "tcp": "transports.rpc.tcp:open_url",
@@ -30,9 +29,9 @@ async def open_endpoint(url: str) -> Endpoint:
         AuthenticationError: the address can be reached from other machines, and no key is set.
         RendezvousError: this machine has no such address, or it is in use.
     """
-    parts, shape = split_url("endpoint", url, ENDPOINTS)
-    if shape is not None and shape.node:
+    parsed = ParsedUrl("endpoint", url, ENDPOINTS)
+    if parsed.links is not None and parsed.links.node:
         raise ValueError(
-            f"an endpoint has no rank, so no node (node: {shape.node}); leave out node=, far-delay=, far-rate="
+            f"an endpoint has no rank, so no node (node: {parsed.links.node}); leave out node=, far-delay=, far-rate="
         )
-    return await resolve_name(ENDPOINTS[parts.scheme])(parts, shape)
+    return await resolve_name(ENDPOINTS[parsed.scheme])(parsed)

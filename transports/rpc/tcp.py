@@ -10,7 +10,6 @@ import ipaddress
 import os
 import secrets
 import socket
-from urllib.parse import SplitResult
 
 from transports.emulation.options import LinkShape
 from transports.errors import AuthenticationError, RendezvousError
@@ -31,27 +30,27 @@ from transports.stream.acceptor import Acceptor, AcceptorOwner
 from transports.stream.handshake import Verdict
 from transports.stream.key import SAME_KEY, read_key
 from transports.stream.sockets import Address, address_to_bind, is_loopback, listen, lookup, system_text
-from transports.urls import option, parse_port, refuse_unknown
+from transports.urls import ParsedUrl
 
 USAGE = "write tcp://HOST:PORT, port 0 for any, and ?listen=HOST:PORT where others reach it by another address"
 
 
-async def open_url(parts: SplitResult, shape: LinkShape | None) -> "TcpEndpoint":
+async def open_url(url: ParsedUrl) -> "TcpEndpoint":
     """Open `tcp://HOST:PORT[?listen=HOST:PORT]`; PIPELINED_KEY or PIPELINED_KEY_FILE hold the shared key.
 
     Raises:
         ValueError: the URL is malformed. Else as `open_at`.
     """
-    refuse_unknown("tcp", parts.query, "listen")
-    listening = option(parts.query, "listen")
-    if not parts.hostname or parts.path:
-        raise ValueError(f"no host to listen at in {parts.geturl()!r}; {USAGE}")
-    host_port = parts.hostname, parse_port(parts) or 0
+    listening = url.option("listen")
+    url.done(host=True)
+    if not url.host:
+        raise ValueError(f"no host to listen at in {url.text!r}; {USAGE}")
+    host_port = url.host, url.port or 0
     try:
         bind_address = None if listening is None else parse_address(f"{SCHEME}{listening}")
     except ValueError as error:
         raise ValueError(f"?listen= takes HOST:PORT (got: {listening!r}); {USAGE}") from error
-    return await open_at(host_port, read_key(os.environ), shape, bind_address=bind_address)
+    return await open_at(host_port, read_key(os.environ), url.links, bind_address=bind_address)
 
 
 async def open_at(

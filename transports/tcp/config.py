@@ -8,14 +8,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import SplitResult
 
 from transports.errors import RendezvousError
 from transports.stream.key import read_key
-from transports.urls import parse_port, read_switch, read_wait, refuse_unknown
+from transports.urls import ParsedUrl
 
 WAIT = 60.0
-EXAMPLE = "tcp://HOST:PORT"
 LAUNCH = "start with torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT yourself"
 
 
@@ -54,19 +52,18 @@ class TcpConfig:
     unix: bool = True
 
     @classmethod
-    def of(cls, parts: SplitResult, environ: Mapping[str, str]) -> "TcpConfig":
+    def of(cls, url: ParsedUrl, environ: Mapping[str, str]) -> "TcpConfig":
         """Parse `tcp://[HOST:PORT][?wait=SECONDS&unix=no]` and torchrun's variables; the URL's host and port win.
 
         Raises:
             ValueError: the URL is malformed. RendezvousError: a variable is missing or malformed.
             AuthenticationError: the key cannot be read.
         """
-        if "@" in parts.netloc or parts.path not in ("", "/") or parts.fragment:
-            raise ValueError(f"tcp:// takes a host, a port and options only (got: {parts.geturl()!r}); write {EXAMPLE}")
-        refuse_unknown("tcp", parts.query, "wait", "unix")
+        wait, unix = url.seconds("wait", WAIT), url.switch("unix")
+        url.done(host=True)
         world_size = required_int(environ, "WORLD_SIZE", least=1)
-        host = parts.hostname or required(environ, "MASTER_ADDR")
-        port = parse_port(parts) or required_int(environ, "MASTER_PORT", least=1, most=65535)
+        host = url.host or required(environ, "MASTER_ADDR")
+        port = url.port or required_int(environ, "MASTER_PORT", least=1, most=65535)
         master = environ.get("MASTER_ADDR", "").lower(), environ.get("MASTER_PORT")
         return cls(
             rank=required_int(environ, "RANK", most=world_size - 1),
@@ -75,8 +72,8 @@ class TcpConfig:
             port=port,
             run=f"{environ.get('TORCHELASTIC_RUN_ID', 'none')}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}",
             key=read_key(environ),
-            wait=read_wait(EXAMPLE, parts.query, WAIT),
-            unix=read_switch(EXAMPLE, parts.query, "unix"),
+            wait=wait,
+            unix=unix,
             one_machine=environ.get("LOCAL_WORLD_SIZE") == str(world_size),
             store=master == (host.lower(), str(port)) and environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             machine=environ.get("PIPELINED_NODE") or this_machine(),

@@ -11,7 +11,6 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
-from urllib.parse import SplitResult
 
 from transports.base import Message, Transport
 from transports.cores import own_cores
@@ -28,6 +27,7 @@ from transports.tcp.join.rendezvous import gather
 from transports.tcp.peer import TcpKind
 from transports.tcp.peers import TcpPeers
 from transports.tcp.same_host import upgrade_local_peers
+from transports.urls import ParsedUrl
 from transports.wire.arrays import Block, copied, destinations, flat_bytes
 from transports.wire.frames import Key, encode, pack_header, unpack_header
 
@@ -39,7 +39,7 @@ BUSY_LOOP_S = 200e-6
 """Seconds to keep the loop awake; a short reply comes within this time if its sender does nothing else first."""
 
 
-async def open_url(parts: SplitResult) -> "TcpTransport":
+async def open_url(url: ParsedUrl) -> "TcpTransport":
     """Open `tcp://[HOST:PORT][?wait=SECONDS&unix=no]`; parts missing in the URL come from torchrun's variables.
 
     RANK and WORLD_SIZE give this rank; PIPELINED_KEY or PIPELINED_KEY_FILE hold the shared key.
@@ -48,7 +48,7 @@ async def open_url(parts: SplitResult) -> "TcpTransport":
         ValueError: the URL is malformed. RendezvousError: the ranks could not connect.
         AuthenticationError: the ranks' keys differ.
     """
-    config = TcpConfig.of(parts, os.environ)
+    config = TcpConfig.of(url, os.environ)
     return await connect_ranks(config, meeting_point(config), credit_limit(config.world_size))
 
 

@@ -36,10 +36,15 @@ def test_links_that_cannot_be_are_refused_by_every_transport_with_what_can(schem
         asyncio.run(open_transport(f"{scheme}://?delay=soon"))
 
 
-def test_link_options_are_removed_from_the_transports_url():
-    parts, shape = read_url("tcp://host:29500?wait=60&delay=50ms")
-    assert (parts.geturl(), shape.delay) == ("tcp://host:29500?wait=60", pytest.approx(0.05))
-    assert read_url("tcp://host:29500?wait=60")[1] is None
+def test_a_url_is_parsed_once_and_taken_part_by_part():
+    url = read_url("tcp://host:29500?wait=60&delay=50ms&unix=no")
+    assert (url.scheme, url.host, url.port, url.links.delay) == ("tcp", "host", 29500, pytest.approx(0.05))
+    assert url.seconds("wait", 1.0) == 60.0
+    with pytest.raises(ValueError, match=r"unknown option in the tcp:// URL \(got: unix; known: wait, delay"):
+        url.done(host=True)
+    assert not url.switch("unix") and url.option("listen") is None
+    url.done(host=True)
+    assert read_url("tcp://host:29500?wait=60").links is None
 
 
 async def test_a_local_world_may_be_slowed():

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar
-from urllib.parse import SplitResult
 
 from transports.emulation.delay_line import AccessLine, DelayLine
 from transports.emulation.link import SlowLink
@@ -20,17 +19,18 @@ from transports.emulation.options import LinkShape
 from transports.rpc.handlers import MOST_UNDER_WAY
 from transports.rpc.virtual.endpoint import SCHEME, FrameEvent, VirtualEndpoint
 from transports.rpc.virtual.process import Process
+from transports.urls import ParsedUrl
 
 T = TypeVar("T")
 
 
-async def open_url(parts: SplitResult, shape: LinkShape | None) -> VirtualEndpoint:
+async def open_url(url: ParsedUrl) -> VirtualEndpoint:
     """Refuse the URL: it cannot name a network inside a process.
 
     Raises:
         ValueError: always; the error names the function to call instead.
     """
-    raise ValueError(f"no URL finds a virtual network ({parts.geturl()}); call VirtualNetwork(seed).endpoint(name)")
+    raise ValueError(f"no URL finds a virtual network ({url.text}); call VirtualNetwork(seed).endpoint(name)")
 
 
 class VirtualNetwork:

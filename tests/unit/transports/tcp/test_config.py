@@ -1,11 +1,10 @@
 """A rank's configuration, read from the URL and the launcher's variables: every mistake is named with its remedy."""
 
-from urllib.parse import urlsplit
-
 import pytest
 
 from transports import AuthenticationError, RendezvousError
 from transports.tcp.config import WAIT, TcpConfig
+from transports.urls import ParsedUrl
 
 BY_HAND = {"RANK": "1", "WORLD_SIZE": "4"}
 TORCHRUN = {
@@ -20,7 +19,7 @@ TORCHRUN = {
 
 
 def config(url, environ):
-    return TcpConfig.of(urlsplit(url), environ)
+    return TcpConfig.of(ParsedUrl("transport", url, ["tcp"]), environ)
 
 
 def test_the_url_alone_says_where_the_ranks_meet():
