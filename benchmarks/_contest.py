@@ -14,7 +14,7 @@ import torch
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
 from pipelined.programs.plan import Plan
-from pipelined.training.keyed_random import keyed_generator
+from pipelined.random.keyed_random import keyed_generator
 from pipelined.training.optimizer import OptimizerConfig
 
 Ends = tuple[int, ...]

@@ -20,8 +20,8 @@ from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.overlap import SYNCS
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import Prepared, prepare_group
+from pipelined.random.keyed_random import KeyedRandom
 from pipelined.traces.file import NullTracer
-from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.parameters import Bucket
 from pipelined.training.replay import follow_order
 from pipelined.training.stream import Parcel

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import Node
 
-from pipelined.training.keyed_random import KeyedRandom
+from pipelined.random.keyed_random import KeyedRandom
 from pipelined.training.stage import MicrobatchKey, Stage
 from pipelined.training.stream import Parcel
 from pipelined.training.trainer import RankTrainer

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pipelined.api.whole_run import Trained
     from pipelined.errors import UsageError
     from pipelined.programs.plan import Plan
+    from pipelined.random.keyed_random import layer_seed
     from pipelined.schedules import Knob, Shape, StageMap, Worker
-    from pipelined.training.keyed_random import layer_seed
 
 __version__ = "0.1.0"
 __all__ = [
@@ -72,7 +72,7 @@ _HOMES = {
     "Worker": "pipelined.schedules",
     "draw": "pipelined.api.laboratory.simulation",
     "initial_seed": "pipelined.api.layer_builders",
-    "layer_seed": "pipelined.training.keyed_random",
+    "layer_seed": "pipelined.random.keyed_random",
     "plan": "pipelined.api.laboratory.plan",
     "prove": "pipelined.api.laboratory.proof",
     "simulate": "pipelined.api.laboratory.simulation",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pipelined.training.keyed_random import keyed_generator
+from pipelined.random.keyed_random import keyed_generator
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from pipelined.random.keyed_random import seed_of
 from pipelined.training.check_model import ModelError
-from pipelined.training.keyed_random import seed_of
 from pipelined.training.parameters import replace_tensor
 
 LayerBuilder = Callable[[], nn.Module]

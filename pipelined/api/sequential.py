@@ -25,12 +25,12 @@ from pipelined.api.layer_builders import (
     tied_groups,
 )
 from pipelined.errors import UsageError
+from pipelined.random.keyed_random import place_of_layer
+from pipelined.random.torch_random import run_layer
 from pipelined.training.check_model import ModelError
-from pipelined.training.keyed_random import place_of_layer
 from pipelined.training.parameters import register_tensor, replace_tensor
 from pipelined.training.stage import with_copied_buffers
 from pipelined.training.stream import Tree, describe_tree, tensors_of
-from pipelined.training.torch_random import run_layer
 
 Loss = Callable[[Any, Any], Any]
 """The loss of one microbatch from (output, targets): its mean, a scalar; or (sum, count)."""

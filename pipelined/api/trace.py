@@ -19,11 +19,11 @@ from torch.utils import _pytree as pytree
 from pipelined.api.cut_graph import Boundary, PartGraph
 from pipelined.api.sequential import Loss
 from pipelined.api.traced_program import TracedProgram, first_names
+from pipelined.random.keyed_random import place_of_layer
+from pipelined.random.torch_random import run_layer
 from pipelined.training.check_model import ModelError
-from pipelined.training.keyed_random import place_of_layer
 from pipelined.training.parameters import register_tensor
 from pipelined.training.stage import evaluating
-from pipelined.training.torch_random import run_layer
 
 
 def trace(module: nn.Module, example: Any) -> "Traced":

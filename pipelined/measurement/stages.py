@@ -23,7 +23,7 @@ from pipelined.measurement.effort import Effort
 from pipelined.measurement.fit import Fit, Sample, fit
 from pipelined.measurement.measured_model import MeasuredModel
 from pipelined.measurement.probes import probes
-from pipelined.training.keyed_random import KeyedRandom
+from pipelined.random.keyed_random import KeyedRandom
 from pipelined.training.model import Model
 from pipelined.training.optimizer import update
 from pipelined.training.stage import Stage

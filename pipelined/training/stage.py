@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from pipelined.errors import UsageError
-from pipelined.training.keyed_random import KeyedRandom
+from pipelined.random.keyed_random import KeyedRandom
+from pipelined.random.torch_random import TorchRandom
 from pipelined.training.model import CountedLoss, Model
 from pipelined.training.running_statistics import RunningStatistics
 from pipelined.training.split_backward import WeightHalf, backward_input
@@ -28,7 +29,6 @@ from pipelined.training.stream import (
     pack_tree,
     tensors_of,
 )
-from pipelined.training.torch_random import TorchRandom
 
 MicrobatchKey = tuple[int, int]
 """(pipe, microbatch): the name of a live microbatch inside one stage of one worker."""

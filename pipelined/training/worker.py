@@ -20,11 +20,11 @@ from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import OPS, SUM, Instruction
 from pipelined.programs.plan import Plan
 from pipelined.programs.virtual_worker import DueMessages
+from pipelined.random.keyed_random import KeyedRandom
 from pipelined.schedules import Worker
 from pipelined.schedules.worker import At
 from pipelined.traces.file import Tracer
 from pipelined.training.compression import Compression
-from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.prefetch import MessageSource, Origin, Prefetcher
 from pipelined.training.stream import Parcel
 from transports import Message, TransportError

@@ -18,7 +18,7 @@ import torch
 from pipelined.process.exit import FAILED, end_process
 from pipelined.process.launch import detect
 from pipelined.process.run import run
-from pipelined.training.keyed_random import KeyedRandom
+from pipelined.random.keyed_random import KeyedRandom
 from pipelined.training.stage import Stage
 from tests.numerics.plain import Case
 from tests.numerics.trained import opened

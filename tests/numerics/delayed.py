@@ -11,7 +11,7 @@ import torch
 from torch.func import functional_call
 
 from pipelined.programs.partition import partition
-from pipelined.training.keyed_random import KeyedRandom, drawing_from
+from pipelined.random.keyed_random import KeyedRandom, drawing_from
 from pipelined.training.optimizer import OptimizerConfig
 from tests.numerics.plain import SEQUENCE, AdamW, Case, Feed
 

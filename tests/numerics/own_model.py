@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pipelined.programs.plan import Plan
-from pipelined.training.keyed_random import KeyedRandom, drawing_from, keyed_generator
+from pipelined.random.keyed_random import KeyedRandom, drawing_from, keyed_generator
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.trainer import JobDescription, Numerics
 from tests.numerics import trained

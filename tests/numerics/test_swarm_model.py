@@ -5,7 +5,7 @@ import torch
 
 from apps.lm.models.rotary import RotaryLM
 from apps.lm.models.rotary_presets import RotaryConfig
-from pipelined.training.keyed_random import keyed_generator
+from pipelined.random.keyed_random import keyed_generator
 from tests.numerics.own_model import on_ranks, plain, plan, steps
 
 STEPS, SEQUENCE = 3, 5

@@ -17,8 +17,8 @@ from torch.nn import functional
 
 from apps.lm.models.gelu import gelu
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
+from pipelined.random.keyed_random import current_random, dropout, keyed_generator
 from pipelined.sharding.operators.attention import causal_attention
-from pipelined.training.keyed_random import current_random, dropout, keyed_generator
 
 EMBEDDING, HEAD = "transformer.wte.weight", "lm_head.weight"
 

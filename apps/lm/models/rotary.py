@@ -19,7 +19,7 @@ from apps.lm.models.gelu import gelu
 from apps.lm.models.gpt2 import GPT2, Attention, Block, Conv1D, Transformer, table
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.models.rotary_presets import BASE, RotaryConfig, layer_costs
-from pipelined.training.keyed_random import current_random, drawing_from, dropout
+from pipelined.random.keyed_random import current_random, drawing_from, dropout
 
 
 class RotaryLM(GPT2):

@@ -17,13 +17,13 @@ from apps.lm.models.gpt2 import EMBEDDING, GPT2, HEAD, initialise
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.models.layouts import OPERATORS, Factors, require_fitting
 from pipelined.errors import UsageError
+from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Mesh, Shards
 from pipelined.sharding.operators.attention import attend
 from pipelined.sharding.operators.matmul import LEAD, SplitMatmul, multiply
 from pipelined.sharding.operators.stream import drop, layer_norm, residual
 from pipelined.sharding.operators.verbs import Reader, Value
 from pipelined.sharding.operators.vocabulary import cross_entropy, embed, ids_of, logits, table
-from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.parameters import register_tensor
 
 Pieces = Mapping[str, torch.Tensor]

@@ -12,9 +12,9 @@ from torch import nn
 
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import UsageError
+from pipelined.random.keyed_random import KeyedRandom
+from pipelined.random.torch_random import TorchRandom
 from pipelined.swarm.stages.exact_optimizers import COUNT
-from pipelined.training.keyed_random import KeyedRandom
-from pipelined.training.torch_random import TorchRandom
 
 VALUE = "value"
 """The field of a parameter itself."""

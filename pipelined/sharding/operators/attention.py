@@ -10,8 +10,8 @@ from functools import partial
 import torch
 from torch.nn import functional
 
+from pipelined.random.mask import dropout
 from pipelined.sharding.layout import Layout
-from pipelined.sharding.operators.dropout import dropout
 from pipelined.sharding.operators.verbs import Reader, Value
 from pipelined.sharding.shards import Shards
 

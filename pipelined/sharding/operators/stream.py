@@ -10,7 +10,7 @@ from math import prod
 
 import torch
 
-from pipelined.sharding.operators.dropout import dropout
+from pipelined.random.mask import dropout
 from pipelined.sharding.operators.matmul import LEAD
 from pipelined.sharding.operators.verbs import Operand, Reader, Value
 from pipelined.sharding.shards import Shards

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from pipelined.random.keyed_random import KeyedRandom
+from pipelined.random.torch_random import TorchRandom
 from pipelined.state.manifest import layout_of
 from pipelined.swarm.stages.exact_optimizers import sum_of_squares
 from pipelined.swarm.stages.stage import Microbatch, NotFinite, Passed
 from pipelined.swarm.stages.training import Layout, StageTraining
-from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.stage import evaluating
-from pipelined.training.torch_random import TorchRandom
 from transports import Block
 
 

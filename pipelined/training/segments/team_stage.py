@@ -13,11 +13,11 @@ from torch import nn
 
 from pipelined.actors.executor import Executor
 from pipelined.errors import UsageError
+from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Shards
 from pipelined.sharding.operators.routes import Meshes
 from pipelined.sharding.operators.tape import Tape, sum_gradients
 from pipelined.sharding.operators.verbs import Reader, Value
-from pipelined.training.keyed_random import KeyedRandom
 from pipelined.training.model import Model
 from pipelined.training.running_statistics import RunningStatistics
 from pipelined.training.stage import MicrobatchKey

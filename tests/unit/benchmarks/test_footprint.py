@@ -8,7 +8,7 @@ from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from benchmarks._footprint import CountedStage, Kept, storages
 from benchmarks._footprint import state_bytes as counted_state
-from pipelined.training.keyed_random import KeyedRandom
+from pipelined.random.keyed_random import KeyedRandom
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.stage import Stage
 

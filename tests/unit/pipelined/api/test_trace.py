@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from pipelined.api.trace import Traced
+from pipelined.random.keyed_random import KeyedRandom, layer_seed
+from pipelined.random.torch_random import TorchRandom
 from pipelined.training.check_model import ModelError
-from pipelined.training.keyed_random import KeyedRandom, layer_seed
-from pipelined.training.torch_random import TorchRandom
 
 ROWS, WIDTH, SEED, STEP, MICROBATCH = 6, 4, 3, 2, 5
 

@@ -5,7 +5,7 @@ import torch
 
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
-from pipelined.training.keyed_random import KeyedRandom
+from pipelined.random.keyed_random import KeyedRandom
 from pipelined.training.stage import Stage
 
 MODEL = GPT2(ModelConfig(layers=2, d_model=8, heads=2, vocab=13, positions=6, dropout=0.3, tied=True))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from apps.lm.models.gelu import gelu
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, find_preset, layer_shapes, parameters, shapes
-from pipelined.training.keyed_random import KeyedRandom, drawing_from
+from pipelined.random.keyed_random import KeyedRandom, drawing_from
 
 SMALL = ModelConfig(layers=3, d_model=24, heads=3, vocab=50, positions=16, dropout=0.1)
 UNTIED = ModelConfig(layers=3, d_model=24, heads=3, vocab=50, positions=16, dropout=0.1, tied=False)

@@ -13,7 +13,7 @@ from apps.lm.models.gpt2_presets import find_preset
 from apps.lm.models.rotary import GatedFeedForward, RotaryLM, Squeeze, maxout, rotate
 from apps.lm.models.rotary_presets import ROTARY_PRESETS, RotaryConfig, cut_for, layer_shapes
 from pipelined.errors import UsageError
-from pipelined.training.keyed_random import KeyedRandom, drawing_from
+from pipelined.random.keyed_random import KeyedRandom, drawing_from
 from tests.unit.apps.rotary import parameters
 
 SMALL = RotaryConfig(layers=4, d_model=24, heads=3, vocab=50, positions=16, dropout=0.1, shared=2, deviation=0.2)

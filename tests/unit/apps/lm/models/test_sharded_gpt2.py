@@ -8,10 +8,10 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.models.layouts import OPERATORS
 from apps.lm.models.sharded_gpt2 import ShardedGPT2
 from pipelined.errors import UsageError
+from pipelined.random.keyed_random import KeyedRandom, drawing_from
 from pipelined.sharding.operators.record import MoveStep, piece, record
 from pipelined.sharding.operators.tape import sum_gradients, sum_route
 from pipelined.sharding.operators.verbs import Value
-from pipelined.training.keyed_random import KeyedRandom, drawing_from
 from tests.unit.pipelined.sharding.operators.ranks import normal, on_ranks, together
 
 B, T, STEPS = 6, 5, 5

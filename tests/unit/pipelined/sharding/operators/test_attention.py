@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.nn import functional
 
+from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding.operators.attention import attend
 from pipelined.sharding.operators.matmul import SplitMatmul
 from pipelined.sharding.operators.stream import drop
-from pipelined.training.keyed_random import KeyedRandom
 from tests.unit.pipelined.sharding.operators.ranks import beside, normal
 
 B, T, H, K = 5, 4, 6, 3

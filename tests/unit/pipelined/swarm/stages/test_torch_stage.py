@@ -13,6 +13,7 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.models.rotary import RotaryLM
 from apps.lm.models.rotary_presets import RotaryConfig, cut_for
 from pipelined.errors import UsageError
+from pipelined.random.keyed_random import KeyedRandom, drawing_from
 from pipelined.state.manifest import layout_of
 from pipelined.state.store import load, save, saved_stages
 from pipelined.state.versions import SavedStage, common_step
@@ -20,7 +21,6 @@ from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.stage import Microbatch, NotFinite
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
-from pipelined.training.keyed_random import KeyedRandom, drawing_from
 from pipelined.training.optimizer import OptimizerConfig, clip_factor
 from transports import Block
 

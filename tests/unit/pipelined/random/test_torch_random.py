@@ -6,9 +6,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pipelined.training.keyed_random import KeyedRandom, current_random
+from pipelined.random.keyed_random import KeyedRandom, current_random
+from pipelined.random.torch_random import TorchRandom, run_layer
 from pipelined.training.stage import Stage, evaluating
-from pipelined.training.torch_random import TorchRandom, run_layer
 
 CPU, RANDOM = torch.device("cpu"), KeyedRandom(1, 2, 3)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pipelined.sharding.operators.dropout import dropout as hashed_dropout
+from pipelined.random.mask import dropout as hashed_dropout
 
 
 def keyed_generator(*key: int | str) -> torch.Generator:

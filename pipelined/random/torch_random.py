@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import torch
 
-from pipelined.training.keyed_random import KeyedRandom, current_random, drawing_from, seed_of
+from pipelined.random.keyed_random import KeyedRandom, current_random, drawing_from, seed_of
 
 T = TypeVar("T")
 

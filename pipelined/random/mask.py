@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from pipelined.sharding.shards import Ranges, length_of
-
+Ranges = Sequence[tuple[int, int]]
+"""Ranges [low, high) of the indices of one dimension."""
 CHUNK = {"cpu": 1 << 16}
 """Elements that are hashed together, so that what lies between stays in the processor's cache."""
 CHUNK_ELSEWHERE = 1 << 22
@@ -54,7 +54,7 @@ def keep_mask(p: float, key: int, whole: Sequence[int], piece: Sequence[Ranges],
     for chunk in _chunks(len(rows), len(columns), device):
         words = _split_mix_64(key, rows[chunk]).view(torch.int32)  # of each row the low, then the high word
         torch.ge(_low_bias_32(columns, words[0::2, None], words[1::2, None]), least, out=mask[chunk])
-    return mask.view([length_of(ranges) for ranges in piece])
+    return mask.view([sum(high - low for low, high in ranges) for ranges in piece])
 
 
 def _indices(ranges: Ranges, device: torch.device) -> torch.Tensor:

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.training.keyed_random import KeyedRandom, keyed_generator
+from pipelined.random.keyed_random import KeyedRandom, keyed_generator
 
 keys = st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9))
 

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelined.random.keyed_random import KeyedRandom
+from pipelined.random.mask import CHUNK, _split_mix_64, dropout, keep_mask
 from pipelined.sharding.mesh import Mesh
-from pipelined.sharding.operators.dropout import CHUNK, _split_mix_64, dropout, keep_mask
 from pipelined.sharding.shards import Shards
-from pipelined.training.keyed_random import KeyedRandom
 
 CPU = torch.device("cpu")
 
