@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipelined import swarm
-    from pipelined.api.feed import Feed
+    from pipelined.api.data.feed import Feed
     from pipelined.api.laboratory.picture import Picture
     from pipelined.api.laboratory.plan import plan
     from pipelined.api.laboratory.planning import Planned
     from pipelined.api.laboratory.proof import Proof, prove
     from pipelined.api.laboratory.simulation import Simulation, draw, simulate
-    from pipelined.api.layer_builders import LayerBuilder, initial_seed, tied
-    from pipelined.api.sequential import Sequential
-    from pipelined.api.trace import trace
+    from pipelined.api.model.layer_builders import LayerBuilder, initial_seed, tied
+    from pipelined.api.model.sequential import Sequential
+    from pipelined.api.model.trace import trace
     from pipelined.api.train import train
     from pipelined.api.trainer import AsyncTrainer, Trainer
     from pipelined.api.whole_run import Trained
@@ -55,14 +55,14 @@ __all__ = [
 
 _HOMES = {
     "AsyncTrainer": "pipelined.api.trainer",
-    "Feed": "pipelined.api.feed",
+    "Feed": "pipelined.api.data.feed",
     "Knob": "pipelined.schedules",
-    "LayerBuilder": "pipelined.api.layer_builders",
+    "LayerBuilder": "pipelined.api.model.layer_builders",
     "Picture": "pipelined.api.laboratory.picture",
     "Plan": "pipelined.programs.plan",
     "Planned": "pipelined.api.laboratory.planning",
     "Proof": "pipelined.api.laboratory.proof",
-    "Sequential": "pipelined.api.sequential",
+    "Sequential": "pipelined.api.model.sequential",
     "Shape": "pipelined.schedules",
     "Simulation": "pipelined.api.laboratory.simulation",
     "StageMap": "pipelined.schedules",
@@ -71,13 +71,13 @@ _HOMES = {
     "UsageError": "pipelined.errors",
     "Worker": "pipelined.schedules",
     "draw": "pipelined.api.laboratory.simulation",
-    "initial_seed": "pipelined.api.layer_builders",
+    "initial_seed": "pipelined.api.model.layer_builders",
     "layer_seed": "pipelined.random.keyed_random",
     "plan": "pipelined.api.laboratory.plan",
     "prove": "pipelined.api.laboratory.proof",
     "simulate": "pipelined.api.laboratory.simulation",
-    "tied": "pipelined.api.layer_builders",
-    "trace": "pipelined.api.trace",
+    "tied": "pipelined.api.model.layer_builders",
+    "trace": "pipelined.api.model.trace",
     "swarm": "pipelined.swarm",
     "train": "pipelined.api.train",
 }

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipelined.api.batch import Batch
-from pipelined.api.feed import BatchFeed, MicrobatchFeed
+from pipelined.api.data.batch import Batch
+from pipelined.api.data.feed import BatchFeed, MicrobatchFeed
 from pipelined.api.laboratory.planning import Planned
 from pipelined.errors import UsageError
 from pipelined.process.launch import Launch

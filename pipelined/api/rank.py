@@ -11,8 +11,8 @@ import torch
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree
 from pipelined.actors.executor import TorchExecutor
-from pipelined.api.feed import CutBatches, MicrobatchFeed
-from pipelined.api.user_model import UserModel
+from pipelined.api.data.feed import CutBatches, MicrobatchFeed
+from pipelined.api.model.user_model import UserModel
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.checkpoints import checkpoint
 from pipelined.checkpoints.claim import claimed

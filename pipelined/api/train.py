@@ -15,13 +15,13 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from pipelined.api.arrangement import AUTO, Arrangement, first_batch, require
-from pipelined.api.batch import Batch
-from pipelined.api.feed import BatchFeed, Feed, MicrobatchFeed
+from pipelined.api.data.batch import Batch
+from pipelined.api.data.feed import BatchFeed, Feed, MicrobatchFeed
 from pipelined.api.laboratory.plan import plan as find_plan
 from pipelined.api.laboratory.planning import Planned
+from pipelined.api.model.sequential import Loss
+from pipelined.api.model.user_model import Layers, bind
 from pipelined.api.rank import RankSession, TrainingJob
-from pipelined.api.sequential import Loss
-from pipelined.api.user_model import Layers, bind
 from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.api.whole_run import Trained, WholeRun
 from pipelined.errors import UsageError

@@ -21,12 +21,12 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from pipelined.actors.agree import agree
 from pipelined.api.background import BackgroundRanks, Work, check_world
-from pipelined.api.batch import Batch, BatchError, slice_rows
-from pipelined.api.feed import StepFeed
+from pipelined.api.data.batch import Batch, BatchError, slice_rows
+from pipelined.api.data.feed import StepFeed
 from pipelined.api.laboratory.planning import Planned
+from pipelined.api.model.sequential import Loss
+from pipelined.api.model.user_model import Layers, bind
 from pipelined.api.rank import RankSession, TrainingJob
-from pipelined.api.sequential import Loss
-from pipelined.api.user_model import Layers, bind
 from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.checkpoints.checkpoint import require_kept
 from pipelined.process.launch import detect

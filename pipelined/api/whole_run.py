@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from pipelined.api.feed import BatchFeed, MicrobatchFeed
+from pipelined.api.data.feed import BatchFeed, MicrobatchFeed
 from pipelined.api.rank import RankSession, TrainingJob
 from pipelined.checkpoints import checkpoint
 from pipelined.errors import UsageError

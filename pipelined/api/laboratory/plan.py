@@ -9,12 +9,12 @@ import torch
 
 from collectives import Links
 from pipelined.api.arrangement import Arrangement
-from pipelined.api.batch import Batch
+from pipelined.api.data.batch import Batch
 from pipelined.api.laboratory.described import machine_of
 from pipelined.api.laboratory.planned_layers import PlannedLayers
 from pipelined.api.laboratory.planning import Planned, PlanRequest, Progress, find_plan, stated_costs
-from pipelined.api.sequential import Loss
-from pipelined.api.user_model import Layers, bind
+from pipelined.api.model.sequential import Loss
+from pipelined.api.model.user_model import Layers, bind
 from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.process.launch import detect
 from pipelined.process.run import outside_of_a_loop

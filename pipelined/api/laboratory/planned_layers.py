@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from pipelined.api.batch import Batch, rows_of_batch
-from pipelined.api.feed import BatchFeed
+from pipelined.api.data.batch import Batch, rows_of_batch
+from pipelined.api.data.feed import BatchFeed
 from pipelined.api.laboratory.layer_sizes import LayerSizes, Storages, measured_sizes, optimizer_bytes, some_values
-from pipelined.api.user_model import UserModel
+from pipelined.api.model.user_model import UserModel
 from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.programs.bucket_names import name_buckets
 from pipelined.programs.partition import partition

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from pipelined.api.batch import Batch
-from pipelined.api.feed import BatchFeed, Feed, MicrobatchFeed
+from pipelined.api.data.batch import Batch
+from pipelined.api.data.feed import BatchFeed, Feed, MicrobatchFeed
 from pipelined.api.swarm.training import Given, Task, UserTraining, layout_of
 from pipelined.api.whole_run import Trained
 from pipelined.errors import UsageError, refuse_below

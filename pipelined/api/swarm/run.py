@@ -15,9 +15,10 @@ import torch
 from pipelined.actors.executor import DeviceStalled
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
-from pipelined.api.batch import Batch
-from pipelined.api.feed import Feed
-from pipelined.api.sequential import Loss
+from pipelined.api.data.batch import Batch
+from pipelined.api.data.feed import Feed
+from pipelined.api.model.sequential import Loss
+from pipelined.api.model.user_model import Layers
 from pipelined.api.swarm.parties import (
     Place,
     Stopped,
@@ -28,7 +29,6 @@ from pipelined.api.swarm.parties import (
 )
 from pipelined.api.swarm.training import Given, UserTraining
 from pipelined.api.train import OptimizerBuilder
-from pipelined.api.user_model import Layers
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.api.whole_run import Trained
 from pipelined.directory import CutOff, WrongKey, serve_directory

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipelined.api.sequential import Loss
+from pipelined.api.model.sequential import Loss
+from pipelined.api.model.user_model import Layers, bind
 from pipelined.api.swarm.optimizer import UserStageOptimizer
-from pipelined.api.user_model import Layers, bind
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import UsageError, refuse_below
 from pipelined.programs.partition import partition

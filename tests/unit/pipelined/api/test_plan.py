@@ -12,7 +12,7 @@ from torch import nn
 
 import pipelined as pp
 from pipelined.api.laboratory.planned_layers import PlannedLayers
-from pipelined.api.sequential import LayeredModel
+from pipelined.api.model.sequential import LayeredModel
 from pipelined.planner import read_plan
 from pipelined.simulation.memory import rank_memory
 from pipelined.training.trainer import Numerics

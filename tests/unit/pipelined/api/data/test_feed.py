@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from pipelined.api.batch import BatchError
-from pipelined.api.feed import BatchFeed, Feed, MicrobatchFeed
+from pipelined.api.data.batch import BatchError
+from pipelined.api.data.feed import BatchFeed, Feed, MicrobatchFeed
 
 
 def batches(count, rows=6):

@@ -6,9 +6,9 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from pipelined.api.layer_builders import LayerBuilder
-from pipelined.api.sequential import LayeredModel, Loss, Sequential
-from pipelined.api.trace import Traced
+from pipelined.api.model.layer_builders import LayerBuilder
+from pipelined.api.model.sequential import LayeredModel, Loss, Sequential
+from pipelined.api.model.trace import Traced
 from pipelined.training.check_model import ModelError
 from pipelined.training.model import Model
 

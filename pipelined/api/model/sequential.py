@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from pipelined.api.layer_builders import (
+from pipelined.api.model.layer_builders import (
     LayerBuilder,
     build_layer,
     build_on_meta,

@@ -16,9 +16,9 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from pipelined.api.cut_graph import Boundary, PartGraph
-from pipelined.api.sequential import Loss
-from pipelined.api.traced_program import TracedProgram, first_names
+from pipelined.api.model.cut_graph import Boundary, PartGraph
+from pipelined.api.model.sequential import Loss
+from pipelined.api.model.traced_program import TracedProgram, first_names
 from pipelined.random.keyed_random import place_of_layer
 from pipelined.random.torch_random import run_layer
 from pipelined.training.check_model import ModelError

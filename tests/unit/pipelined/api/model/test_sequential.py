@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from pipelined.api.layer_builders import initial_seed, tied
-from pipelined.api.sequential import LayeredModel, Sequential
+from pipelined.api.model.layer_builders import initial_seed, tied
+from pipelined.api.model.sequential import LayeredModel, Sequential
 from pipelined.training.check_model import ModelError
 
 

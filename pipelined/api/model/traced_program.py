@@ -19,7 +19,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
-from pipelined.api.cut_graph import Boundary, CutGraph
+from pipelined.api.model.cut_graph import Boundary, CutGraph
 from pipelined.training.check_model import ModelError
 
 LARGEST = 1 / 8

@@ -11,7 +11,7 @@ from itertools import islice
 
 import torch
 
-from pipelined.api.batch import Batch, BatchError, converted, rows_of, rows_of_batch, slice_rows
+from pipelined.api.data.batch import Batch, BatchError, converted, rows_of, rows_of_batch, slice_rows
 from pipelined.training.digests import tree_digest
 from pipelined.training.stream import Tree
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipelined.api.trace import Traced
+from pipelined.api.model.trace import Traced
 from pipelined.random.keyed_random import KeyedRandom, layer_seed
 from pipelined.random.torch_random import TorchRandom
 from pipelined.training.check_model import ModelError

@@ -1,0 +1,1 @@
+"""A user's data: batches of whole steps, cut into microbatches, or the microbatches themselves."""
