@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pipelined import swarm
     from pipelined.api.data.feed import Feed
-    from pipelined.api.laboratory.picture import Picture
     from pipelined.api.laboratory.plan import plan
     from pipelined.api.laboratory.planning import Planned
     from pipelined.api.laboratory.proof import Proof, prove
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from pipelined.programs.plan import Plan
     from pipelined.random.keyed_random import layer_seed
     from pipelined.schedules import Knob, Shape, StageMap, Worker
+    from pipelined.traces.drawing.picture import Picture
 
 __version__ = "0.1.0"
 __all__ = [
@@ -58,7 +58,7 @@ _HOMES = {
     "Feed": "pipelined.api.data.feed",
     "Knob": "pipelined.schedules",
     "LayerBuilder": "pipelined.api.model.layer_builders",
-    "Picture": "pipelined.api.laboratory.picture",
+    "Picture": "pipelined.traces.drawing.picture",
     "Plan": "pipelined.programs.plan",
     "Planned": "pipelined.api.laboratory.planning",
     "Proof": "pipelined.api.laboratory.proof",

@@ -100,7 +100,7 @@ def _write_files(arguments: argparse.Namespace, proof: Proof) -> None:
         with writing(arguments.csv):
             arguments.csv.write_text(table)
     if arguments.trace:
-        from pipelined.api.laboratory.spans import spans_of, write_trace
+        from pipelined.traces.drawing.spans import spans_of, write_trace
 
         with writing(arguments.trace):
             write_trace(arguments.trace, proof.timeline.layout.workers, spans_of(proof.timeline))

@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> None:
         all_reduce=arguments.all_reduce,
     )
     if arguments.trace:
-        from pipelined.api.laboratory.spans import write_trace
+        from pipelined.traces.drawing.spans import write_trace
 
         with writing(arguments.trace):
             write_trace(arguments.trace, simulated.plan.world_size, simulated.spans())

@@ -11,7 +11,7 @@ from pipelined.errors import UsageError, writing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from pipelined.commands.comparison import Pass
+    from pipelined.traces.drawing.comparison import Pass
     from pipelined.traces.file import Span
 
 
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
         UsageError: a file is missing, truncated or no trace, or it has no such step; or the two steps are of different
             programs. Nothing has been written.
     """
-    from pipelined.commands.steps import read_step
+    from pipelined.traces.drawing.steps import read_step
 
     if arguments.fit and not arguments.against:
         raise UsageError(
@@ -59,8 +59,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _picture(spans: list["Span"], rows: list[str], title: str) -> "Figure":
-    from pipelined.api.laboratory.drawing import draw
-    from pipelined.api.laboratory.scene import Scene
+    from pipelined.traces.drawing.figure import draw
+    from pipelined.traces.drawing.scene import Scene
 
     return draw(Scene(spans, rows, title, "time (ms)", 1e3))
 
@@ -74,8 +74,8 @@ def as_json(step: int, spans: list["Span"], ranks: int) -> dict[str, Any]:
 
 
 def _compare(arguments: argparse.Namespace, spans: list["Span"], rows: list[str], title: str, step: int) -> None:
-    from pipelined.commands.comparison import as_rows, fitted, last_end, repeated, report, side_by_side
-    from pipelined.commands.steps import read_step
+    from pipelined.traces.drawing.comparison import as_rows, fitted, last_end, repeated, report, side_by_side
+    from pipelined.traces.drawing.steps import read_step
 
     _, _, expected = read_step(arguments.against, None)
     expected = repeated(expected, len(rows))
@@ -97,8 +97,8 @@ def _compare(arguments: argparse.Namespace, spans: list["Span"], rows: list[str]
 def _page(
     measured: list["Span"], expected: list["Span"], rows: list[str], titles: list[str], passes: list["Pass"]
 ) -> "Figure":
-    from pipelined.api.laboratory.scene import Scene
-    from pipelined.commands.comparison_page import draw_comparison
+    from pipelined.traces.drawing.comparison_page import draw_comparison
+    from pipelined.traces.drawing.scene import Scene
 
     until = max(span.end for span in (*measured, *expected))
     above, below = (
@@ -111,7 +111,7 @@ def _page(
 def _save(arguments: argparse.Namespace, figure: Callable[[], "Figure"]) -> None:
     for format in ("svg", "png"):
         if path := getattr(arguments, format):
-            from pipelined.api.laboratory.drawing import saved
+            from pipelined.traces.drawing.figure import saved
 
             with writing(path):
                 path.write_bytes(saved(figure(), format))

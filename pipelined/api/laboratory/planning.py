@@ -8,7 +8,6 @@ from typing import Any
 
 from pipelined.actors.agree import AgreedError, broadcast
 from pipelined.api.laboratory.names import require_names
-from pipelined.api.laboratory.picture import Picture
 from pipelined.api.laboratory.simulation import simulation_of
 from pipelined.errors import UsageError
 from pipelined.measurement.codec import CodecCosts, ratio_of
@@ -22,6 +21,7 @@ from pipelined.process.launch import Launch
 from pipelined.process.run import run
 from pipelined.programs.plan import Plan
 from pipelined.simulation.machine import Machine
+from pipelined.traces.drawing.picture import Picture
 from transports import Transport
 
 SPEED = ("flops", "overhead", "coding")

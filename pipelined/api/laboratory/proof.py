@@ -18,7 +18,7 @@ from pipelined.schedules.knobs import Value, set_knobs
 from pipelined.schedules.own import SomeSchedule, name_of
 
 if TYPE_CHECKING:
-    from pipelined.api.laboratory.picture import Picture
+    from pipelined.traces.drawing.picture import Picture
 
 
 @dataclass(frozen=True, repr=False)
@@ -107,8 +107,8 @@ class Proof:
 
     def picture(self) -> "Picture":
         """The timeline as a picture."""
-        from pipelined.api.laboratory.picture import Picture
-        from pipelined.api.laboratory.spans import spans_of
+        from pipelined.traces.drawing.picture import Picture
+        from pipelined.traces.drawing.spans import spans_of
 
         size = f"D = {self.shape.depth}, N = {self.shape.microbatches}"
         title = f"{self.schedule}, {size}: makespan {self.makespan:g}, {self.bubble_ratio:.1%} idle"

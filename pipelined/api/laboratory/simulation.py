@@ -5,15 +5,15 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from pipelined.api.laboratory.described import PerStage, machine_of, plan_of, workload_of
-from pipelined.api.laboratory.picture import Picture
 from pipelined.api.laboratory.proof import Proof, prove
-from pipelined.api.laboratory.spans import spans_of
 from pipelined.errors import UsageError
 from pipelined.schedules.knobs import Value
 from pipelined.schedules.own import SomeSchedule
 from pipelined.simulation.job import with_costs
 from pipelined.simulation.simulator import Simulated
 from pipelined.simulation.simulator import simulate as simulate_plan
+from pipelined.traces.drawing.picture import Picture
+from pipelined.traces.drawing.spans import spans_of
 from pipelined.traces.file import Span
 
 MOST = 16

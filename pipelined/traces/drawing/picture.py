@@ -4,8 +4,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelined.api.laboratory.scene import Scene
 from pipelined.errors import UsageError, writing
+from pipelined.traces.drawing.scene import Scene
 
 FORMATS = ("svg", "png")
 
@@ -31,7 +31,7 @@ class Picture(Scene):
             path.write_bytes(drawn)
 
     def _drawn(self, format: str) -> bytes:
-        from pipelined.api.laboratory.drawing import draw, saved
+        from pipelined.traces.drawing.figure import draw, saved
 
         return saved(draw(self), format)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from pipelined.api.laboratory.colours import Colour
+from pipelined.traces.drawing.colours import Colour
 from pipelined.traces.file import Span
 
 PASSES = ("forward", "backward")

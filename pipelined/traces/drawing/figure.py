@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from pipelined.api.laboratory.colours import INK, foot_colour, pipe_colour, stage_colour
-from pipelined.api.laboratory.scene import STRIP, STRIPS, WEIGHT_HALF, Scene
+from pipelined.traces.drawing.colours import INK, foot_colour, pipe_colour, stage_colour
+from pipelined.traces.drawing.scene import STRIP, STRIPS, WEIGHT_HALF, Scene
 from pipelined.traces.file import Span
 
 EDGE = 0.13  # of a box's height: a foot or a cap

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipelined.commands.steps import is_pass
 from pipelined.errors import UsageError
+from pipelined.traces.drawing.steps import is_pass
 from pipelined.traces.file import Span
 
 Which = tuple[int, str, int, int, int]

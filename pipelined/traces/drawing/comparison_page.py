@@ -14,9 +14,9 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
-from pipelined.api.laboratory.drawing import WIDTH, add_legend, draw_on, dress
-from pipelined.api.laboratory.scene import Scene
-from pipelined.commands.comparison import Pass
+from pipelined.traces.drawing.comparison import Pass
+from pipelined.traces.drawing.figure import WIDTH, add_legend, draw_on, dress
+from pipelined.traces.drawing.scene import Scene
 
 SHORTER_TO_LONGER = LinearSegmentedColormap.from_list("difference", ["#2f6fb0", "#f4f4f2", "#c2342c"])
 HEAD = 0.75  # inches beside the rows of a part, for its title and axis
