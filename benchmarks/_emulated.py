@@ -22,9 +22,9 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import Prepared, prepare_group
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.traces.file import NullTracer
+from pipelined.training.exchange.stream import Parcel
 from pipelined.training.parameters import Bucket
 from pipelined.training.replay import follow_order
-from pipelined.training.stream import Parcel
 from pipelined.training.sums.gradient_sums import GradientSums
 from pipelined.training.worker import RankContext, TrainWorker
 

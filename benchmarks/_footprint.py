@@ -15,8 +15,8 @@ from torch import nn
 from torch.autograd.graph import Node
 
 from pipelined.random.keyed_random import KeyedRandom
+from pipelined.training.exchange.stream import Parcel
 from pipelined.training.stage import MicrobatchKey, Stage
-from pipelined.training.stream import Parcel
 from pipelined.training.trainer import RankTrainer
 
 Storages = dict[int, int]

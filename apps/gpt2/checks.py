@@ -16,7 +16,7 @@ from pipelined.programs.check import check
 from pipelined.programs.exact_grid import require_exact
 from pipelined.programs.record import record
 from pipelined.schedules import find
-from pipelined.training.compression import check_codec
+from pipelined.training.exchange.compression import check_codec
 from pipelined.training.replay import check_steps, read_orders
 
 MEASURED = "measured"

@@ -17,7 +17,7 @@ from pipelined.programs.plan import Plan
 from pipelined.schedules import SCALE
 from pipelined.sharding.search.chain import Chain
 from pipelined.simulation.workload import Workload
-from pipelined.training.compression import check_codec
+from pipelined.training.exchange.compression import check_codec
 
 
 @dataclass(frozen=True)

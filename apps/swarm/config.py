@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
 from pipelined.swarm.config import refuse_lease
 from pipelined.swarm.status.status import Goal
-from pipelined.training.compression import check_codec
+from pipelined.training.exchange.compression import check_codec
 
 UNREADABLE = (ValueError, TypeError, KeyError, RecursionError, OverflowError)
 """What reading a record raises that is not of this release."""

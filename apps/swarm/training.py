@@ -16,7 +16,7 @@ from pipelined.swarm.config import Rules
 from pipelined.swarm.process import session
 from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.training import Training
-from pipelined.training.compression import NONE
+from pipelined.training.exchange.compression import NONE
 from pipelined.training.optimizer import OptimizerConfig
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}

@@ -31,7 +31,7 @@ from pipelined.process.stop_request import StopRequest
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules.knobs import SCALE, Value
 from pipelined.schedules.own import SomeSchedule
-from pipelined.training.compression import NONE
+from pipelined.training.exchange.compression import NONE
 from pipelined.training.step_report import StepReport
 from pipelined.training.trainer import Numerics
 from transports import Transport

@@ -31,7 +31,7 @@ from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.checkpoints.checkpoint import require_kept
 from pipelined.process.launch import detect
 from pipelined.programs.plan import Plan
-from pipelined.training.compression import NONE
+from pipelined.training.exchange.compression import NONE
 from pipelined.training.step_report import StepReport
 from pipelined.training.trainer import Numerics
 

@@ -16,7 +16,7 @@ from pipelined.actors.agree import gather
 from pipelined.aio.clock import Clock
 from pipelined.measurement.effort import Effort
 from pipelined.measurement.fit import Sample, fit
-from pipelined.training.compression import NONE
+from pipelined.training.exchange.compression import NONE
 from transports import pack, unpack
 
 

@@ -14,7 +14,7 @@ from pipelined.actors.executor import Executor
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare
 from pipelined.traces.file import NullTracer
-from pipelined.training.stream import Parcel
+from pipelined.training.exchange.stream import Parcel
 from pipelined.training.worker import RankContext, TrainWorker
 
 MICROBATCHES, ROUNDS = 16, 7

@@ -12,8 +12,8 @@ import torch
 
 from pipelined.actors.agree import agree, broadcast, gather
 from pipelined.training.check_model import ModelError
+from pipelined.training.exchange.stream import Tree, tensors_of
 from pipelined.training.parameters import LocalParameters
-from pipelined.training.stream import Tree, tensors_of
 from transports import Transport
 
 Digests = Mapping[str, bytes]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from pipelined.errors import UsageError
-from pipelined.training.stream import Tree
+from pipelined.training.exchange.stream import Tree
 
 
 class Part(Protocol):

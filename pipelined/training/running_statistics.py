@@ -23,7 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from pipelined.errors import UsageError
-from pipelined.training.stream import Parcel
+from pipelined.training.exchange.stream import Parcel
 from pipelined.training.worker import RankContext
 from transports import Message
 

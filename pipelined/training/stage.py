@@ -16,10 +16,7 @@ from torch import nn
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.random.torch_random import TorchRandom
-from pipelined.training.model import CountedLoss, Model
-from pipelined.training.running_statistics import RunningStatistics
-from pipelined.training.split_backward import WeightHalf, backward_input
-from pipelined.training.stream import (
+from pipelined.training.exchange.stream import (
     Arrived,
     Parcel,
     Tree,
@@ -29,6 +26,9 @@ from pipelined.training.stream import (
     pack_tree,
     tensors_of,
 )
+from pipelined.training.model import CountedLoss, Model
+from pipelined.training.running_statistics import RunningStatistics
+from pipelined.training.split_backward import WeightHalf, backward_input
 
 MicrobatchKey = tuple[int, int]
 """(pipe, microbatch): the name of a live microbatch inside one stage of one worker."""

@@ -23,8 +23,8 @@ from pipelined.programs.prepare import Prepared, prepare
 from pipelined.programs.step_totals import StepTotals
 from pipelined.sharding.operators.routes import Meshes
 from pipelined.traces.file import Tracer
-from pipelined.training.compression import NONE, Compression
 from pipelined.training.digests import require_equal_replicas
+from pipelined.training.exchange.compression import NONE, Compression
 from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerSettings, restore, state_of
 from pipelined.training.parameters import LocalParameters, build_local

@@ -24,9 +24,9 @@ from pipelined.random.keyed_random import KeyedRandom
 from pipelined.schedules import Worker
 from pipelined.schedules.worker import At
 from pipelined.traces.file import Tracer
-from pipelined.training.compression import Compression
-from pipelined.training.prefetch import MessageSource, Origin, Prefetcher
-from pipelined.training.stream import Parcel
+from pipelined.training.exchange.compression import Compression
+from pipelined.training.exchange.prefetch import MessageSource, Origin, Prefetcher
+from pipelined.training.exchange.stream import Parcel
 from transports import Message, TransportError
 
 

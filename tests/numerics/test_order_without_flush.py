@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipelined.traces.file import write
-from pipelined.training.prefetch import MessageQueues
+from pipelined.training.exchange.prefetch import MessageQueues
 from pipelined.training.replay import of_rank, packed, read_orders
 from tests.numerics.plain import Case
 from tests.numerics.segments import rank, segments

@@ -11,7 +11,7 @@ from pipelined.checkpoints import checkpoint
 from pipelined.errors import UsageError
 from pipelined.state.saved import other_text, saved_of
 from pipelined.state.versions import common_step, saved_steps
-from pipelined.training.compression import check_codec
+from pipelined.training.exchange.compression import check_codec
 
 
 def check_swarm_job(job: SwarmJob) -> None:

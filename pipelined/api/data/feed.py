@@ -13,7 +13,7 @@ import torch
 
 from pipelined.api.data.batch import Batch, BatchError, converted, rows_of, rows_of_batch, slice_rows
 from pipelined.training.digests import tree_digest
-from pipelined.training.stream import Tree
+from pipelined.training.exchange.stream import Tree
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
+from pipelined.training.exchange.stream import Tree, differentiable, tensors_of
 from pipelined.training.stage import with_copied_buffers
-from pipelined.training.stream import Tree, differentiable, tensors_of
 
 Storages = Mapping[int, int]
 """The bytes of each storage, by its number; two tensors may share one."""

@@ -20,8 +20,8 @@ from pipelined.process.launch import detect
 from pipelined.process.run import outside_of_a_loop
 from pipelined.schedules.knobs import Value
 from pipelined.schedules.own import SomeSchedule
-from pipelined.training.compression import NONE
-from pipelined.training.stream import tensors_of
+from pipelined.training.exchange.compression import NONE
+from pipelined.training.exchange.stream import tensors_of
 from pipelined.training.trainer import Numerics
 
 

@@ -28,9 +28,9 @@ from pipelined.errors import UsageError
 from pipelined.random.keyed_random import place_of_layer
 from pipelined.random.torch_random import run_layer
 from pipelined.training.check_model import ModelError
+from pipelined.training.exchange.stream import Tree, describe_tree, tensors_of
 from pipelined.training.parameters import register_tensor, replace_tensor
 from pipelined.training.stage import with_copied_buffers
-from pipelined.training.stream import Tree, describe_tree, tensors_of
 
 Loss = Callable[[Any, Any], Any]
 """The loss of one microbatch from (output, targets): its mean, a scalar; or (sum, count)."""

@@ -38,7 +38,7 @@ from pipelined.process.run import complaint
 from pipelined.process.stop_request import StopRequest
 from pipelined.swarm.process.joining import endpoint_at
 from pipelined.swarm.process.session import PeerOptions
-from pipelined.training.compression import NONE
+from pipelined.training.exchange.compression import NONE
 from pipelined.training.trainer import StepReport
 from transports import new_event_loop
 

@@ -26,7 +26,7 @@ from pipelined.swarm.config import Rules, refuse_lease
 from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.training import Layout, digest_of_code
 from pipelined.training.check_model import ModelError
-from pipelined.training.compression import NONE, check_codec
+from pipelined.training.exchange.compression import NONE, check_codec
 
 
 @dataclass(frozen=True)

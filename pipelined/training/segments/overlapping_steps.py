@@ -18,8 +18,8 @@ from pipelined.programs.prepare import Prepared
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules import Worker
 from pipelined.schedules.worker import At
+from pipelined.training.exchange.prefetch import MessageQueues
 from pipelined.training.optimizer import OptimizerSettings
-from pipelined.training.prefetch import MessageQueues
 from pipelined.training.replay import Order, follow_steps
 from pipelined.training.segments.admission import StepAdmission
 from pipelined.training.segments.segment import Segment

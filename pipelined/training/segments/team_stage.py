@@ -18,10 +18,10 @@ from pipelined.sharding import Shards
 from pipelined.sharding.operators.routes import Meshes
 from pipelined.sharding.operators.tape import Tape, sum_gradients
 from pipelined.sharding.operators.verbs import Reader, Value
+from pipelined.training.exchange.stream import Arrived, Parcel, Tree, open_tree
 from pipelined.training.model import Model
 from pipelined.training.running_statistics import RunningStatistics
 from pipelined.training.stage import MicrobatchKey
-from pipelined.training.stream import Arrived, Parcel, Tree, open_tree
 
 
 @runtime_checkable

@@ -17,11 +17,11 @@ import torch
 
 from pipelined.errors import UsageError
 from pipelined.programs.exact_grid import Grid
+from pipelined.training.exchange.stream import Parcel, Tree, tensors_of
 from pipelined.training.optimizer import GRID
 from pipelined.training.parameters import Bucket
 from pipelined.training.split_backward import nodes_below
 from pipelined.training.stage import MicrobatchKey, Stage
-from pipelined.training.stream import Parcel, Tree, tensors_of
 
 MOST_USES = 256
 """The uses of one tied parameter in a model, for each of which the grid has room."""

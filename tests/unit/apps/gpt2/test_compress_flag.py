@@ -5,7 +5,7 @@ import pytest
 from apps.gpt2.config import parse
 from apps.gpt2.job import resolve
 from pipelined.errors import UsageError
-from pipelined.training.compression import check_codec
+from pipelined.training.exchange.compression import check_codec
 
 
 @pytest.mark.parametrize("name", ["none", "zstd", "zstd:9", "blockwise8", "blockwise8:256", "fp16", "bf16"])

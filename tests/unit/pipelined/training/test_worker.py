@@ -16,8 +16,8 @@ from pipelined.programs.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.schedules import find
 from pipelined.traces.file import Tracer
+from pipelined.training.exchange.stream import Parcel
 from pipelined.training.replay import follow_order
-from pipelined.training.stream import Parcel
 from pipelined.training.worker import RankContext, StageFailed, TrainWorker
 from transports.local import world
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from pipelined.actors.actor import Actor
-from pipelined.training.prefetch import Prefetcher
+from pipelined.training.exchange.prefetch import Prefetcher
 from transports.local import world
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.messages import Activation
-from pipelined.training.compression import CHUNK_BYTES, Compression, cut, fill, note_of, opened
+from pipelined.training.exchange.compression import CHUNK_BYTES, Compression, cut, fill, note_of, opened
 from transports import Block, WireError, pack, unpack
 from transports.local import world
 
