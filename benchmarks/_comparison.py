@@ -9,7 +9,7 @@ from itertools import combinations
 from collectives import Links
 from pipelined.programs.instructions import OPS
 from pipelined.programs.plan import Plan
-from pipelined.programs.price import Costs, price
+from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.schedules import find
 from pipelined.simulation.machine import FREE, Machine

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from pipelined.programs.overlap import with_sums
 from pipelined.programs.plan import Plan
-from pipelined.programs.price import Costs, price
+from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.pricing.timeline import Timed
 from pipelined.programs.record import record
-from pipelined.programs.timeline import Timed
 from pipelined.schedules import find
 
 HIDDEN_LIMIT = 0.10

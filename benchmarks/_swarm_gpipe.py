@@ -10,7 +10,7 @@ import math
 from benchmarks._swarm_devices import Work
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.programs.instructions import Token
-from pipelined.programs.virtual_worker import Demands, GroupMessages, Platform, VirtualWorker
+from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages, Platform, VirtualWorker
 from pipelined.schedules import Shape, find
 from transports.emulation.link import SlowLink
 from transports.emulation.options import LinkShape

@@ -13,8 +13,8 @@ from math import gcd
 import tyro
 
 from benchmarks._results import Reported, tell
-from pipelined.programs.check import check
-from pipelined.programs.price import Costs, price_schedule
+from pipelined.programs.pricing.price import Costs, price_schedule
+from pipelined.programs.proof.check import check
 from pipelined.schedules import Shape, find
 
 Triple = tuple[int, int, int]

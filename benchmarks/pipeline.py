@@ -18,7 +18,7 @@ from benchmarks._launch import run_ranks
 from benchmarks._results import Reported, tell
 from pipelined.actors.actor import Actor
 from pipelined.programs.plan import Plan
-from pipelined.programs.price import Costs, price
+from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.schedules import find
 from transports import Transport

@@ -24,7 +24,7 @@ from pipelined.actors.actor import Actor
 from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
-from pipelined.programs.price import Costs
+from pipelined.programs.pricing.price import Costs
 from pipelined.programs.record import record
 from pipelined.schedules import SCALE, ScheduleError, find, known
 from pipelined.simulation.workload import StageCosts

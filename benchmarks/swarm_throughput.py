@@ -23,7 +23,7 @@ from benchmarks._swarm_children import address_of, child, moments
 from benchmarks._swarm_devices import Work
 from benchmarks._swarm_setting import Actors
 from pipelined.errors import UsageError
-from pipelined.programs.price import Costs, price
+from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.schedules import Shape, find
 

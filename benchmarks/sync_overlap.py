@@ -31,7 +31,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
 from pipelined.programs.overlap import SYNCS
 from pipelined.programs.plan import Plan
-from pipelined.programs.price import Costs
+from pipelined.programs.pricing.price import Costs
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.simulator import simulate
 from pipelined.simulation.workload import Parameters, StageCosts, Workload

@@ -12,8 +12,8 @@ from collectives.algorithms import parse_choice
 from pipelined.checkpoints import checkpoint
 from pipelined.checkpoints.checkpoint import Checkpoint
 from pipelined.errors import UsageError
-from pipelined.programs.check import check
 from pipelined.programs.exact_grid import require_exact
+from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
 from pipelined.schedules import find
 from pipelined.training.exchange.compression import check_codec

@@ -14,10 +14,10 @@ from apps.gpt2.workload import workload
 from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, find_preset, layer_costs, parameters
 from apps.lm.models.layouts import Factors
 from pipelined.errors import UsageError
-from pipelined.programs.check import check
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
+from pipelined.programs.proof.check import check
 from pipelined.programs.record import in_time, record
 from pipelined.schedules import CHUNKS, find, own_shape
 from pipelined.simulation.memory import rank_memory

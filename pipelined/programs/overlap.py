@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from pipelined.programs.instructions import Instruction, Program, gradient_sum
-from pipelined.programs.price import DEFAULT_COSTS, Costs, price
-from pipelined.programs.timeline import Timed
+from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs, price
+from pipelined.programs.pricing.timeline import Timed
 
 SYNCS = ("eager", "gap", "after")
 """When a stage's gradient sum starts: after its last backward; there only if an idle gap follows; after the flush."""

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from pipelined.errors import UsageError
-from pipelined.programs.price import DEFAULT_COSTS, Costs
+from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules import SCALE, Shape, StageMap, find, knobs_of
 from pipelined.schedules.knobs import Value, set_knobs

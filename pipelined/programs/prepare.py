@@ -5,10 +5,10 @@ No torch. Recording runs an event loop of its own; where a loop is already runni
 
 from dataclasses import dataclass
 
-from pipelined.programs.check import check
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.overlap import with_sums
 from pipelined.programs.plan import Plan
+from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
 from pipelined.schedules import Schedule, find
 

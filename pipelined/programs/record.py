@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from pipelined.aio.clock import Deadlock
-from pipelined.programs.check import check
 from pipelined.programs.instructions import OPS, Instruction, Program
-from pipelined.programs.price import DEFAULT_COSTS, Costs, price_schedule
+from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs, price_schedule
+from pipelined.programs.proof.check import check
 from pipelined.schedules import Schedule, ScheduleError, Shape, StageMap, Worker
 from pipelined.schedules.bounded import bounded
 from pipelined.schedules.own import run_user_code

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from pipelined.programs.instructions import Instruction, Program
-from pipelined.programs.timeline import Timed, Timeline
+from pipelined.programs.pricing.timeline import Timed, Timeline
 
 WIDEST = 2000  # the most characters in a row; cells that are then too narrow have no label
 NARROWEST = 20  # characters of a row in a narrow terminal

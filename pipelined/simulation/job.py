@@ -8,7 +8,7 @@ from pipelined.errors import UsageError
 from pipelined.programs.instructions import OPS, Instruction
 from pipelined.programs.overlap import SYNCS
 from pipelined.programs.plan import Plan
-from pipelined.programs.price import Costs
+from pipelined.programs.pricing.price import Costs
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.traffic import totals_bytes
 from pipelined.simulation.workload import Workload

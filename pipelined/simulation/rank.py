@@ -12,11 +12,11 @@ from typing import Any
 
 from pipelined.aio.clock import VirtualClock
 from pipelined.aio.nursery import Nursery
-from pipelined.programs.deadlock import MESSAGES
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import Token
 from pipelined.programs.prepare import Prepared
-from pipelined.programs.virtual_worker import Demands, DueMessages, GroupMessages, Platform, VirtualWorker
+from pipelined.programs.pricing.virtual_worker import Demands, DueMessages, GroupMessages, Platform, VirtualWorker
+from pipelined.programs.proof.deadlock import MESSAGES
 from pipelined.schedules import StageMap
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import STEP_TOTALS, Job

@@ -13,11 +13,11 @@ from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.nursery import Nursery
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import Prepared, prepare_group
+from pipelined.programs.pricing.steady import FURTHER
+from pipelined.programs.pricing.timeline import Timeline
+from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages
 from pipelined.programs.record import in_time
 from pipelined.programs.staleness import steps_to_fill
-from pipelined.programs.steady import FURTHER
-from pipelined.programs.timeline import Timeline
-from pipelined.programs.virtual_worker import Demands, GroupMessages
 from pipelined.schedules import find
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import STEP_TOTALS, Job

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipelined.programs.check import check
 from pipelined.programs.instructions import OPS, Instruction, Program
 from pipelined.programs.plan import Plan
+from pipelined.programs.proof.check import check
 from pipelined.schedules import ScheduleError, Worker, find
 from pipelined.schedules.table import follow_segment
 from pipelined.traces.file import Span, TraceError, read

@@ -19,7 +19,7 @@ from pipelined.errors import UsageError
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import OPS, SUM, Instruction
 from pipelined.programs.plan import Plan
-from pipelined.programs.virtual_worker import DueMessages
+from pipelined.programs.pricing.virtual_worker import DueMessages
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.schedules import Worker
 from pipelined.schedules.worker import At

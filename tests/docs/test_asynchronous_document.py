@@ -2,10 +2,10 @@
 
 import re
 
-from pipelined.programs.check import check
-from pipelined.programs.price import Costs, price
+from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.pricing.steady import steady
+from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
-from pipelined.programs.steady import steady
 from pipelined.schedules import Shape, find
 from tests.launching import ROOT
 

@@ -10,9 +10,9 @@ import pytest
 from apps.gpt2.config import Config
 from apps.gpt2.job import resolve
 from pipelined.actors.messages import Activation
-from pipelined.programs.check import check
 from pipelined.programs.prepare import prepare
-from pipelined.programs.price import DEFAULT_COSTS, price
+from pipelined.programs.pricing.price import DEFAULT_COSTS, price
+from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
 from pipelined.programs.text_drawing import timeline_grid
 from pipelined.schedules import find

@@ -5,7 +5,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelined.programs.check import check
+from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
 from pipelined.schedules import find
 from tests.numerics.delayed import delayed

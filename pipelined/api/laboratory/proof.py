@@ -5,14 +5,14 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from pipelined.errors import UsageError
-from pipelined.programs.check import check
 from pipelined.programs.instructions import Program
 from pipelined.programs.overlap import with_sums
-from pipelined.programs.price import Costs, Seconds, price
+from pipelined.programs.pricing.price import Costs, Seconds, price
+from pipelined.programs.pricing.steady import Steady, steady
+from pipelined.programs.pricing.timeline import Timed, Timeline
+from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
-from pipelined.programs.steady import Steady, steady
 from pipelined.programs.text_drawing import timeline_grid
-from pipelined.programs.timeline import Timed, Timeline
 from pipelined.schedules import Shape, find, knobs_of, own_shape, require_knobs
 from pipelined.schedules.knobs import Value, set_knobs
 from pipelined.schedules.own import SomeSchedule, name_of

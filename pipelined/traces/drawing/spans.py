@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pipelined.programs.instructions import OPS
-from pipelined.programs.timeline import Timed, Timeline
+from pipelined.programs.pricing.timeline import Timed, Timeline
 from pipelined.traces.file import Span, Tracer, write
 
 

@@ -13,7 +13,7 @@ from collectives import Links
 from collectives.algorithms import ALL_REDUCE
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
-from pipelined.programs.price import Costs
+from pipelined.programs.pricing.price import Costs
 
 MIB = 1 << 20
 OVERLAP = Overlap({3: 0.030}, (0.30, 0.31, 0.30), (0.302, 0.311, 0.309), (0.01,), (0.04,))

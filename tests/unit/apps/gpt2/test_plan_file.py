@@ -10,7 +10,7 @@ from apps.gpt2.report import drifted
 from pipelined.errors import UsageError
 from pipelined.planner import PlanFile, write_plan
 from pipelined.programs.plan import Plan
-from pipelined.programs.price import Costs
+from pipelined.programs.pricing.price import Costs
 
 COSTS = Costs(1.0, [2.0, 3.0, 2.5])
 PLAN = Plan("one_f_one_b", 3, 2, 4, 6, costs=COSTS)

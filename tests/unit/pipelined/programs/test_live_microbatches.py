@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks._footprint import count_activations
-from pipelined.programs.price import Costs, price
+from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.schedules import find
 from tests.numerics.arrangements import name

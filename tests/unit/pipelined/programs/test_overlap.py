@@ -8,7 +8,7 @@ from pipelined.programs.instructions import Instruction, Program, gradient_sum
 from pipelined.programs.overlap import SYNCS, with_sums
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare_group
-from pipelined.programs.price import Costs, price
+from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.schedules import Shape, find, known
 

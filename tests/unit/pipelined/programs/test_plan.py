@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pipelined.programs.plan import Plan, PlanError
-from pipelined.programs.price import Costs
+from pipelined.programs.pricing.price import Costs
 from pipelined.schedules import ScheduleError
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipelined.programs.instructions import Instruction
-from pipelined.programs.price import DEFAULT_COSTS, Costs
+from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs
 from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, find
 from pipelined.schedules.gpipe import layout

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelined.programs.check import check
+from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, Worker, find
 

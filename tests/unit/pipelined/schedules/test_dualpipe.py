@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipelined.programs.check import check
-from pipelined.programs.price import Costs, price
+from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
 from pipelined.schedules import Shape, find
 

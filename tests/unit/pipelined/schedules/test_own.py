@@ -5,7 +5,7 @@ import os
 import pytest
 
 from pipelined.__main__ import main
-from pipelined.programs.check import check
+from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, find
 

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelined.__main__ import main
-from pipelined.programs.check import check
 from pipelined.programs.instructions import Instruction, Program
-from pipelined.programs.price import DEFAULT_COSTS, Costs, price, price_schedule
+from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs, price, price_schedule
+from pipelined.programs.pricing.steady import steady
+from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
 from pipelined.programs.staleness import staleness, steps_to_fill, uses, versions_held
-from pipelined.programs.steady import steady
 from pipelined.schedules import ScheduleError, Shape, Updates, find
 from pipelined.simulation.memory import RankMemory, rank_memory
 from pipelined.simulation.workload import Parameters, StageCosts, Workload

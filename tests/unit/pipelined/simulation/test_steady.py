@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from collectives import Links
 from collectives.algorithms import ALL_REDUCE
 from pipelined.programs.plan import Plan
-from pipelined.programs.price import Costs
-from pipelined.programs.steady import steady
+from pipelined.programs.pricing.price import Costs
+from pipelined.programs.pricing.steady import steady
 from pipelined.schedules import find
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.simulator import simulate

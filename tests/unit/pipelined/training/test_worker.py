@@ -12,7 +12,7 @@ from pipelined.actors.messages import Gradient
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.plan import Plan
-from pipelined.programs.price import Costs, price
+from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.schedules import find
 from pipelined.traces.file import Tracer

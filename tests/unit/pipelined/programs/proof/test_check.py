@@ -2,10 +2,10 @@
 
 import pytest
 
-from pipelined.programs.check import check, check_layout
 from pipelined.programs.instructions import Instruction, Program, gradient_sum
 from pipelined.programs.overlap import with_sums
-from pipelined.programs.price import Costs, price
+from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.proof.check import check, check_layout
 from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, StageMap, find
 from tests.unit.pipelined.programs.damage import with_worker

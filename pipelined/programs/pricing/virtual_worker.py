@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from pipelined.aio.clock import VirtualClock
 from pipelined.programs.instructions import Instruction, Token
-from pipelined.programs.timeline import Timed
+from pipelined.programs.pricing.timeline import Timed
 from pipelined.schedules import StageMap, Worker
 from pipelined.schedules.worker import At
 

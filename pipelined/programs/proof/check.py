@@ -8,9 +8,9 @@ microbatches are options. Nothing is executed and no time passes.
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from pipelined.programs.deadlock import ProofLimits, find_deadlock
 from pipelined.programs.instructions import OPS, SUM, Instruction, Position, Program
 from pipelined.programs.overlap import last_gradients, with_sums
+from pipelined.programs.proof.deadlock import ProofLimits, find_deadlock
 from pipelined.programs.staleness import version_of
 from pipelined.programs.text_drawing import fault_grid
 from pipelined.schedules import ScheduleError, StageMap

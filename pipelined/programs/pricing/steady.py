@@ -5,7 +5,7 @@ Two segments are priced; their difference in time is the cost of their differenc
 
 from dataclasses import dataclass, replace
 
-from pipelined.programs.price import Costs, price
+from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.programs.staleness import staleness, steps_to_fill
 from pipelined.schedules import Schedule, Shape

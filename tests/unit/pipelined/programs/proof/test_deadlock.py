@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
-from pipelined.programs.check import check
-from pipelined.programs.deadlock import ProofLimits, find_deadlock, smallest_mailbox
 from pipelined.programs.overlap import with_sums
+from pipelined.programs.proof.check import check
+from pipelined.programs.proof.deadlock import ProofLimits, find_deadlock, smallest_mailbox
 from pipelined.programs.record import record
 from pipelined.schedules import ScheduleError, Shape, find, known
 from tests.unit.pipelined.programs.damage import DAMAGES, REORDERINGS, damaged, sound_programs

@@ -17,8 +17,8 @@ from typing import Any
 
 from pipelined.aio.clock import Deadlock, VirtualClock, run_virtual
 from pipelined.programs.instructions import OPS, Program, Token
-from pipelined.programs.timeline import Timed, Timeline
-from pipelined.programs.virtual_worker import Demands, GroupMessages, Platform, VirtualWorker
+from pipelined.programs.pricing.timeline import Timed, Timeline
+from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages, Platform, VirtualWorker
 from pipelined.schedules import Schedule, ScheduleError, Shape, StageMap
 
 Seconds = float | Sequence[float]

@@ -1,0 +1,1 @@
+"""Proof that a program is correct: complete, within its memory, and free of deadlock."""
