@@ -21,12 +21,12 @@ from apps.gpt2.swarm.job import SCHEDULE, SwarmJob, resolve_swarm
 from pipelined import __version__
 from pipelined.actors.agree import agree
 from pipelined.aio.events import log_to_stderr
-from pipelined.checkpoints.claim import claimed
 from pipelined.errors import UsageError
 from pipelined.process.exit import INTERRUPTED, end_process, print_to_stderr, silence_stdout
 from pipelined.process.launch import AGENT, ALONE, Launch, detect
 from pipelined.process.run import parsed, refuse, run
 from pipelined.process.stop_request import StopRequest
+from pipelined.state.checkpoints.claim import claimed
 from transports import Transport
 
 

@@ -9,13 +9,13 @@ from apps.common.paths import check_directory, check_export, check_file
 from apps.gpt2.job import Job
 from apps.gpt2.resume import start_of
 from collectives.algorithms import parse_choice
-from pipelined.checkpoints import checkpoint
-from pipelined.checkpoints.checkpoint import Checkpoint
 from pipelined.errors import UsageError
 from pipelined.programs.exact_grid import require_exact
 from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
 from pipelined.schedules import find
+from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.checkpoint import Checkpoint
 from pipelined.training.exchange.compression import check_codec
 from pipelined.training.replay import check_steps, read_orders
 

@@ -17,7 +17,6 @@ from apps.gpt2.resume import start_of
 from apps.gpt2.workload import workload
 from collectives.algorithms import parse_choice
 from pipelined.actors.agree import broadcast
-from pipelined.checkpoints import checkpoint
 from pipelined.measurement.effort import BRIEF
 from pipelined.measurement.sums import measured_sums
 from pipelined.planner.candidates import Candidate
@@ -26,6 +25,7 @@ from pipelined.planner.worth import why_not
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.schedules import require_known
+from pipelined.state.checkpoints import checkpoint
 from transports import Transport
 
 

@@ -11,9 +11,9 @@ from typing import Any, get_args, get_type_hints
 from apps.gpt2.config import Config, parse
 from apps.gpt2.plan_file import AUTO
 from pipelined.actors.agree import broadcast
-from pipelined.checkpoints import checkpoint
-from pipelined.checkpoints.checkpoint import CheckpointError
 from pipelined.errors import UsageError
+from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.checkpoint import CheckpointError
 from transports import Transport
 
 KINDS: Mapping[str, tuple[type, ...]] = {

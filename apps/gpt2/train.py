@@ -23,9 +23,9 @@ from pipelined.actors.agree import broadcast
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.aio.events import printable
-from pipelined.checkpoints.trainer_state import gather_state, load, save
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
+from pipelined.state.checkpoints.trainer_state import gather_state, load, save
 from pipelined.traces.file import NullTracer, Tracer
 from pipelined.traces.gather import write_trace
 from pipelined.training.digests import model_digest

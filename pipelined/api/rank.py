@@ -14,13 +14,13 @@ from pipelined.actors.executor import TorchExecutor
 from pipelined.api.data.feed import CutBatches, MicrobatchFeed
 from pipelined.api.model.user_model import UserModel
 from pipelined.api.user_optimizer import UserOptimizer
-from pipelined.checkpoints import checkpoint
-from pipelined.checkpoints.claim import claimed
-from pipelined.checkpoints.trainer_state import gather_state, load, save
 from pipelined.errors import UsageError
 from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
+from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.claim import claimed
+from pipelined.state.checkpoints.trainer_state import gather_state, load, save
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.digests import require_equal_batches
 from pipelined.training.evaluate import Window, evaluate

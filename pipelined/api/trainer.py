@@ -28,9 +28,9 @@ from pipelined.api.model.sequential import Loss
 from pipelined.api.model.user_model import Layers, bind
 from pipelined.api.rank import RankSession, TrainingJob
 from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
-from pipelined.checkpoints.checkpoint import require_kept
 from pipelined.process.launch import detect
 from pipelined.programs.plan import Plan
+from pipelined.state.checkpoints.checkpoint import require_kept
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.step_report import StepReport
 from pipelined.training.trainer import Numerics

@@ -9,8 +9,8 @@ import torch
 
 from pipelined.api.data.feed import BatchFeed, MicrobatchFeed
 from pipelined.api.rank import RankSession, TrainingJob
-from pipelined.checkpoints import checkpoint
 from pipelined.errors import UsageError
+from pipelined.state.checkpoints import checkpoint
 from pipelined.training.step_report import StepReport
 
 

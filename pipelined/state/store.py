@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from pipelined.checkpoints import checkpoint
-from pipelined.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta
-from pipelined.checkpoints.directory import found
+from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta
+from pipelined.state.checkpoints.directory import found
 from pipelined.state.manifest import Layout, describe
 from pipelined.state.versions import SavedStage, common_step, saved_steps
 from transports import Block

@@ -8,8 +8,8 @@ import signal
 import sys
 
 from apps.gpt2 import __main__ as gpt2
-from pipelined.checkpoints import checkpoint
 from pipelined.process.exit import end_process
+from pipelined.state.checkpoints import checkpoint
 from pipelined.training.stage import Stage
 
 WHERE = {"forward": (Stage, "forward"), "commit": (checkpoint, "commit")}

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from apps.gpt2 import __main__ as gpt2
-from pipelined.checkpoints import checkpoint
+from pipelined.state.checkpoints import checkpoint
 from tests.launching import ROOT, launched, mpirun, started
 
 STEPS = 40

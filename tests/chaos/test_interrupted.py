@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelined.checkpoints import checkpoint
+from pipelined.state.checkpoints import checkpoint
 from tests.launching import ROOT, started
 
 JOB = "--depth 2 --steps 1000000 --layers 2 --d-model 32 --heads 2 --seq 16 --batch 8 --sample 0".split()

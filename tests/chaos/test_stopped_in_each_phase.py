@@ -10,7 +10,7 @@ import pytest
 from apps.gpt2 import __main__ as gpt2
 from apps.gpt2 import train as _training
 from apps.lm.huggingface import write as _huggingface
-from pipelined.checkpoints import checkpoint
+from pipelined.state.checkpoints import checkpoint
 from pipelined.training.stage import Stage
 from tests.launching import ROOT, started
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from apps.gpt2 import __main__ as gpt2
-from pipelined.checkpoints import checkpoint
+from pipelined.state.checkpoints import checkpoint
 from tests.launching import ROOT, mpirun, started
 
 FLAGS = [*"--depth 2 --seq 32 --batch 4 --sample 0 --data".split(), str(ROOT / "LICENSE")]

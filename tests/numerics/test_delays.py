@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipelined.checkpoints.trainer_state import load, save
 from pipelined.programs.plan import PlanError
 from pipelined.programs.record import record
 from pipelined.schedules import Shape, find
 from pipelined.schedules.table import write_table
+from pipelined.state.checkpoints.trainer_state import load, save
 from tests.launching import ROOT
 from tests.numerics.delayed import OPTIMIZER, delayed, double_buffered, pipedream
 from tests.numerics.plain import Case, Feed

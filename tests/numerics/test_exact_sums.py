@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import pipelined as pp
-from pipelined.checkpoints.trainer_state import load, save
 from pipelined.programs.exact_grid import Grid
+from pipelined.state.checkpoints.trainer_state import load, save
 from pipelined.traces.tracer import NOWHERE, Tracer
 from pipelined.training.digests import model_digest
 from pipelined.training.sums.exact_sums import ExactSums

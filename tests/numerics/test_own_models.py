@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from pipelined.actors.agree import AgreedError
-from pipelined.checkpoints import checkpoint
-from pipelined.checkpoints.trainer_state import load, save
+from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.trainer_state import load, save
 from pipelined.training.evaluate import evaluate
 from tests.numerics.own_model import Feed, Rows, on_ranks, plain, plan, steps
 

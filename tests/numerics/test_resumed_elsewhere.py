@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelined.checkpoints.trainer_state import load, save
+from pipelined.state.checkpoints.trainer_state import load, save
 from tests.numerics import delayed, plain
 from tests.numerics.plain import Case
 from tests.numerics.trained import on_ranks

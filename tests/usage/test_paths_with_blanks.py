@@ -14,10 +14,10 @@ from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.swarm import __main__ as swarm
 from pipelined.__main__ import main as pipelined_command
-from pipelined.checkpoints import checkpoint
 from pipelined.planner import PlanFile, write_plan
 from pipelined.programs.plan import Plan
 from pipelined.state import store
+from pipelined.state.checkpoints import checkpoint
 from pipelined.state.versions import SavedStage
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training

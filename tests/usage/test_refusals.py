@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from apps.lm.models.gpt2_presets import PRESETS, find_preset
-from pipelined.checkpoints import checkpoint
-from pipelined.checkpoints.checkpoint import Meta
-from pipelined.checkpoints.claim import claim
+from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.checkpoint import Meta
+from pipelined.state.checkpoints.claim import claim
 from tests.launching import ROOT
 
 

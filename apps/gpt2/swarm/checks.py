@@ -7,8 +7,8 @@ from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.text import text_of
 from apps.lm.data.text import Text
 from apps.swarm.data import feed_of
-from pipelined.checkpoints import checkpoint
 from pipelined.errors import UsageError
+from pipelined.state.checkpoints import checkpoint
 from pipelined.state.saved import other_text, saved_of
 from pipelined.state.versions import common_step, saved_steps
 from pipelined.training.exchange.compression import check_codec

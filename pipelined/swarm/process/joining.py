@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 
 from pipelined.aio.clock import RealClock
 from pipelined.aio.progress import MOMENT_S
-from pipelined.checkpoints.claim import Claim, claim
 from pipelined.directory import Conflict, Directory, open_directory
 from pipelined.errors import UsageError
 from pipelined.membership.client import Node
+from pipelined.state.checkpoints.claim import Claim, claim
 from pipelined.swarm.process.logs import reported_wait
 from pipelined.swarm.records.steps import SUBJECT
 from transports import TransportError

@@ -11,11 +11,11 @@ from apps.gpt2.config import Config
 from apps.gpt2.decide import Seats, decide_job, recorded
 from apps.gpt2.job import resolve
 from apps.gpt2.plan_file import AUTO, is_open
-from pipelined.checkpoints import checkpoint
 from pipelined.planner.candidates import Candidate
 from pipelined.process.launch import ALONE
 from pipelined.programs.plan import Plan
 from pipelined.schedules import ScheduleError
+from pipelined.state.checkpoints import checkpoint
 from tests.launching import ROOT
 from transports.local import world
 

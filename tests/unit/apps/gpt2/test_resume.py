@@ -11,9 +11,9 @@ from apps.gpt2.config import parse
 from apps.gpt2.job import resolve
 from apps.gpt2.resume import agree_on_flags, parse_resumed, require_text, start_of
 from apps.lm.data.text import read_text
-from pipelined.checkpoints import checkpoint
-from pipelined.checkpoints.checkpoint import Meta
 from pipelined.errors import UsageError
+from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.checkpoint import Meta
 from transports.local import world
 
 SAID = (

@@ -10,9 +10,9 @@ from apps.gpt2.config import Config
 from apps.gpt2.decide import decide_sums
 from apps.gpt2.job import resolve
 from collectives.algorithms import parse_choice
-from pipelined.checkpoints import checkpoint
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
+from pipelined.state.checkpoints import checkpoint
 from transports.local import world
 
 ASKED = Config(depth=2, all_reduce="measured", layers=1, d_model=8, heads=1, vocab=8)

@@ -12,9 +12,9 @@ from apps.swarm.config import SwarmTask, TrainingConfig
 from apps.swarm.flags import Serve
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
-from pipelined.checkpoints.checkpoint import CheckpointError
-from pipelined.checkpoints.claim import claim
 from pipelined.directory import open_directory, serve_directory
+from pipelined.state.checkpoints.checkpoint import CheckpointError
+from pipelined.state.checkpoints.claim import claim
 from pipelined.swarm.process.joining import claim_for, publish_task
 from transports import new_event_loop
 from transports.rpc import open_endpoint

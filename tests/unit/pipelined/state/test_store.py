@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.checkpoints.checkpoint import CheckpointError
+from pipelined.state.checkpoints.checkpoint import CheckpointError
 from pipelined.state.manifest import describe, layout_of
 from pipelined.state.store import DiskStore, StoreError, load, load_whole, save, saved_stages
 from pipelined.state.versions import SavedStage, SavedStages, Version, common_step, saved_steps
@@ -155,7 +155,7 @@ def test_a_save_of_a_stage_that_fails_leaves_nothing(tmp_path: Path, monkeypatch
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("pipelined.checkpoints.checkpoint.write_manifest", full)
+    monkeypatch.setattr("pipelined.state.checkpoints.checkpoint.write_manifest", full)
     with pytest.raises(CheckpointError, match="No space left"):
         save(tmp_path, SavedStage(4, 0, 1, "a"), state(0), MODEL)
     assert [path.name for path in (tmp_path / "stage-00").iterdir()] == ["saving"]

@@ -13,8 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.checkpoints import checkpoint
-from pipelined.checkpoints.checkpoint import CheckpointError, Meta
+from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.checkpoint import CheckpointError, Meta
 
 IDENTITY = {"layers": 4, "d_model": 128, "shape": (4, 128)}
 NAMES = [f"transformer.h.{i}.weight" for i in range(5)]
@@ -352,7 +352,7 @@ def test_a_checkpoint_is_judged_without_torch(tmp_path):
     program = f"""
 import sys
 from functools import partial
-from pipelined.checkpoints import checkpoint
+from pipelined.state.checkpoints import checkpoint
 try:
     checkpoint.open({str(tmp_path)!r}).require({{"layers": 5}})
 except checkpoint.CheckpointError:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelined.checkpoints.directory import clean as _clean
-from pipelined.checkpoints.directory import found, is_checkpoint, part_of, prune, publish
-from pipelined.checkpoints.manifest import (
+from pipelined.state.checkpoints.directory import clean as _clean
+from pipelined.state.checkpoints.directory import found, is_checkpoint, part_of, prune, publish
+from pipelined.state.checkpoints.manifest import (
     MANIFEST,
     CheckpointError,
     Meta,

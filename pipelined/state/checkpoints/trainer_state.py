@@ -13,9 +13,9 @@ from typing import Any
 from torch import Tensor
 
 from pipelined.actors.agree import agree, broadcast, gather
-from pipelined.checkpoints import checkpoint
-from pipelined.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta
 from pipelined.errors import UsageError
+from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta
 from pipelined.training.optimizer import has_shape_of_parameter, updates_made
 from pipelined.training.trainer import RankTrainer
 

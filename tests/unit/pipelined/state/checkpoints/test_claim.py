@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from pipelined.checkpoints.checkpoint import CheckpointError
-from pipelined.checkpoints.claim import LOCK, claim
+from pipelined.state.checkpoints.checkpoint import CheckpointError
+from pipelined.state.checkpoints.claim import LOCK, claim
 
 
 def test_a_second_run_is_refused_and_told_which_process_has_the_directory(tmp_path):
@@ -33,7 +33,7 @@ def test_processes_of_one_run_share_a_directory_until_the_last_has_gone(tmp_path
 
 
 def test_the_lock_of_a_killed_run_is_free_at_once(tmp_path):
-    taken = f"from pipelined.checkpoints.claim import claim; c = claim({str(tmp_path)!r}, 'one')"
+    taken = f"from pipelined.state.checkpoints.claim import claim; c = claim({str(tmp_path)!r}, 'one')"
     program = f"{taken}; print(flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         process.stdout.readline()
