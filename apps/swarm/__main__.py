@@ -20,13 +20,13 @@ from typing import Annotated, Any, NoReturn
 from apps.swarm.config import ChildFailed
 from apps.swarm.flags import Coordinator, Export, Local, Serve, Status, Train
 from pipelined import __version__
-from pipelined.actors.executor import DeviceStalled
 from pipelined.aio.events import log_to_stderr, recent_text
 from pipelined.directory import CutOff, JournalError, WrongKey
 from pipelined.errors import UsageError
 from pipelined.process.exit import end_process, print_line, print_to_stderr, silence_stdout
 from pipelined.process.run import complaint
 from pipelined.process.stop_request import until_stop_request
+from pipelined.swarm.peer.device_watchdog import DeviceStalled
 from transports import new_event_loop
 
 Flags = Coordinator | Serve | Train | Local | Status | Export

@@ -2,20 +2,14 @@
 
 Two executors have the same interface. `TorchExecutor` computes in its own thread. `TimedExecutor` only waits as long as
 the work would take, on its clock: emulated on the real clock, virtual on the virtual clock.
-
-`DeviceWatchdog` runs work on an executor and compares its duration with earlier work of the same kind. While the device
-completes one piece of work after another, it is not late, however many pieces wait. The first piece of a kind may
-include compilation: it can be late, because peers wait for it, but it never counts as stalled. Time while this process
-is stopped is not counted.
 """
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from os import sched_getaffinity
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pipelined.aio.clock import Clock, RealClock
 from transports import Transport
@@ -167,106 +161,3 @@ def _settle(done: "asyncio.Future[Any]", outcome: object) -> None:
     """Set the result, unless the waiting caller was cancelled."""
     if not done.done():
         done.set_result(outcome)
-
-
-KEPT = 64
-LATE, STUCK = 4.0, 10.0
-"""Work is late, or the device is stalled, after this multiple of the longest of the last `KEPT` of its kind."""
-UNKNOWN_LEASES = 10.0
-"""Lease times after which work of a kind never measured is late, and before which no device counts as stalled."""
-CHECKS_PER_LEASE = 4
-
-
-class DeviceLate(Exception):
-    """The device is late; it may still end its work."""
-
-
-class DeviceStalled(RuntimeError):
-    """The device makes no more progress."""
-
-
-class DeviceWatchdog:
-    """A device with the same `run`, and a check of its progress.
-
-    Args:
-        lease_s: seconds of a member's lease; work that took less is never late.
-    """
-
-    def __init__(self, device: Executor, lease_s: float):
-        self.clock: Clock = device.clock
-        self._device, self._lease_s = device, lease_s
-        self._turn, self._doing, self._requested = asyncio.Lock(), "", 0
-        self._took, self._still = dict[str, deque[float]](), 0.0
-        self._scopes = set[asyncio.Timeout]()
-
-    async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:
-        """See `Executor.run`."""
-        self._requested += 1
-        try:
-            async with self._turn:
-                self._doing = op
-                try:
-                    result, start, end = await self._device.run(op, work)
-                except Exception:  # failed work has ended, too
-                    self._still = 0.0
-                    raise
-        finally:
-            self._requested -= 1
-        self._still = 0.0
-        self._took.setdefault(op, deque(maxlen=KEPT)).append(end - start)
-        return result, start, end
-
-    @property
-    def late(self) -> bool:
-        """Whether the current piece of work takes too long."""
-        took = self._took.get(self._doing)
-        limit = UNKNOWN_LEASES * self._lease_s if took is None else max(self._lease_s, LATE * max(took))
-        return self._still > limit
-
-    async def unless_late(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of work that uses the device and for which a peer waits, unless the device is late.
-
-        Raises:
-            DeviceLate: the text names the work and its seconds.
-        """
-        scope = asyncio.timeout(None)
-        try:
-            async with scope:
-                self._scopes.add(scope)
-                self._check_late()
-                try:
-                    return await work
-                finally:
-                    self._scopes.discard(scope)
-        except TimeoutError:
-            if not scope.expired():
-                raise
-            raise DeviceLate(f"{self._doing} for {self._still:.3g} s") from None
-
-    async def watch(self) -> NoReturn:
-        """Check the device until cancelled.
-
-        Raises:
-            DeviceStalled: one piece of work takes far longer than any before it.
-        """
-        every = self._lease_s / CHECKS_PER_LEASE
-        while True:
-            before = self._requested
-            await self.clock.sleep(every)
-            if before and self._requested:
-                self._still += every
-                self._check_late()
-            self._check()
-
-    def _check(self) -> None:
-        took = self._took.get(self._doing)
-        if took is not None and self._still > max(UNKNOWN_LEASES * self._lease_s, STUCK * max(took)):
-            fact = f"seconds: {self._still:.0f}, at most {max(took):.3g} before"
-            raise DeviceStalled(f"the device is stuck ({self._doing}, {fact}); look at it, and start this peer again")
-
-    def _check_late(self) -> None:
-        if self.late:
-            now = asyncio.get_running_loop().time()
-            for scope in self._scopes:
-                if not scope.expired():
-                    scope.reschedule(now)

@@ -9,11 +9,11 @@ from collections import defaultdict
 
 import numpy as np
 
-from pipelined.actors.executor import DeviceStalled
 from pipelined.directory import MemoryDisk
 from pipelined.state.manifest import layout_of
 from pipelined.state.store import StoreError
 from pipelined.swarm.config import Rules
+from pipelined.swarm.peer.device_watchdog import DeviceStalled
 from pipelined.swarm.protocol.rounds import Reduce
 from pipelined.swarm.records.steps import name_digest
 from pipelined.swarm.records.view import SwarmView

@@ -12,7 +12,6 @@ from typing import Any, NoReturn, TypeVar
 
 import torch
 
-from pipelined.actors.executor import DeviceStalled
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.api.data.batch import Batch
@@ -36,6 +35,7 @@ from pipelined.errors import UsageError
 from pipelined.process.exit import FAILED, USAGE, print_to_stderr
 from pipelined.process.run import complaint
 from pipelined.process.stop_request import StopRequest
+from pipelined.swarm.peer.device_watchdog import DeviceStalled
 from pipelined.swarm.process.joining import endpoint_at
 from pipelined.swarm.process.session import PeerOptions
 from pipelined.training.exchange.compression import NONE

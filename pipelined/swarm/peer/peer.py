@@ -7,7 +7,7 @@ state. Only the directory's head decides what the peer does to its parameters.
 import asyncio
 from contextlib import AsyncExitStack, suppress
 
-from pipelined.actors.executor import DeviceLate, DeviceWatchdog, Executor
+from pipelined.actors.executor import Executor
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import CutOff, LeaseLost
@@ -16,6 +16,7 @@ from pipelined.membership.client import MemberClient, Node, Probe
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.state.saver import Saver
 from pipelined.swarm.config import PeerConfig, Rules
+from pipelined.swarm.peer.device_watchdog import DeviceLate, DeviceWatchdog
 from pipelined.swarm.peer.lifecycle import Drain, PeerEvent, PeerEvicted, PeerState, Presence, Readmission, state_after
 from pipelined.swarm.peer.replica import Replica, catch_up, split_by_last_step
 from pipelined.swarm.peer.service import PeerService

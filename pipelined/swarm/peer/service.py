@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
-from pipelined.actors.executor import DeviceLate, DeviceWatchdog
 from pipelined.membership.client import Probe
 from pipelined.membership.messages import Done, MemberReply, MemberRequest, MemberRole, Ping, serve
 from pipelined.membership.reasons import Reason
@@ -18,6 +17,7 @@ from pipelined.state.fetch import StateFetch
 from pipelined.state.messages import FetchChunk, FetchManifest, FetchTotals
 from pipelined.state.saver import Saver
 from pipelined.swarm.peer.all_reduce import IN_FLIGHT
+from pipelined.swarm.peer.device_watchdog import DeviceLate, DeviceWatchdog
 from pipelined.swarm.peer.lifecycle import Presence
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reach, Reduce, ReportReach, Resume, RoundRequest, SendPart

@@ -6,7 +6,6 @@ A peer that was no member for a while keeps its stage, and fetches what it lacks
 from collections.abc import Callable
 from functools import partial
 
-from pipelined.actors.executor import DeviceWatchdog
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
@@ -16,6 +15,7 @@ from pipelined.state.fetch import StateFetch
 from pipelined.state.saver import Saver
 from pipelined.state.versions import Version
 from pipelined.swarm.config import Rules, stop_if_refused
+from pipelined.swarm.peer.device_watchdog import DeviceWatchdog
 from pipelined.swarm.peer.lifecycle import Presence
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.service import PeerService

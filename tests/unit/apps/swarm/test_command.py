@@ -7,10 +7,10 @@ import pytest
 
 from apps.swarm import __main__ as swarm
 from apps.swarm.config import ChildFailed
-from pipelined.actors.executor import DeviceStalled
 from pipelined.aio.events import emit, warn
 from pipelined.directory import CutOff, JournalError
 from pipelined.errors import UsageError
+from pipelined.swarm.peer.device_watchdog import DeviceStalled
 from tests.launching import launched
 from tests.terminal import closed_over
 

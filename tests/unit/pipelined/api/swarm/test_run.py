@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 import pipelined as pp
-from pipelined.actors.executor import DeviceStalled
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.api.swarm import run
@@ -20,6 +19,7 @@ from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.directory import CutOff, WrongKey, serve_directory
 from pipelined.state.store import save
 from pipelined.state.versions import SavedStage
+from pipelined.swarm.peer.device_watchdog import DeviceStalled
 from pipelined.swarm.process.joining import connected, publish_task
 from pipelined.swarm.process.session import PeerOptions
 from transports import new_event_loop

@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
-from pipelined.actors.executor import (
+from pipelined.actors.executor import TimedExecutor
+from pipelined.aio.clock import run_virtual
+from pipelined.swarm.peer.device_watchdog import (
     CHECKS_PER_LEASE,
     LATE,
     STUCK,
@@ -12,9 +14,7 @@ from pipelined.actors.executor import (
     DeviceLate,
     DeviceStalled,
     DeviceWatchdog,
-    TimedExecutor,
 )
-from pipelined.aio.clock import run_virtual
 from transports.rpc.virtual.network import VirtualNetwork
 
 LEASE_S, LONG_S = 1.0, 1e3
