@@ -12,7 +12,7 @@ from apps.gpt2.plan_file import follow_plan, identity
 from apps.gpt2.team import described, ranks_of_workers, split_of
 from apps.gpt2.workload import workload
 from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, find_preset, layer_costs, parameters
-from apps.lm.models.layouts import Factors
+from apps.lm.sharded.layouts import Factors
 from pipelined.errors import UsageError
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.partition import partition

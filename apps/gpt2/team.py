@@ -4,7 +4,7 @@ from typing import Any
 
 from apps.gpt2.config import Config, flag
 from apps.lm.models.gpt2_presets import ModelConfig
-from apps.lm.models.layouts import Factors, factors_of, require_fitting
+from apps.lm.sharded.layouts import Factors, factors_of, require_fitting
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 

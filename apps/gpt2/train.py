@@ -16,8 +16,8 @@ from apps.lm.data.ngram import score_ngrams
 from apps.lm.data.text import Text
 from apps.lm.data.tokens import TokenFeed, windows_of
 from apps.lm.models.gpt2 import GPT2
-from apps.lm.models.sharded_gpt2 import ShardedGPT2
 from apps.lm.sampling import Picker
+from apps.lm.sharded.gpt2 import ShardedGPT2
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast
 from pipelined.actors.executor import TorchExecutor

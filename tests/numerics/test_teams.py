@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from apps.lm.models.gpt2 import GPT2
-from apps.lm.models.layouts import factors_of
-from apps.lm.models.sharded_gpt2 import ShardedGPT2
+from apps.lm.sharded.gpt2 import ShardedGPT2
+from apps.lm.sharded.layouts import factors_of
 from pipelined.errors import UsageError
 from pipelined.training.evaluate import evaluate, sample
 from tests.numerics.plain import SEQUENCE, Case, Feed, Outcome, assert_same, pipelined, plain

@@ -18,9 +18,9 @@ from torch.nn import functional
 from apps.lm.models.gelu import gelu
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
 from pipelined.random.keyed_random import current_random, dropout, keyed_generator
-from pipelined.sharding.operators.attention import causal_attention
 
 EMBEDDING, HEAD = "transformer.wte.weight", "lm_head.weight"
+Dropout = Callable[[torch.Tensor], torch.Tensor]
 
 
 class GPT2:
@@ -200,6 +200,23 @@ class Attention(nn.Module):
 
     def _drop(self, weights: torch.Tensor) -> torch.Tensor:
         return dropout(weights, self.dropout, f"{self.place}.weights")
+
+
+def causal_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropped: Dropout | None = None
+) -> torch.Tensor:
+    """Each token's mean of the values of the tokens up to it, (B, H, T, K), weighted by how its query meets their keys.
+
+    Args:
+        query, key, value: (B, H, T, K).
+        dropped: the dropout of the weights (B, H, T, T), which a fused kernel would draw from a stream of its own.
+    """
+    if dropped is None:
+        return functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[3])  # (B, H, T, T)
+    future = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).triu(1)  # (T, T)
+    weights = scores.masked_fill(future, float("-inf")).softmax(3)
+    return dropped(weights).to(query.dtype) @ value
 
 
 class FeedForward(nn.Module):

@@ -1,10 +1,12 @@
-"""Layer norm on any split, with the statistics' bytes."""
+"""Layer norm on any split, with the statistics' bytes, and dropout."""
 
 import pytest
 from torch.nn import functional
 
+from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Mesh, Shards
-from pipelined.sharding.operators.stream import layer_norm
+from pipelined.sharding.operators.matmul import SplitMatmul
+from pipelined.sharding.operators.stream import drop, layer_norm
 from tests.unit.pipelined.sharding.operators.ranks import CLOSE, beside, normal
 
 
@@ -50,3 +52,11 @@ def test_far_from_zero_no_digits_are_lost():
 def test_two_numbers_a_token_are_sent_each_way():
     """Rings of 3 ranks with 4 tokens, 2 rows of ranks: 2(p-1)/p of the tokens, twice forward and twice backward."""
     assert run(normal(4, 3, 12), "S0:a S2:b") == [8 * 4 * 2 * 2 / 3 * 6] * 6
+
+
+def test_dropout_of_a_split_value_is_that_of_the_whole():
+    operator, random = SplitMatmul((2, 2, 3), (7,), (11,)), KeyedRandom(4, 5, 6)
+    shards = operator.leaving((3, 2))
+    sharded = lambda tape, x: drop(tape, x, 0.3, random.key("here"))  # noqa: E731
+    plain = lambda x: random.dropout(x, 0.3, "here")  # noqa: E731
+    assert beside(12, sharded, plain, shards, [(normal(3, 2, 11), shards)]) == [0] * 12

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apps.lm.models.layouts import factors_of, require_fitting
+from apps.lm.sharded.layouts import factors_of, require_fitting
 from pipelined.errors import UsageError
 
 

@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch.nn import functional
 
+from apps.lm.sharded.attention import attend
 from pipelined.random.keyed_random import KeyedRandom
-from pipelined.sharding.operators.attention import attend
 from pipelined.sharding.operators.matmul import SplitMatmul
-from pipelined.sharding.operators.stream import drop
 from tests.unit.pipelined.sharding.operators.ranks import beside, normal
 
 B, T, H, K = 5, 4, 6, 3
@@ -36,11 +35,3 @@ def test_ranks_attend_with_their_own_heads_and_send_nothing(factors):
     key = random.key("here")
     sent = beside(ranks, lambda tape, x: attend(tape, x, 0.4, key), lambda x: dropped(x, random), after, ends)
     assert sent == [0] * ranks
-
-
-def test_dropout_of_a_split_value_is_that_of_the_whole():
-    operator, random = SplitMatmul((2, 2, 3), (7,), (11,)), KeyedRandom(4, 5, 6)
-    shards = operator.leaving((3, 2))
-    sharded = lambda tape, x: drop(tape, x, 0.3, random.key("here"))  # noqa: E731
-    plain = lambda x: random.dropout(x, 0.3, "here")  # noqa: E731
-    assert beside(12, sharded, plain, shards, [(normal(3, 2, 11), shards)]) == [0] * 12

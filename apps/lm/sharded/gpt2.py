@@ -15,11 +15,11 @@ from torch import nn
 from apps.lm.models.gelu import gelu
 from apps.lm.models.gpt2 import EMBEDDING, GPT2, HEAD, initialise
 from apps.lm.models.gpt2_presets import ModelConfig
-from apps.lm.models.layouts import OPERATORS, Factors, require_fitting
+from apps.lm.sharded.attention import attend
+from apps.lm.sharded.layouts import OPERATORS, Factors, require_fitting
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Mesh, Shards
-from pipelined.sharding.operators.attention import attend
 from pipelined.sharding.operators.matmul import LEAD, SplitMatmul, multiply
 from pipelined.sharding.operators.stream import drop, layer_norm, residual
 from pipelined.sharding.operators.verbs import Reader, Value

@@ -3,19 +3,15 @@
 Shapes: B sequences, T tokens of a sequence, H heads, K numbers of a head; each but T may be a rank's share.
 """
 
-import math
-from collections.abc import Callable
 from functools import partial
 
 import torch
-from torch.nn import functional
 
+from apps.lm.models.gpt2 import Dropout, causal_attention
 from pipelined.random.mask import dropout
 from pipelined.sharding.layout import Layout
 from pipelined.sharding.operators.verbs import Reader, Value
 from pipelined.sharding.shards import Shards
-
-Dropout = Callable[[torch.Tensor], torch.Tensor]
 
 HEADS = 3
 """The dimension of the heads in (B, T, 3, H, K); one fewer behind the attention."""
@@ -45,20 +41,3 @@ def attended(x: torch.Tensor, dropped: Dropout | None = None) -> torch.Tensor:
     """Attention of whole heads: (B, T, 3, H, K) to (B, T, H, K)."""
     query, key, value = x.permute(2, 0, 3, 1, 4)  # each (B, H, T, K)
     return causal_attention(query, key, value, dropped).transpose(1, 2)
-
-
-def causal_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropped: Dropout | None = None
-) -> torch.Tensor:
-    """Each token's mean of the values of the tokens up to it, (B, H, T, K), weighted by how its query meets their keys.
-
-    Args:
-        query, key, value: (B, H, T, K).
-        dropped: the dropout of the weights (B, H, T, T), which a fused kernel would draw from a stream of its own.
-    """
-    if dropped is None:
-        return functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-    scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[3])  # (B, H, T, T)
-    future = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).triu(1)  # (T, T)
-    weights = scores.masked_fill(future, float("-inf")).softmax(3)
-    return dropped(weights).to(query.dtype) @ value

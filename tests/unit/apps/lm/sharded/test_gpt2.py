@@ -5,8 +5,8 @@ import torch
 
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
-from apps.lm.models.layouts import OPERATORS
-from apps.lm.models.sharded_gpt2 import ShardedGPT2
+from apps.lm.sharded.gpt2 import ShardedGPT2
+from apps.lm.sharded.layouts import OPERATORS
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom, drawing_from
 from pipelined.sharding.operators.record import MoveStep, piece, record
