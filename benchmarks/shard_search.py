@@ -15,9 +15,11 @@ from typing import Any
 
 import tyro
 
+from apps.gpt2.operators import blocks
+from apps.lm.models.gpt2_presets import ModelConfig
 from benchmarks._results import Reported, tell
 from collectives import Links
-from pipelined.sharding.search.chain import Chain, read_chain, transformer_block
+from pipelined.sharding.search.chain import Chain, read_chain
 from pipelined.sharding.search.network import Network
 from pipelined.sharding.search.problem import Problem
 from pipelined.sharding.search.registry import find
@@ -90,7 +92,13 @@ def block(ranks: int, microbatches: int) -> dict[str, Any]:
     """A block in the full space, in the memory that the paper's strategies with four replicas take at 64 ranks."""
     limit = 4 * 4 * 12 * WIDTH**2 / 16
     started = time.perf_counter()
-    posed = _posed(Chain(transformer_block(TOKENS, WIDTH)), ranks, Links(0.0, 1e-9, 0.0), microbatches, full=True)
+    posed = _posed(
+        Chain(blocks(ModelConfig(1, WIDTH, WIDTH, 1), TOKENS, normed=False)),
+        ranks,
+        Links(0.0, 1e-9, 0.0),
+        microbatches,
+        full=True,
+    )
     best = find("dynamic").search(posed.problem, limit)
     took = time.perf_counter() - started
     assert best.strategy is not None

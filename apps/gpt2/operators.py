@@ -7,9 +7,9 @@ attention; the loss's statistics, a few numbers a token, are not priced.
 from math import prod
 
 from apps.gpt2.memory import FLOAT, activation_bytes
-from apps.lm.models.gpt2_presets import ModelConfig, shapes
+from apps.lm.models.gpt2_presets import ModelConfig, block_multiplications, shapes
 from pipelined.errors import UsageError
-from pipelined.sharding.search.chain import Chain, Operator, transformer_block
+from pipelined.sharding.search.chain import Chain, Operator
 from pipelined.sharding.search.matmul import STATE_NUMBERS, Matmul
 
 
@@ -27,7 +27,7 @@ def chain(config: ModelConfig, batch: int, sequence: int, microbatches: int, ite
         fact = f"the microbatches do not divide the batch (batch: {batch}, microbatches: {microbatches})"
         raise UsageError(f"{fact}; take --microbatches that divides it")
     rows, tokens, width = batch // microbatches, batch * sequence, config.d_model
-    block = transformer_block(tokens, width, sequences=rows, heads=config.heads, layers=config.layers, normed=True)
+    block = blocks(config, tokens, sequences=rows)
     head = Operator(
         name="wte" if config.tied else "lm_head",
         matmul=Matmul(tokens, width, config.vocab, embeds=config.tied),
@@ -46,3 +46,29 @@ def chain(config: ModelConfig, batch: int, sequence: int, microbatches: int, ite
     return Chain(
         operators, keeps=True, split_bytes=kept, whole_bytes=whole * STATE_NUMBERS * itemsize, itemsize=itemsize
     )
+
+
+def blocks(config: ModelConfig, tokens: int, *, sequences: int | None = None, normed: bool = True) -> list[Operator]:
+    """The multiplications of all blocks, which are split alike; the residual stream between them keeps its layout.
+
+    Args:
+        tokens: of a step.
+        sequences: of a microbatch; None: any number.
+        normed: also price the statistics of the norms.
+    """
+    width = config.d_model
+    return [
+        Operator(
+            name=name,
+            matmul=Matmul(tokens, prod(each.inputs), prod(each.outputs)),
+            onward=width if each.leaves == "core" else prod(each.outputs),
+            before=each.reads,
+            after=each.leaves,
+            core=each.leaves == "core",
+            sequences=sequences if each.leaves == "core" else None,
+            heads=config.heads if each.leaves == "core" else None,
+            repeated=config.layers,
+            normed=normed and each.norm is not None,
+        )
+        for name, each in block_multiplications(config).items()
+    ]

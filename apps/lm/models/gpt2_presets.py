@@ -6,7 +6,7 @@ Nothing here needs torch, so that a plan or an error can be printed before torch
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pipelined.errors import UsageError
 
@@ -112,12 +112,49 @@ def find_preset(name: str, presets: Mapping[str, Config]) -> Config:
     return presets[name]
 
 
+class Multiplication(NamedTuple):
+    """A matrix multiplication of the model, as it may be split over ranks.
+
+    Args:
+        module: the name of its module in a block, or of the embedding.
+        inputs, outputs: the dimensions of a token before and behind it.
+        reads, leaves: the streams before and behind it; those of one name have one layout.
+        norm: the norm in a block between the stream that it reads and its input.
+        split: the dimension of the outputs that is split; of the inputs the first is.
+    """
+
+    module: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    reads: str
+    leaves: str | None
+    norm: str | None = None
+    split: int = 0
+
+
+def block_multiplications(config: ModelConfig) -> dict[str, Multiplication]:
+    """Those of every block by the names that layouts give them, in order; attention stands behind the first."""
+    c, heads = config.d_model, (config.heads, config.d_model // config.heads)
+    return {
+        "c_attn": Multiplication("attn.c_attn", (c,), (3, *heads), "residual", "core", norm="ln_1", split=1),
+        "attn.c_proj": Multiplication("attn.c_proj", heads, (c,), "core", "residual"),
+        "c_fc": Multiplication("mlp.c_fc", (c,), (4 * c,), "residual", "hidden", norm="ln_2"),
+        "mlp.c_proj": Multiplication("mlp.c_proj", (4 * c,), (c,), "hidden", "residual"),
+    }
+
+
+def multiplications(config: ModelConfig) -> dict[str, Multiplication]:
+    """Those of `block_multiplications`, and the head's, which has the matrix of the embedding where that is tied."""
+    head = Multiplication("wte", (config.d_model,), (config.vocab,), "residual", None, norm="ln_f")
+    return {**block_multiplications(config), "wte": head}
+
+
 def layer_shapes(config: ModelConfig) -> list[Shapes]:
     """Every parameter of each layer: the embedding, the blocks, then the final norm with the head.
 
     A tied head lists the embedding's matrix again, as it needs it too.
     """
-    blocks = [_block_shapes(f"transformer.h.{i}.", config.d_model) for i in range(config.layers)]
+    blocks = [_block_shapes(f"transformer.h.{i}.", config) for i in range(config.layers)]
     return [_embedding_shapes(config), *blocks, _head_shapes(config)]
 
 
@@ -154,16 +191,13 @@ def _head_shapes(config: ModelConfig) -> Shapes:
     return affine("transformer.ln_f.", config.d_model) | {matrix: (config.vocab, config.d_model)}
 
 
-def _block_shapes(prefix: str, width: int) -> Shapes:
+def _block_shapes(prefix: str, config: ModelConfig) -> Shapes:
     """A block's parameters: 12 C² + 13 C numbers."""
-    return {
-        **affine(f"{prefix}ln_1.", width),
-        **affine(f"{prefix}attn.c_attn.", width, 3 * width),
-        **affine(f"{prefix}attn.c_proj.", width, width),
-        **affine(f"{prefix}ln_2.", width),
-        **affine(f"{prefix}mlp.c_fc.", width, 4 * width),
-        **affine(f"{prefix}mlp.c_proj.", 4 * width, width),
-    }
+    found: Shapes = {}
+    for each in block_multiplications(config).values():
+        found |= affine(f"{prefix}{each.norm}.", config.d_model) if each.norm else {}
+        found |= affine(f"{prefix}{each.module}.", prod(each.inputs), prod(each.outputs))
+    return found
 
 
 def affine(prefix: str, *sizes: int) -> Shapes:

@@ -14,7 +14,7 @@ from torch import nn
 
 from apps.lm.models.gelu import gelu
 from apps.lm.models.gpt2 import EMBEDDING, GPT2, HEAD, initialise
-from apps.lm.models.gpt2_presets import ModelConfig
+from apps.lm.models.gpt2_presets import ModelConfig, block_multiplications, multiplications
 from apps.lm.sharded.attention import attend
 from apps.lm.sharded.layouts import OPERATORS, Factors, require_fitting
 from pipelined.errors import UsageError
@@ -55,16 +55,8 @@ class ShardedGPT2(GPT2):
     @cached_property
     def operators(self) -> dict[str, SplitMatmul]:
         """The multiplications, by name."""
-        c, h, v = self.config.d_model, self.config.heads, self.config.vocab
-        heads = (h, c // h)
-        sizes = {
-            "c_attn": ((c,), (3, *heads), 1),
-            "attn.c_proj": (heads, (c,), 0),
-            "c_fc": ((c,), (4 * c,), 0),
-            "mlp.c_proj": ((4 * c,), (c,), 0),
-            "wte": ((c,), (v,), 0),
-        }
-        return {name: SplitMatmul(self.factors[name], *sizes[name]) for name in OPERATORS}
+        found = multiplications(self.config).items()
+        return {name: SplitMatmul(self.factors[name], each.inputs, each.outputs, each.split) for name, each in found}
 
     @cached_property
     def mesh(self) -> Mesh:
@@ -86,9 +78,9 @@ class ShardedGPT2(GPT2):
             at = f"transformer.h.{block}"
             for name in ("ln_1", "ln_2"):
                 found |= {f"{at}.{name}.weight": token, f"{at}.{name}.bias": token}
-            for name, path in _PATHS.items():
+            for name, each in block_multiplications(self.config).items():
                 operator = self.operators[name]
-                found |= {f"{at}.{path}.weight": operator.weight, f"{at}.{path}.bias": operator.bias}
+                found |= {f"{at}.{each.module}.weight": operator.weight, f"{at}.{each.module}.bias": operator.bias}
         found |= {"transformer.ln_f.weight": token, "transformer.ln_f.bias": token}
         return found if self.config.tied else found | {HEAD: table(self.operators["wte"])}
 
@@ -197,7 +189,3 @@ class MemberGPT2(GPT2):
                     piece.copy_(self._whole.local(name, full, self._member))
             register_tensor(part, name, nn.Parameter(piece.flatten(whole.dim() - 1)))
         return part
-
-
-_PATHS = {"c_attn": "attn.c_attn", "attn.c_proj": "attn.c_proj", "c_fc": "mlp.c_fc", "mlp.c_proj": "mlp.c_proj"}
-"""Where the multiplications stand in a block of the plain model."""

@@ -6,9 +6,11 @@ from math import inf
 
 import pytest
 
+from apps.gpt2.operators import blocks
+from apps.lm.models.gpt2_presets import ModelConfig
 from collectives import Links
 from pipelined.sharding.search.answer import ShardRequest, answer
-from pipelined.sharding.search.chain import Chain, chain_of, read_chain, transformer_block
+from pipelined.sharding.search.chain import Chain, chain_of, read_chain
 from pipelined.sharding.search.network import Network
 from pipelined.sharding.search.registry import find
 from pipelined.sharding.search.space import Setting, pose
@@ -27,6 +29,11 @@ def setting(chain, *levels, links=BYTES, far=None, microbatches=1, wide=False):
 
 def found(chain, *levels, replicas=None, limit=inf, **how):
     return answer(ShardRequest(setting(chain, *levels, **how), replicas=replicas, limit=limit))
+
+
+def model(width, heads=None, layers=1):
+    """Blocks of this width; None: as many heads as columns, which no split exceeds."""
+    return ModelConfig(layers=layers, d_model=width, heads=heads or width, vocab=1)
 
 
 def total(priced):
@@ -120,7 +127,7 @@ def test_without_a_cap_data_parallelism_wins_and_ties_at_64(ranks, least):
 def test_zero_beats_the_paper_in_the_state_that_four_replicas_take(microbatches, least):
     """The residual stream keeps one layout throughout; the paper's best moves 9,800 Mi in the same memory."""
     limit = 4 * 4 * 12 * WIDTH**2 / 16
-    for chain in (read_chain(BLOCK, closed=True), Chain(transformer_block(TOKENS, WIDTH))):
+    for chain in (read_chain(BLOCK, closed=True), Chain(blocks(model(WIDTH), TOKENS, normed=False))):
         result = found(chain, 64, limit=limit, microbatches=microbatches, wide=True)
         assert total(result.best) / MI == least and result.best.held <= limit
 
@@ -135,7 +142,7 @@ def test_a_narrow_block_splits_its_feed_forward_alone():
 
 def test_on_two_nodes_of_sixteen_a_small_model_is_data_parallel():
     """Section 5.3.3: 24 blocks of width 1,024, 2^21 tokens, 100 Gb/s between nodes; 200 GB/s reached inside, of 600."""
-    chain = Chain(transformer_block(2**21, 1024, layers=24))
+    chain = Chain(blocks(model(1024, layers=24), 2**21, normed=False))
     result = found(chain, 2, 16, links=Links(5e-6, 1 / 200e9, 0), far=Links(2e-5, 1 / 12.5e9, 0))
     assert factors(result.best) == ["2.1.1/16.1.1"] * 4
     assert result.best.seconds == result.baselines["data"].seconds
@@ -174,7 +181,7 @@ def test_figure_8_has_these_optima(ranks, milliseconds, best, space):
 
 def test_a_small_block_moves_these_bytes_with_the_statistics_of_its_norms():
     """B 8, T 8, C 128, H 16, float64 on 64 ranks, the streams cut by columns; cut by tokens, norms sum less."""
-    chain = Chain(transformer_block(64, 128, sequences=8, heads=16, normed=True), itemsize=8)
+    chain = Chain(blocks(model(128, heads=16), 64, sequences=8), itemsize=8)
     how = setting(chain, 64)
     wanted = dict(zip((op.name for op in chain.operators), ["4.8.2", "4.4.4", "4.8.2", "4.2.8"], strict=True))
     options = [[o for o in how.options(op) if written(o.split) == wanted[op.name]] for op in chain.operators]
