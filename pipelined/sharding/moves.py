@@ -19,16 +19,25 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 import collectives
-from collectives import Links, segment
+from collectives import Group, Links, segment
 from collectives.algorithms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 from collectives.algorithms.registry import AlgorithmTable
-from pipelined.sharding.groups import MeshGroups
+from pipelined.sharding.mesh import Mesh
 from pipelined.sharding.shards import Piece, Shards, common, empty_like, length_of, put, take, within
+
+
+class Groups(Protocol):
+    """The groups of a rank: `pipelined.sharding.groups.MeshGroups`."""
+
+    rank: int
+    algorithm: str | None
+
+    def along(self, mesh: Mesh, axes: tuple[str, ...]) -> Group: ...
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,7 @@ class Step:
         """
         return 0.0
 
-    async def run(self, groups: MeshGroups, array: Any) -> Any:
+    async def run(self, groups: Groups, array: Any) -> Any:
         """This rank's array after the move, from the one before it, which stays as it is.
 
         Raises:
@@ -108,6 +117,9 @@ class CollectiveStep(Step):
         each, messages = self._links(links), self.table.forms(self.algorithm).steps(self.group_size)
         return messages * each.alpha + self.most_elements * itemsize * (each.beta + self.reduced * each.gamma)
 
+    def _along(self, groups: Groups) -> Group:
+        return groups.along(self.source.mesh, self.axes)
+
 
 class AllToAll(CollectiveStep):
     name, algorithm, table = "all_to_all", "pairwise", ALL_TO_ALL
@@ -116,7 +128,7 @@ class AllToAll(CollectiveStep):
         """All that the rank holds and does not keep: each element is of one rank of the group afterwards."""
         return self.source.size(rank) - _size(_both(self.source.pieces(rank), self.target.pieces(rank)))
 
-    async def run(self, groups: MeshGroups, array: Any) -> Any:
+    async def run(self, groups: Groups, array: Any) -> Any:
         held, wanted = self.source.pieces(groups.rank), self.target.pieces(groups.rank)
         moved = empty_like(array, self.target.shape(groups.rank))
         members = self.group(groups.rank)
@@ -124,7 +136,7 @@ class AllToAll(CollectiveStep):
         taken = [_both(self.source.pieces(member), wanted) for member in members]
         outgoing = [take(array, within(held, piece)) for piece in sent]
         incoming = [empty_like(array, _shape(piece)) for piece in taken]
-        await collectives.all_to_all(groups.along(self.axes), outgoing, incoming, groups.algorithm or self.algorithm)
+        await collectives.all_to_all(self._along(groups), outgoing, incoming, groups.algorithm or self.algorithm)
         for piece, values in zip(taken, incoming, strict=True):
             put(moved, within(wanted, piece), values)
         return moved
@@ -139,13 +151,13 @@ class AllGather(CollectiveStep):
         following = members[(members.index(rank) + 1) % len(members)]
         return self.target.size(rank) - self.source.size(following)
 
-    async def run(self, groups: MeshGroups, array: Any) -> Any:
+    async def run(self, groups: Groups, array: Any) -> Any:
         members, wanted = self.group(groups.rank), self.target.pieces(groups.rank)
         flat = empty_like(array, (self.target.size(groups.rank),))
         lengths = [self.source.size(member) for member in members]
         segments = _cut(flat, lengths)
         segments[members.index(groups.rank)][...] = array.reshape(-1)
-        await collectives.all_gather(groups.along(self.axes), flat, lengths, groups.algorithm or self.algorithm)
+        await collectives.all_gather(self._along(groups), flat, lengths, groups.algorithm or self.algorithm)
         gathered = empty_like(array, self.target.shape(groups.rank))
         for member, values in zip(members, segments, strict=True):
             put(gathered, within(wanted, self.source.pieces(member)), values.reshape(self.source.shape(member)))
@@ -159,14 +171,14 @@ class ReduceScatter(CollectiveStep):
         """All but the rank's own piece."""
         return self.source.size(rank) - self.target.size(rank)
 
-    async def run(self, groups: MeshGroups, array: Any) -> Any:
+    async def run(self, groups: Groups, array: Any) -> Any:
         members, held = self.group(groups.rank), self.source.pieces(groups.rank)
         flat = empty_like(array, (self.source.size(groups.rank),))
         lengths = [self.target.size(member) for member in members]
         for member, values in zip(members, _cut(flat, lengths), strict=True):
             values[...] = take(array, within(held, self.target.pieces(member))).reshape(-1)
         own = await collectives.reduce_scatter(
-            groups.along(self.axes),
+            self._along(groups),
             flat,
             self.source.layout.partial[self.axes[0]],
             lengths,
@@ -184,11 +196,11 @@ class ReduceToAll(CollectiveStep):
         spared = (segment(size, self.group_size, part % self.group_size) for part in (at, at + 1))
         return 2 * size - sum(high - low for low, high in spared)
 
-    async def run(self, groups: MeshGroups, array: Any) -> Any:
+    async def run(self, groups: Groups, array: Any) -> Any:
         reduced = empty_like(array, tuple(array.shape))
         reduced[...] = array
         await collectives.all_reduce(
-            groups.along(self.axes),
+            self._along(groups),
             reduced,
             self.source.layout.partial[self.axes[0]],
             groups.algorithm or self.algorithm,
@@ -199,14 +211,14 @@ class ReduceToAll(CollectiveStep):
 class Slice(Step):
     name = "slice"
 
-    async def run(self, groups: MeshGroups, array: Any) -> Any:
+    async def run(self, groups: Groups, array: Any) -> Any:
         return take(array, within(self.source.pieces(groups.rank), self.target.pieces(groups.rank)))
 
 
 class Mask(Step):
     name = "mask"
 
-    async def run(self, groups: MeshGroups, array: Any) -> Any:
+    async def run(self, groups: Groups, array: Any) -> Any:
         """Of a mean or a maximum, the array itself: all ranks hold the tensor."""
         axis = self.axes[0]
         if self.target.layout.partial[axis] != "sum" or not self.target.mesh.coordinate(groups.rank, axis):
@@ -219,7 +231,7 @@ class Mask(Step):
 class Pad(Step):
     name = "pad"
 
-    async def run(self, groups: MeshGroups, array: Any) -> Any:
+    async def run(self, groups: Groups, array: Any) -> Any:
         """Of a mean, the piece times the ranks of the axis; of a maximum, the piece among the least of the dtype."""
         op = self.target.layout.partial[self.axes[0]]
         padded = empty_like(array, self.target.shape(groups.rank))
@@ -234,7 +246,7 @@ class Scale(Step):
 
     name = "scale"
 
-    async def run(self, groups: MeshGroups, array: Any) -> Any:
+    async def run(self, groups: Groups, array: Any) -> Any:
         return (
             array * self.group_size if self.target.layout.partial[self.axes[0]] == "mean" else array / self.group_size
         )

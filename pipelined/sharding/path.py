@@ -1,24 +1,27 @@
 """Path: the cheapest sequence of moves from one layout of a tensor to another.
 
-The search is A*: shortest path over layouts with a lower bound of what is left, the elements that ranks still have to
-receive. So it finds a cheapest path among all that `leads` allows, and looks at few layouts on the way.
+Between two meshes of the same ranks, as each operator has one of its own factors, a path is one exchange: the tensor is
+split over all ranks on both sides, and each rank sends to each other rank what that rank holds afterwards.
+
+On one mesh the search is A*: shortest path over layouts with a lower bound of what is left, the elements that ranks
+still have to receive. So it finds a cheapest path among all that `leads` allows, and looks at few layouts on the way.
 """
 
 import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import count
 from math import prod
 from typing import Any
 
 from collectives import Links
-from pipelined.sharding.groups import MeshGroups
+from pipelined.errors import UsageError
 from pipelined.sharding.layout import OPS, Layout
 from pipelined.sharding.leads import alike, gather, moves_towards
 from pipelined.sharding.mesh import Mesh
-from pipelined.sharding.moves import Step
+from pipelined.sharding.moves import AllToAll, Groups, Step
 from pipelined.sharding.shards import Shards, common, length_of
 
 
@@ -55,60 +58,89 @@ class Path:
         Raises:
             UsageError: one of them is a maximum.
         """
-        mesh, layouts = self.source.mesh, (self.target.layout, self.source.layout)
-        back, forth = (layout.cotangent(mesh, self.replicated) for layout in layouts)
-        return path(mesh, self.source.lengths, back, forth, replicated=self.replicated)
+        back, forth = (
+            Shards(end.mesh, end.lengths, end.layout.cotangent(end.mesh, self.replicated))
+            for end in (self.target, self.source)
+        )
+        return path(back, forth, replicated=self.replicated)
 
-    async def run(self, groups: MeshGroups, array: Any) -> Any:
+    async def run(self, groups: Groups, array: Any) -> Any:
         """This rank's array under the target, from its array under the source, which stays as it is.
 
-        All ranks of the mesh call it, with their paths in one order.
+        All ranks of the mesh call it, with their paths in one order. A tensor of a GPU goes by way of the host.
 
         Shapes: `source.shape(rank)` to `target.shape(rank)`; the same array where nothing is to be done.
 
         Args:
-            array: a numpy array or CPU torch tensor.
+            array: a numpy array or torch tensor.
         Raises:
             ValueError: the shape is another one, or the dtype is refused. BrokenGroup, Mismatch, TransportError: as
-            the collectives; the group of that move is then broken.
+            the collectives; the group of that move is then broken. UsageError: the groups are of more or fewer ranks.
         Cost: `elements(rank)` elements sent, and memory of the array before and after each move, twice.
         """
         if tuple(array.shape) != self.source.shape(groups.rank):
             own = self.source.shape(groups.rank)
             facts = f"rank {groups.rank}: {tuple(array.shape)}, under {self.source.layout}: {own}"
             raise ValueError(f"an array of another shape ({facts}); pass the rank's own piece")
+        if not self.steps:
+            return array
+        moved = array.cpu() if hasattr(array, "cpu") else array
         for step in self.steps:
-            array = await step.run(groups, array)
-        return array
+            moved = await step.run(groups, moved)
+        return moved.to(array.device) if hasattr(array, "cpu") else moved
 
 
 def path(
-    mesh: Mesh,
-    shape: Sequence[int],
-    source: Layout | str,
-    target: Layout | str,
+    source: Shards,
+    target: Shards,
     *,
     links: Links | Mapping[str, Links] | None = None,
     itemsize: int = 4,
     replicated: Sequence[str] = (),
 ) -> Path:
-    """The cheapest moves from one layout to another.
+    """The cheapest moves of a tensor from one layout to another, on one mesh or on two of the same ranks.
 
     Args:
-        shape: of the whole tensor.
         links: to find the least time (with `itemsize` bytes an element); None: to find the fewest elements, counting
             those of all ranks. Of equals, the fewest moves.
         replicated: the axes whose ranks compute the same with the tensor (see `Layout.cotangent`).
     Raises:
-        UsageError: a layout does not fit the mesh or the shape.
+        UsageError: the shapes differ, or the meshes do and the tensor is not split over all ranks of each.
     """
-    start, end = (Shards(mesh, shape, layout) for layout in (source, target))
-    mesh.require(replicated)
+    if source.lengths != target.lengths:
+        shapes = f"from: {source.lengths}, to: {target.lengths}"
+        raise UsageError(f"a move to another shape ({shapes}); compute the new shape first")
+    source.mesh.require(replicated)
+    if source.mesh != target.mesh:
+        steps = _exchange(source, target)
+    elif links is None:
+        steps = _fewest_elements(source.mesh, source.lengths, source.layout, target.layout)
+    else:
+        steps = _moves(source, target, Seconds(links, itemsize))
+    return Path(source, target, steps, tuple(replicated))
+
+
+def _exchange(source: Shards, target: Shards) -> tuple[Step, ...]:
+    """The one move between two meshes; none where every rank holds the same piece on both."""
+    for shards in (source, target):
+        if set(shards.layout.on(shards.mesh).split) != {axis for axis, size in shards.mesh.sizes.items() if size > 1}:
+            raise UsageError(
+                f"a tensor that is not split over all ranks cannot change meshes ({shards}); split it over all axes"
+            )
+    exchange = AllToAll(tuple(source.mesh.sizes), source, target)
+    return (exchange,) if exchange.most_elements else ()
+
+
+@lru_cache(maxsize=1 << 12)
+def _fewest_elements(mesh: Mesh, shape: tuple[int, ...], source: Layout, target: Layout) -> tuple[Step, ...]:
+    return _moves(Shards(mesh, shape, source), Shards(mesh, shape, target), Elements())
+
+
+def _moves(source: Shards, target: Shards, price: "Elements | Seconds") -> tuple[Step, ...]:
+    mesh, shape = source.mesh, source.lengths
     full = [length if prod(shape) else max(length, mesh.size) for length in shape]  # an empty tensor goes as a full one
-    first, last = (Shards(mesh, full, each.layout.on(mesh)) for each in (start, end))
-    price = Elements() if links is None else Seconds(links, itemsize)
-    steps = tuple(_over(shape, move) for move in _search(first, last, price))
-    return Path(start, end, steps, tuple(replicated))
+    first, last = (Shards(mesh, full, each.layout.on(mesh)) for each in (source, target))
+    return tuple(_over(shape, move) for move in _search(first, last, price))
 
 
 class Elements:

@@ -21,7 +21,7 @@ from pipelined.programs.exact_grid import require_exact
 from pipelined.programs.plan import Plan, PlanError
 from pipelined.programs.prepare import Prepared, prepare
 from pipelined.programs.step_totals import StepTotals
-from pipelined.sharding.operators.routes import Meshes
+from pipelined.sharding.groups import MeshGroups
 from pipelined.traces.file import Tracer
 from pipelined.training.digests import require_equal_replicas
 from pipelined.training.exchange.compression import NONE, Compression
@@ -166,7 +166,8 @@ class RankTrainer:
         if plan.tensor > 1:
             if numerics.autocast or numerics.exact_sums:
                 raise PlanError("a team has neither autocast nor exact sums yet; leave them out, or use tensor 1")
-            network = Meshes(actor.transport, WORLD_CHANNEL + 1 + len(self.local.channels), plan.team(actor.rank))
+            channel = WORLD_CHANNEL + 1 + len(self.local.channels)
+            network = MeshGroups(actor.transport, channel, ranks=plan.team(actor.rank))
             return TeamStage(split_model(job.model), module, network, executor, numerics.recompute, replicas)
         parts = job.model, module, index, plan.depth, device, numerics.autocast, numerics.recompute, replicas
         return Stage(*parts) if self._exact is None else ExactStage(*parts, exact=self._exact)

@@ -1,6 +1,6 @@
 """The record of a stage: its computations, moves and memory on one rank, and their price, from the meta device.
 
-The tape that trains also records: here its device counts operations, and its network notes the routes. So what is
+The tape that trains also records: here its device counts operations, and its network notes the paths. So what is
 priced is what runs, in the same order, backward included.
 """
 
@@ -12,9 +12,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from collectives import Links
-from pipelined.sharding.operators.routes import Route
 from pipelined.sharding.operators.tape import Tape
 from pipelined.sharding.operators.verbs import Value
+from pipelined.sharding.path import Path
 from pipelined.sharding.shards import Shards
 
 T = TypeVar("T")
@@ -35,13 +35,13 @@ class ComputeStep:
 
 @dataclass(frozen=True)
 class MoveStep:
-    """One route that is not empty.
+    """One path that is not empty.
 
     Args:
         itemsize: bytes of an element.
     """
 
-    route: Route
+    path: Path
     itemsize: int
 
 
@@ -61,7 +61,7 @@ class PhaseRecord:
     def nbytes(self) -> int:
         """The bytes that the rank sends."""
         moves = (step for step in self.steps if isinstance(step, MoveStep))
-        return sum(step.itemsize * step.route.elements(self.rank) for step in moves)
+        return sum(step.itemsize * step.path.elements(self.rank) for step in moves)
 
     def seconds(self, links: Links, speed: float) -> float:
         """How long it takes, one step after another.
@@ -70,7 +70,7 @@ class PhaseRecord:
             speed: operations a second.
         """
         return sum(
-            step.operations / speed if isinstance(step, ComputeStep) else step.route.seconds(links, step.itemsize)
+            step.operations / speed if isinstance(step, ComputeStep) else step.path.seconds(links, step.itemsize)
             for step in self.steps
         )
 
@@ -134,11 +134,11 @@ class _Recorder:
         self.steps.append(ComputeStep(op, counter.get_total_flops()))
         return result, 0.0, 0.0
 
-    async def carry(self, route: Route, array: torch.Tensor) -> torch.Tensor:
-        if not route.steps:
+    async def carry(self, path: Path, array: torch.Tensor) -> torch.Tensor:
+        if not path.steps:
             return array
-        self.steps.append(MoveStep(route, array.element_size()))
-        return array.new_empty(route.target.shape(self.rank))
+        self.steps.append(MoveStep(path, array.element_size()))
+        return array.new_empty(path.target.shape(self.rank))
 
 
 class _Kept:

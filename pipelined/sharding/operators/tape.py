@@ -13,8 +13,8 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from pipelined.sharding.operators.routes import Route, route
 from pipelined.sharding.operators.verbs import Operand, Value
+from pipelined.sharding.path import Path, path
 from pipelined.sharding.shards import Shards
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class Moved:
 
     value: Value
     moved: Value
-    route: Route
+    path: Path
 
 
 class ComputeDevice(Protocol):
@@ -47,18 +47,18 @@ class ComputeDevice(Protocol):
 
 
 class Carrier(Protocol):
-    """What carries pieces: see `pipelined.sharding.operators.routes.Meshes`."""
+    """What carries pieces: see `pipelined.sharding.groups.MeshGroups`."""
 
     rank: int
 
-    async def carry(self, route: Route, array: torch.Tensor) -> torch.Tensor: ...
+    async def carry(self, path: Path, array: torch.Tensor) -> torch.Tensor: ...
 
 
 class Tape:
     """Computes and moves, and walks both back.
 
     Args:
-        network: carries pieces: `Meshes`, or what notes that it would.
+        network: carries pieces: `MeshGroups`, or what notes that it would.
         device: computes: an executor, or what counts; on a timed one the durations are those of the names.
         training: False: nothing is kept for a backward.
 
@@ -108,10 +108,10 @@ class Tape:
 
     async def move(self, value: Value, target: Shards, replicated: Sequence[str] = ()) -> Value:
         """See `Reader.move`."""
-        steps = route(value.shards, target, replicated)
-        moved = Value(await self.network.carry(steps, value.array), target, value.trained)
+        way = path(value.shards, target, replicated=replicated)
+        moved = Value(await self.network.carry(way, value.array), target, value.trained)
         if value.trained:
-            self._entries.append(Moved(value, moved, steps))
+            self._entries.append(Moved(value, moved, way))
         return moved
 
     def values(self) -> Iterator[Value]:
@@ -144,7 +144,7 @@ class Tape:
 
     async def _move_back(self, entry: Moved) -> None:
         if entry.moved.gradient is not None:
-            entry.value.add(await self.network.carry(entry.route.backward, entry.moved.gradient))
+            entry.value.add(await self.network.carry(entry.path.backward, entry.moved.gradient))
 
 
 def _trained(operand: Operand) -> bool:
@@ -165,10 +165,10 @@ def _compute_back(entry: Computed) -> None:
             value.add(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad)
 
 
-def sum_route(parameter: Shards) -> Route:
+def sum_path(parameter: Shards) -> Path:
     """The moves of a parameter's gradient: from a partial sum on the axes that do not split it, to its own layout."""
     summand = Shards(parameter.mesh, parameter.lengths, parameter.layout.cotangent(parameter.mesh))
-    return route(summand, parameter)
+    return path(summand, parameter)
 
 
 async def sum_gradients(network: Carrier, parameters: Iterable[tuple[torch.Tensor, Shards]]) -> None:
@@ -180,7 +180,7 @@ async def sum_gradients(network: Carrier, parameters: Iterable[tuple[torch.Tenso
     Cost: 2 (p0-1)/p0 · kn/(p1·p2) elements for a multiplication's weight.
     """
     for piece, shards in parameters:
-        summing = sum_route(shards)
+        summing = sum_path(shards)
         if piece.grad is None:
             piece.grad = torch.zeros_like(piece)
         if summing.steps:

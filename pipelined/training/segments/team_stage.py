@@ -15,7 +15,7 @@ from pipelined.actors.executor import Executor
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Shards
-from pipelined.sharding.operators.routes import Meshes
+from pipelined.sharding.groups import MeshGroups
 from pipelined.sharding.operators.tape import Tape, sum_gradients
 from pipelined.sharding.operators.verbs import Reader, Value
 from pipelined.training.exchange.stream import Arrived, Parcel, Tree, open_tree
@@ -78,7 +78,7 @@ class TeamStage:
 
     model: TeamModel
     module: nn.Module
-    network: Meshes
+    network: MeshGroups
     executor: Executor
     recompute: bool = False
     replicas: int = 1

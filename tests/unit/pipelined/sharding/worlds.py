@@ -17,7 +17,7 @@ def run_on_all(mesh, call, element_bytes=8):
     ends = world(mesh.size)
 
     async def main():
-        return await asyncio.gather(*(call(MeshGroups(mesh, end, 3)) for end in ends))
+        return await asyncio.gather(*(call(MeshGroups(end, 3)) for end in ends))
 
     results = asyncio.run(asyncio.wait_for(main(), 30))
     return results, [end.traffic.bytes_sent / element_bytes for end in ends]

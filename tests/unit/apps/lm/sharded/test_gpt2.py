@@ -10,7 +10,7 @@ from apps.lm.sharded.layouts import OPERATORS
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom, drawing_from
 from pipelined.sharding.operators.record import MoveStep, piece, record
-from pipelined.sharding.operators.tape import sum_gradients, sum_route
+from pipelined.sharding.operators.tape import sum_gradients, sum_path
 from pipelined.sharding.operators.verbs import Value
 from tests.unit.pipelined.sharding.operators.ranks import normal, on_ranks, together
 
@@ -145,7 +145,7 @@ def test_the_steps_of_a_block_send_what_the_document_says():
     shards = model.stream((8, 8))
     x = piece(rank, shards, torch.float64, trained=False)
     found = record(rank, lambda tape: model.block(tape, 0, Value(x, shards), pieces))
-    sent = [step.route.elements(rank) for step in found.forward.steps if isinstance(step, MoveStep)]
+    sent = [step.path.elements(rank) for step in found.forward.steps if isinstance(step, MoveStep)]
     assert sent == [30, 30, 896, 384, 384, 384, 30, 30, 896, 512, 512, 896]
     assert found.forward.nbytes == found.backward.nbytes == 39_872
 
@@ -155,7 +155,7 @@ def test_biases_and_norms_add_their_own_sums():
     model = ShardedGPT2(ModelConfig(1, 128, 16, 64, 8, 0.0), PAPER)
     lie = {name: each for name, each in model.parameters().items() if ".h.0." in name}
     small = [each for name, each in lie.items() if "ln_" in name or name.endswith("bias")]
-    assert sum(sum_route(each).elements(0) for each in small) == 3 / 2 * 13 * 128 / 16
+    assert sum(sum_path(each).elements(0) for each in small) == 3 / 2 * 13 * 128 / 16
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.sharding import Shards
-from pipelined.sharding.operators.routes import Meshes
+from pipelined.sharding.groups import MeshGroups
 from pipelined.sharding.operators.tape import Tape
 from pipelined.sharding.operators.verbs import Value
 from transports.local import world
@@ -47,7 +47,7 @@ def normal(*shape, seed=0):
 async def tapes(size, work):
     """What `work(tape)` returns on each rank, and the bytes that each rank sent; moves run over the local transport."""
     ends = world(size)
-    read = [Tape(Meshes(end, 3), TimedExecutor({}, RealClock())) for end in ends]
+    read = [Tape(MeshGroups(end, 3), TimedExecutor({}, RealClock())) for end in ends]
     found = await asyncio.wait_for(asyncio.gather(*map(work, read)), 30)
     return found, [end.traffic.bytes_sent for end in ends]
 

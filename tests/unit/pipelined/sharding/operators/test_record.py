@@ -8,9 +8,9 @@ import torch
 from collectives import Links
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import RealClock
+from pipelined.sharding.groups import MeshGroups
 from pipelined.sharding.operators.matmul import SplitMatmul, multiply
 from pipelined.sharding.operators.record import ComputeStep, MoveStep, piece, record
-from pipelined.sharding.operators.routes import Meshes
 from pipelined.sharding.operators.stream import layer_norm
 from pipelined.sharding.operators.tape import Tape
 from pipelined.sharding.operators.verbs import Value
@@ -97,7 +97,7 @@ async def test_on_slow_links_it_takes_as_long_as_its_price():
     ends = open_local("local://?delay=1ms&rate=100mbit", 8)
     loop = asyncio.get_running_loop()
     start = loop.time()
-    tapes = [Tape(Meshes(end, 3), TimedExecutor({}, RealClock())) for end in ends]
+    tapes = [Tape(MeshGroups(end, 3), TimedExecutor({}, RealClock())) for end in ends]
     await asyncio.gather(*map(trained, tapes))
     took = loop.time() - start
     told = recorded(0)
