@@ -20,12 +20,16 @@ PATIENCE_S = 3.0
 
 
 class Device(Protocol):
-    """What runs computations one at a time: an executor, or one with a watchdog."""
-
-    clock: Clock
+    """What runs computations one at a time: an executor, one with a watchdog, or a record of what is computed."""
 
     async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:
         """See `Executor.run`."""
+
+
+class ClockedDevice(Device, Protocol):
+    """A device whose clock others use, too."""
+
+    clock: Clock
 
 
 class Executor(ABC):

@@ -9,15 +9,14 @@ like those of the forward: the event loop is never blocked.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import torch
 
+from pipelined.actors.executor import Device
 from pipelined.sharding.operators.verbs import Operand, Value
 from pipelined.sharding.path import Path, path
 from pipelined.sharding.shards import Shards
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -40,12 +39,6 @@ class Moved:
     path: Path
 
 
-class ComputeDevice(Protocol):
-    """What computes: see `pipelined.actors.executor.Executor.run`."""
-
-    async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]: ...
-
-
 class Carrier(Protocol):
     """What carries pieces: see `pipelined.sharding.groups.MeshGroups`."""
 
@@ -65,7 +58,7 @@ class Tape:
     Gradients of parameters gather in their `grad`, as partial sums over the axes on which they are broadcast.
     """
 
-    def __init__(self, network: Carrier, device: ComputeDevice, training: bool = True):
+    def __init__(self, network: Carrier, device: Device, training: bool = True):
         self.network, self.device, self.training = network, device, training
         self.rank = network.rank
         self._entries: list[Computed | Moved] = []

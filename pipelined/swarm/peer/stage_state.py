@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pipelined.actors.executor import Device
+from pipelined.actors.executor import ClockedDevice
 from pipelined.aio.clock import Clock
 from pipelined.aio.notifier import Notifier
 from pipelined.membership.reasons import Reason
@@ -99,7 +99,7 @@ class StageState:
         version: Version,
         *,
         rules: Rules,
-        device: Device,
+        device: ClockedDevice,
         parameter_version: str | None = None,
     ):
         self.name, self.index, self.stage, self.rules, self.device = name, index, stage, rules, device
