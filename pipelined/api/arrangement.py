@@ -1,12 +1,12 @@
 """The arrangement that a call asks for; what it leaves open follows from ranks and batches, or from a plan."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipelined.api.data.batch import Batch
-from pipelined.api.data.feed import BatchFeed, MicrobatchFeed
+from pipelined.api.data.feed import JobFeed
 from pipelined.api.laboratory.planning import Planned
 from pipelined.errors import UsageError
 from pipelined.process.launch import Launch
@@ -47,7 +47,7 @@ class Arrangement:
         """The ranks of the job: those that were started, or without a launcher those that it needs."""
         return launch.world_size or (self.depth or 1) * (self.width or 1)
 
-    def plan(self, launch: Launch, feed: BatchFeed | MicrobatchFeed) -> Plan:
+    def plan(self, launch: Launch, feed: JobFeed) -> Plan:
         """The plan of a job: what is open follows from the ranks and from the first batch."""
         width = 1 if self.width is None else self.width
         if width < 1:
@@ -57,9 +57,7 @@ class Arrangement:
         if depth is None:
             depth, knobs = default_depth(name, max(1, self.ranks(launch) // width), knobs)
         microbatches = 2 * depth if self.microbatches is None else self.microbatches
-        rows = feed.rows_each(microbatches * width)
-        plan = Plan(name, depth, width, rows, microbatches, knobs)
-        return replace(plan, microbatch=rows * plan.layout.parts) if isinstance(feed, MicrobatchFeed) else plan
+        return feed.sized(Plan(name, depth, width, feed.rows_each(microbatches * width), microbatches, knobs))
 
     def require_open(self) -> None:
         """Refuse arguments beside a plan, which sets them itself."""
@@ -67,15 +65,16 @@ class Arrangement:
             raise PlanError(f"plan= sets {given[0]} (given too: {', '.join(given)}); leave it out, or plan with it")
 
 
-def first_batch(feed: BatchFeed | MicrobatchFeed) -> Batch:
+def first_batch(feed: JobFeed) -> Batch:
     """A whole batch, to plan by; raises UsageError where no rank has one."""
-    if isinstance(feed, MicrobatchFeed):
+    batch = feed.whole_batch(0)
+    if batch is None:
         fact = f'schedule="{AUTO}" measures a whole batch, and a Feed has none'
         raise UsageError(f"{fact}; give batches, or name a schedule")
-    return feed.batch(0)
+    return batch
 
 
-def require(planned: Planned, identity: Mapping[str, Any], feed: BatchFeed | MicrobatchFeed, launch: Launch) -> None:
+def require(planned: Planned, identity: Mapping[str, Any], feed: JobFeed, launch: Launch) -> None:
     """Refuse another model, number of ranks or rows of a microbatch than those that were planned."""
     planned.content.require(Path("plan="), identity, launch.world_size)
     rows = feed.rows_each(planned.plan.total_microbatches)

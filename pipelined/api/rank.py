@@ -11,7 +11,7 @@ import torch
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree
 from pipelined.actors.executor import TorchExecutor
-from pipelined.api.data.feed import CutBatches, MicrobatchFeed
+from pipelined.api.data.feed import RankFeed
 from pipelined.api.model.user_model import UserModel
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import UsageError
@@ -38,7 +38,7 @@ class TrainingJob:
     """
 
     model: UserModel
-    feed: CutBatches | MicrobatchFeed
+    feed: RankFeed
     plan: Plan
     optimizer: Callable[[], UserOptimizer]
     numerics: Numerics

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from pipelined.api.arrangement import AUTO, Arrangement, first_batch, require
 from pipelined.api.data.batch import Batch
-from pipelined.api.data.feed import BatchFeed, Feed, MicrobatchFeed
+from pipelined.api.data.feed import Feed, job_feed
 from pipelined.api.laboratory.plan import plan as find_plan
 from pipelined.api.laboratory.planning import Planned
 from pipelined.api.model.sequential import Loss
@@ -112,7 +112,7 @@ def train(
     launch = ALONE
     try:
         launch = detect(os.environ, transport)
-        feed = MicrobatchFeed(batches) if isinstance(batches, Feed) else BatchFeed(batches)
+        feed = job_feed(batches)
         wanted = Arrangement(schedule, depth, width, microbatches, recompute, knobs)
         if plan is not None:
             wanted.require_open()

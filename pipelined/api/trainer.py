@@ -22,7 +22,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from pipelined.actors.agree import agree
 from pipelined.api.background import BackgroundRanks, Work, check_world
 from pipelined.api.data.batch import Batch, BatchError, slice_rows
-from pipelined.api.data.feed import StepFeed
+from pipelined.api.data.batches import StepFeed
 from pipelined.api.laboratory.planning import Planned
 from pipelined.api.model.sequential import Loss
 from pipelined.api.model.user_model import Layers, bind

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from pipelined.api.data.feed import BatchFeed, MicrobatchFeed
+from pipelined.api.data.feed import JobFeed
 from pipelined.api.rank import RankSession, TrainingJob
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint
@@ -50,7 +50,7 @@ class WholeRun:
     """
 
     job: TrainingJob
-    feed: BatchFeed | MicrobatchFeed
+    feed: JobFeed
     steps: int
     checkpoint: Path | None
     resume: Path | None

@@ -1,18 +1,14 @@
-"""The data of a job: batches of whole steps, cut into microbatches, or the microbatches that a user gives.
+"""The data of a job as its ranks read it: microbatches cut from whole batches, or those that a user gives."""
 
-The rows of a batch are cut in order: microbatch 0 has the first ones.
-"""
-
-import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 
-from pipelined.api.data.batch import Batch, BatchError, converted, rows_of, rows_of_batch, slice_rows
-from pipelined.training.digests import tree_digest
+from pipelined.api.data.batch import Batch, BatchError, converted, rows_of
+from pipelined.api.data.batches import BatchFeed
+from pipelined.programs.plan import Plan
 from pipelined.training.exchange.stream import Tree
 
 
@@ -33,158 +29,58 @@ class Feed:
     targets: Callable[[int, int], Tree]
 
 
-class CutBatches(ABC):
-    """Batches by step, each cut into microbatches of equal size.
-
-    Args:
-        rows: the rows of one microbatch.
-        dtype: floating-point inputs and targets are converted to it.
-    """
-
-    def __init__(self, rows: int, dtype: torch.dtype):
-        self._rows, self._dtype = rows, dtype
-
-    @abstractmethod
-    def batch(self, step: int) -> Batch: ...
+class RankFeed(Protocol):
+    """The microbatches of a job, from which each rank reads those that it computes."""
 
     def inputs(self, step: int, microbatch: int) -> Tree:
-        return self._cut(self.batch(step)[0], microbatch)
+        """The inputs of a microbatch, numbered over all pipelines."""
 
     def targets(self, step: int, microbatch: int) -> Tree:
-        return self._cut(self.batch(step)[1], microbatch)
+        """Its targets."""
 
     def digests(self, step: int) -> dict[str, bytes]:
-        """A digest of the inputs and one of the targets of a step, which must be equal on all ranks."""
-        return dict(zip(("inputs", "targets"), map(tree_digest, self.batch(step)), strict=True))
-
-    def _cut(self, tree: Tree, microbatch: int) -> Tree:
-        return converted(slice_rows(tree, microbatch * self._rows, self._rows), self._dtype)
+        """Digests, by name, of what must be equal on all ranks in a step."""
 
 
-class StepFeed(CutBatches):
-    """The batch of the step that is being trained, as a user's own loop gives it.
-
-    Args:
-        microbatches: the microbatches of a step, over all pipelines.
-    """
-
-    def __init__(self, rows: int, microbatches: int, dtype: torch.dtype):
-        super().__init__(rows, dtype)
-        self._all_rows = rows * microbatches
-        self._batches: dict[int, Batch] = {}
-
-    def check(self, batch: object) -> None:
-        """Refuse a batch that is not one step's.
-
-        Raises:
-            BatchError: it is not a pair, or has other rows than a step of the plan.
-        """
-        rows = rows_of_batch(batch, "the batch")
-        if rows != self._all_rows:
-            fact = f"the batch has {rows} rows (a step of the plan: {self._all_rows})"
-            raise BatchError(f"{fact}; give as many, or choose another plan")
-
-    def give(self, step: int, batch: Batch) -> None:
-        """Set the batch of a step; every rank of the process gives the same one, and may be a step behind another."""
-        self._batches = {number: one for number, one in self._batches.items() if number >= step - 1} | {step: batch}
-
-    def batch(self, step: int) -> Batch:
-        return self._batches[step]
-
-    def windows(self, batch: Batch) -> list[Batch]:
-        """A batch of any number of rows, in pieces of at most one microbatch.
-
-        Raises:
-            BatchError: it is not a pair with as many rows each.
-        """
-        starts = range(0, rows_of_batch(batch, "the batch"), self._rows)
-        return [converted(slice_rows(batch, start, self._rows), self._dtype) for start in starts]
-
-
-class BatchFeed(CutBatches):
-    """The batches of a run, by step. All ranks of a process share one, so that a generator is read once.
-
-    Args:
-        batches: (inputs, targets) of each whole step, equal on all ranks. A list, or another iterable that can begin
-            again, is repeated until the steps are done.
-        kept: the number of batches that are kept; ranks of one process differ by fewer steps than this.
-    """
-
-    def __init__(self, batches: Iterable[Batch], kept: int = 2):
-        super().__init__(0, torch.float32)
-        self._batches, self._kept = batches, kept
-        self._source = iter(batches)
-        self._read: dict[int, Batch] = {}
-        self._next, self._first_rows = 0, 0
-        self._lock = threading.Lock()
+class JobFeed(RankFeed, Protocol):
+    """The microbatches of a whole run. All ranks of a process share one."""
 
     def rows_each(self, count: int) -> int:
-        """The rows of one microbatch, if the rows of a batch are cut into `count` parts.
+        """The rows of one microbatch, if a step has `count`. Raises BatchError: no microbatch has such rows."""
 
-        Raises:
-            BatchError: the rows of the first batch cannot be cut so.
-        """
-        self.batch(0)
-        rows = self._first_rows
-        if count < 1 or rows % count:
-            fact = f"a batch of {rows} rows cannot be cut into {count} microbatches"
-            raise BatchError(f"{fact}; make its rows a multiple of {max(1, count)}, or choose other microbatches")
-        return rows // count
+    def sized(self, plan: Plan) -> Plan:
+        """A plan of `rows_each` rows a microbatch, with the rows that one has before the schedule cuts it."""
 
     def cut(self, rows: int, dtype: torch.dtype, kept: int) -> None:
-        """Set how batches are cut.
+        """Set how microbatches are made.
 
         Args:
-            rows, dtype: as in `CutBatches`.
+            rows: of each.
+            dtype: floating-point inputs and targets are converted to it.
+            kept: steps by which ranks of one process may differ.
         """
-        self._rows, self._dtype, self._kept = rows, dtype, kept
 
     def skip(self, steps: int) -> None:
-        """Skip the batches of steps that an earlier run has done."""
-        if steps:
-            self.batch(steps - 1)
+        """Skip the data of steps that an earlier run has done."""
 
     def prepare(self, step: int) -> None:
-        """Read the batch of a step, so that it is there when microbatches of it are requested."""
-        self.batch(step)
+        """Read the data of a step, so that it is there when microbatches of it are requested."""
 
-    def batch(self, step: int) -> Batch:
-        """The batch of a step; batches are read in order.
+    def whole_batch(self, step: int) -> Batch | None:
+        """The batch of a step; None where no rank has it whole."""
 
-        Raises:
-            BatchError: the batches end, or one is not a pair of tensors with as many rows as the first.
-        """
-        with self._lock:
-            while self._next <= step:
-                self._read[self._next] = self._checked(self._following())
-                self._read.pop(self._next - self._kept, None)
-                self._next += 1
-            return self._read[step]
 
-    def _following(self) -> Batch:
-        for batch in islice(self._source, 1):
-            return batch
-        again = iter(self._batches)
-        if again is not self._source and self._next:
-            self._source = again
-            for batch in islice(self._source, 1):
-                return batch
-        if not self._next:
-            raise BatchError("the batches are empty; give at least one (inputs, targets)")
-        fact = f"the batches end after step {self._next}"
-        raise BatchError(f"{fact}; train fewer steps, or give a list or a loader, which can begin again")
+def job_feed(batches: Iterable[Batch] | Feed, kept: int = 2) -> JobFeed:
+    """The data that a user gives, in either form.
 
-    def _checked(self, batch: Batch) -> Batch:
-        rows = rows_of_batch(batch, f"batch {self._next}")
-        self._first_rows = self._first_rows or rows
-        if rows != self._first_rows:
-            fact = f"batch {self._next} has {rows} rows (batch 0: {self._first_rows})"
-            raise BatchError(f"{fact}; give every step as many rows, for example with drop_last=True")
-        return batch
+    Args:
+        kept: batches that are kept.
+    """
+    return MicrobatchFeed(batches) if isinstance(batches, Feed) else BatchFeed(batches, kept)
 
 
 class MicrobatchFeed:
-    """The microbatches of a user's `Feed`, checked; used as a `BatchFeed` is.
+    """The microbatches of a user's `Feed`, checked. Every call of the feed names the step, so it reads nothing ahead.
 
     Args:
         feed: gives the microbatches.
@@ -197,18 +93,25 @@ class MicrobatchFeed:
         """The rows of one microbatch, whatever their number."""
         return rows_of(self._feed.inputs(0, 0), "the first microbatch")
 
+    def sized(self, plan: Plan) -> Plan:
+        """See `JobFeed.sized`: what the feed gives is one microbatch of the schedule, which cuts none."""
+        return replace(plan, microbatch=self.rows_each(plan.total_microbatches) * plan.layout.parts)
+
     def cut(self, rows: int, dtype: torch.dtype, kept: int) -> None:
-        """Set the rows of every microbatch, and the dtype."""
+        """See `JobFeed.cut`; nothing is kept."""
         self._rows, self._dtype = rows, dtype
 
     def skip(self, steps: int) -> None:
-        """Nothing: a feed is called with the step."""
+        """See `JobFeed.skip`; nothing was read."""
 
     def prepare(self, step: int) -> None:
-        """Nothing: a feed is called when a microbatch is computed."""
+        """See `JobFeed.prepare`; a microbatch is read when it is computed."""
+
+    def whole_batch(self, step: int) -> None:
+        """See `JobFeed.whole_batch`; no rank has one."""
 
     def digests(self, step: int) -> dict[str, bytes]:
-        """None: a rank reads the microbatches that it computes, and no other."""
+        """See `RankFeed.digests`; a rank reads the microbatches that it computes, and no other."""
         return {}
 
     def inputs(self, step: int, microbatch: int) -> Tree:

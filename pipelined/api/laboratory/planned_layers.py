@@ -9,7 +9,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from pipelined.api.data.batch import Batch, rows_of_batch
-from pipelined.api.data.feed import BatchFeed
+from pipelined.api.data.batches import BatchFeed
 from pipelined.api.laboratory.layer_sizes import LayerSizes, Storages, measured_sizes, optimizer_bytes, some_values
 from pipelined.api.model.user_model import UserModel
 from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer

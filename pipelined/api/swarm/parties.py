@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from pipelined.api.data.batch import Batch
-from pipelined.api.data.feed import BatchFeed, Feed, MicrobatchFeed
+from pipelined.api.data.feed import Feed, JobFeed, job_feed
 from pipelined.api.swarm.training import Given, Task, UserTraining, layout_of
 from pipelined.api.whole_run import Trained
 from pipelined.errors import UsageError, refuse_below
@@ -105,10 +105,9 @@ class StepData:
         (inputs,), (targets,) = self(Microbatch(0, 0))
         return inputs, targets
 
-    def _opened(self) -> BatchFeed | MicrobatchFeed:
+    def _opened(self) -> JobFeed:
         """The microbatches from the first step on."""
-        batches = self._batches
-        feed = MicrobatchFeed(batches) if isinstance(batches, Feed) else BatchFeed(batches, KEPT_STEPS)
+        feed = job_feed(self._batches, KEPT_STEPS)
         feed.cut(feed.rows_each(self._microbatches), self._dtype, KEPT_STEPS)
         return feed
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from pipelined.api.data.batch import BatchError
-from pipelined.api.data.feed import BatchFeed, Feed, MicrobatchFeed
+from pipelined.api.data.batches import BatchFeed
+from pipelined.api.data.feed import Feed, MicrobatchFeed
 
 
 def batches(count, rows=6):
