@@ -50,7 +50,7 @@ async def soak(transport: Transport, steps: int, settled: int, looks: int) -> in
             optimizer_config = OptimizerConfig(lr=1e-3, steps=steps, warmup=0)
             job = JobDescription(
                 model=GPT2(MODEL), plan=PLAN, feed=Feed(), optimizer_config=optimizer_config,
-                numerics=Numerics(torch.float32), sequence=SEQUENCE, seed=1,
+                numerics=Numerics(), sequence=SEQUENCE, seed=1,
             )  # fmt: skip
             trainer = RankTrainer(actor, job, executor=executor, tracer=NullTracer())
             before, after = list[Levels](), list[Levels]()

@@ -117,9 +117,14 @@ async def _orders(transport: Transport, job: Job) -> dict[int, Order]:
 
 def numerics(config: Config) -> Numerics:
     """The dtypes and codecs that the flags request."""
-    autocast = config.dtype == "bfloat16"
-    codec, exact = config.compress, config.exact_sums
-    return Numerics(DTYPES[config.dtype], autocast, config.recompute, config.all_reduce, codec, exact)
+    return Numerics(
+        dtype=DTYPES[config.dtype],
+        autocast=config.dtype == "bfloat16",
+        recompute=config.recompute,
+        all_reduce=config.all_reduce,
+        compress=config.compress,
+        exact_sums=config.exact_sums,
+    )
 
 
 def _build(

@@ -12,8 +12,9 @@ from pipelined.errors import UsageError
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan, PlanError
 from pipelined.schedules import default_depth, require_knobs
-from pipelined.schedules.knobs import Value
+from pipelined.schedules.knobs import SCALE, Value
 from pipelined.schedules.own import SomeSchedule, name_of
+from pipelined.training.trainer import Numerics
 
 AUTO = "auto"
 """The schedule of a call that trains by the fastest plan."""
@@ -42,6 +43,10 @@ class Arrangement:
         sizes = {"depth": self.depth, "width": self.width, "microbatches": self.microbatches}
         every = {"schedule": name, **sizes, "recompute": self.recompute, **self.knobs}
         return {name: value for name, value in every.items() if value is not None}
+
+    def fixed(self, numerics: Numerics) -> dict[str, Any]:
+        """What a planner must keep: what is given, and the settings without which these numerics are refused."""
+        return {SCALE.name: "direct", **self.given} if numerics.exact_sums else self.given
 
     def ranks(self, launch: Launch) -> int:
         """The ranks of the job: those that were started, or without a launcher those that it needs."""

@@ -7,9 +7,9 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sized
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from pipelined.api.arrangement import AUTO, Arrangement, first_batch, require
 from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import Feed, job_feed
-from pipelined.api.laboratory.plan import plan as find_plan
+from pipelined.api.laboratory.plan import plan_to_train
 from pipelined.api.laboratory.planning import Planned
 from pipelined.api.model.sequential import Loss
 from pipelined.api.model.user_model import Layers, bind
@@ -29,15 +29,12 @@ from pipelined.process.launch import AGENT, ALONE, Launch, detect
 from pipelined.process.run import outside_of_a_loop, refuse, run
 from pipelined.process.stop_request import StopRequest
 from pipelined.programs.staleness import steps_to_fill
-from pipelined.schedules.knobs import SCALE, Value
+from pipelined.schedules.knobs import Value
 from pipelined.schedules.own import SomeSchedule
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.step_report import StepReport
 from pipelined.training.trainer import Numerics
 from transports import Transport
-
-EXACT = {SCALE.name: "direct"}
-"""The settings of exact sums, which refuse microbatches of other sizes."""
 
 
 def train(
@@ -111,29 +108,35 @@ def train(
     """
     launch = ALONE
     try:
+        numerics = Numerics(
+            dtype=dtype,
+            autocast=autocast,
+            recompute=bool(recompute),
+            all_reduce=all_reduce,
+            exact_sums=exact_sums,
+            compress=compress,
+        )
         launch = detect(os.environ, transport)
         feed = job_feed(batches)
         wanted = Arrangement(schedule, depth, width, microbatches, recompute, knobs)
         if plan is not None:
             wanted.require_open()
         elif schedule == AUTO:
-            same: dict[str, Any] = {"dtype": dtype, "autocast": autocast, "seed": seed, "all_reduce": all_reduce}
-            same |= {"loss": loss, "optimizer": optimizer, "compress": compress, "transport": transport}
-            fixed = {**EXACT, **wanted.given} if exact_sums else wanted.given
-            plan = find_plan(model, first_batch(feed), ranks=wanted.ranks(launch), **fixed, **same)
+            batch = first_batch(feed)
+            whole = bind(model, loss, seed, batch[0])
+            plan = plan_to_train(whole, batch, optimizer, numerics=numerics, wanted=wanted, launch=launch)
         arranged = wanted.plan(launch, feed) if plan is None else plan.plan
         feed.cut(arranged.rows, dtype, kept=2 + steps_to_fill(arranged.shape))
         bound = bind(model, loss, seed, feed.inputs(0, 0))
         if plan is not None:
-            recompute = plan.recompute
+            numerics = replace(numerics, recompute=plan.recompute)
             require(plan, bound.identity(), feed, launch)
-        numerics = Numerics(dtype, autocast, bool(recompute), all_reduce, compress, exact_sums)
         optimizers = partial(UserOptimizer, optimizer, clip, lr_scheduler)
         job = TrainingJob(bound, feed, arranged, optimizers, numerics, seed)
-        whole = WholeRun(job, feed, _steps(steps, batches), _path(checkpoint), _path(resume), save_every, keep, report)
+        work = WholeRun(job, feed, _steps(steps, batches), _path(checkpoint), _path(resume), save_every, keep, report)
     except UsageError as error:
         raise SystemExit(refuse(error, launch, "pipelined.train")) from error
-    return _run(launch, whole)
+    return _run(launch, work)
 
 
 def _steps(steps: int | None, batches: Iterable[Batch] | Feed) -> int:

@@ -86,7 +86,14 @@ class LoopTrainer:
         if planned is not None:
             planned.content.require(Path("plan"), self._model.identity(), self._launch.world_size)
             recompute = recompute or planned.recompute
-        numerics = Numerics(dtype, autocast, bool(recompute), all_reduce, compress, exact_sums)
+        numerics = Numerics(
+            dtype=dtype,
+            autocast=autocast,
+            recompute=bool(recompute),
+            all_reduce=all_reduce,
+            exact_sums=exact_sums,
+            compress=compress,
+        )
         optimizers = partial(UserOptimizer, optimizer, clip, lr_scheduler)
         self._job = TrainingJob(self._model, self._feed, self.plan, optimizers, numerics, seed)
         self._ranks: BackgroundRanks | None = None

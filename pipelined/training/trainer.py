@@ -46,7 +46,7 @@ WORLD_CHANNEL = 0
 """The channel of sums over all ranks; the channels of buckets follow it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Numerics:
     """Dtypes, recomputation, and the algorithms that affect the numbers of a run.
 

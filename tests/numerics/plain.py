@@ -87,7 +87,7 @@ class Case:
             plan=self.plan,
             feed=Feed(),
             optimizer_config=optimizer_config,
-            numerics=Numerics(dtype, recompute=self.recompute, **numerics),
+            numerics=Numerics(dtype=dtype, recompute=self.recompute, **numerics),
             sequence=SEQUENCE,
             seed=3,
         )

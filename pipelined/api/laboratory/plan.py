@@ -14,9 +14,9 @@ from pipelined.api.laboratory.described import machine_of
 from pipelined.api.laboratory.planned_layers import PlannedLayers
 from pipelined.api.laboratory.planning import Planned, PlanRequest, Progress, find_plan, stated_costs
 from pipelined.api.model.sequential import Loss
-from pipelined.api.model.user_model import Layers, bind
+from pipelined.api.model.user_model import Layers, UserModel, bind
 from pipelined.api.user_optimizer import OptimizerBuilder
-from pipelined.process.launch import detect
+from pipelined.process.launch import Launch, detect
 from pipelined.process.run import outside_of_a_loop
 from pipelined.schedules.knobs import Value
 from pipelined.schedules.own import SomeSchedule
@@ -41,6 +41,7 @@ def plan(
     autocast: bool = False,
     seed: int = 0,
     all_reduce: str = "auto",
+    exact_sums: bool = False,
     compress: str = NONE,
     transport: str = "auto",
     costs: Mapping[str, float] | None = None,
@@ -66,7 +67,7 @@ def plan(
         loss: the mean loss of one microbatch; default: the mean of the outputs.
         optimizer: builds an optimizer of torch from a list of parameters; its state is measured, and its update timed.
         schedule, depth, width, microbatches, recompute: what the plan must have; default: open.
-        dtype, autocast, seed, all_reduce, compress, transport: as in `train`.
+        dtype, autocast, seed, all_reduce, exact_sums, compress, transport: as in `train`.
         costs: do not measure: flops (floating-point operations a rank makes a second), overhead (seconds an
             instruction; 0) and coding (seconds a byte of a message spends in the codec; 0).
         links, far, node, cores: the machine, as in `simulate`; links between ranks where they are not measured.
@@ -80,22 +81,37 @@ def plan(
     Cost: some seconds for a small model where it is measured.
     """
     launch = detect(os.environ, transport)
-    planned = PlannedLayers(
-        bind(model, loss or _mean, seed, batch[0]),
-        batch,
-        optimizer,
-        Numerics(dtype, autocast, False, all_reduce, compress),
-        Arrangement(schedule, depth, width, microbatches, recompute, knobs).given,
-    )
+    numerics = Numerics(dtype=dtype, autocast=autocast, all_reduce=all_reduce, exact_sums=exact_sums, compress=compress)
+    wanted = Arrangement(schedule, depth, width, microbatches, recompute, knobs)
+    bound = bind(model, loss or _mean, seed, batch[0])
+    layers = PlannedLayers(bound, batch, optimizer, numerics, wanted.fixed(numerics))
     request = PlanRequest(
         launch.world_size or 1 if ranks is None else ranks,
-        None if costs is None else stated_costs(costs, planned.operations, planned.sequence, compress),
+        None if costs is None else stated_costs(costs, layers.operations, layers.sequence, compress),
         machine_of(links, far, node=node, cores=cores, unstated=Links()),
         memory_limit,
         stale,
         tries,
     )
-    return outside_of_a_loop(partial(find_plan, planned, launch, request, progress, "pipelined.plan"))
+    return outside_of_a_loop(partial(find_plan, layers, launch, request, progress, "pipelined.plan"))
+
+
+def plan_to_train(
+    model: UserModel,
+    batch: Batch,
+    optimizer: OptimizerBuilder,
+    *,
+    numerics: Numerics,
+    wanted: Arrangement,
+    launch: Launch,
+) -> Planned:
+    """The fastest arrangement of a model that is trained by it at once, on the ranks that were started.
+
+    Raises: as `plan`.
+    """
+    layers = PlannedLayers(model, batch, optimizer, numerics, wanted.fixed(numerics))
+    request = PlanRequest(wanted.ranks(launch), None, machine_of(None, None, unstated=Links()))
+    return outside_of_a_loop(partial(find_plan, layers, launch, request, lambda line: None, "pipelined.plan"))
 
 
 def _mean(output: Any, targets: torch.Tensor) -> torch.Tensor:

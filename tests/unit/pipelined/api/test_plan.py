@@ -24,7 +24,7 @@ STEP = torch.ones(ROWS, IN), torch.zeros(ROWS, dtype=torch.int64)
 
 def planned_layers(layers=LAYERS, optimizer=torch.optim.AdamW, step=STEP, dtype=torch.float32):
     model = LayeredModel(pp.Sequential(layers), nn.functional.cross_entropy, 0, step[0])
-    return PlannedLayers(model, step, optimizer, Numerics(dtype), {})
+    return PlannedLayers(model, step, optimizer, Numerics(dtype=dtype), {})
 
 
 def mlp(**settings):
@@ -96,6 +96,13 @@ def test_what_is_chosen_is_kept_and_less_memory_makes_another_plan():
     assert mlp(ranks=2, schedule="chimera", depth=2, recompute=True).plan.schedule == "chimera"
     assert mlp(ranks=2).plan.depth == 1
     assert mlp(ranks=2, memory_limit=12_000).plan.depth == 2
+
+
+def test_exact_sums_are_planned_with_microbatches_of_one_size():
+    rows = mlp(ranks=2, schedule="chimera").to_dict()["best"]
+    assert {row["scale"] for row in rows} > {"direct"}
+    exact = mlp(ranks=2, schedule="chimera", exact_sums=True).to_dict()["best"]
+    assert {row["scale"] for row in exact} == {"direct"}
 
 
 def test_stages_are_timed_where_no_speed_is_stated():

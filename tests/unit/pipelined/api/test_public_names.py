@@ -1,10 +1,12 @@
 """The public face: every name that it lists is there."""
 
+from dataclasses import fields
 from inspect import Parameter, signature
 
 import pytest
 
 import pipelined as pp
+from pipelined.training.trainer import Numerics
 
 
 def test_every_public_name_can_be_had():
@@ -19,5 +21,5 @@ def test_what_a_call_takes_as_train_does_has_the_same_name_and_default(call):
         name: other[name].default for name in train if name in other and name not in ("plan", "loss", "optimizer")
     }
     assert shared == {name: train[name].default for name in shared}
-    assert {"dtype", "autocast", "seed", "all_reduce", "compress", "transport"} <= shared.keys()
+    assert {"seed", "transport", *(each.name for each in fields(Numerics))} <= shared.keys()
     assert all(other[name].kind is Parameter.KEYWORD_ONLY for name in ("loss", "optimizer"))
