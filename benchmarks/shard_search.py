@@ -19,11 +19,12 @@ from apps.gpt2.operators import blocks
 from apps.lm.models.gpt2_presets import ModelConfig
 from benchmarks._results import Reported, tell
 from collectives import Links
+from pipelined.sharding.search.build_problem import Posed, pose
 from pipelined.sharding.search.chain import Chain, read_chain
 from pipelined.sharding.search.network import Network
+from pipelined.sharding.search.pricing import Setting
 from pipelined.sharding.search.problem import Problem
 from pipelined.sharding.search.registry import find
-from pipelined.sharding.search.space import Posed, Setting, pose
 from pipelined.sharding.search.strategy import price, written
 
 FIGURE_8 = "1024:32768-16384-4096-2048-512"

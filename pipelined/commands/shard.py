@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _request(arguments: argparse.Namespace) -> "ShardRequest":
     from pipelined.sharding.search.answer import ShardRequest
-    from pipelined.sharding.search.space import Setting
+    from pipelined.sharding.search.pricing import Setting
 
     for name, least in (("ranks", 1), ("node", 0), ("microbatches", 1), ("replicas", 1)):
         if (value := getattr(arguments, name)) is not None:

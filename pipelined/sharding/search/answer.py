@@ -6,11 +6,13 @@ from math import inf
 from typing import Any
 
 from pipelined.errors import UsageError
+from pipelined.sharding.search.build_problem import pose
 from pipelined.sharding.search.layouts import BASELINES, by_layer, candidates
+from pipelined.sharding.search.options import Option
+from pipelined.sharding.search.pricing import PHASES, Setting
 from pipelined.sharding.search.problem import ROUNDING
 from pipelined.sharding.search.registry import find
-from pipelined.sharding.search.space import Option, Setting, pose
-from pipelined.sharding.search.strategy import PHASES, Priced, price, written
+from pipelined.sharding.search.strategy import Priced, price, written
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from typing import Any
 from pipelined.errors import UsageError
 from pipelined.sharding.search.chain import Chain, Operator
 from pipelined.sharding.search.matmul import STATES, Factors, divisors, whole
-from pipelined.sharding.search.space import Option, Setting
+from pipelined.sharding.search.options import Option
+from pipelined.sharding.search.pricing import Setting
 
 BASELINES = ("data", "megatron_1d", "megatron", "summa", "zero1", "zero2", "zero3")
 """Layouts that a search's result is compared with."""

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from pipelined.sharding.search.build_problem import Posed
 from pipelined.sharding.search.matmul import Split
+from pipelined.sharding.search.options import Option
+from pipelined.sharding.search.pricing import PHASES
 from pipelined.sharding.search.problem import Strategy
-from pipelined.sharding.search.space import Option, Posed, layout_of
-
-PHASES = ("forward", "backward", "update")
 
 
 class Row(NamedTuple):
@@ -63,29 +63,17 @@ class Priced:
 
 def price(posed: Posed, strategy: Strategy) -> Priced:
     """The price of a strategy, operator by operator."""
-    setting, problem = posed.setting, posed.problem
-    options = [problem.choices[place].options[strategy[place]] for place in posed.operators]
+    setting, options = posed.setting, posed.options(strategy)
     elements = [dict.fromkeys(PHASES, 0.0) for _ in options]
     seconds = [0.0] * len(options)
-    for place, (op, option) in enumerate(zip(setting.chain.operators, options, strict=True)):
-        for ring, group in setting.rings(op, option):
-            elements[place][ring.phase] += op.repeated * ring.elements(group.size)
-            seconds[place] += op.repeated * setting.ring_seconds(ring, group)
-    for move, one, other in zip(posed.moves, problem.walk, problem.walk[1:], strict=False):
-        before, after = (layout_of(problem.choices[i].options[strategy[i]]) for i in (one, other))
-        exchange, part = move.exchange(before, after), setting.part(move.columns)
-        times = move.times * setting.microbatches
-        seconds[move.operator] += 2 * times * exchange.seconds(setting.network, part)
-        for phase in PHASES[:2]:
-            elements[move.operator][phase] += times * exchange.elements(part)
-        for ring, group in setting.norm_rings(before) if move.norms else ():
-            elements[move.operator][ring.phase] += move.norms * ring.elements(group.size)
-            seconds[move.operator] += move.norms * setting.ring_seconds(ring, group)
+    for place, term in posed.terms(strategy):
+        elements[place][term.phase] += term.elements
+        seconds[place] += term.seconds
     rows = [
         Row(op.name, option, sent, took, setting.held(op, option))
         for op, option, sent, took in zip(setting.chain.operators, options, elements, seconds, strict=True)
     ]
-    return Priced(rows, sum(seconds), problem.held(strategy))
+    return Priced(rows, sum(seconds), posed.problem.held(strategy))
 
 
 def _plain(number: float) -> int | float:

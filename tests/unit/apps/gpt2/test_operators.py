@@ -10,9 +10,11 @@ from apps.gpt2.operators import chain
 from apps.lm.models.gpt2_presets import PRESETS, shapes
 from collectives import Links
 from pipelined.sharding.search.answer import ShardRequest, answer
+from pipelined.sharding.search.build_problem import pose
 from pipelined.sharding.search.matmul import Factors
 from pipelined.sharding.search.network import Network
-from pipelined.sharding.search.space import Option, Setting, pose
+from pipelined.sharding.search.options import Option
+from pipelined.sharding.search.pricing import Setting
 from pipelined.sharding.search.strategy import price
 
 TINY = PRESETS["tiny"]

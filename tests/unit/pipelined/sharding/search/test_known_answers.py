@@ -10,10 +10,11 @@ from apps.gpt2.operators import blocks
 from apps.lm.models.gpt2_presets import ModelConfig
 from collectives import Links
 from pipelined.sharding.search.answer import ShardRequest, answer
+from pipelined.sharding.search.build_problem import pose
 from pipelined.sharding.search.chain import Chain, chain_of, read_chain
 from pipelined.sharding.search.network import Network
+from pipelined.sharding.search.pricing import Setting
 from pipelined.sharding.search.registry import find
-from pipelined.sharding.search.space import Setting, pose
 from pipelined.sharding.search.strategy import price, written
 
 BYTES = Links(0.0, 1.0, 0.0)

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from collectives import Links
 from pipelined.sharding.search import dynamic as module
+from pipelined.sharding.search.build_problem import pose
 from pipelined.sharding.search.chain import read_chain
 from pipelined.sharding.search.network import Network
+from pipelined.sharding.search.pricing import Setting
 from pipelined.sharding.search.problem import ROUNDING, Choice, Problem
 from pipelined.sharding.search.registry import SEARCHES, find
-from pipelined.sharding.search.space import Setting, pose
 
 dynamic, exhaustive = find("dynamic").search, find("exhaustive").search
 

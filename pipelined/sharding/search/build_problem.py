@@ -1,0 +1,156 @@
+"""The search's problem that a chain on a machine makes: choices, the order in which the chain meets them, and prices.
+
+A stream of the same name is the same choice, so what comes back is met again.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pipelined.sharding.search.chain import Operator
+from pipelined.sharding.search.matmul import Factors
+from pipelined.sharding.search.options import Option
+from pipelined.sharding.search.pricing import Edge, EdgeKind, Setting, Term
+from pipelined.sharding.search.problem import Choice, Numbers, Problem, Strategy
+from pipelined.sharding.search.streams import Exchange, cuts
+
+
+class Posed(NamedTuple):
+    """The search's problem with what its numbers mean.
+
+    Args:
+        edges: between the neighbours of the problem's walk.
+        operators: the choice of each operator.
+    """
+
+    setting: Setting
+    problem: Problem
+    edges: Sequence[Edge]
+    operators: Sequence[int]
+
+    def options(self, strategy: Strategy) -> list[Option]:
+        """The option of each operator, in the order of the chain."""
+        return [self.problem.choices[place].options[strategy[place]] for place in self.operators]
+
+    def terms(self, strategy: Strategy) -> Iterator[tuple[int, Term]]:
+        """The price of a step, part by part, each with the place of its operator."""
+        for place, (op, option) in enumerate(zip(self.setting.chain.operators, self.options(strategy), strict=True)):
+            for term in self.setting.operator_terms(op, option):
+                yield place, term
+        walk, choices = self.problem.walk, self.problem.choices
+        for edge, one, other in zip(self.edges, walk, walk[1:], strict=False):
+            ends = (_layout(choices[choice].options[strategy[choice]]) for choice in (one, other))
+            for term in self.setting.edge_terms(edge, *ends):
+                yield edge.operator, term
+
+
+def pose(setting: Setting, options: Sequence[Sequence[Option]]) -> Posed:
+    """The search's problem.
+
+    Args:
+        options: of each operator, in the order of the chain.
+    """
+    operators = [_choice(setting, op, some) for op, some in zip(setting.chain.operators, options, strict=True)]
+    fixed = setting.chain.split_bytes / setting.ranks + setting.chain.whole_bytes
+    walk = _Walk(setting)
+    if setting.by_streams:
+        walk.by_streams(operators)
+    else:
+        walk.directly(operators)
+    problem = Problem(walk.choices, walk.walk, walk.matrices, setting.microbatches, fixed)
+    places = [next(i for i, choice in enumerate(walk.choices) if choice is op) for op in operators]
+    return Posed(setting, problem, walk.edges, places)
+
+
+def _choice(setting: Setting, operator: Operator, options: Sequence[Option]) -> Choice:
+    micro, step = np.zeros(len(options)), np.zeros(len(options))
+    for place, option in enumerate(options):
+        for term in setting.operator_terms(operator, option):
+            if term.phase == "update":
+                step[place] += term.seconds
+            else:
+                micro[place] += term.seconds / setting.microbatches
+    held = np.array([setting.held(operator, option) for option in options])
+    return Choice(operator.name, options, micro, step, held)
+
+
+class _Walk:
+    """The walk along a chain: its operators, and the streams between them where those are chosen."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self.choices: list[Choice] = []
+        self.walk: list[int] = []
+        self.edges: list[Edge] = []
+        self.matrices: list[Numbers] = []
+
+    def directly(self, operators: Sequence[Choice]) -> None:
+        """From operator to operator, by the paper's rule."""
+        chain = self._setting.chain
+        if chain.by_rows:
+            self._reach(_free("input", [Option(tuple(Factors(ranks, 1, 1) for ranks in self._setting.levels))]))
+        for place, (choice, op) in enumerate(zip(operators, chain.operators, strict=True)):
+            core = place > 0 and chain.operators[place - 1].core
+            self._reach(choice, Edge(EdgeKind.DIRECT, place, op.matmul.inputs, 1, core=core))
+        if chain.closed:
+            last = chain.operators[-1]
+            self._reach(operators[0], Edge(EdgeKind.DIRECT, 0, last.onward, 1, core=last.core))
+
+    def by_streams(self, operators: Sequence[Choice]) -> None:
+        """From stream to operator to stream."""
+        chain = self._setting.chain
+        names = [name for op in chain.operators for name in (op.before, op.after) if name]
+        streams = {name: _free(name, cuts(self._setting.levels)) for name in names}
+        if chain.by_rows:
+            streams[names[0]] = _free(names[0], [self._setting.levels])
+        for place, (choice, op) in enumerate(zip(operators, chain.operators, strict=True)):
+            if op.before and not self.walk and (names.count(op.before) > 1 or chain.by_rows):
+                self._reach(streams[op.before])
+            reads = op.repeated * (2 if op.matmul.embeds else 1) if op.before else 0
+            self._reach(choice, Edge(EdgeKind.ENTER, place, op.matmul.inputs, reads, op.repeated * op.normed))
+            if op.after and names.count(op.after) > 1:
+                self._reach(streams[op.after], Edge(EdgeKind.LEAVE, place, op.onward, op.repeated, core=op.core))
+
+    def _reach(self, choice: Choice, edge: Edge | None = None) -> None:
+        """Go on to a choice, which is new or the first."""
+        place = next((i for i, known in enumerate(self.choices) if known is choice), len(self.choices))
+        if place == len(self.choices):
+            self.choices.append(choice)
+        if self.walk and edge:
+            self.edges.append(edge)
+            self.matrices.append(self._matrix(edge, self.choices[self.walk[-1]].options, choice.options))
+        self.walk.append(place)
+
+    def _matrix(self, edge: Edge, before: Sequence[Any], after: Sequence[Any]) -> Numbers:
+        """Seconds of a microbatch, there and back, for every pair of options; each exchange is priced once."""
+
+        @cache
+        def seconds(exchange: Exchange) -> float:
+            return self._setting.exchange_seconds(edge, exchange)
+
+        rows, row_of = _distinct(before)
+        columns, column_of = _distinct(after)
+        table = np.array([[seconds(edge.exchange(one, other)) for other in columns] for one in rows])
+        if edge.norms:
+            table = table + np.array([self._setting.norm_seconds(edge, stream) for stream in rows])[:, None]
+        return table[np.ix_(row_of, column_of)]
+
+
+def _distinct(options: Sequence[Any]) -> tuple[list[Any], list[int]]:
+    """The different layouts of some options, and the place of each option's among them."""
+    places: dict[Any, int] = {}
+    found = [places.setdefault(_layout(option), len(places)) for option in options]
+    return list(places), found
+
+
+def _layout(option: Any) -> Any:
+    """The split of an operator's option, or the cut of a stream."""
+    return option.split if isinstance(option, Option) else option
+
+
+def _free(name: str, options: Sequence[Any]) -> Choice:
+    """A choice that costs nothing by itself."""
+    nothing = np.zeros(len(options))
+    return Choice(name, options, nothing, nothing, nothing)

@@ -1,0 +1,57 @@
+"""The options of an operator: how its factors lie over the machine, what its replicas split, what is gathered again.
+
+`paper`: each operator p0·p1·p2, its state whole. `full`: also ZeRO-1, -2 and -3 by operator, and inputs that are kept
+or gathered again in the backward; streams between operators are then cut by tokens as they like.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
+
+from pipelined.sharding.search.chain import Operator
+from pipelined.sharding.search.matmul import STATES, Factors, Split, splits, whole
+
+
+class Option(NamedTuple):
+    """One way to split an operator.
+
+    Args:
+        split: its factors at each level of the machine.
+        state: one of `STATES`.
+        anew: the gathered input is gathered again in the backward.
+    """
+
+    split: Split
+    state: str = "none"
+    anew: bool = False
+
+
+def options_of(
+    operator: Operator, levels: tuple[int, ...], *, replicas: int | None = None, zero: bool = False, anew: bool = False
+) -> Iterator[Option]:
+    """All ways to split an operator.
+
+    Args:
+        levels: ranks; or nodes, and ranks of a node.
+        replicas: the largest p0; None: any.
+        zero: also split states.
+        anew: also gather inputs again.
+    """
+    for split in _splits(levels):
+        factors = whole(split)
+        if (replicas is None or factors.rows <= replicas) and _fits_core(operator, factors):
+            for state in STATES if zero and factors.rows > 1 else STATES[:1]:
+                for again in (False, True) if anew and factors.columns > 1 else (False,):
+                    yield Option(split, state, again)
+
+
+@cache
+def _splits(levels: tuple[int, ...]) -> list[Split]:
+    return splits(levels)
+
+
+def _fits_core(operator: Operator, factors: Factors) -> bool:
+    """Whether attention's core has a sequence and a head for every rank."""
+    if operator.sequences is not None and factors.rows > operator.sequences:
+        return False
+    return operator.heads is None or factors.columns * factors.contraction <= operator.heads
