@@ -5,7 +5,6 @@ those stay that no other beats in both (a Pareto front), since whatever follows 
 that the chain meets again, the layout of the residual stream, is tried option by option.
 """
 
-from collections.abc import Iterator
 from math import inf
 from typing import Any, NamedTuple
 
@@ -59,10 +58,10 @@ def search(problem: Problem, limit: float = inf, *, evaluations: int = 0, seed: 
     free = 1.0 if limit < inf else 0.0  # where any number of bytes fits, time alone decides
     costs = [np.stack([n * each.micro + each.step, free * each.held], axis=1) for each in problem.choices]
     walks, best = _Walks(problem, costs, n, (limit - problem.fixed) * ROUNDING), Found(None, inf, 0)
-    for history in walks:
-        place = int(np.argmin(history[-1].costs[:, 0]))
-        walks.bound = float(history[-1].costs[place, 0])
-        best = Found(walks.strategy(history, place), walks.bound, 0)
+    for options in walks.starts():
+        if history := walks.labels(options, below=best.seconds):
+            place = int(np.argmin(history[-1].costs[:, 0]))
+            best = Found(walks.strategy(history, place), float(history[-1].costs[place, 0]), 0)
     return best._replace(evaluated=walks.evaluated)
 
 
@@ -73,8 +72,9 @@ def front(problem: Problem, limit: float = inf) -> list[FrontPoint]:
     """
     costs = [np.stack([each.micro, each.step, each.held], axis=1) for each in problem.choices]
     walks, found = _Walks(problem, costs, 1, (limit - problem.fixed) * ROUNDING), list[FrontPoint]()
-    for history in walks:
-        for place, (micro, step, held) in enumerate(history[-1].costs.tolist()):
+    for options in walks.starts():
+        history = walks.labels(options)
+        for place, (micro, step, held) in enumerate(history[-1].costs.tolist() if history else []):
             found.append(FrontPoint(walks.strategy(history, place), micro, step, held + problem.fixed))
     return [found[place] for place in _front(np.array([each[1:] for each in found]).reshape(-1, 3))]
 
@@ -91,14 +91,13 @@ class _Walks:
     def __init__(self, problem: Problem, costs: list[Numbers], times: int, room: float) -> None:
         self._problem, self._costs, self._room = problem, costs, room
         self._steps = [_Step.of(moved * times) for moved in problem.moves]
-        self.bound, self.evaluated = inf, 0
+        self.evaluated = 0
 
-    def __iter__(self) -> Iterator[list[Labels]]:
+    def starts(self) -> list[Places]:
+        """The options of the first choice: one at a time where the chain meets it again, else all."""
         walk = self._problem.walk
         every = np.arange(len(self._problem.choices[walk[0]].options))
-        for options in np.split(every, len(every)) if walk[0] in walk[1:] else [every]:
-            if history := self._from(options):
-                yield history
+        return np.split(every, len(every)) if walk[0] in walk[1:] else [every]
 
     def strategy(self, history: list[Labels], place: int) -> Strategy:
         """The strategy of one of the last labels."""
@@ -108,10 +107,15 @@ class _Walks:
             place = int(labels.parent[place])
         return tuple(picked[choice] for choice in range(len(self._problem.choices)))
 
-    def _from(self, options: Places) -> list[Labels]:
-        """The labels of each choice with the first confined to these options; nothing where none fits."""
+    def labels(self, options: Places, below: float = inf) -> list[Labels]:
+        """The labels of each choice with the first confined to these options; nothing where none fits.
+
+        Args:
+            below: the best time so far; what takes as long is dropped, as all times that follow only add to it.
+        """
         first = self._problem.walk[0]
-        history = [self._fitting(Labels(options, self._costs[first][options], np.zeros(len(options), np.int64)))]
+        start = Labels(options, self._costs[first][options], np.zeros(len(options), np.int64))
+        history = [self._fitting(start, below)]
         for step, choice in zip(self._steps, self._problem.walk[1:], strict=True):
             if not len(history[-1].option):
                 break
@@ -119,7 +123,7 @@ class _Walks:
             closing = choice == first
             found = self._close(labels, step, int(options[0])) if closing else self._extend(labels, step, choice)
             self.evaluated += len(labels.option) * len(step.options) + len(found.option)
-            history.append(self._fitting(found))
+            history.append(self._fitting(found, below))
         return history if len(history[-1].option) else []
 
     def _extend(self, labels: Labels, step: "_Step", choice: int) -> Labels:
@@ -136,8 +140,8 @@ class _Walks:
         (column,) = (place for place, options in enumerate(step.options) if option in options)
         return step.reached(labels, column).going_on(option, 0.0)
 
-    def _fitting(self, labels: Labels) -> Labels:
-        return labels.taken((labels.costs[:, -1] <= self._room) & (labels.costs[:, 0] < self.bound))
+    def _fitting(self, labels: Labels, below: float) -> Labels:
+        return labels.taken((labels.costs[:, -1] <= self._room) & (labels.costs[:, 0] < below))
 
 
 class _Step(NamedTuple):
