@@ -19,13 +19,13 @@ from apps.gpt2.operators import blocks
 from apps.lm.models.gpt2_presets import ModelConfig
 from benchmarks._results import Reported, tell
 from collectives import Links
-from pipelined.sharding.search.build_problem import Posed, pose
+from pipelined.sharding.search.build_problem import SearchProblem, build_problem
 from pipelined.sharding.search.chain import Chain, read_chain
 from pipelined.sharding.search.network import Network
-from pipelined.sharding.search.pricing import Setting
+from pipelined.sharding.search.pricing import PricedChain
 from pipelined.sharding.search.problem import Problem
 from pipelined.sharding.search.registry import find
-from pipelined.sharding.search.strategy import price, written
+from pipelined.sharding.search.strategy import format_split, price
 
 FIGURE_8 = "1024:32768-16384-4096-2048-512"
 PIZ_DAINT = Links(20e-6, 1 / 8.5e9, 0.0)
@@ -73,19 +73,19 @@ class Run:
 def figure_8(ranks: int, runs: int) -> tuple[dict[str, Any], list[Run]]:
     """The best strategy, and what each search comes to."""
     started = time.perf_counter()
-    posed = _posed(read_chain(FIGURE_8), ranks, PIZ_DAINT)
+    built = _built(read_chain(FIGURE_8), ranks, PIZ_DAINT)
     priced_s = time.perf_counter() - started
-    exact = {name: _timed(posed.problem, name) for name in ("dynamic", "exhaustive")}
-    best = find("dynamic").search(posed.problem)
+    exact = {name: _timed(built.problem, name) for name in ("dynamic", "exhaustive")}
+    best = find("dynamic").search(built.problem)
     assert best.strategy is not None
     found = [Run(name, 0, evaluated, took, cost / best.seconds) for name, (evaluated, took, cost) in exact.items()]
     for name in DRAWN:
         for evaluations in BUDGETS:
             for seed in range(runs):
-                evaluated, took, cost = _timed(posed.problem, name, evaluations=evaluations, seed=seed)
+                evaluated, took, cost = _timed(built.problem, name, evaluations=evaluations, seed=seed)
                 found.append(Run(name, evaluations, evaluated, took, cost / best.seconds))
-    factors = [written(row.option.split) for row in price(posed, best.strategy).rows]
-    sizes = {"space": posed.problem.space, "priced_s": priced_s}
+    factors = [format_split(row.option.split) for row in price(built, best.strategy).rows]
+    sizes = {"space": built.problem.space, "priced_s": priced_s}
     return {**sizes, "milliseconds": 1e3 * best.seconds, "factors": factors}, found
 
 
@@ -93,26 +93,26 @@ def block(ranks: int, microbatches: int) -> dict[str, Any]:
     """A block in the full space, in the memory that the paper's strategies with four replicas take at 64 ranks."""
     limit = 4 * 4 * 12 * WIDTH**2 / 16
     started = time.perf_counter()
-    posed = _posed(
+    built = _built(
         Chain(blocks(ModelConfig(1, WIDTH, WIDTH, 1), TOKENS, normed=False)),
         ranks,
         Links(0.0, 1e-9, 0.0),
         microbatches,
         full=True,
     )
-    best = find("dynamic").search(posed.problem, limit)
+    best = find("dynamic").search(built.problem, limit)
     took = time.perf_counter() - started
     assert best.strategy is not None
-    priced = price(posed, best.strategy)
+    priced = price(built, best.strategy)
     elements = sum(priced.elements.values()) / MI
-    rows = [f"{written(row.option.split)} {row.option.state}" for row in priced.rows]
-    numbers = {"ranks": ranks, "microbatches": microbatches, "seconds": took, "space": posed.problem.space}
-    return {**numbers, "elements_mi": elements, "share_of_limit": priced.held / limit, "strategy": rows}
+    rows = [f"{format_split(row.option.split)} {row.option.state}" for row in priced.rows]
+    numbers = {"ranks": ranks, "microbatches": microbatches, "seconds": took, "space": built.problem.space}
+    return {**numbers, "elements_mi": elements, "share_of_limit": priced.memory_bytes / limit, "strategy": rows}
 
 
-def _posed(chain: Chain, ranks: int, links: Links, microbatches: int = 1, full: bool = False) -> Posed:
-    setting = Setting(chain, (ranks,), Network(links), microbatches, full)
-    return pose(setting, [setting.options(op, full=full) for op in chain.operators])
+def _built(chain: Chain, ranks: int, links: Links, microbatches: int = 1, full: bool = False) -> SearchProblem:
+    priced_chain = PricedChain(chain, (ranks,), Network(links), microbatches, full)
+    return build_problem(priced_chain, [priced_chain.options(op, full=full) for op in chain.operators])
 
 
 def _timed(problem: Problem, name: str, **how: int) -> tuple[int, float, float]:

@@ -31,15 +31,17 @@ def chain(config: ModelConfig, batch: int, sequence: int, microbatches: int, ite
     head = Operator(
         name="wte" if config.tied else "lm_head",
         matmul=Matmul(tokens, width, config.vocab, embeds=config.tied),
-        onward=config.vocab,
-        before="residual",
-        after=None,
+        output_columns=config.vocab,
+        input_stream="residual",
+        output_stream=None,
         normed=True,
     )
     operators = [*block, head]
     if not config.tied:
         embedding = Matmul(tokens, config.vocab, width, of_ids=True)
-        operators.append(Operator(name="wte", matmul=embedding, onward=width, before=None, after="residual"))
+        operators.append(
+            Operator(name="wte", matmul=embedding, output_columns=width, input_stream=None, output_stream="residual")
+        )
     kept = activation_bytes(config, range(config.layers + 2), rows, sequence) * itemsize // FLOAT
     split = sum(op.repeated * op.matmul.inputs * op.matmul.outputs for op in operators)
     whole = sum(map(prod, shapes(config).values())) - split
@@ -61,10 +63,10 @@ def blocks(config: ModelConfig, tokens: int, *, sequences: int | None = None, no
         Operator(
             name=name,
             matmul=Matmul(tokens, prod(each.inputs), prod(each.outputs)),
-            onward=width if each.leaves == "core" else prod(each.outputs),
-            before=each.reads,
-            after=each.leaves,
-            core=each.leaves == "core",
+            output_columns=width if each.leaves == "core" else prod(each.outputs),
+            input_stream=each.reads,
+            output_stream=each.leaves,
+            attention=each.leaves == "core",
             sequences=sequences if each.leaves == "core" else None,
             heads=config.heads if each.leaves == "core" else None,
             repeated=config.layers,

@@ -18,9 +18,9 @@ from pipelined.errors import UsageError, refuse_below, writing
 from pipelined.sharding.search.registry import SEARCHES
 
 if TYPE_CHECKING:
-    from pipelined.sharding.search.answer import ShardRequest
     from pipelined.sharding.search.chain import Chain
     from pipelined.sharding.search.network import Network
+    from pipelined.sharding.search.report import ShardRequest
 
 PASSES_ON = True
 """Flags that this command does not know go to the program."""
@@ -77,9 +77,9 @@ def run(arguments: argparse.Namespace) -> None:
         UsageError: the flags request something impossible, or no strategy fits.
         SystemExit: the program refuses its flags.
     """
-    from pipelined.sharding.search.answer import answer
+    from pipelined.sharding.search.report import find_sharding
 
-    found = answer(_request(arguments))
+    found = find_sharding(_request(arguments))
     if arguments.out:
         with writing(arguments.out):
             arguments.out.write_text(json.dumps(found.to_file(), indent=2) + "\n")
@@ -87,22 +87,22 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _request(arguments: argparse.Namespace) -> "ShardRequest":
-    from pipelined.sharding.search.answer import ShardRequest
-    from pipelined.sharding.search.pricing import Setting
+    from pipelined.sharding.search.pricing import PricedChain
+    from pipelined.sharding.search.report import ShardRequest
 
     for name, least in (("ranks", 1), ("node", 0), ("microbatches", 1), ("replicas", 1)):
         if (value := getattr(arguments, name)) is not None:
             refuse_below(least, f"--{name}", value)
     chain = _chain(arguments)
-    wide = arguments.space == "full" and arguments.layout != "paper"
+    free_streams = arguments.space == "full" and arguments.layout != "paper"
     levels = _levels(arguments.ranks, arguments.node)
     if arguments.far and len(levels) == 1:
         fact = f"--far has no use on one node (ranks: {arguments.ranks}, node: {arguments.node})"
         raise UsageError(f"{fact}; give a --node below the ranks, or leave --far out")
-    setting = Setting(chain, levels, _network(arguments, chain.itemsize), arguments.microbatches, wide)
+    priced_chain = PricedChain(chain, levels, _network(arguments, chain.itemsize), arguments.microbatches, free_streams)
     limit = memory_limit(arguments.memory_limit)
     return ShardRequest(
-        setting, arguments.layout, arguments.replicas, inf if limit is None else limit, arguments.search
+        priced_chain, arguments.layout, arguments.replicas, inf if limit is None else limit, arguments.search
     )
 
 

@@ -12,20 +12,20 @@ import numpy as np
 from pipelined.sharding.search.chain import Operator
 from pipelined.sharding.search.matmul import Factors
 from pipelined.sharding.search.options import Option
-from pipelined.sharding.search.pricing import Edge, EdgeKind, Setting, Term
+from pipelined.sharding.search.pricing import Edge, EdgeKind, PricedChain, Term
 from pipelined.sharding.search.problem import Choice, Numbers, Problem, Strategy
 from pipelined.sharding.search.streams import Exchange, cuts
 
 
-class Posed(NamedTuple):
+class SearchProblem(NamedTuple):
     """The search's problem with what its numbers mean.
 
     Args:
-        edges: between the neighbours of the problem's walk.
+        edges: between the neighbours in the problem's order.
         operators: the choice of each operator.
     """
 
-    setting: Setting
+    priced_chain: PricedChain
     problem: Problem
     edges: Sequence[Edge]
     operators: Sequence[int]
@@ -36,105 +36,112 @@ class Posed(NamedTuple):
 
     def terms(self, strategy: Strategy) -> Iterator[tuple[int, Term]]:
         """The price of a step, part by part, each with the place of its operator."""
-        for place, (op, option) in enumerate(zip(self.setting.chain.operators, self.options(strategy), strict=True)):
-            for term in self.setting.operator_terms(op, option):
+        for place, (op, option) in enumerate(
+            zip(self.priced_chain.chain.operators, self.options(strategy), strict=True)
+        ):
+            for term in self.priced_chain.operator_terms(op, option):
                 yield place, term
-        walk, choices = self.problem.walk, self.problem.choices
-        for edge, one, other in zip(self.edges, walk, walk[1:], strict=False):
+        order, choices = self.problem.order, self.problem.choices
+        for edge, one, other in zip(self.edges, order, order[1:], strict=False):
             ends = (_layout(choices[choice].options[strategy[choice]]) for choice in (one, other))
-            for term in self.setting.edge_terms(edge, *ends):
+            for term in self.priced_chain.edge_terms(edge, *ends):
                 yield edge.operator, term
 
 
-def pose(setting: Setting, options: Sequence[Sequence[Option]]) -> Posed:
+def build_problem(priced_chain: PricedChain, options: Sequence[Sequence[Option]]) -> SearchProblem:
     """The search's problem.
 
     Args:
         options: of each operator, in the order of the chain.
     """
-    operators = [_choice(setting, op, some) for op, some in zip(setting.chain.operators, options, strict=True)]
-    fixed = setting.chain.split_bytes / setting.ranks + setting.chain.whole_bytes
-    walk = _Walk(setting)
-    if setting.by_streams:
+    operators = [
+        _choice(priced_chain, op, some) for op, some in zip(priced_chain.chain.operators, options, strict=True)
+    ]
+    fixed = priced_chain.chain.split_bytes / priced_chain.ranks + priced_chain.chain.whole_bytes
+    walk = _ChainWalk(priced_chain)
+    if priced_chain.by_streams:
         walk.by_streams(operators)
     else:
         walk.directly(operators)
-    problem = Problem(walk.choices, walk.walk, walk.matrices, setting.microbatches, fixed)
+    problem = Problem(walk.choices, walk.order, walk.matrices, priced_chain.microbatches, fixed)
     places = [next(i for i, choice in enumerate(walk.choices) if choice is op) for op in operators]
-    return Posed(setting, problem, walk.edges, places)
+    return SearchProblem(priced_chain, problem, walk.edges, places)
 
 
-def _choice(setting: Setting, operator: Operator, options: Sequence[Option]) -> Choice:
+def _choice(priced_chain: PricedChain, operator: Operator, options: Sequence[Option]) -> Choice:
     micro, step = np.zeros(len(options)), np.zeros(len(options))
     for place, option in enumerate(options):
-        for term in setting.operator_terms(operator, option):
+        for term in priced_chain.operator_terms(operator, option):
             if term.phase == "update":
                 step[place] += term.seconds
             else:
-                micro[place] += term.seconds / setting.microbatches
-    held = np.array([setting.held(operator, option) for option in options])
+                micro[place] += term.seconds / priced_chain.microbatches
+    held = np.array([priced_chain.memory_bytes(operator, option) for option in options])
     return Choice(operator.name, options, micro, step, held)
 
 
-class _Walk:
+class _ChainWalk:
     """The walk along a chain: its operators, and the streams between them where those are chosen."""
 
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
+    def __init__(self, priced_chain: PricedChain) -> None:
+        self._priced_chain = priced_chain
         self.choices: list[Choice] = []
-        self.walk: list[int] = []
+        self.order: list[int] = []
         self.edges: list[Edge] = []
         self.matrices: list[Numbers] = []
 
     def directly(self, operators: Sequence[Choice]) -> None:
         """From operator to operator, by the paper's rule."""
-        chain = self._setting.chain
+        chain = self._priced_chain.chain
         if chain.by_rows:
-            self._reach(_free("input", [Option(tuple(Factors(ranks, 1, 1) for ranks in self._setting.levels))]))
+            self._reach(_free("input", [Option(tuple(Factors(ranks, 1, 1) for ranks in self._priced_chain.levels))]))
         for place, (choice, op) in enumerate(zip(operators, chain.operators, strict=True)):
-            core = place > 0 and chain.operators[place - 1].core
-            self._reach(choice, Edge(EdgeKind.DIRECT, place, op.matmul.inputs, 1, core=core))
+            attention = place > 0 and chain.operators[place - 1].attention
+            self._reach(choice, Edge(EdgeKind.DIRECT, place, op.matmul.inputs, 1, attention=attention))
         if chain.closed:
             last = chain.operators[-1]
-            self._reach(operators[0], Edge(EdgeKind.DIRECT, 0, last.onward, 1, core=last.core))
+            self._reach(operators[0], Edge(EdgeKind.DIRECT, 0, last.output_columns, 1, attention=last.attention))
 
     def by_streams(self, operators: Sequence[Choice]) -> None:
         """From stream to operator to stream."""
-        chain = self._setting.chain
-        names = [name for op in chain.operators for name in (op.before, op.after) if name]
-        streams = {name: _free(name, cuts(self._setting.levels)) for name in names}
+        chain = self._priced_chain.chain
+        names = [name for op in chain.operators for name in (op.input_stream, op.output_stream) if name]
+        streams = {name: _free(name, cuts(self._priced_chain.levels)) for name in names}
         if chain.by_rows:
-            streams[names[0]] = _free(names[0], [self._setting.levels])
+            streams[names[0]] = _free(names[0], [self._priced_chain.levels])
         for place, (choice, op) in enumerate(zip(operators, chain.operators, strict=True)):
-            if op.before and not self.walk and (names.count(op.before) > 1 or chain.by_rows):
-                self._reach(streams[op.before])
-            reads = op.repeated * (2 if op.matmul.embeds else 1) if op.before else 0
+            if op.input_stream and not self.order and (names.count(op.input_stream) > 1 or chain.by_rows):
+                self._reach(streams[op.input_stream])
+            reads = op.repeated * (2 if op.matmul.embeds else 1) if op.input_stream else 0
             self._reach(choice, Edge(EdgeKind.ENTER, place, op.matmul.inputs, reads, op.repeated * op.normed))
-            if op.after and names.count(op.after) > 1:
-                self._reach(streams[op.after], Edge(EdgeKind.LEAVE, place, op.onward, op.repeated, core=op.core))
+            if op.output_stream and names.count(op.output_stream) > 1:
+                self._reach(
+                    streams[op.output_stream],
+                    Edge(EdgeKind.LEAVE, place, op.output_columns, op.repeated, attention=op.attention),
+                )
 
     def _reach(self, choice: Choice, edge: Edge | None = None) -> None:
         """Go on to a choice, which is new or the first."""
         place = next((i for i, known in enumerate(self.choices) if known is choice), len(self.choices))
         if place == len(self.choices):
             self.choices.append(choice)
-        if self.walk and edge:
+        if self.order and edge:
             self.edges.append(edge)
-            self.matrices.append(self._matrix(edge, self.choices[self.walk[-1]].options, choice.options))
-        self.walk.append(place)
+            self.matrices.append(self._matrix(edge, self.choices[self.order[-1]].options, choice.options))
+        self.order.append(place)
 
     def _matrix(self, edge: Edge, before: Sequence[Any], after: Sequence[Any]) -> Numbers:
         """Seconds of a microbatch, there and back, for every pair of options; each exchange is priced once."""
 
         @cache
         def seconds(exchange: Exchange) -> float:
-            return self._setting.exchange_seconds(edge, exchange)
+            return self._priced_chain.exchange_seconds(edge, exchange)
 
         rows, row_of = _distinct(before)
         columns, column_of = _distinct(after)
         table = np.array([[seconds(edge.exchange(one, other)) for other in columns] for one in rows])
         if edge.norms:
-            table = table + np.array([self._setting.norm_seconds(edge, stream) for stream in rows])[:, None]
+            table = table + np.array([self._priced_chain.norm_seconds(edge, stream) for stream in rows])[:, None]
         return table[np.ix_(row_of, column_of)]
 
 

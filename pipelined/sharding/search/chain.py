@@ -17,21 +17,21 @@ class Operator:
     Args:
         name: as `--layout` names it.
         matmul: its sizes in a step.
-        onward: columns of its output that go on; behind attention's core fewer than it has.
-        before, after: names of the streams that it reads and leaves; the same name is the same layout. None: there is
-            no other operator on that side, or ids or losses, which cost next to nothing.
-        core: attention's core is behind it.
-        sequences, heads: those of a microbatch in the core; None: any number.
+        output_columns: columns of its output that go on; behind attention fewer than it has.
+        input_stream, output_stream: names of the streams that it reads and leaves; the same name is the same layout.
+            None: there is no other operator on that side, or ids or losses, which cost next to nothing.
+        attention: attention is behind it.
+        sequences, heads: those of a microbatch in the attention; None: any number.
         repeated: layers that are alike, and are split alike.
         normed: a norm stands between the stream that it reads and its input.
     """
 
     name: str
     matmul: Matmul
-    onward: int
-    before: str | None
-    after: str | None
-    core: bool = False
+    output_columns: int
+    input_stream: str | None
+    output_stream: str | None
+    attention: bool = False
     sequences: int | None = None
     heads: int | None = None
     repeated: int = 1
@@ -62,7 +62,7 @@ class Chain:
     @property
     def has_residual(self) -> bool:
         """Whether a stream comes back: what is added to it must have its layout."""
-        names = [name for op in self.operators for name in (op.before, op.after) if name]
+        names = [name for op in self.operators for name in (op.input_stream, op.output_stream) if name]
         return len(names) - len(set(names)) > len(self.operators) - 1 + self.closed
 
 
@@ -80,10 +80,10 @@ def chain_of(tokens: int, widths: Sequence[tuple[int, int]], *, closed: bool = F
         Operator(
             name=f"matmul{place}",
             matmul=Matmul(tokens, widths[place][1], widths[place + 1][0]),
-            onward=widths[place + 1][1],
-            before=names[place],
-            after=names[place + 1],
-            core=widths[place + 1][0] != widths[place + 1][1],
+            output_columns=widths[place + 1][1],
+            input_stream=names[place],
+            output_stream=names[place + 1],
+            attention=widths[place + 1][0] != widths[place + 1][1],
         )
         for place in range(last)
     ]
@@ -102,11 +102,11 @@ def read_chain(text: str, closed: bool = False) -> Chain:
     tokens, _, rest = text.partition(":")
     pairs = [tuple(map(int, width.split("/"))) for width in rest.split("-")]
     widths = [(pair[0], pair[-1]) for pair in pairs]
-    if not int(tokens) or not all(onward for _, onward in widths):
+    if not int(tokens) or not all(output_columns for _, output_columns in widths):
         raise UsageError(f"--chain {text} has a size of 0; give positive tokens and widths, as in {EXAMPLE}")
-    for width, onward in widths:
-        if onward > width:
-            fact = f"--chain {text}: more columns go on than there are ({onward} of {width})"
+    for width, output_columns in widths:
+        if output_columns > width:
+            fact = f"--chain {text}: more columns go on than there are ({output_columns} of {width})"
             raise UsageError(f"{fact}; write the columns first, as in {EXAMPLE}")
     if closed and widths[0][1] != widths[-1][1]:
         fact = f"--closed: the last does not fit the first (last: {widths[-1][1]} columns, first: {widths[0][1]})"

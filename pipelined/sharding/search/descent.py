@@ -8,25 +8,25 @@ from random import Random
 
 import numpy as np
 
-from pipelined.sharding.search.problem import ROUNDING, Found, Problem, Strategy
+from pipelined.sharding.search.problem import ROUNDING, Problem, SearchOutcome, Strategy
 from pipelined.sharding.search.random import EVALUATIONS, draw
 
 
-def search(problem: Problem, limit: float = inf, *, evaluations: int = EVALUATIONS, seed: int = 0) -> Found:
+def search(problem: Problem, limit: float = inf, *, evaluations: int = EVALUATIONS, seed: int = 0) -> SearchOutcome:
     """The best strategy of descents that price `evaluations` strategies together, and the last one to its end.
 
     Args:
         limit: bytes that a strategy may hold.
     """
-    random, found, evaluated = Random(seed), Found(None, inf, 0), 0
+    random, found, evaluated = Random(seed), SearchOutcome(None, inf, 0), 0
     while evaluated < evaluations:
         start = draw(problem, random, limit)
         if start is None:
-            return Found(None, inf, evaluated + 1)
+            return SearchOutcome(None, inf, evaluated + 1)
         strategy, priced = _descend(problem, start, limit)
         evaluated += priced
         if (seconds := problem.seconds(strategy)) < found.seconds:
-            found = Found(strategy, seconds, evaluated)
+            found = SearchOutcome(strategy, seconds, evaluated)
     return found._replace(evaluated=evaluated)
 
 
@@ -36,8 +36,8 @@ def _descend(problem: Problem, strategy: Strategy, limit: float) -> tuple[Strate
     while better:
         better = False
         for place, choice in enumerate(problem.choices):
-            seconds = problem.line(strategy, place)
-            held = problem.held(strategy) - choice.held[strategy[place]] + choice.held
+            seconds = problem.costs_of_choice(strategy, place)
+            held = problem.memory_bytes(strategy) - choice.memory_bytes[strategy[place]] + choice.memory_bytes
             option = int(np.argmin(np.where(held <= limit * ROUNDING, seconds, inf)))
             priced += len(choice.options)
             if seconds[option] < seconds[strategy[place]] / ROUNDING:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelined.sharding.search.problem import ROUNDING, Found, Numbers, Problem, Strategy
+from pipelined.sharding.search.problem import ROUNDING, Numbers, Problem, SearchOutcome, Strategy
 
 Places = NDArray[np.int64]
 
@@ -29,11 +29,11 @@ class Labels(NamedTuple):
     costs: Numbers
     parent: Places
 
-    def taken(self, which: NDArray[Any]) -> "Labels":
+    def select(self, which: NDArray[Any]) -> "Labels":
         """Some of the labels, by place or by mask."""
         return Labels(self.option[which], self.costs[which], self.parent[which])
 
-    def going_on(self, option: int, costs: Numbers | float) -> "Labels":
+    def extend(self, option: int, costs: Numbers | float) -> "Labels":
         """All of them with one more choice."""
         return Labels(np.full(len(self.option), option), self.costs + costs, self.parent)
 
@@ -42,12 +42,12 @@ class FrontPoint(NamedTuple):
     """A strategy on a Pareto front: seconds a microbatch, further seconds a step, and bytes held."""
 
     strategy: Strategy
-    micro: float
-    step: float
-    held: float
+    per_microbatch_s: float
+    per_step_s: float
+    memory_bytes: float
 
 
-def search(problem: Problem, limit: float = inf, *, evaluations: int = 0, seed: int = 0) -> Found:
+def search(problem: Problem, limit: float = inf, *, evaluations: int = 0, seed: int = 0) -> SearchOutcome:
     """The strategy that takes the least time among those that hold at most `limit` bytes.
 
     Args:
@@ -56,13 +56,19 @@ def search(problem: Problem, limit: float = inf, *, evaluations: int = 0, seed: 
     """
     n = problem.microbatches
     free = 1.0 if limit < inf else 0.0  # where any number of bytes fits, time alone decides
-    costs = [np.stack([n * each.micro + each.step, free * each.held], axis=1) for each in problem.choices]
-    walks, best = _Walks(problem, costs, n, (limit - problem.fixed) * ROUNDING), Found(None, inf, 0)
-    for options in walks.starts():
-        if history := walks.labels(options, below=best.seconds):
+    costs = [
+        np.stack([n * each.per_microbatch_s + each.per_step_s, free * each.memory_bytes], axis=1)
+        for each in problem.choices
+    ]
+    chain_labels, best = (
+        _ChainLabels(problem, costs, n, (limit - problem.fixed) * ROUNDING),
+        SearchOutcome(None, inf, 0),
+    )
+    for options in chain_labels.starts():
+        if history := chain_labels.labels(options, below=best.seconds):
             place = int(np.argmin(history[-1].costs[:, 0]))
-            best = Found(walks.strategy(history, place), float(history[-1].costs[place, 0]), 0)
-    return best._replace(evaluated=walks.evaluated)
+            best = SearchOutcome(chain_labels.strategy(history, place), float(history[-1].costs[place, 0]), 0)
+    return best._replace(evaluated=chain_labels.evaluated)
 
 
 def front(problem: Problem, limit: float = inf) -> list[FrontPoint]:
@@ -70,17 +76,18 @@ def front(problem: Problem, limit: float = inf) -> list[FrontPoint]:
 
     The best for any number of microbatches of the same size, alone or in a pipeline, is among them.
     """
-    costs = [np.stack([each.micro, each.step, each.held], axis=1) for each in problem.choices]
-    walks, found = _Walks(problem, costs, 1, (limit - problem.fixed) * ROUNDING), list[FrontPoint]()
-    for options in walks.starts():
-        history = walks.labels(options)
+    costs = [np.stack([each.per_microbatch_s, each.per_step_s, each.memory_bytes], axis=1) for each in problem.choices]
+    chain_labels = _ChainLabels(problem, costs, 1, (limit - problem.fixed) * ROUNDING)
+    found = list[FrontPoint]()
+    for options in chain_labels.starts():
+        history = chain_labels.labels(options)
         for place, (micro, step, held) in enumerate(history[-1].costs.tolist() if history else []):
-            found.append(FrontPoint(walks.strategy(history, place), micro, step, held + problem.fixed))
+            found.append(FrontPoint(chain_labels.strategy(history, place), micro, step, held + problem.fixed))
     return [found[place] for place in _front(np.array([each[1:] for each in found]).reshape(-1, 3))]
 
 
-class _Walks:
-    """The labels of all walks along the chain, for each option of a first choice that comes again.
+class _ChainLabels:
+    """The labels along the chain, for each option of a first choice that comes again.
 
     Args:
         costs: of each choice [option, cost]; moves add to the first, and the last is held.
@@ -95,14 +102,14 @@ class _Walks:
 
     def starts(self) -> list[Places]:
         """The options of the first choice: one at a time where the chain meets it again, else all."""
-        walk = self._problem.walk
-        every = np.arange(len(self._problem.choices[walk[0]].options))
-        return np.split(every, len(every)) if walk[0] in walk[1:] else [every]
+        order = self._problem.order
+        every = np.arange(len(self._problem.choices[order[0]].options))
+        return np.split(every, len(every)) if order[0] in order[1:] else [every]
 
     def strategy(self, history: list[Labels], place: int) -> Strategy:
         """The strategy of one of the last labels."""
         picked: dict[int, int] = {}
-        for labels, choice in zip(reversed(history), reversed(self._problem.walk), strict=True):
+        for labels, choice in zip(reversed(history), reversed(self._problem.order), strict=True):
             picked[choice] = int(labels.option[place])
             place = int(labels.parent[place])
         return tuple(picked[choice] for choice in range(len(self._problem.choices)))
@@ -113,35 +120,35 @@ class _Walks:
         Args:
             below: the best time so far; what takes as long is dropped, as all times that follow only add to it.
         """
-        first = self._problem.walk[0]
+        first = self._problem.order[0]
         start = Labels(options, self._costs[first][options], np.zeros(len(options), np.int64))
-        history = [self._fitting(start, below)]
-        for step, choice in zip(self._steps, self._problem.walk[1:], strict=True):
+        history = [self._within_limit(start, below)]
+        for step, choice in zip(self._steps, self._problem.order[1:], strict=True):
             if not len(history[-1].option):
                 break
             labels = step.fronts(history[-1])
             closing = choice == first
             found = self._close(labels, step, int(options[0])) if closing else self._extend(labels, step, choice)
             self.evaluated += len(labels.option) * len(step.options) + len(found.option)
-            history.append(self._fitting(found, below))
+            history.append(self._within_limit(found, below))
         return history if len(history[-1].option) else []
 
     def _extend(self, labels: Labels, step: "_Step", choice: int) -> Labels:
         """The labels of the next choice: for each layout that its options have, then for each option."""
         parts = []
         for column, options in enumerate(step.options):
-            moved = step.reached(labels, column)
-            parts += [moved.going_on(option, self._costs[choice][option]) for option in options]
+            moved = step.after_move(labels, column)
+            parts += [moved.extend(option, self._costs[choice][option]) for option in options]
         option, costs, parent = (np.concatenate(column) for column in zip(*parts, strict=True))
         return Labels(option, costs, parent)
 
     def _close(self, labels: Labels, step: "_Step", option: int) -> Labels:
         """Back at the first choice, whose price is counted already."""
         (column,) = (place for place, options in enumerate(step.options) if option in options)
-        return step.reached(labels, column).going_on(option, 0.0)
+        return step.after_move(labels, column).extend(option, 0.0)
 
-    def _fitting(self, labels: Labels, below: float) -> Labels:
-        return labels.taken((labels.costs[:, -1] <= self._room) & (labels.costs[:, 0] < below))
+    def _within_limit(self, labels: Labels, below: float) -> Labels:
+        return labels.select((labels.costs[:, -1] <= self._room) & (labels.costs[:, 0] < below))
 
 
 class _Step(NamedTuple):
@@ -169,13 +176,13 @@ class _Step(NamedTuple):
         members = (np.flatnonzero(kinds == kind) for kind in range(int(self.before.max()) + 1))
         kept = [some[_front(labels.costs[some])] for some in members if len(some)]
         places = np.concatenate(kept)
-        return labels.taken(places)._replace(parent=places)
+        return labels.select(places)._replace(parent=places)
 
-    def reached(self, labels: Labels, column: int) -> Labels:
+    def after_move(self, labels: Labels, column: int) -> Labels:
         """The front of the labels after the move to a class of options."""
         costs = labels.costs.copy()
         costs[:, 0] += self.matrix[labels.option, column]
-        return labels._replace(costs=costs).taken(_front(costs))
+        return labels._replace(costs=costs).select(_front(costs))
 
 
 def _alike(rows: Numbers) -> tuple[list[int], Places]:

@@ -5,13 +5,13 @@ from math import inf, prod
 
 import numpy as np
 
-from pipelined.sharding.search.problem import ROUNDING, Found, Numbers, Problem, Strategy
+from pipelined.sharding.search.problem import ROUNDING, Numbers, Problem, SearchOutcome, Strategy
 
 TABLE = 1 << 20
 """Strategies priced at a time: those of the last choices, for each strategy of the first."""
 
 
-def search(problem: Problem, limit: float = inf, *, evaluations: int = 0, seed: int = 0) -> Found:
+def search(problem: Problem, limit: float = inf, *, evaluations: int = 0, seed: int = 0) -> SearchOutcome:
     """The strategy that takes the least time among those that hold at most `limit` bytes.
 
     Args:
@@ -26,11 +26,11 @@ def search(problem: Problem, limit: float = inf, *, evaluations: int = 0, seed: 
     for first in product(*map(range, sizes[:cut])):
         seconds = table.seconds(first)
         if limit < inf:
-            seconds = np.where(table.held(first) <= limit * ROUNDING, seconds, inf)
+            seconds = np.where(table.memory_bytes(first) <= limit * ROUNDING, seconds, inf)
         place = int(np.argmin(seconds))
         if seconds.flat[place] < best:
             best, strategy = float(seconds.flat[place]), (*first, *map(int, np.unravel_index(place, shape)))
-    return Found(strategy, best, problem.space)
+    return SearchOutcome(strategy, best, problem.space)
 
 
 class _Table:
@@ -41,7 +41,7 @@ class _Table:
         self._seconds, self._held = np.zeros(shape), np.full(shape, problem.fixed)
         for place in range(len(shape)):
             self._seconds = self._seconds + self._spread(problem.single[cut + place], place)
-            self._held = self._held + self._spread(problem.choices[cut + place].held, place)
+            self._held = self._held + self._spread(problem.choices[cut + place].memory_bytes, place)
         for (i, j), matrix in problem.pairs.items():
             if i >= cut:
                 self._seconds = self._seconds + self._spread(matrix, i - cut, j - cut)
@@ -57,9 +57,9 @@ class _Table:
                 found += self._spread(matrix[first[i]], j - cut)
         return found
 
-    def held(self, first: Strategy) -> Numbers:
+    def memory_bytes(self, first: Strategy) -> Numbers:
         """Bytes held."""
-        return self._held + sum(float(self._problem.choices[i].held[option]) for i, option in enumerate(first))
+        return self._held + sum(float(self._problem.choices[i].memory_bytes[option]) for i, option in enumerate(first))
 
     def _spread(self, numbers: Numbers, *axes: int) -> Numbers:
         """An array over some of the axes, ready to be added to one over all."""

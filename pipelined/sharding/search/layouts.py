@@ -15,7 +15,7 @@ from pipelined.errors import UsageError
 from pipelined.sharding.search.chain import Chain, Operator
 from pipelined.sharding.search.matmul import STATES, Factors, divisors, whole
 from pipelined.sharding.search.options import Option
-from pipelined.sharding.search.pricing import Setting
+from pipelined.sharding.search.pricing import PricedChain
 
 BASELINES = ("data", "megatron_1d", "megatron", "summa", "zero1", "zero2", "zero3")
 """Layouts that a search's result is compared with."""
@@ -23,39 +23,43 @@ LAYOUTS = ("auto", "paper", *BASELINES)
 EXAMPLE = "c_attn=1.2.2,c_fc=1.4.1"
 
 
-def candidates(setting: Setting, name: str, replicas: int | None = None) -> Iterator[list[list[Option]]]:
+def candidates(priced_chain: PricedChain, name: str, replicas: int | None = None) -> Iterator[list[list[Option]]]:
     """The options of each operator in a baseline, for each of its widths; nothing where the ranks do not allow it.
 
     Args:
         replicas: the largest p0 of `megatron`; None: any.
     """
-    p = setting.ranks
+    p = priced_chain.ranks
     if name == "megatron":
         for d in divisors(p):
             if replicas is None or d <= replicas:
-                yield from _each(setting, [Factors(d, p // d, 1), Factors(d, 1, p // d)])
+                yield from _each(priced_chain, [Factors(d, p // d, 1), Factors(d, 1, p // d)])
     elif name == "megatron_1d":
-        yield from _each(setting, [Factors(1, p, 1), Factors(1, 1, p)])
+        yield from _each(priced_chain, [Factors(1, p, 1), Factors(1, 1, p)])
     elif name == "summa":
         if isqrt(p) ** 2 == p:
-            yield from _each(setting, [Factors(isqrt(p), isqrt(p), 1)], "zero3", anew=True)
+            yield from _each(priced_chain, [Factors(isqrt(p), isqrt(p), 1)], "zero3", regather_input=True)
     else:
-        yield from _each(setting, [Factors(p, 1, 1)], "none" if name == "data" else name)
+        yield from _each(priced_chain, [Factors(p, 1, 1)], "none" if name == "data" else name)
 
 
 def _each(
-    setting: Setting, factors: list[Factors], state: str = "none", anew: bool = False
+    priced_chain: PricedChain, factors: list[Factors], state: str = "none", regather_input: bool = False
 ) -> Iterator[list[list[Option]]]:
     """Operators take these factors in turn."""
     found = [
-        [Option(option.split, state, anew) for option in setting.options(op) if whole(option.split) == wanted]
-        for op, wanted in zip(setting.chain.operators, factors * len(setting.chain.operators), strict=False)
+        [
+            Option(option.split, state, regather_input)
+            for option in priced_chain.options(op)
+            if whole(option.split) == wanted
+        ]
+        for op, wanted in zip(priced_chain.chain.operators, factors * len(priced_chain.chain.operators), strict=False)
     ]
     if all(found):
         yield found
 
 
-def by_layer(setting: Setting, text: str) -> dict[str, list[Option]]:
+def by_layer(priced_chain: PricedChain, text: str) -> dict[str, list[Option]]:
     """The options of each operator that a layout names: `EXAMPLE`, or a file that `--out` wrote.
 
     Factors over nodes and those of a node stand with a slash between them, 2.1.1/1.4.1; without one their product is
@@ -66,11 +70,11 @@ def by_layer(setting: Setting, text: str) -> dict[str, list[Option]]:
             file without a strategy.
     """
     if Path(text).is_file():
-        return _of_file(setting, Path(text))
+        return _of_file(priced_chain, Path(text))
     if "=" not in text:
         known = f"{', '.join(LAYOUTS)}, factors by layer such as {EXAMPLE}, or a file that --out wrote"
         raise UsageError(f"no layout is called {text!r}; known: {known}")
-    return _once(f"--layout {text}", [_of_text(setting, *item.partition("=")[::2]) for item in text.split(",")])
+    return _once(f"--layout {text}", [_of_text(priced_chain, *item.partition("=")[::2]) for item in text.split(",")])
 
 
 def _once(what: str, found: list[tuple[str, list[Option]]]) -> dict[str, list[Option]]:
@@ -81,25 +85,25 @@ def _once(what: str, found: list[tuple[str, list[Option]]]) -> dict[str, list[Op
     return dict(found)
 
 
-def _of_text(setting: Setting, name: str, text: str) -> tuple[str, list[Option]]:
-    op = _known(setting.chain, name)
+def _of_text(priced_chain: PricedChain, name: str, text: str) -> tuple[str, list[Option]]:
+    op = _known(priced_chain.chain, name)
     try:
         levels = tuple(Factors(*map(int, level.split("."))) for level in text.split("/"))
     except (TypeError, ValueError) as error:
         raise UsageError(f"--layout {name}={text}: no factors; write rows.columns.contraction, as {EXAMPLE}") from error
-    _check_product(setting, f"--layout {name}={text}", levels)
+    _check_product(priced_chain, f"--layout {name}={text}", levels)
     if len(levels) == 1:
-        found = [option for option in setting.options(op) if whole(option.split) == levels[0]]
+        found = [option for option in priced_chain.options(op) if whole(option.split) == levels[0]]
     else:
-        found = [option for option in setting.options(op) if option.split == levels]
+        found = [option for option in priced_chain.options(op) if option.split == levels]
     return name, _fitting(op, text, found)
 
 
-def _check_product(setting: Setting, what: str, levels: tuple[Factors, ...]) -> None:
+def _check_product(priced_chain: PricedChain, what: str, levels: tuple[Factors, ...]) -> None:
     """Refuse factors below 1, and those that do not come to the ranks, at each level where there are several."""
     if any(factor < 1 for f in levels for factor in f):
         raise UsageError(f"{what}: a factor is below 1 (the smallest: {min(map(min, levels))}); factors are 1 or more")
-    wanted = setting.levels if len(levels) > 1 else (setting.ranks,)
+    wanted = priced_chain.levels if len(levels) > 1 else (priced_chain.ranks,)
     products = tuple(f.rows * f.columns * f.contraction for f in levels)
     if products != wanted:
         shown = " and ".join(map(str, products)), " and ".join(map(str, wanted))
@@ -122,25 +126,27 @@ def _known(chain: Chain, name: str) -> Operator:
     raise UsageError(f"no layer is called {name!r}; known: {', '.join(op.name for op in chain.operators)}")
 
 
-def _of_file(setting: Setting, path: Path) -> dict[str, list[Option]]:
+def _of_file(priced_chain: PricedChain, path: Path) -> dict[str, list[Option]]:
     try:
         rows = json.loads(path.read_text())["strategy"]
         if not rows:
             raise ValueError("its strategy is empty")
-        return _once(f"--layout {path}", [_of_row(setting, row) for row in rows])
+        return _once(f"--layout {path}", [_of_row(priced_chain, row) for row in rows])
     except (ValueError, LookupError, TypeError, OSError) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"--layout {path} is no file that --out wrote ({error}); write it again") from error
 
 
-def _of_row(setting: Setting, row: Mapping[str, Any]) -> tuple[str, list[Option]]:
-    op, factors = _known(setting.chain, row["op"]), row["factors"]
+def _of_row(priced_chain: PricedChain, row: Mapping[str, Any]) -> tuple[str, list[Option]]:
+    op, factors = _known(priced_chain.chain, row["op"]), row["factors"]
     levels = tuple(Factors(*level) for level in (factors if isinstance(factors[0], list) else [factors]))
-    _check_product(setting, f"{op.name} of the file", levels)
+    _check_product(priced_chain, f"{op.name} of the file", levels)
     if row["state"] not in STATES:
         raise UsageError(f"{op.name} of the file: no state {row['state']!r}; known: {', '.join(STATES)}")
-    fitting = [option for option in setting.options(op) if option.split == levels or len(levels) < len(option.split)]
+    fitting = [
+        option for option in priced_chain.options(op) if option.split == levels or len(levels) < len(option.split)
+    ]
     same = [option for option in fitting if whole(option.split) == whole(levels)]
     states = [Option(option.split, row["state"], bool(row.get("anew"))) for option in same]
     return op.name, _fitting(op, str(factors), states)

@@ -102,21 +102,21 @@ class Matmul:
     embeds: bool = False
 
     def rings(
-        self, factors: Factors, microbatches: int = 1, state: str = "none", anew: bool = False
+        self, factors: Factors, microbatches: int = 1, state: str = "none", regather_input: bool = False
     ) -> Iterator[RingPasses]:
         """The passes of a step.
 
         Args:
             microbatches: N; the tokens are cut into N parts, and each passes by itself.
             state: one of `STATES`.
-            anew: the gathered input is dropped after the forward and gathered again in the backward.
+            regather_input: the gathered input is dropped after the forward and gathered again in the backward.
         """
         rows, columns, contraction = factors
         part = self.tokens / microbatches
         gathered, reduced = part * self.inputs / (rows * contraction), part * self.outputs / (rows * columns)
         if not self.of_ids:
             yield RingPasses("forward", COLUMNS, gathered, microbatches)
-            yield RingPasses("backward", COLUMNS, gathered, microbatches * (2 if anew else 1), microbatches)
+            yield RingPasses("backward", COLUMNS, gathered, microbatches * (2 if regather_input else 1), microbatches)
         yield RingPasses("forward", CONTRACTION, reduced, microbatches, microbatches)
         yield RingPasses("backward", CONTRACTION, reduced, microbatches)
         if self.embeds:  # the vocabulary is the contraction of the embedding
@@ -143,7 +143,7 @@ class Matmul:
         return (replicated + split / rows) * self.inputs * self.outputs / (columns * contraction)
 
     def kept_numbers(self, factors: Factors, microbatches: int = 1) -> float:
-        """Numbers of a microbatch's gathered input beyond the rank's own part of it, where it is not gathered anew."""
+        """Numbers of a microbatch's gathered input beyond the rank's own part of it, where it is not gathered again."""
         rows, columns, contraction = factors
         whole_input = self.tokens / microbatches * self.inputs
         return whole_input / (rows * contraction) * (1 - 1 / columns)

@@ -1,4 +1,4 @@
-"""Metropolis-Hastings: one choice changes at random, and a dearer strategy is kept the less often the dearer it is.
+"""Metropolis-Hastings: one choice changes at random; a worse strategy is accepted, and the costlier it is, the less often.
 
 Source: Hastings, 1970; AutoDDL, section 4.6.
 """
@@ -6,30 +6,30 @@ Source: Hastings, 1970; AutoDDL, section 4.6.
 from math import exp, inf
 from random import Random
 
-from pipelined.sharding.search.problem import ROUNDING, Found, Problem
+from pipelined.sharding.search.problem import ROUNDING, Problem, SearchOutcome
 from pipelined.sharding.search.random import EVALUATIONS, draw
 
 TEMPERATURE = 1 / 50
 """As a share of the time of the strategy at hand: one that takes 2 % longer is accepted with probability 1/e."""
 
 
-def search(problem: Problem, limit: float = inf, *, evaluations: int = EVALUATIONS, seed: int = 0) -> Found:
+def search(problem: Problem, limit: float = inf, *, evaluations: int = EVALUATIONS, seed: int = 0) -> SearchOutcome:
     """The best strategy that a walk of `evaluations` steps met, among those that hold at most `limit` bytes."""
     random = Random(seed)
     current = draw(problem, random, limit)
     if current is None:
-        return Found(None, inf, 1)
+        return SearchOutcome(None, inf, 1)
     seconds = problem.seconds(current)
     strategy, best = current, seconds
     for _ in range(evaluations - 1):
         place = random.randrange(len(current))
         option = random.randrange(len(problem.choices[place].options))
         proposed = (*current[:place], option, *current[place + 1 :])
-        if problem.held(proposed) > limit * ROUNDING:
+        if problem.memory_bytes(proposed) > limit * ROUNDING:
             continue
         proposed_s = problem.seconds(proposed)
         if proposed_s <= seconds or random.random() < exp((seconds - proposed_s) / (seconds * TEMPERATURE or 1.0)):
             current, seconds = proposed, proposed_s
         if seconds < best:
             strategy, best = current, seconds
-    return Found(strategy, best, evaluations)
+    return SearchOutcome(strategy, best, evaluations)

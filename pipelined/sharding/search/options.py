@@ -18,16 +18,21 @@ class Option(NamedTuple):
     Args:
         split: its factors at each level of the machine.
         state: one of `STATES`.
-        anew: the gathered input is gathered again in the backward.
+        regather_input: the gathered input is gathered again in the backward.
     """
 
     split: Split
     state: str = "none"
-    anew: bool = False
+    regather_input: bool = False
 
 
 def options_of(
-    operator: Operator, levels: tuple[int, ...], *, replicas: int | None = None, zero: bool = False, anew: bool = False
+    operator: Operator,
+    levels: tuple[int, ...],
+    *,
+    replicas: int | None = None,
+    zero: bool = False,
+    regather_input: bool = False,
 ) -> Iterator[Option]:
     """All ways to split an operator.
 
@@ -35,13 +40,13 @@ def options_of(
         levels: ranks; or nodes, and ranks of a node.
         replicas: the largest p0; None: any.
         zero: also split states.
-        anew: also gather inputs again.
+        regather_input: also gather inputs again.
     """
     for split in _splits(levels):
         factors = whole(split)
-        if (replicas is None or factors.rows <= replicas) and _fits_core(operator, factors):
+        if (replicas is None or factors.rows <= replicas) and _fits_attention(operator, factors):
             for state in STATES if zero and factors.rows > 1 else STATES[:1]:
-                for again in (False, True) if anew and factors.columns > 1 else (False,):
+                for again in (False, True) if regather_input and factors.columns > 1 else (False,):
                     yield Option(split, state, again)
 
 
@@ -50,8 +55,8 @@ def _splits(levels: tuple[int, ...]) -> list[Split]:
     return splits(levels)
 
 
-def _fits_core(operator: Operator, factors: Factors) -> bool:
-    """Whether attention's core has a sequence and a head for every rank."""
+def _fits_attention(operator: Operator, factors: Factors) -> bool:
+    """Whether attention has a sequence and a head for every rank."""
     if operator.sequences is not None and factors.rows > operator.sequences:
         return False
     return operator.heads is None or factors.columns * factors.contraction <= operator.heads

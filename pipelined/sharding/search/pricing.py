@@ -13,7 +13,7 @@ from pipelined.sharding.search.chain import Chain, Operator
 from pipelined.sharding.search.matmul import COLUMNS, RingPasses, Split, whole
 from pipelined.sharding.search.network import GroupShape, Network
 from pipelined.sharding.search.options import Option, options_of
-from pipelined.sharding.search.streams import Exchange, Stream, entering, leaving, paper
+from pipelined.sharding.search.streams import Exchange, Stream, autoddl_rule, entering, leaving
 
 PHASES = ("forward", "backward", "update")
 
@@ -49,7 +49,7 @@ class Edge:
         columns: of the tensor.
         times: changes in a microbatch, each way; 0: the operator reads ids, which are everywhere.
         norms: norms before the change.
-        core: attention's core is before it.
+        attention: attention is before it.
     """
 
     kind: EdgeKind
@@ -57,7 +57,7 @@ class Edge:
     columns: int
     times: int
     norms: int = 0
-    core: bool = False
+    attention: bool = False
 
     def exchange(self, before: Any, after: Any) -> Exchange:
         """What is exchanged between the layouts of the two neighbours, each a `Split` or a `Stream`."""
@@ -65,11 +65,11 @@ class Edge:
             return Exchange((0.0,), (1,))
         if self.kind is EdgeKind.ENTER:
             return entering(before, after)
-        return (leaving if self.kind is EdgeKind.LEAVE else paper)(before, after, self.core)
+        return (leaving if self.kind is EdgeKind.LEAVE else autoddl_rule)(before, after, self.attention)
 
 
 @dataclass(frozen=True)
-class Setting:
+class PricedChain:
     """A chain on a machine, and what all that a strategy does in a step costs there.
 
     Args:
@@ -77,14 +77,14 @@ class Setting:
         levels: ranks; or nodes, and ranks of a node.
         network: the links.
         microbatches: of a step.
-        wide: streams may be cut anywhere between their operators' cuts; else only as the paper has it.
+        free_streams: streams may be cut anywhere between their operators' cuts; else only as the paper has it.
     """
 
     chain: Chain
     levels: tuple[int, ...]
     network: Network
     microbatches: int = 1
-    wide: bool = False
+    free_streams: bool = False
 
     @property
     def ranks(self) -> int:
@@ -93,22 +93,22 @@ class Setting:
     @property
     def by_streams(self) -> bool:
         """Whether streams are chosen as well: the paper's rule knows none, but also no residual that comes back."""
-        return self.wide or self.chain.has_residual
+        return self.free_streams or self.chain.has_residual
 
     def options(self, operator: Operator, replicas: int | None = None, full: bool = False) -> list[Option]:
         """All ways to split an operator.
 
         Args:
             replicas: the largest p0; None: any.
-            full: also split states, and inputs that are gathered anew where activations count as memory.
+            full: also split states, and inputs that are gathered again where activations count as memory.
         """
-        anew = full and self.chain.keeps
-        return list(options_of(operator, self.levels, replicas=replicas, zero=full, anew=anew))
+        regather = full and self.chain.keeps
+        return list(options_of(operator, self.levels, replicas=replicas, zero=full, regather_input=regather))
 
     def rings(self, operator: Operator, option: Option) -> list[tuple[RingPasses, GroupShape]]:
         """The ring passes of an operator in a step, each with its ranks."""
         factors = whole(option.split)
-        rings = operator.matmul.rings(factors, self.microbatches, option.state, option.anew)
+        rings = operator.matmul.rings(factors, self.microbatches, option.state, option.regather_input)
         return [(ring, _group(option.split, ring.axis)) for ring in rings]
 
     def operator_terms(self, operator: Operator, option: Option) -> Iterator[Term]:
@@ -136,11 +136,11 @@ class Setting:
         """Seconds of a microbatch that an edge takes for its norms, there and back."""
         return edge.norms * (sum(self._ring_seconds(*each) for each in self._norm_rings(stream)) / self.microbatches)
 
-    def held(self, operator: Operator, option: Option) -> float:
+    def memory_bytes(self, operator: Operator, option: Option) -> float:
         """Bytes that an operator and its like hold on each rank."""
         factors = whole(option.split)
         numbers = operator.matmul.state_numbers(factors, option.state)
-        if self.chain.keeps and not option.anew:
+        if self.chain.keeps and not option.regather_input:
             numbers += operator.matmul.kept_numbers(factors, self.microbatches)
         return operator.repeated * numbers * self.chain.itemsize
 

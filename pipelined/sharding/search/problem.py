@@ -25,16 +25,16 @@ class Choice(NamedTuple):
     Args:
         name: of the operator or stream.
         options: what there is to choose from.
-        micro: seconds a microbatch of each option.
-        step: seconds a step of each, beside its microbatches.
-        held: bytes of each.
+        per_microbatch_s: seconds a microbatch of each option.
+        per_step_s: seconds a step of each, beside its microbatches.
+        memory_bytes: bytes of each.
     """
 
     name: str
     options: Sequence[Any]
-    micro: Numbers
-    step: Numbers
-    held: Numbers
+    per_microbatch_s: Numbers
+    per_step_s: Numbers
+    memory_bytes: Numbers
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Problem:
 
     Args:
         choices: each is made once.
-        walk: the order in which the chain meets them. Only the first of the walk may come again.
-        moves: seconds a microbatch between neighbours of the walk: [option of one, option of the next].
+        order: that in which the chain meets them. Only the first may come again.
+        moves: seconds a microbatch between neighbours in this order: [option of one, option of the next].
         microbatches: of a step.
         fixed: bytes held whatever is chosen.
     """
 
     choices: Sequence[Choice]
-    walk: Sequence[int]
+    order: Sequence[int]
     moves: Sequence[Numbers]
     microbatches: int = 1
     fixed: float = 0.0
@@ -63,7 +63,7 @@ class Problem:
     @cached_property
     def single(self) -> list[Numbers]:
         """Seconds of a step of each option of each choice, a move from a choice to itself included."""
-        found = [self.microbatches * choice.micro + choice.step for choice in self.choices]
+        found = [self.microbatches * choice.per_microbatch_s + choice.per_step_s for choice in self.choices]
         for one, other, moved in self._steps():
             if one == other:
                 found[one] = found[one] + moved.diagonal()
@@ -80,7 +80,7 @@ class Problem:
         return found
 
     def _steps(self) -> Sequence[tuple[int, int, Numbers]]:
-        ends = zip(self.walk, self.walk[1:], self.moves, strict=False)
+        ends = zip(self.order, self.order[1:], self.moves, strict=False)
         return [(one, other, self.microbatches * moved) for one, other, moved in ends]
 
     def seconds(self, strategy: Strategy) -> float:
@@ -88,11 +88,11 @@ class Problem:
         alone = sum(float(self.single[choice][option]) for choice, option in enumerate(strategy))
         return alone + sum(float(matrix[strategy[i], strategy[j]]) for (i, j), matrix in self.pairs.items())
 
-    def held(self, strategy: Strategy) -> float:
+    def memory_bytes(self, strategy: Strategy) -> float:
         """Bytes held."""
-        return self.fixed + sum(float(self.choices[i].held[option]) for i, option in enumerate(strategy))
+        return self.fixed + sum(float(self.choices[i].memory_bytes[option]) for i, option in enumerate(strategy))
 
-    def line(self, strategy: Strategy, choice: int) -> Numbers:
+    def costs_of_choice(self, strategy: Strategy, choice: int) -> Numbers:
         """Seconds of a step for every option of one choice, the others as they are."""
         others = self.seconds(strategy) - self._part(strategy, choice)[strategy[choice]]
         return self._part(strategy, choice) + others
@@ -107,13 +107,13 @@ class Problem:
         return part
 
     @cached_property
-    def leanest(self) -> Strategy:
+    def min_memory(self) -> Strategy:
         """The strategy that holds least."""
-        return tuple(int(np.argmin(choice.held)) for choice in self.choices)
+        return tuple(int(np.argmin(choice.memory_bytes)) for choice in self.choices)
 
 
-class Found(NamedTuple):
-    """What a search came to.
+class SearchOutcome(NamedTuple):
+    """The result of a search.
 
     Args:
         strategy: the best that it saw; None: it saw none that fits.
@@ -126,4 +126,4 @@ class Found(NamedTuple):
     evaluated: int
 
 
-NOTHING = Found(None, inf, 0)
+NOTHING = SearchOutcome(None, inf, 0)

@@ -3,26 +3,26 @@
 from math import inf
 from random import Random
 
-from pipelined.sharding.search.problem import ROUNDING, Found, Problem, Strategy
+from pipelined.sharding.search.problem import ROUNDING, Problem, SearchOutcome, Strategy
 
 EVALUATIONS = 2000
 """Strategies that a search by chance prices, by default."""
 
 
-def search(problem: Problem, limit: float = inf, *, evaluations: int = EVALUATIONS, seed: int = 0) -> Found:
+def search(problem: Problem, limit: float = inf, *, evaluations: int = EVALUATIONS, seed: int = 0) -> SearchOutcome:
     """The best strategy of `evaluations` draws, among those that hold at most `limit` bytes."""
     random, strategy, best = Random(seed), None, inf
     for _ in range(evaluations):
         drawn = draw(problem, random, limit)
         if drawn is not None and (seconds := problem.seconds(drawn)) < best:
             strategy, best = drawn, seconds
-    return Found(strategy, best, evaluations)
+    return SearchOutcome(strategy, best, evaluations)
 
 
 def draw(problem: Problem, random: Random, limit: float) -> Strategy | None:
     """A strategy at random; where it does not fit, the one that holds least; None where that does not fit either."""
     drawn = tuple(random.randrange(len(choice.options)) for choice in problem.choices)
-    for strategy in (drawn, problem.leanest):
-        if problem.held(strategy) <= limit * ROUNDING:
+    for strategy in (drawn, problem.min_memory):
+        if problem.memory_bytes(strategy) <= limit * ROUNDING:
             return strategy
     return None

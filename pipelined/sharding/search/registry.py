@@ -4,7 +4,7 @@ from importlib import import_module
 from math import inf
 from typing import Protocol
 
-from pipelined.sharding.search.problem import Found, Problem
+from pipelined.sharding.search.problem import Problem, SearchOutcome
 
 SEARCHES = {
     "dynamic": "pipelined.sharding.search.dynamic",
@@ -19,7 +19,7 @@ SEARCHES = {
 class Search(Protocol):
     """The function that the module of a search defines."""
 
-    def search(self, problem: Problem, limit: float = inf, *, evaluations: int = ..., seed: int = 0) -> Found:
+    def search(self, problem: Problem, limit: float = inf, *, evaluations: int = ..., seed: int = 0) -> SearchOutcome:
         """The best strategy that it sees among those that hold at most `limit` bytes."""
         ...
 

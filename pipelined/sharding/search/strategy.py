@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pipelined.sharding.search.build_problem import Posed
+from pipelined.sharding.search.build_problem import SearchProblem
 from pipelined.sharding.search.matmul import Split
 from pipelined.sharding.search.options import Option
 from pipelined.sharding.search.pricing import PHASES
@@ -17,14 +17,14 @@ class Row(NamedTuple):
     Args:
         elements: by phase, what the busiest rank sends in a step.
         seconds: of its moves in a step.
-        held: bytes that each rank holds for it.
+        memory_bytes: bytes that each rank holds for it.
     """
 
     name: str
     option: Option
     elements: Mapping[str, float]
     seconds: float
-    held: float
+    memory_bytes: float
 
     def to_dict(self) -> dict[str, Any]:
         factors = [list(level) for level in self.option.split]
@@ -39,12 +39,12 @@ class Priced:
     Args:
         rows: of each operator, in the order of the chain.
         seconds: of a step.
-        held: bytes of each rank.
+        memory_bytes: bytes of each rank.
     """
 
     rows: list[Row]
     seconds: float
-    held: float
+    memory_bytes: float
 
     @property
     def elements(self) -> dict[str, float]:
@@ -57,23 +57,23 @@ class Priced:
             "strategy": [row.to_dict() for row in self.rows],
             "elements": {phase: _plain(number) for phase, number in self.elements.items()},
             "seconds": self.seconds,
-            "memory": round(self.held),
+            "memory": round(self.memory_bytes),
         }
 
 
-def price(posed: Posed, strategy: Strategy) -> Priced:
+def price(built: SearchProblem, strategy: Strategy) -> Priced:
     """The price of a strategy, operator by operator."""
-    setting, options = posed.setting, posed.options(strategy)
+    priced_chain, options = built.priced_chain, built.options(strategy)
     elements = [dict.fromkeys(PHASES, 0.0) for _ in options]
     seconds = [0.0] * len(options)
-    for place, term in posed.terms(strategy):
+    for place, term in built.terms(strategy):
         elements[place][term.phase] += term.elements
         seconds[place] += term.seconds
     rows = [
-        Row(op.name, option, sent, took, setting.held(op, option))
-        for op, option, sent, took in zip(setting.chain.operators, options, elements, seconds, strict=True)
+        Row(op.name, option, sent, took, priced_chain.memory_bytes(op, option))
+        for op, option, sent, took in zip(priced_chain.chain.operators, options, elements, seconds, strict=True)
     ]
-    return Priced(rows, sum(seconds), posed.problem.held(strategy))
+    return Priced(rows, sum(seconds), built.problem.memory_bytes(strategy))
 
 
 def _plain(number: float) -> int | float:
@@ -81,6 +81,6 @@ def _plain(number: float) -> int | float:
     return round(number) if abs(number - round(number)) <= 1e-9 * max(1.0, abs(number)) else number
 
 
-def written(split: Split) -> str:
+def format_split(split: Split) -> str:
     """A split as text: 4.8.2, or 2.4.1/2.2.2 over nodes and ranks of a node."""
     return "/".join(".".join(map(str, factors)) for factors in split)

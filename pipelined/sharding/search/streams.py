@@ -78,25 +78,25 @@ def entering(stream: Stream, split: Split) -> Exchange:
     return moved(stream, tuple(cuts))
 
 
-def leaving(split: Split, stream: Stream, through_core: bool) -> Exchange:
+def leaving(split: Split, stream: Stream, through_attention: bool) -> Exchange:
     """From the output of a multiplication to a stream.
 
     Args:
-        through_core: attention's core comes first, which needs whole sequences: the output leaves it by columns.
+        through_attention: attention comes first, which needs whole sequences: the output leaves it by columns.
     """
-    if through_core:
+    if through_attention:
         return moved(tuple(f.rows for f in split), stream)
     cuts = (nearest(cut, f.rows, f.rows * f.contraction) for cut, f in zip(stream, split, strict=True))
     return moved(tuple(cuts), stream)
 
 
-def paper(before: Split, after: Split, through_core: bool) -> Exchange:
+def autoddl_rule(before: Split, after: Split, through_attention: bool) -> Exchange:
     """From one multiplication to the next by the paper's rule: free by columns or by tokens, else from p0 to p0'."""
-    return _together([_paper(f, g, through_core) for f, g in zip(before, after, strict=True)])
+    return _together([_autoddl_rule(f, g, through_attention) for f, g in zip(before, after, strict=True)])
 
 
-def _paper(before: Factors, after: Factors, through_core: bool) -> tuple[float, int]:
-    if before.columns == after.contraction and not through_core:
+def _autoddl_rule(before: Factors, after: Factors, through_attention: bool) -> tuple[float, int]:
+    if before.columns == after.contraction and not through_attention:
         return 0.0, 1
     return overlap(before.rows, after.rows)
 

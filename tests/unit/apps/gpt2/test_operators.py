@@ -9,12 +9,12 @@ from apps.gpt2.memory import activation_bytes, state_bytes
 from apps.gpt2.operators import chain
 from apps.lm.models.gpt2_presets import PRESETS, shapes
 from collectives import Links
-from pipelined.sharding.search.answer import ShardRequest, answer
-from pipelined.sharding.search.build_problem import pose
+from pipelined.sharding.search.build_problem import build_problem
 from pipelined.sharding.search.matmul import Factors
 from pipelined.sharding.search.network import Network
 from pipelined.sharding.search.options import Option
-from pipelined.sharding.search.pricing import Setting
+from pipelined.sharding.search.pricing import PricedChain
+from pipelined.sharding.search.report import ShardRequest, find_sharding
 from pipelined.sharding.search.strategy import price
 
 TINY = PRESETS["tiny"]
@@ -22,8 +22,10 @@ UNTIED = replace(TINY, tied=False)
 
 
 def found(config, ranks, microbatches=1, **how):
-    setting = Setting(chain(config, 8, 32, microbatches), (ranks,), Network(Links(0, 1.0, 0)), microbatches, True)
-    return answer(ShardRequest(setting, **how))
+    priced_chain = PricedChain(
+        chain(config, 8, 32, microbatches), (ranks,), Network(Links(0, 1.0, 0)), microbatches, True
+    )
+    return find_sharding(ShardRequest(priced_chain, **how))
 
 
 @pytest.mark.parametrize("config", [TINY, UNTIED], ids=["tied", "untied"])
@@ -33,7 +35,7 @@ def test_one_rank_moves_nothing_and_holds_the_state_and_the_activations(config):
     for microbatches in (1, 4):
         best = found(config, 1, microbatches).best
         held = state_bytes(config, [layers]) + activation_bytes(config, layers, 8 // microbatches, 32)
-        assert best.held == held - counts and set(best.elements.values()) == {0}
+        assert best.memory_bytes == held - counts and set(best.elements.values()) == {0}
 
 
 @pytest.mark.parametrize("config", [TINY, UNTIED], ids=["tied", "untied"])
@@ -44,22 +46,22 @@ def test_data_parallelism_sums_every_matrix_once(config):
 
 
 def test_an_input_that_is_kept_is_held_and_one_that_is_not_is_sent_again():
-    setting = Setting(chain(TINY, 8, 32, 2), (4,), Network(Links(0, 1.0, 0)), 2, True)
-    op, split = setting.chain.operators[0], (Factors(1, 4, 1),)
-    kept, anew = Option(split), Option(split, anew=True)
+    priced_chain = PricedChain(chain(TINY, 8, 32, 2), (4,), Network(Links(0, 1.0, 0)), 2, True)
+    op, split = priced_chain.chain.operators[0], (Factors(1, 4, 1),)
+    kept, anew = Option(split), Option(split, regather_input=True)
     gathered = 3 / 4 * 8 * 32 * TINY.d_model  # of a step; a microbatch has half of it
-    assert setting.held(op, kept) - setting.held(op, anew) == TINY.layers * 4 * gathered / 2
-    sent = [sum(ring.elements(group.size) for ring, group in setting.rings(op, option)) for option in (kept, anew)]
+    assert priced_chain.memory_bytes(op, kept) - priced_chain.memory_bytes(op, anew) == TINY.layers * 4 * gathered / 2
+    sent = [sum(ring.elements(group.size) for ring, group in priced_chain.rings(op, option)) for option in (kept, anew)]
     assert sent[1] - sent[0] == gathered
 
 
 def test_a_tied_head_moves_the_residual_stream_on_both_sides():
     """The stream lies by columns, and embedding and head work by rows."""
-    setting = Setting(chain(TINY, 8, 32, 1), (4,), Network(Links(0, 1.0, 0)), 1, True)
+    priced_chain = PricedChain(chain(TINY, 8, 32, 1), (4,), Network(Links(0, 1.0, 0)), 1, True)
     rows = [[Option((Factors(1, 4, 1),)), Option((Factors(1, 1, 4),))][place % 2 : place % 2 + 1] for place in range(4)]
-    posed = pose(setting, [*rows, [Option((Factors(4, 1, 1),))]])
-    by_columns = tuple(choice.options.index((1,)) if (1,) in choice.options else 0 for choice in posed.problem.choices)
-    head = price(posed, by_columns).rows[-1]
+    built = build_problem(priced_chain, [*rows, [Option((Factors(4, 1, 1),))]])
+    by_columns = tuple(choice.options.index((1,)) if (1,) in choice.options else 0 for choice in built.problem.choices)
+    head = price(built, by_columns).rows[-1]
     part = 8 * 32 * TINY.d_model / 4
     norm = 4 * 3 / 4 * 8 * 32
     assert head.elements["forward"] == head.elements["backward"] == 2 * 3 / 4 * part + norm

@@ -9,13 +9,13 @@ import pytest
 from apps.gpt2.operators import blocks
 from apps.lm.models.gpt2_presets import ModelConfig
 from collectives import Links
-from pipelined.sharding.search.answer import ShardRequest, answer
-from pipelined.sharding.search.build_problem import pose
+from pipelined.sharding.search.build_problem import build_problem
 from pipelined.sharding.search.chain import Chain, chain_of, read_chain
 from pipelined.sharding.search.network import Network
-from pipelined.sharding.search.pricing import Setting
+from pipelined.sharding.search.pricing import PricedChain
 from pipelined.sharding.search.registry import find
-from pipelined.sharding.search.strategy import price, written
+from pipelined.sharding.search.report import ShardRequest, find_sharding
+from pipelined.sharding.search.strategy import format_split, price
 
 BYTES = Links(0.0, 1.0, 0.0)
 """Links whose seconds are bytes."""
@@ -24,12 +24,12 @@ TOKENS, WIDTH = 2**20, 8192
 BLOCK = f"{TOKENS}:{WIDTH}-{3 * WIDTH}/{WIDTH}-{WIDTH}-{4 * WIDTH}-{WIDTH}"
 
 
-def setting(chain, *levels, links=BYTES, far=None, microbatches=1, wide=False):
-    return Setting(chain, levels, Network(replace(links, far=far), chain.itemsize), microbatches, wide)
+def priced_chain(chain, *levels, links=BYTES, far=None, microbatches=1, free_streams=False):
+    return PricedChain(chain, levels, Network(replace(links, far=far), chain.itemsize), microbatches, free_streams)
 
 
 def found(chain, *levels, replicas=None, limit=inf, **how):
-    return answer(ShardRequest(setting(chain, *levels, **how), replicas=replicas, limit=limit))
+    return find_sharding(ShardRequest(priced_chain(chain, *levels, **how), replicas=replicas, limit=limit))
 
 
 def model(width, heads=None, layers=1):
@@ -42,18 +42,18 @@ def total(priced):
 
 
 def factors(priced):
-    return [written(row.option.split) for row in priced.rows]
+    return [format_split(row.option.split) for row in priced.rows]
 
 
 def priced_by(chain, ranks, *splits):
     """The price of given factors, one string an operator."""
-    how = setting(chain, ranks)
+    how = priced_chain(chain, ranks)
     options = [
-        [option for option in how.options(op) if written(option.split) == split]
+        [option for option in how.options(op) if format_split(option.split) == split]
         for op, split in zip(chain.operators, splits, strict=True)
     ]
-    posed = pose(how, options)
-    return price(posed, tuple(0 for _ in posed.problem.choices))
+    built = build_problem(how, options)
+    return price(built, tuple(0 for _ in built.problem.choices))
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def test_a_small_feed_forward_moves_these_bytes(splits, forward, backward, updat
 
 
 def test_figure_3_has_one_strategy_that_moves_least_forward():
-    how = setting(read_chain(f"{TOKENS}:{WIDTH}-{3 * WIDTH}/{WIDTH}-{WIDTH}"), 64)
+    how = priced_chain(read_chain(f"{TOKENS}:{WIDTH}-{3 * WIDTH}/{WIDTH}-{WIDTH}"), 64)
     pairs = {}
     for one in how.options(how.chain.operators[0], 4):
         for other in how.options(how.chain.operators[1], 4):
-            posed = pose(how, [[one], [other]])
-            pairs[written(one.split), written(other.split)] = price(posed, (0, 0)).elements
+            built = build_problem(how, [[one], [other]])
+            pairs[format_split(one.split), format_split(other.split)] = price(built, (0, 0)).elements
     least = min(elements["forward"] for elements in pairs.values())
     assert [pair for pair, elements in pairs.items() if elements["forward"] == least] == [("4.8.2", "4.4.4")]
     assert least == 2**31 and pairs["4.16.1", "4.1.16"]["forward"] == 15 * 2**28
@@ -129,8 +129,8 @@ def test_zero_beats_the_paper_in_the_state_that_four_replicas_take(microbatches,
     """The residual stream keeps one layout throughout; the paper's best moves 9,800 Mi in the same memory."""
     limit = 4 * 4 * 12 * WIDTH**2 / 16
     for chain in (read_chain(BLOCK, closed=True), Chain(blocks(model(WIDTH), TOKENS, normed=False))):
-        result = found(chain, 64, limit=limit, microbatches=microbatches, wide=True)
-        assert total(result.best) / MI == least and result.best.held <= limit
+        result = found(chain, 64, limit=limit, microbatches=microbatches, free_streams=True)
+        assert total(result.best) / MI == least and result.best.memory_bytes <= limit
 
 
 def test_a_narrow_block_splits_its_feed_forward_alone():
@@ -138,7 +138,7 @@ def test_a_narrow_block_splits_its_feed_forward_alone():
     assert total(result.best) / MI == 10.3125
     assert factors(result.best) == ["8.1.1", "8.1.1", "4.2.1", "4.1.2"]
     assert total(result.baselines["data"]) / MI == 11.8125
-    assert total(priced_by(result.request.setting.chain, 8, "4.2.1", "4.1.2", "4.2.1", "4.1.2")) / MI == 11.0625
+    assert total(priced_by(result.request.priced_chain.chain, 8, "4.2.1", "4.1.2", "4.2.1", "4.1.2")) / MI == 11.0625
 
 
 def test_on_two_nodes_of_sixteen_a_small_model_is_data_parallel():
@@ -183,13 +183,13 @@ def test_figure_8_has_these_optima(ranks, milliseconds, best, space):
 def test_a_small_block_moves_these_bytes_with_the_statistics_of_its_norms():
     """B 8, T 8, C 128, H 16, float64 on 64 ranks, the streams cut by columns; cut by tokens, norms sum less."""
     chain = Chain(blocks(model(128, heads=16), 64, sequences=8), itemsize=8)
-    how = setting(chain, 64)
+    how = priced_chain(chain, 64)
     wanted = dict(zip((op.name for op in chain.operators), ["4.8.2", "4.4.4", "4.8.2", "4.2.8"], strict=True))
-    options = [[o for o in how.options(op) if written(o.split) == wanted[op.name]] for op in chain.operators]
-    posed = pose(how, options)
-    by_columns = [choice.options.index((4,)) if (4,) in choice.options else 0 for choice in posed.problem.choices]
-    priced = price(posed, tuple(by_columns))
+    options = [[o for o in how.options(op) if format_split(o.split) == wanted[op.name]] for op in chain.operators]
+    built = build_problem(how, options)
+    by_columns = [choice.options.index((4,)) if (4,) in choice.options else 0 for choice in built.problem.choices]
+    priced = price(built, tuple(by_columns))
     assert [8 * number for number in priced.elements.values()] == [39872, 39872, 147456]
-    assert priced.seconds == posed.problem.seconds(tuple(by_columns)) == 39872 * 2 + 147456
-    by_tokens = price(posed, find("dynamic").search(posed.problem).strategy)
+    assert priced.seconds == built.problem.seconds(tuple(by_columns)) == 39872 * 2 + 147456
+    by_tokens = price(built, find("dynamic").search(built.problem).strategy)
     assert [8 * number for number in by_tokens.elements.values()] == [39104, 39104, 147456]

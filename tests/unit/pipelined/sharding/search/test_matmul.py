@@ -39,7 +39,7 @@ def test_elements_and_hops_are_the_closed_forms(factors):
     update = 2 * Fraction(p0 - 1, p0) * k * n / (p1 * p2)
     wanted = [forward, forward, update]
     assert [sent(matmul, factors, phase) for phase in PHASES] == pytest.approx([float(x) for x in wanted])
-    assert sent(matmul, factors, "backward", anew=True) == pytest.approx(float(forward + again))
+    assert sent(matmul, factors, "backward", regather_input=True) == pytest.approx(float(forward + again))
     assert [hops(matmul, factors, phase) for phase in PHASES] == [p1 + p2 - 2, p1 + p2 - 2, 2 * (p0 - 1)]
 
 
@@ -66,7 +66,7 @@ def test_microbatches_send_as_much_in_more_messages():
 
 def test_summa_is_rows_and_columns_with_weights_and_inputs_gathered_anew():
     (r, c), (m, k, n) = (4, 2), (64, 96, 128)
-    told = sum(sent(Matmul(m, k, n), Factors(r, c, 1), phase, state="zero3", anew=True) for phase in PHASES)
+    told = sum(sent(Matmul(m, k, n), Factors(r, c, 1), phase, state="zero3", regather_input=True) for phase in PHASES)
     assert told == pytest.approx(3 * ((c - 1) / c * m * k / r + (r - 1) / r * k * n / c))
 
 

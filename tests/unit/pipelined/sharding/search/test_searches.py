@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from collectives import Links
 from pipelined.sharding.search import dynamic as module
-from pipelined.sharding.search.build_problem import pose
+from pipelined.sharding.search.build_problem import build_problem
 from pipelined.sharding.search.chain import read_chain
 from pipelined.sharding.search.network import Network
-from pipelined.sharding.search.pricing import Setting
+from pipelined.sharding.search.pricing import PricedChain
 from pipelined.sharding.search.problem import ROUNDING, Choice, Problem
 from pipelined.sharding.search.registry import SEARCHES, find
 
@@ -50,7 +50,7 @@ def test_dynamic_programming_finds_what_trying_all_finds(problem, limit):
         assert (found.strategy is None) == (found.seconds == inf)
         if found.strategy is not None:
             assert problem.seconds(found.strategy) == pytest.approx(found.seconds)
-            assert problem.held(found.strategy) <= limit * ROUNDING
+            assert problem.memory_bytes(found.strategy) <= limit * ROUNDING
 
 
 @given(problems(), limits, st.sampled_from(sorted({*SEARCHES} - {"dynamic", "exhaustive"})))
@@ -60,15 +60,15 @@ def test_no_search_finds_better_and_all_keep_the_limit(problem, limit, name):
     if found.strategy is not None:
         assert found.seconds >= least.seconds / ROUNDING
         assert problem.seconds(found.strategy) == pytest.approx(found.seconds)
-        assert problem.held(found.strategy) <= limit * ROUNDING
+        assert problem.memory_bytes(found.strategy) <= limit * ROUNDING
 
 
 @given(problems(), limits)
 def test_the_front_is_that_of_all_strategies(problem, limit):
     every = []
     for strategy in product(*(range(len(choice.options)) for choice in problem.choices)):
-        held = problem.held(strategy)
-        step = sum(choice.step[option] for choice, option in zip(problem.choices, strategy, strict=True))
+        held = problem.memory_bytes(strategy)
+        step = sum(choice.per_step_s[option] for choice, option in zip(problem.choices, strategy, strict=True))
         every.append(((problem.seconds(strategy) - step) / problem.microbatches, step, held))
     fitting = np.array([costs for costs in every if costs[2] <= limit]).reshape(-1, 3)
     beaten = [(np.all(fitting <= row + 1e-9, axis=1) & np.any(fitting < row - 1e-9, axis=1)).any() for row in fitting]
@@ -76,7 +76,9 @@ def test_the_front_is_that_of_all_strategies(problem, limit):
     found = module.front(problem, limit)
     assert {tuple(np.round(priced[1:], 6)) for priced in found} == wanted
     for priced in found:
-        assert problem.seconds(priced.strategy) == pytest.approx(problem.microbatches * priced.micro + priced.step)
+        assert problem.seconds(priced.strategy) == pytest.approx(
+            problem.microbatches * priced.per_microbatch_s + priced.per_step_s
+        )
 
 
 @given(problems(), st.floats(0, 8), st.floats(0, 4))
@@ -89,19 +91,19 @@ def test_prices_in_another_unit_choose_the_same(unit, ranks, wide):
     chain, picked = read_chain("512:96-384/96-64-80"), []
     for scale in (1.0, unit):
         links = Links(3e-6 * scale, 1e-9 * scale, 1e-10 * scale)
-        how = Setting(chain, (ranks,), Network(links), 2, wide)
-        posed = pose(how, [how.options(op, full=wide) for op in chain.operators])
-        found = dynamic(posed.problem, 2e5)
+        how = PricedChain(chain, (ranks,), Network(links), 2, wide)
+        built = build_problem(how, [how.options(op, full=wide) for op in chain.operators])
+        found = dynamic(built.problem, 2e5)
         assert found.strategy is not None
-        picked.append((found.seconds / scale, posed.problem.held(found.strategy)))
+        picked.append((found.seconds / scale, built.problem.memory_bytes(found.strategy)))
     assert picked[0] == pytest.approx(picked[1])
 
 
 def figure_8(ranks=128):
     """The problem of the paper's Figure 8."""
     chain = read_chain("1024:32768-16384-4096-2048-512")
-    how = Setting(chain, (ranks,), Network(Links(20e-6, 1 / 8.5e9, 0)))
-    return pose(how, [how.options(op) for op in chain.operators]).problem
+    how = PricedChain(chain, (ranks,), Network(Links(20e-6, 1 / 8.5e9, 0)))
+    return build_problem(how, [how.options(op) for op in chain.operators]).problem
 
 
 def test_searches_of_figure_8_find_what_they_found_elsewhere():
@@ -137,6 +139,6 @@ def test_trying_all_in_small_tables_finds_the_same(problem, limit, size):
 def test_a_descent_goes_as_far_as_memory_allows():
     """Both options hold as much as there is: from either the cheaper is reached."""
     choice = Choice("one", range(2), np.array([2.0, 1.0]), np.zeros(2), np.ones(2))
-    for prices in (choice, choice._replace(micro=choice.micro[::-1])):
+    for prices in (choice, choice._replace(per_microbatch_s=choice.per_microbatch_s[::-1])):
         problem = Problem([prices], [0], [])
         assert {find("descent").search(problem, 1.0, evaluations=1, seed=seed).seconds for seed in range(8)} == {1.0}

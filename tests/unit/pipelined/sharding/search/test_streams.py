@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from pipelined.sharding.search.matmul import Factors, factorizations
-from pipelined.sharding.search.streams import cuts, entering, leaving, moved, overlap, paper
+from pipelined.sharding.search.streams import autoddl_rule, cuts, entering, leaving, moved, overlap
 
 
 def counted(before, after):
@@ -52,10 +52,10 @@ def test_a_stream_enters_and_leaves_free_where_its_cut_lies_between(split):
 
 @pytest.mark.parametrize(("core", "number"), [(False, 1), (True, 0)])
 def test_the_papers_edge_is_free_by_columns_or_by_tokens(core, number):
-    by_columns = paper((Factors(4, 4, 1),), (Factors(4, 1, 4),), core)
-    by_tokens = paper((Factors(8, 1, 2),), (Factors(4, 4, 1),), core)
+    by_columns = autoddl_rule((Factors(4, 4, 1),), (Factors(4, 1, 4),), core)
+    by_tokens = autoddl_rule((Factors(8, 1, 2),), (Factors(4, 4, 1),), core)
     assert free(by_columns) and free(by_tokens) == bool(number)
-    assert paper((Factors(8, 2, 1),), (Factors(2, 2, 4),), core).elements(16.0) == pytest.approx(12.0)
+    assert autoddl_rule((Factors(8, 2, 1),), (Factors(2, 2, 4),), core).elements(16.0) == pytest.approx(12.0)
 
 
 def test_levels_multiply():
