@@ -77,7 +77,7 @@ def _grid(wishes: Wishes) -> tuple[int, int, str]:
 
 
 def _stages_each(wishes: Wishes) -> int:
-    """Stages a worker holds in one pipe: as asked for, or where nothing is, as the schedule folds two of them."""
+    """Stages of one pipe that a worker holds: those requested, else two where the schedule folds a pipe, else one."""
     chunks = CHUNKS.of(wishes)
     layout = _layout(wishes, 2) if chunks == 1 else None
     return 2 // layout.workers if layout else chunks

@@ -47,7 +47,7 @@ class PlannedGPT2:
 
     @property
     def all_reduce(self) -> str:
-        """As the planner prices it, which knows no choice by size: such a run is planned as one by auto."""
+        """As the planner prices it. It cannot price a choice by size, so it uses auto for that."""
         return self.config.all_reduce if self.config.all_reduce in ALL_REDUCE.names else "auto"
 
     @property

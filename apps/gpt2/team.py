@@ -20,7 +20,7 @@ ALONE_VALUES = {"dtype": "bfloat16", "all_reduce": "measured"}
 
 
 def ranks_of_workers(config: Config, world_size: int | None) -> int | None:
-    """The number of workers that so many ranks come to; None for None.
+    """The number of workers of a number of ranks; None for None.
 
     Raises:
         UsageError: a flag does not go with --tensor, or T does not divide the ranks.

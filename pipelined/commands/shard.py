@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--chain",
-        help="multiplications instead of a model: tokens a step, then the widths, as 1048576:8192-24576/8192-8192 (of "
-        "24576 columns 8192 go on, behind an attention core); memory is state",
+        help="multiplications instead of a model: tokens a step, then the widths, as 1048576:8192-24576/8192-8192, "
+        "where 24576/8192 means that attention reduces 24576 columns to 8192. Memory then counts state alone",
     )
     parser.add_argument("--closed", action="store_true", help="the last multiplication of --chain feeds the first")
     costs = "alpha (seconds per message), beta (seconds per byte), gamma (seconds to add a byte)"
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="paper",
         choices=["paper", "full"],
         help="paper: rows, columns and contraction of each operator; full: also ZeRO-1, -2 and -3 by operator, inputs "
-        "that are gathered anew, and streams cut by tokens or columns",
+        "that are gathered again, and streams cut by tokens or columns",
     )
     parser.add_argument("--search", default="dynamic", choices=list(SEARCHES), help="dynamic and exhaustive are exact")
     parser.add_argument(

@@ -135,7 +135,7 @@ class Layout:
         """The layout of the tensor's gradient.
 
         S stays S. Of P it is B: each summand has the whole gradient. Of B it is P where the ranks of the axis go on to
-        compute different things with the tensor, and B where they compute the same. Taking one for the other makes
+        compute different things with the tensor, and B where they compute the same. Confusing the two makes
         gradients too large by the size of the axis.
 
         The gradient is that of the tensor. What a rank's own piece has is this times `weight`, which is not 1 where the

@@ -1,6 +1,6 @@
 """Which moves lead on from a layout towards another: the edges of the graph in which `path` searches.
 
-Left out are moves with which no way gets cheaper: gathering an axis that is to be split again (an all-to-all sends
+Moves that never shorten a path are omitted: gathering an axis that is to be split again (an all-to-all sends
 less, on every rank), making sums of axes that shall not be sums, all-to-alls to an order of cuts from which the target
 needs another one, and strides that neither end has.
 """

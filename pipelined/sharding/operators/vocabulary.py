@@ -2,7 +2,7 @@
 
 The matrix (V, C) lies as the transposed weight of the head's multiplication: rank (c, b) of a row of ranks holds the
 rows c' · p1 + b for every c', and of them column block c. The head multiplies by it. The embedding looks up the ids
-that it holds, 0 for the others, and the sum over b is what is meant.
+that it holds, 0 for the others, and the embedding is the sum over b.
 
 Shapes: B sequences, T tokens of a sequence, C width, V vocabulary.
 """

@@ -94,7 +94,7 @@ def read_chain(text: str, closed: bool = False) -> Chain:
     """A chain from `TOKENS:WIDTH-WIDTH/ONWARD-…`, as in `EXAMPLE`.
 
     Raises:
-        UsageError: it is none, or what is closed does not feed its first.
+        UsageError: the text is not a chain, or `closed` is set and the last width differs from the first.
     """
     if not re.fullmatch(r"\d+:\d+(-\d+(/\d+)?)+", text):
         fact = f"--chain {text} is no chain"

@@ -1,7 +1,7 @@
 """Layouts by name, by layer or from a file, as the options that they leave to each operator.
 
 Data parallelism, Megatron, SUMMA and ZeRO are points of the space. Where a name leaves several (Megatron's width, how
-factors lie over nodes), the cheapest of them is meant. SUMMA gathers whole operands here; its loop over panels moves
+factors lie over nodes), the cheapest of them is used. SUMMA gathers whole operands here; its loop over panels moves
 the same elements.
 """
 
@@ -62,8 +62,8 @@ def _each(
 def by_layer(priced_chain: PricedChain, text: str) -> dict[str, list[Option]]:
     """The options of each operator that a layout names: `EXAMPLE`, or a file that `--out` wrote.
 
-    Factors over nodes and those of a node stand with a slash between them, 2.1.1/1.4.1; without one their product is
-    meant, however it lies over nodes.
+    Factors over nodes and those of a node stand with a slash between them, 2.1.1/1.4.1; without one they say their
+    product, however it lies over nodes.
 
     Raises:
         UsageError: an unknown name or layer, one named twice, factors that are none or do not come to the ranks, or a
@@ -90,7 +90,7 @@ def _of_text(priced_chain: PricedChain, name: str, text: str) -> tuple[str, list
     try:
         levels = tuple(Factors(*map(int, level.split("."))) for level in text.split("/"))
     except (TypeError, ValueError) as error:
-        raise UsageError(f"--layout {name}={text}: no factors; write rows.columns.contraction, as {EXAMPLE}") from error
+        raise UsageError(f"--layout {name}={text} is not rows.columns.contraction; write it as {EXAMPLE}") from error
     _check_product(priced_chain, f"--layout {name}={text}", levels)
     if len(levels) == 1:
         found = [option for option in priced_chain.options(op) if whole(option.split) == levels[0]]

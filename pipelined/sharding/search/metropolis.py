@@ -1,4 +1,4 @@
-"""Metropolis-Hastings: one choice changes at random; a worse strategy is accepted, and the costlier it is, the less often.
+"""Metropolis-Hastings: one choice changes at random; a worse strategy is accepted, the less often the more it costs.
 
 Source: Hastings, 1970; AutoDDL, section 4.6.
 """

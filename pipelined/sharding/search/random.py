@@ -6,7 +6,7 @@ from random import Random
 from pipelined.sharding.search.problem import ROUNDING, Problem, SearchOutcome, Strategy
 
 EVALUATIONS = 2000
-"""Strategies that a search by chance prices, by default."""
+"""Strategies that a random search prices, by default."""
 
 
 def search(problem: Problem, limit: float = inf, *, evaluations: int = EVALUATIONS, seed: int = 0) -> SearchOutcome:

@@ -105,7 +105,7 @@ def test_a_baseline_takes_the_width_that_fits(capsys):
 REFUSED = {
     "attn.c_proj=1.2.4": (["--layout", "attn.c_proj=1.2.4"], "the factors come to 8, the ranks are 4"),
     "below 1": (["--layout", "c_attn=-1.-4.1"], "a factor is below 1 (the smallest: -4)"),
-    "no factors": (["--layout", "c_attn=1.2"], "write rows.columns.contraction"),
+    "no factors": (["--layout", "c_attn=1.2"], "is not rows.columns.contraction"),
     "unknown layout": (["--layout", "megatrom"], "known: auto, paper, data, "),
     "unknown layer": (["--layout", "c_atn=1.2.2"], "known: c_attn, attn.c_proj, c_fc, mlp.c_proj, wte"),
     "twice": (["--layout", "c_attn=1.2.2,c_attn=1.4.1"], "c_attn is named twice"),
