@@ -7,7 +7,8 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import tyro
 
@@ -192,7 +193,7 @@ def parse(arguments: list[str], default: Config | None = None) -> Config:
 
 
 def _with(knobs: Sequence[Knob[Any]]) -> type[Config]:
-    """A `Config` with a flag for each knob.
+    """A `Config` with a flag for each knob, and with the help of flags that may be left open.
 
     Raises:
         UsageError: a knob has the name of another flag.
@@ -200,7 +201,18 @@ def _with(knobs: Sequence[Knob[Any]]) -> type[Config]:
     for taken in {f.name for f in fields(Config)} & {knob.name for knob in knobs}:
         raise UsageError(f"the knob {taken} of the schedule has the name of another flag; rename it")
     made = [(k.name, Annotated[type(k.default), tyro.conf.arg(help=k.help)], field(default=k.default)) for k in knobs]
-    return make_dataclass("Config", made, bases=(Config,), frozen=True)
+    open_flags = [(f.name, _open(f.type), f) for f in fields(Config) if f.default in (None, ())]
+    return make_dataclass("Config", [*open_flags, *made], bases=(Config,), frozen=True)
+
+
+def _open(kind: Any) -> Any:
+    """The type of a flag that may be left open; its help says in words what happens then, and not (default: None)."""
+    plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    metavar = get_args(plain)[0].__name__.upper() if NoneType in get_args(plain) else None
+    shown = tyro.conf.arg(
+        metavar=metavar, help_behavior_hint=lambda value: "" if value in ("None", "") else f"(default: {value})"
+    )
+    return Annotated[kind, shown]
 
 
 def _schedule(arguments: Sequence[str]) -> str | None:

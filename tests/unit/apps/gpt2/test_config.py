@@ -1,0 +1,20 @@
+"""The command line of the GPT-2 program: what its help says of flags that may be left open."""
+
+import pytest
+
+from apps.gpt2.config import Config, parse
+
+
+def test_the_help_says_what_an_open_flag_takes_and_not_that_it_is_none(capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse(["--help"])
+    shown = capsys.readouterr().out
+    assert ended.value.code == 0 and "--width INT" in shown and "(default: 600)" in shown
+    assert "None" not in shown and "(default: )" not in shown
+
+
+def test_an_open_flag_is_parsed_as_its_type_and_shows_a_value_that_it_has(capsys):
+    assert parse(["--width", "3", "--clip", "0.5"]) == Config(width=3, clip=0.5)
+    with pytest.raises(SystemExit):
+        parse(["--help"], Config(width=4))
+    assert "(default: 4)" in capsys.readouterr().out
