@@ -92,8 +92,7 @@ def train(
         clip: the largest global gradient norm; 0 does not clip.
         lr_scheduler: builds the scheduler of an optimizer; its `step()` follows every step.
         all_reduce: the algorithm of the gradient sums.
-        exact_sums: sum gradients exactly: the parameters have the same bits in any arrangement of one batch and
-            microbatch size; see docs/exact-sums.md. Each rank computes with one thread.
+        exact_sums: sum gradients exactly, with one thread a rank; see docs/exact-sums.md.
         compress: the codec of tensors between stages.
         transport: "auto" takes the launcher's; else the name or URL of a transport.
         checkpoint: the directory in which the state is saved at the end, and on a stop request.
@@ -109,12 +108,7 @@ def train(
     launch = ALONE
     try:
         numerics = Numerics(
-            dtype=dtype,
-            autocast=autocast,
-            recompute=bool(recompute),
-            all_reduce=all_reduce,
-            exact_sums=exact_sums,
-            compress=compress,
+            dtype=dtype, autocast=autocast, all_reduce=all_reduce, exact_sums=exact_sums, compress=compress
         )
         launch = detect(os.environ, transport)
         feed = job_feed(batches)
@@ -129,10 +123,10 @@ def train(
         feed.cut(arranged.rows, dtype, kept=2 + steps_to_fill(arranged.shape))
         bound = bind(model, loss, seed, feed.inputs(0, 0))
         if plan is not None:
-            numerics = replace(numerics, recompute=plan.recompute)
+            recompute = plan.recompute
             require(plan, bound.identity(), feed, launch)
         optimizers = partial(UserOptimizer, optimizer, clip, lr_scheduler)
-        job = TrainingJob(bound, feed, arranged, optimizers, numerics, seed)
+        job = TrainingJob(bound, feed, arranged, optimizers, replace(numerics, recompute=bool(recompute)), seed)
         work = WholeRun(job, feed, _steps(steps, batches), _path(checkpoint), _path(resume), save_every, keep, report)
     except UsageError as error:
         raise SystemExit(refuse(error, launch, "pipelined.train")) from error

@@ -12,7 +12,7 @@ import numpy as np
 from pipelined.sharding.search.chain import Operator
 from pipelined.sharding.search.matmul import Factors
 from pipelined.sharding.search.options import Option
-from pipelined.sharding.search.pricing import Edge, EdgeKind, PricedChain, Term
+from pipelined.sharding.search.pricing import Edge, EdgeKind, PricedChain, PriceTerm
 from pipelined.sharding.search.problem import Choice, Numbers, Problem, Strategy
 from pipelined.sharding.search.streams import Exchange, cuts
 
@@ -34,7 +34,7 @@ class SearchProblem(NamedTuple):
         """The option of each operator, in the order of the chain."""
         return [self.problem.choices[place].options[strategy[place]] for place in self.operators]
 
-    def terms(self, strategy: Strategy) -> Iterator[tuple[int, Term]]:
+    def terms(self, strategy: Strategy) -> Iterator[tuple[int, PriceTerm]]:
         """The price of a step, part by part, each with the place of its operator."""
         for place, (op, option) in enumerate(
             zip(self.priced_chain.chain.operators, self.options(strategy), strict=True)

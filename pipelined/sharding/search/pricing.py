@@ -1,6 +1,6 @@
 """Prices of a chain on a machine: what an operator, a norm and a change of a stream's layout send, take and hold.
 
-Whatever a strategy costs is a sum of `Term`s; the matrices of the search are made of the same numbers.
+Whatever a strategy costs is a sum of `PriceTerm`s; the matrices of the search are made of the same numbers.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from pipelined.sharding.search.streams import Exchange, Stream, autoddl_rule, en
 PHASES = ("forward", "backward", "update")
 
 
-class Term(NamedTuple):
+class PriceTerm(NamedTuple):
     """A part of a step's price.
 
     Args:
@@ -111,22 +111,22 @@ class PricedChain:
         rings = operator.matmul.rings(factors, self.microbatches, option.state, option.regather_input)
         return [(ring, _group(option.split, ring.axis)) for ring in rings]
 
-    def operator_terms(self, operator: Operator, option: Option) -> Iterator[Term]:
+    def operator_terms(self, operator: Operator, option: Option) -> Iterator[PriceTerm]:
         """What an operator and its like do."""
         for ring, group in self.rings(operator, option):
             seconds = operator.repeated * self._ring_seconds(ring, group)
-            yield Term(ring.phase, operator.repeated * ring.elements(group.size), seconds)
+            yield PriceTerm(ring.phase, operator.repeated * ring.elements(group.size), seconds)
 
-    def edge_terms(self, edge: Edge, before: Any, after: Any) -> Iterator[Term]:
+    def edge_terms(self, edge: Edge, before: Any, after: Any) -> Iterator[PriceTerm]:
         """What an edge between two layouts does."""
         exchange, times = edge.exchange(before, after), edge.times * self.microbatches
         elements = times * exchange.elements(self._part(edge.columns))
         seconds = self.microbatches * self.exchange_seconds(edge, exchange)
-        yield Term("forward", elements, seconds / 2)
-        yield Term("backward", elements, seconds / 2)
+        yield PriceTerm("forward", elements, seconds / 2)
+        yield PriceTerm("backward", elements, seconds / 2)
         for ring, group in self._norm_rings(before) if edge.norms else ():
             seconds = edge.norms * self._ring_seconds(ring, group)
-            yield Term(ring.phase, edge.norms * ring.elements(group.size), seconds)
+            yield PriceTerm(ring.phase, edge.norms * ring.elements(group.size), seconds)
 
     def exchange_seconds(self, edge: Edge, exchange: Exchange) -> float:
         """Seconds of a microbatch that an edge takes for its exchange, there and back."""

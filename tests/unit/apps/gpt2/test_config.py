@@ -5,7 +5,7 @@ import pytest
 from apps.gpt2.config import Config, parse
 
 
-def test_the_help_says_what_an_open_flag_takes_and_not_that_it_is_none(capsys):
+def test_the_help_of_an_open_flag_names_its_type_and_no_default(capsys):
     with pytest.raises(SystemExit) as ended:
         parse(["--help"])
     shown = capsys.readouterr().out
