@@ -73,7 +73,7 @@ class Layout:
                 raise UsageError(f"axis {axis!r} is named twice (layout: {text!r}); split or sum over it once")
         if 0 in (cut for each in cuts.values() for cut in each):
             raise UsageError(f"a dimension is cut into 0 parts (layout: {text!r}); cut it into 1 or more")
-        if not commute(partial):
+        if not are_commutative(partial):
             raise UsageError(
                 f"a maximum beside a sum or mean has no order (layout: {text!r}); reduce one of them first"
             )
@@ -126,7 +126,7 @@ class Layout:
                     "dimensions are counted from 0"
                 )
 
-    def on(self, mesh: Mesh) -> "Layout":
+    def without_trivial_axes(self, mesh: Mesh) -> "Layout":
         """The same layout without axes of one rank, on which split, partial and broadcast are one."""
         cuts = {d: [cut for cut in cuts if _size(cut, mesh) > 1] for d, cuts in self.cuts.items()}
         return Layout.of(cuts, {axis: op for axis, op in self.partial.items() if mesh.sizes[axis] > 1})
@@ -138,8 +138,8 @@ class Layout:
         compute different things with the tensor, and B where they compute the same. Confusing the two makes
         gradients too large by the size of the axis.
 
-        The gradient is that of the tensor. What a rank's own piece has is this times `weight`, which is not 1 where the
-        tensor is a mean.
+        The gradient is that of the tensor. What a rank's own piece has is this times `cotangent_scale`, which is not 1
+        where the tensor is a mean.
 
         Args:
             replicated: the axes whose ranks all compute the same with the tensor.
@@ -152,7 +152,7 @@ class Layout:
         broadcast = set(mesh.sizes) - set(self.split) - set(self.partial) - set(replicated)
         return Layout.of(self.cuts, dict.fromkeys(broadcast, "sum"))
 
-    def weight(self, mesh: Mesh) -> float:
+    def cotangent_scale(self, mesh: Mesh) -> float:
         """The share that one rank's piece has in the tensor: 1 over the ranks of each mean, else 1."""
         weight = 1.0
         for axis, op in self.partial.items():
@@ -160,7 +160,7 @@ class Layout:
         return weight
 
 
-def commute(partial: Mapping[str, str]) -> bool:
+def are_commutative(partial: Mapping[str, str]) -> bool:
     """Whether the reductions may be done in any order: sums and means may, a maximum among them may not."""
     return "max" not in partial.values() or set(partial.values()) == {"max"}
 

@@ -41,7 +41,7 @@ class Groups(Protocol):
 
 
 @dataclass(frozen=True)
-class Step:
+class Move:
     """One move.
 
     Args:
@@ -70,7 +70,7 @@ class Step:
         return 0
 
     @cached_property
-    def most_elements(self) -> int:
+    def max_elements(self) -> int:
         """The elements that the busiest rank sends."""
         return max(map(self.elements, range(self.source.mesh.size)))
 
@@ -105,7 +105,7 @@ class Step:
         )
 
 
-class CollectiveStep(Step):
+class CollectiveMove(Move):
     """A move by a collective."""
 
     algorithm: ClassVar[str]
@@ -115,25 +115,25 @@ class CollectiveStep(Step):
 
     def seconds(self, links: Links | Mapping[str, Links], itemsize: int = 4) -> float:
         each, messages = self._links(links), self.table.forms(self.algorithm).steps(self.group_size)
-        return messages * each.alpha + self.most_elements * itemsize * (each.beta + self.reduced * each.gamma)
+        return messages * each.alpha + self.max_elements * itemsize * (each.beta + self.reduced * each.gamma)
 
     def _along(self, groups: Groups) -> Group:
         return groups.along(self.source.mesh, self.axes)
 
 
-class AllToAll(CollectiveStep):
+class AllToAll(CollectiveMove):
     name, algorithm, table = "all_to_all", "pairwise", ALL_TO_ALL
 
     def elements(self, rank: int) -> int:
         """All that the rank holds and does not keep: each element is of one rank of the group afterwards."""
-        return self.source.size(rank) - _size(_both(self.source.pieces(rank), self.target.pieces(rank)))
+        return self.source.size(rank) - _size(_intersection(self.source.pieces(rank), self.target.pieces(rank)))
 
     async def run(self, groups: Groups, array: Any) -> Any:
         held, wanted = self.source.pieces(groups.rank), self.target.pieces(groups.rank)
         moved = empty_like(array, self.target.shape(groups.rank))
         members = self.group(groups.rank)
-        sent = [_both(held, self.target.pieces(member)) for member in members]
-        taken = [_both(self.source.pieces(member), wanted) for member in members]
+        sent = [_intersection(held, self.target.pieces(member)) for member in members]
+        taken = [_intersection(self.source.pieces(member), wanted) for member in members]
         outgoing = [take(array, within(held, piece)) for piece in sent]
         incoming = [empty_like(array, _shape(piece)) for piece in taken]
         await collectives.all_to_all(self._along(groups), outgoing, incoming, groups.algorithm or self.algorithm)
@@ -142,7 +142,7 @@ class AllToAll(CollectiveStep):
         return moved
 
 
-class AllGather(CollectiveStep):
+class AllGather(CollectiveMove):
     name, algorithm, table = "all_gather", "ring", ALL_GATHER
 
     def elements(self, rank: int) -> int:
@@ -164,7 +164,7 @@ class AllGather(CollectiveStep):
         return gathered
 
 
-class ReduceScatter(CollectiveStep):
+class ReduceScatter(CollectiveMove):
     name, algorithm, table, reduced = "reduce_scatter", "ring", REDUCE_SCATTER, 1.0
 
     def elements(self, rank: int) -> int:
@@ -187,7 +187,7 @@ class ReduceScatter(CollectiveStep):
         return own.reshape(self.target.shape(groups.rank))
 
 
-class ReduceToAll(CollectiveStep):
+class ReduceToAll(CollectiveMove):
     name, algorithm, table, reduced = "all_reduce", "ring", ALL_REDUCE, 0.5
 
     def elements(self, rank: int) -> int:
@@ -208,14 +208,14 @@ class ReduceToAll(CollectiveStep):
         return reduced
 
 
-class Slice(Step):
+class Slice(Move):
     name = "slice"
 
     async def run(self, groups: Groups, array: Any) -> Any:
         return take(array, within(self.source.pieces(groups.rank), self.target.pieces(groups.rank)))
 
 
-class Mask(Step):
+class Mask(Move):
     name = "mask"
 
     async def run(self, groups: Groups, array: Any) -> Any:
@@ -228,7 +228,7 @@ class Mask(Step):
         return masked
 
 
-class Pad(Step):
+class Pad(Move):
     name = "pad"
 
     async def run(self, groups: Groups, array: Any) -> Any:
@@ -241,7 +241,7 @@ class Pad(Step):
         return padded
 
 
-class Scale(Step):
+class Scale(Move):
     """P → P: of a mean the share of each rank is a summand, and the other way round."""
 
     name = "scale"
@@ -264,7 +264,7 @@ def _least(array: Any) -> float:
     return -math.inf if array.dtype.kind == "f" else np.iinfo(array.dtype).min
 
 
-def _both(one: Piece, two: Piece) -> Piece:
+def _intersection(one: Piece, two: Piece) -> Piece:
     return tuple(map(common, one, two))
 
 

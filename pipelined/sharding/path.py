@@ -4,7 +4,7 @@ Between two meshes of the same ranks, as each operator has one of its own factor
 split over all ranks on both sides, and each rank sends to each other rank what that rank holds afterwards.
 
 On one mesh the search is A*: shortest path over layouts with a lower bound of what is left, the elements that ranks
-still have to receive. So it finds a cheapest path among all that `leads` allows, and looks at few layouts on the way.
+still have to receive. So it finds a cheapest path among all that `neighbors` has, and looks at few layouts on the way.
 """
 
 import heapq
@@ -19,9 +19,9 @@ from typing import Any
 from collectives import Links
 from pipelined.errors import UsageError
 from pipelined.sharding.layout import OPS, Layout
-from pipelined.sharding.leads import alike, gather, moves_towards
 from pipelined.sharding.mesh import Mesh
-from pipelined.sharding.moves import AllToAll, Groups, Step
+from pipelined.sharding.moves import AllToAll, Groups, Move
+from pipelined.sharding.neighbors import both_summable, candidate_moves, gather
 from pipelined.sharding.shards import Shards, common, length_of
 
 
@@ -31,25 +31,25 @@ class Path:
 
     Args:
         source, target: the tensor before and after.
-        steps: the moves.
+        moves: in order.
         replicated: the axes whose ranks compute the same with the tensor (see `Layout.cotangent`).
     """
 
     source: Shards
     target: Shards
-    steps: tuple[Step, ...]
+    moves: tuple[Move, ...]
     replicated: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.steps)) or f"nothing: {self.source.layout}"
+        return "\n".join(map(str, self.moves)) or f"nothing: {self.source.layout}"
 
     def elements(self, rank: int) -> int:
         """The elements that the rank sends."""
-        return sum(step.elements(rank) for step in self.steps)
+        return sum(move.elements(rank) for move in self.moves)
 
     def seconds(self, links: Links | Mapping[str, Links], itemsize: int = 4) -> float:
-        """The sum over the moves of the busiest rank's time; see `Step.seconds`."""
-        return sum(step.seconds(links, itemsize) for step in self.steps)
+        """The sum over the moves of the busiest rank's time; see `Move.seconds`."""
+        return sum(move.seconds(links, itemsize) for move in self.moves)
 
     @cached_property
     def backward(self) -> "Path":
@@ -58,11 +58,11 @@ class Path:
         Raises:
             UsageError: one of them is a maximum.
         """
-        back, forth = (
+        target_cotangent, source_cotangent = (
             Shards(end.mesh, end.lengths, end.layout.cotangent(end.mesh, self.replicated))
             for end in (self.target, self.source)
         )
-        return path(back, forth, replicated=self.replicated)
+        return path(target_cotangent, source_cotangent, replicated=self.replicated)
 
     async def run(self, groups: Groups, array: Any) -> Any:
         """This rank's array under the target, from its array under the source, which stays as it is.
@@ -82,11 +82,11 @@ class Path:
             own = self.source.shape(groups.rank)
             facts = f"rank {groups.rank}: {tuple(array.shape)}, under {self.source.layout}: {own}"
             raise ValueError(f"an array of another shape ({facts}); pass the rank's own piece")
-        if not self.steps:
+        if not self.moves:
             return array
         moved = array.cpu() if hasattr(array, "cpu") else array
-        for step in self.steps:
-            moved = await step.run(groups, moved)
+        for move in self.moves:
+            moved = await move.run(groups, moved)
         return moved.to(array.device) if hasattr(array, "cpu") else moved
 
 
@@ -120,33 +120,34 @@ def path(
     return Path(source, target, steps, tuple(replicated))
 
 
-def _exchange(source: Shards, target: Shards) -> tuple[Step, ...]:
+def _exchange(source: Shards, target: Shards) -> tuple[Move, ...]:
     """The one move between two meshes; none where every rank holds the same piece on both."""
     for shards in (source, target):
-        if set(shards.layout.on(shards.mesh).split) != {axis for axis, size in shards.mesh.sizes.items() if size > 1}:
+        axes = {axis for axis, size in shards.mesh.sizes.items() if size > 1}
+        if set(shards.layout.without_trivial_axes(shards.mesh).split) != axes:
             raise UsageError(
                 f"a tensor that is not split over all ranks cannot change meshes ({shards}); split it over all axes"
             )
     exchange = AllToAll(tuple(source.mesh.sizes), source, target)
-    return (exchange,) if exchange.most_elements else ()
+    return (exchange,) if exchange.max_elements else ()
 
 
 @lru_cache(maxsize=1 << 12)
-def _fewest_elements(mesh: Mesh, shape: tuple[int, ...], source: Layout, target: Layout) -> tuple[Step, ...]:
+def _fewest_elements(mesh: Mesh, shape: tuple[int, ...], source: Layout, target: Layout) -> tuple[Move, ...]:
     return _moves(Shards(mesh, shape, source), Shards(mesh, shape, target), Elements())
 
 
-def _moves(source: Shards, target: Shards, price: "Elements | Seconds") -> tuple[Step, ...]:
+def _moves(source: Shards, target: Shards, price: "Elements | Seconds") -> tuple[Move, ...]:
     mesh, shape = source.mesh, source.lengths
     full = [length if prod(shape) else max(length, mesh.size) for length in shape]  # an empty tensor goes as a full one
-    first, last = (Shards(mesh, full, each.layout.on(mesh)) for each in (source, target))
+    first, last = (Shards(mesh, full, each.layout.without_trivial_axes(mesh)) for each in (source, target))
     return tuple(_over(shape, move) for move in _search(first, last, price))
 
 
 class Elements:
     """Counts the elements that all ranks send."""
 
-    def of(self, move: Step) -> float:
+    def of(self, move: Move) -> float:
         """The price of one move."""
         return move.all_elements
 
@@ -162,7 +163,7 @@ class Seconds:
     links: Links | Mapping[str, Links]
     itemsize: int
 
-    def of(self, move: Step) -> float:
+    def of(self, move: Move) -> float:
         return move.seconds(self.links, self.itemsize)
 
     def least(self, elements: int, messages: int, ranks: int) -> float:
@@ -171,17 +172,17 @@ class Seconds:
         return messages * alpha + elements / ranks * self.itemsize * beta
 
 
-def _over(shape: Sequence[int], move: Step) -> Step:
+def _over(shape: Sequence[int], move: Move) -> Move:
     """The same move of a tensor of another shape."""
     mesh = move.source.mesh
     return type(move)(move.axes, *(Shards(mesh, shape, each.layout) for each in (move.source, move.target)))
 
 
-def _search(first: Shards, last: Shards, price: Elements | Seconds) -> list[Step]:
+def _search(first: Shards, last: Shards, price: Elements | Seconds) -> list[Move]:
     """A*: the cheapest moves; of equals, the fewest."""
     target, serial = last.layout, count()
     best: dict[Layout, tuple[float, int]] = {first.layout: (0.0, 0)}
-    came: dict[Layout, Step] = {}
+    parent: dict[Layout, Move] = {}
     queue: list[tuple[float, int, int, tuple[float, int], Shards]] = [(0.0, 0, 0, (0.0, 0), first)]
     while queue:
         *_, cost, here = heapq.heappop(queue)
@@ -189,21 +190,21 @@ def _search(first: Shards, last: Shards, price: Elements | Seconds) -> list[Step
             break
         if cost > best[here.layout]:
             continue
-        for move in moves_towards(target, here):
+        for move in candidate_moves(here, target):
             after, reached = move.target, (cost[0] + price.of(move), cost[1] + 1)
             if reached < best.get(after.layout, (math.inf, 0)):
-                best[after.layout], came[after.layout] = reached, move
-                steps, messages = still_needed(after.layout, target, after.mesh)
-                least = reached[0] + price.least(missing(after, last), messages, after.mesh.size)
+                best[after.layout], parent[after.layout] = reached, move
+                steps, messages = lower_bound_moves(after.layout, target, after.mesh)
+                least = reached[0] + price.least(lower_bound_elements(after, last), messages, after.mesh.size)
                 heapq.heappush(queue, (least, reached[1] + steps, next(serial), reached, after))
     moves, layout = [], target
     while layout != first.layout:
-        moves.append(came[layout])
-        layout = came[layout].source.layout
+        moves.append(parent[layout])
+        layout = parent[layout].source.layout
     return moves[::-1]
 
 
-def missing(here: Shards, target: Shards) -> int:
+def lower_bound_elements(here: Shards, target: Shards) -> int:
     """A lower bound of the elements that all ranks still send: those that ranks must receive.
 
     Along an axis that the target sums over, it does not matter which rank of it has an element, so they count as one.
@@ -214,7 +215,7 @@ def missing(here: Shards, target: Shards) -> int:
     have = Shards(mesh, here.lengths, gather(here.layout, mesh, tuple(summed)))
     partial = here.layout.partial
     summands = prod(mesh.sizes[axis] for axis in partial)
-    remain = prod(mesh.sizes[axis] for axis, op in partial.items() if alike(op, summed.get(axis)))
+    remain = prod(mesh.sizes[axis] for axis, op in partial.items() if both_summable(op, summed.get(axis)))
     wanted = kept = 0
     for rank in range(mesh.size):
         if not any(mesh.coordinate(rank, axis) for axis in summed):
@@ -224,7 +225,7 @@ def missing(here: Shards, target: Shards) -> int:
     return max(wanted - kept, added_up)
 
 
-def still_needed(here: Layout, target: Layout, mesh: Mesh) -> tuple[int, int]:
+def lower_bound_moves(here: Layout, target: Layout, mesh: Mesh) -> tuple[int, int]:
     """Lower bounds of the moves and of the messages one after another that are left.
 
     Every axis takes a move of its own, but for reductions to all ranks, which several share. Only an all-to-all changes

@@ -78,11 +78,11 @@ class Shards:
         if tuple(tensor.shape) != self.lengths:
             raise UsageError(f"a tensor of another shape (shape: {tuple(tensor.shape)}, layout's: {self.lengths})")
         own = take(tensor, self.pieces(rank))
-        if not self.holds_sum(rank):
+        if not self.is_first_partial(rank):
             own[...] = 0
         return own
 
-    def holds_sum(self, rank: int) -> bool:
+    def is_first_partial(self, rank: int) -> bool:
         """Whether the rank is the first on every axis of a partial sum: there `local` and moves put the summand."""
         summed = [axis for axis, op in self.layout.partial.items() if op == "sum"]
         return not any(self.mesh.coordinate(rank, axis) for axis in summed)

@@ -135,7 +135,7 @@ class _Recorder:
         return result, 0.0, 0.0
 
     async def carry(self, path: Path, array: torch.Tensor) -> torch.Tensor:
-        if not path.steps:
+        if not path.moves:
             return array
         self.steps.append(MoveStep(path, array.element_size()))
         return array.new_empty(path.target.shape(self.rank))

@@ -176,6 +176,6 @@ async def sum_gradients(network: Carrier, parameters: Iterable[tuple[torch.Tenso
         summing = sum_path(shards)
         if piece.grad is None:
             piece.grad = torch.zeros_like(piece)
-        if summing.steps:
+        if summing.moves:
             summed = await network.carry(summing, piece.grad.view(shards.shape(network.rank)))
             piece.grad.copy_(summed.view_as(piece))

@@ -42,7 +42,7 @@ def whole(shards, pieces):
         assert np.isnan(before[place]).all()  # no element twice
         found[copy][summand] = np.where(np.isnan(before), tensor, before)
     op = max(layout.partial.values(), key=["sum", "mean", "max"].index, default="sum")
-    tensors = [reduce(REDUCE[op], summands.values()) * layout.weight(mesh) for summands in found.values()]
+    tensors = [reduce(REDUCE[op], summands.values()) * layout.cotangent_scale(mesh) for summands in found.values()]
     for tensor in tensors[1:]:
         np.testing.assert_array_equal(tensor, tensors[0])  # copies are equal
     return tensors[0]
@@ -61,7 +61,7 @@ def pieces_of(shards, tensor, random):
     else:
         summands[first] = 0
         rest = summands.sum(tuple(range(len(axes))))
-        summands[first] = tensor / layout.weight(mesh) - rest
+        summands[first] = tensor / layout.cotangent_scale(mesh) - rest
     own = Shards(mesh, shards.lengths, Layout.of(layout.cuts))
     at = [mesh.coordinates(rank) for rank in range(mesh.size)]
     return [own.local(summands[tuple(at[rank][axis] for axis in axes)], rank) for rank in range(mesh.size)]

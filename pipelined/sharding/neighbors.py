@@ -1,4 +1,4 @@
-"""Which moves lead on from a layout towards another: the edges of the graph in which `path` searches.
+"""The moves from a layout that may begin a path to another: the edges of the graph in which `path` searches.
 
 Moves that never shorten a path are omitted: gathering an axis that is to be split again (an all-to-all sends
 less, on every rank), making sums of axes that shall not be sums, all-to-alls to an order of cuts from which the target
@@ -8,49 +8,49 @@ needs another one, and strides that neither end has.
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-from pipelined.sharding.layout import Cut, Layout, commute
+from pipelined.sharding.layout import Cut, Layout, are_commutative
 from pipelined.sharding.mesh import Mesh
 from pipelined.sharding.moves import (
     AllGather,
     AllToAll,
     Mask,
+    Move,
     Pad,
     ReduceScatter,
     ReduceToAll,
     Scale,
     Slice,
-    Step,
 )
 from pipelined.sharding.shards import Shards
 
 Cuts = dict[int, tuple[Cut, ...]]
 
 
-def moves_towards(target: Layout, here: Shards) -> Iterator[Step]:
-    """The moves from a tensor's present layout that a cheapest way to the target may begin with."""
-    mesh, layout = here.mesh, here.layout
+def candidate_moves(source: Shards, target: Layout) -> Iterator[Move]:
+    """The moves of a tensor with which a cheapest path to the target may begin."""
+    mesh, layout = source.mesh, source.layout
     for axis, op in layout.partial.items():
-        for split in _splits(here, target, axis):
-            yield ReduceScatter((axis,), here, _moved(here, split))
+        for split in _splits(source, target, axis):
+            yield ReduceScatter((axis,), source, _moved(source, split))
         if other := _other_mean(op, target.partial.get(axis)):
-            yield Scale((axis,), here, _moved(here, Layout.of(layout.cuts, {**layout.partial, axis: other})))
+            yield Scale((axis,), source, _moved(source, Layout.of(layout.cuts, {**layout.partial, axis: other})))
     for op in sorted(set(layout.partial.values())):
         axes = [axis for axis in layout.partial if layout.partial[axis] == op and axis not in target.split]
-        if axes := [axis for axis in axes if not alike(op, target.partial.get(axis))]:
-            yield ReduceToAll(tuple(axes), here, _moved(here, _without_sums(layout, axes)))
+        if axes := [axis for axis in axes if not both_summable(op, target.partial.get(axis))]:
+            yield ReduceToAll(tuple(axes), source, _moved(source, _without_sums(layout, axes)))
     for axis in reversed(layout.split):  # the innermost first: what is left is not strided
         if axis not in target.split:
             gathered = gather(layout, mesh, (axis,))
             if axis not in target.partial:
-                yield AllGather((axis,), here, _moved(here, gathered))
-            yield from _into_sum(Pad, here, gathered, axis, target)
+                yield AllGather((axis,), source, _moved(source, gathered))
+            yield from _into_sum(Pad, source, gathered, axis, target)
     for axis in [axis for axis in mesh.sizes if axis not in layout.split and axis not in layout.partial]:
         if layout.partial or axis in target.split or axis in target.partial:
-            for split in _splits(here, target, axis):
-                yield Slice((axis,), here, _moved(here, split))
-        yield from _into_sum(Mask, here, layout, axis, target)
-    for rearranged in _rearranged(here, target):
-        yield AllToAll(_changed(layout, rearranged, mesh), here, _moved(here, rearranged))
+            for split in _splits(source, target, axis):
+                yield Slice((axis,), source, _moved(source, split))
+        yield from _into_sum(Mask, source, layout, axis, target)
+    for rearranged in _rearranged(source, target):
+        yield AllToAll(_changed(layout, rearranged, mesh), source, _moved(source, rearranged))
 
 
 def _other_mean(op: str, wanted: str | None) -> str | None:
@@ -58,7 +58,7 @@ def _other_mean(op: str, wanted: str | None) -> str | None:
     return {"mean": "sum", "sum": "mean" if wanted == "mean" else None}.get(op)
 
 
-def alike(op: str, wanted: str | None) -> bool:
+def both_summable(op: str, wanted: str | None) -> bool:
     """Whether one becomes the other without a message: sums and means do."""
     return wanted is not None and (op == "max") == (wanted == "max")
 
@@ -72,47 +72,47 @@ def gather(layout: Layout, mesh: Mesh, axes: Sequence[str]) -> Layout:
     return Layout.of(cuts, layout.partial)
 
 
-def _moved(here: Shards, layout: Layout) -> Shards:
-    return Shards(here.mesh, here.lengths, layout)
+def _moved(source: Shards, layout: Layout) -> Shards:
+    return Shards(source.mesh, source.lengths, layout)
 
 
 def _without_sums(layout: Layout, axes: Sequence[str]) -> Layout:
     return Layout.of(layout.cuts, {axis: op for axis, op in layout.partial.items() if axis not in axes})
 
 
-def _into_sum(kind: type[Step], here: Shards, layout: Layout, axis: str, target: Layout) -> Iterator[Step]:
+def _into_sum(kind: type[Move], source: Shards, layout: Layout, axis: str, target: Layout) -> Iterator[Move]:
     """The move of one axis into the sum, mean or maximum that the target has there."""
     if axis in target.partial:
         partial = {**layout.partial, axis: target.partial[axis]}
-        if commute(partial):
-            yield kind((axis,), here, _moved(here, Layout.of(layout.cuts, partial)))
+        if are_commutative(partial):
+            yield kind((axis,), source, _moved(source, Layout.of(layout.cuts, partial)))
 
 
-def _splits(here: Shards, target: Layout, axis: str) -> Iterator[Layout]:
+def _splits(source: Shards, target: Layout, axis: str) -> Iterator[Layout]:
     """The layouts in which the axis splits a dimension besides those that do: a part of what each rank holds."""
-    layout = _without_sums(here.layout, (axis,))
-    found = dict.fromkeys(Layout.of(cuts, layout.partial) for cuts in _placed(here, layout.cuts, axis))
+    layout = _without_sums(source.layout, (axis,))
+    found = dict.fromkeys(Layout.of(cuts, layout.partial) for cuts in _placed(source, layout.cuts, axis))
     if axis in target.split:
         dimension = target.split[axis]
-        cuts = _present(target, {*layout.split, axis}, here.mesh)[dimension]
+        cuts = _present(target, {*layout.split, axis}, source.mesh)[dimension]
         found[Layout.of({**layout.cuts, dimension: cuts}, layout.partial)] = None
-    return (split for split in found if gather(split, here.mesh, (axis,)) == layout)
+    return (split for split in found if gather(split, source.mesh, (axis,)) == layout)
 
 
-def _rearranged(here: Shards, target: Layout) -> Iterator[Layout]:
+def _rearranged(source: Shards, target: Layout) -> Iterator[Layout]:
     """The layouts that split the same axes as the target does; axes that it does not split come innermost."""
-    split = set(here.layout.split)
-    arrangements = [_present(target, split, here.mesh)]
+    split = set(source.layout.split)
+    arrangements = [_present(target, split, source.mesh)]
     found: dict[Layout, None] = {}
     spare = sorted(split - set(target.split))
     orders = [(arrangements[0], frozenset(spare))]
     while orders:
         cuts, left = orders.pop()
         if not left:
-            found[Layout.of(cuts, here.layout.partial)] = None
+            found[Layout.of(cuts, source.layout.partial)] = None
         for axis in left:
-            orders += [(placed, left - {axis}) for placed in _placed(here, cuts, axis)]
-    found.pop(here.layout, None)
+            orders += [(placed, left - {axis}) for placed in _placed(source, cuts, axis)]
+    found.pop(source.layout, None)
     return iter(found)
 
 
@@ -124,13 +124,13 @@ def _present(target: Layout, axes: set[str], mesh: Mesh) -> Cuts:
     }
 
 
-def _placed(here: Shards, cuts: Cuts, axis: str) -> Iterator[Cuts]:
+def _placed(source: Shards, cuts: Cuts, axis: str) -> Iterator[Cuts]:
     """The cuts with one axis more: innermost on any dimension, or in place of parts of its number."""
-    for dimension in range(len(here.lengths)):
+    for dimension in range(len(source.lengths)):
         present = cuts.get(dimension, ())
         yield {**cuts, dimension: (*present, axis)}
         for at, cut in enumerate(present):
-            if cut == here.mesh.sizes[axis]:
+            if cut == source.mesh.sizes[axis]:
                 yield {**cuts, dimension: (*present[:at], axis, *present[at + 1 :])}
 
 
