@@ -89,3 +89,12 @@ def test_a_layout_that_does_not_fit_is_refused(shape, layout, says):
 def test_a_tensor_of_another_shape_is_refused():
     with pytest.raises(UsageError, match=r"shape: \(2,\), layout's: \(3,\)"):
         Shards(Mesh("a=2"), (3,), "S0:a").local(np.ones(2), 0)
+
+
+def test_pieces_of_a_matrix_by_rows_and_columns_with_copies():
+    """Listing 1 of AutoDDL: columns by 2, rows by 3, each piece on 4 ranks."""
+    weight = Shards(Mesh("columns=2 rows=3 copies=4"), (6, 4), "S1:columns S0:rows")
+    tensor = np.arange(24).reshape(6, 4)
+    for rank in range(4, 8):
+        assert weight.local(tensor, rank).tolist() == [[8, 9], [12, 13]]
+    assert weight.local(tensor, 23).tolist() == [[18, 19], [22, 23]]
