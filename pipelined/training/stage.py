@@ -29,6 +29,7 @@ from pipelined.training.exchange.stream import (
 from pipelined.training.model import CountedLoss, Model
 from pipelined.training.running_statistics import RunningStatistics
 from pipelined.training.split_backward import WeightHalf, backward_input
+from pipelined.training.sums.accumulation import Accumulation
 
 MicrobatchKey = tuple[int, int]
 """(pipe, microbatch): the name of a live microbatch inside one stage of one worker."""
@@ -47,6 +48,9 @@ class Stage:
         autocast: matrix products of the forward in bfloat16; parameters and sums keep their dtype.
         recompute: keep only the input of a microbatch and run the forward again before its backward.
         replicas: the ranks that hold the stage.
+        accumulation: of the gradients of its parameters.
+    Raises:
+        UsageError: the accumulation cannot serve the stage.
     """
 
     model: Model
@@ -57,12 +61,14 @@ class Stage:
     autocast: bool = False
     recompute: bool = False
     replicas: int = 1
+    accumulation: Accumulation = field(default_factory=Accumulation)
     alive: dict[MicrobatchKey, tuple[Tree, Tree]] = field(default_factory=dict)
     pending: dict[MicrobatchKey, WeightHalf] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._random = TorchRandom(self.device)
         self.statistics = RunningStatistics(self.module, self.index, self.replicas)
+        self.accumulation.require(self.index, self.statistics.any)
 
     @property
     def first(self) -> bool:
@@ -111,6 +117,7 @@ class Stage:
         if seeds := self._seeds(output, gradient, scale):
             outputs, gradients = zip(*seeds, strict=True)
             torch.autograd.backward(outputs, gradients)
+        self.accumulation.collect(self.index)
         return None if self.first else pack_gradients(x, [leaf.grad for leaf in _leaves(x)])
 
     def backward_input(
@@ -130,12 +137,14 @@ class Stage:
         back: list[torch.Tensor | None] = [None] * len(inputs)
         if seeds := self._seeds(output, gradient, scale):
             outputs, gradients = zip(*seeds, strict=True)
-            back, self.pending[key] = backward_input(outputs, gradients, inputs)
+            with self.accumulation.without_weights():
+                back, self.pending[key] = backward_input(outputs, gradients, inputs)
         return None if self.first else pack_gradients(x, back)
 
     def backward_weight(self, key: MicrobatchKey) -> None:
         """The half of `backward` that accumulates the gradients of parameters."""
         self.pending.pop(key).run()
+        self.accumulation.collect(self.index)
 
     @torch.no_grad()
     def evaluate(self, x: Arrived) -> Tree:
@@ -152,7 +161,9 @@ class Stage:
         if self.recompute:
             with with_copied_buffers(self.module):
                 output = self._apply(x, random, targets)
-        return x, output.total if isinstance(output, CountedLoss) else output
+        output = output.total if isinstance(output, CountedLoss) else output
+        self.accumulation.begin_backward(tensors_of(output))
+        return x, output
 
     def _seeds(self, output: Tree, gradient: Arrived | None, scale: float) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """The tensors at which a backward begins, each with its gradient."""

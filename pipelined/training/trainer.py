@@ -31,14 +31,15 @@ from pipelined.training.parameters import LocalParameters, build_local
 from pipelined.training.replay import Order
 from pipelined.training.running_statistics import StatisticsExchange
 from pipelined.training.segments.agreement import StepAgreement
-from pipelined.training.segments.flushed_step import ExactStep, FlushedStep, TeamStep, piece_names
+from pipelined.training.segments.flushed_step import FlushedStep, TeamStep, piece_names
 from pipelined.training.segments.overlapping_steps import OverlappingSteps
 from pipelined.training.segments.segment import Segment
 from pipelined.training.segments.team_stage import TeamStage, split_model
 from pipelined.training.segments.versioned_stage import VersionedStage, versioned
 from pipelined.training.stage import Stage
 from pipelined.training.step_report import StepReport, check_finite
-from pipelined.training.sums.exact_sums import ExactStage, ExactSums
+from pipelined.training.sums.accumulation import Accumulation
+from pipelined.training.sums.exact_sums import ExactSums
 from pipelined.training.sums.gradient_sums import GradientSums
 from pipelined.training.worker import MicrobatchSource, RankContext
 
@@ -131,12 +132,12 @@ class RankTrainer:
             device=device,
             seed=job.seed if job.fresh else None,
         )
-        self._exact = self._exact_sums(job) if job.numerics.exact_sums else None
+        self.world = Group(actor.transport, tuple(range(plan.world_size)), WORLD_CHANNEL)
+        self.accumulation = self._accumulation(job, executor)
         stages = {index: self._stage(job, index, actor, executor) for index in self.local.modules}
         compression = Compression(actor, job.numerics.compress, tracer)
         self.context = RankContext(actor, plan, stages, executor, job.feed, tracer, job.seed, compression)
         self.optimizer = job.optimizer_config.build(self.local.parameters)
-        self.world = Group(actor.transport, tuple(range(plan.world_size)), WORLD_CHANNEL)
         self.sums = GradientSums(self._bucket_groups(), job.numerics.all_reduce, tracer)
         statistics = StatisticsExchange(self.context, {n: stage.statistics for n, stage in stages.items()})
         totals = StepTotals(
@@ -170,12 +171,20 @@ class RankTrainer:
             network = MeshGroups(actor.transport, channel, ranks=plan.team(actor.rank))
             return TeamStage(split_model(job.model), module, network, executor, numerics.recompute, replicas)
         parts = job.model, module, index, plan.depth, device, numerics.autocast, numerics.recompute, replicas
-        return Stage(*parts) if self._exact is None else ExactStage(*parts, exact=self._exact)
+        return Stage(*parts, accumulation=self.accumulation)
 
-    def _exact_sums(self, job: JobDescription) -> ExactSums:
+    def _accumulation(self, job: JobDescription, executor: Executor) -> Accumulation:
+        if not job.numerics.exact_sums:
+            return Accumulation()
         require_exact(job.plan, job.numerics.compress)
-        tied = getattr(job.model, "tied", ())
-        return ExactSums(self.local.buckets, tied, job.plan.total_microbatches, self.local.names)
+        return ExactSums(
+            self.world,
+            executor,
+            buckets=self.local.buckets,
+            tied=getattr(job.model, "tied", ()),
+            microbatches=job.plan.total_microbatches,
+            names=self.local.names,
+        )
 
     async def step(self, step: int, stopping: Callable[[], bool] = lambda: False) -> StepReport:
         """Train one step, and drain; see `train`."""
@@ -222,15 +231,14 @@ class RankTrainer:
         if name in self.local.kept:
             return {"value": self.local.kept[name]}
         older = {} if self._held is None else self._held.older(name)
-        grid = {} if self._exact is None else self._exact.state_of(name)
-        return {**state_of(self.optimizer, self.local.parameters[name]), **older, **grid}
+        kept = self.accumulation.state_of(name)
+        return {**state_of(self.optimizer, self.local.parameters[name]), **older, **kept}
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
         """Restore the results of `state_of` for every tensor held, saved after `updates` updates."""
         for name, parameter in self.local.parameters.items():
             restore(self.optimizer, parameter, state[name], updates)
-            if self._exact is not None:
-                self._exact.restore(name, state[name])
+            self.accumulation.restore(name, state[name])
         with torch.no_grad():
             for name, buffer in self.local.kept.items():
                 buffer.copy_(state[name]["value"])
@@ -249,13 +257,17 @@ class RankTrainer:
                 orders=self._orders,
             )
         order = self._orders.get(steps[0], self._orders[max(self._orders)]) if self._orders else ()
-        parts = self.context, self.local, self.sums, self.optimizer
-        if self.plan.tensor > 1:
-            return TeamStep(*parts, step=steps[0], prepared=prepared, order=order)
-        if self._exact is None:
-            return FlushedStep(*parts, step=steps[0], prepared=prepared, order=order)
-        exact = self._exact
-        return ExactStep(*parts, step=steps[0], prepared=prepared, order=order, exact=exact, world=self.world)
+        kind = TeamStep if self.plan.tensor > 1 else FlushedStep
+        return kind(
+            self.context,
+            self.local,
+            self.sums,
+            self.optimizer,
+            accumulation=self.accumulation,
+            step=steps[0],
+            prepared=prepared,
+            order=order,
+        )
 
     async def _prepare(self) -> Prepared:
         """Before the first step: prove the schedule, and open what the gradient sums need."""

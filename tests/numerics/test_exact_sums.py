@@ -82,7 +82,7 @@ def test_plain_sums_do_depend_on_the_arrangement():
 
 
 def test_two_uses_of_a_tied_weight_that_autograd_adds_first_are_noticed(monkeypatch, expected):
-    monkeypatch.setattr(ExactSums, "separate", lambda self, outputs: None)
+    monkeypatch.setattr(ExactSums, "begin_backward", lambda self, outputs: None)
     assert trained(ALONE) != expected
 
 
@@ -94,7 +94,7 @@ def test_summands_that_do_not_fit_their_grid_run_the_step_again_and_change_no_bi
 
     def narrow(trainer, step):
         counts.append(len(collected))
-        grids = trainer._exact.grids
+        grids = trainer.accumulation.grids
         if step == 2 and trainer.context.actor.rank == 1:
             name = min(grids)
             grids[name] = Grid(grids[name].exponent - 20)
@@ -114,7 +114,7 @@ def test_a_run_that_goes_on_at_another_shape_has_the_same_bits(tmp_path, expecte
     async def go_on(trainer, transport):
         (path,) = tmp_path.glob("step-*")
         assert await load(trainer, path) == 2
-        grids = len(trainer._exact.grids)
+        grids = len(trainer.accumulation.grids)
         await trainer.step(2)
         return grids, await model_digest(transport, trainer.local)
 

@@ -1,6 +1,6 @@
 """One step with a flush: run the schedule, finish the gradient sums, and update after all ranks have agreed.
 
-With exact sums the schedule runs again where a summand did not fit its grid. In a team norms are those of pieces.
+The accumulation may run the schedule again. In a team norms are those of pieces.
 """
 
 import asyncio
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import torch
 
-from collectives import Group, all_reduce
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.prepare import Prepared
 from pipelined.training.optimizer import update
@@ -17,7 +16,7 @@ from pipelined.training.parameters import LocalParameters
 from pipelined.training.replay import Order, follow_order
 from pipelined.training.segments.segment import Segment, StepAccount
 from pipelined.training.segments.team_stage import TeamStage
-from pipelined.training.sums.exact_sums import ExactSums
+from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.gradient_sums import GradientSums
 from pipelined.training.worker import RankContext, TrainWorker
 
@@ -30,6 +29,7 @@ class FlushedStep(Segment):
         local: the parameters of the rank; they are updated together.
         sums: sums a bucket's gradient over its holders.
         optimizer: of all these parameters.
+        accumulation: of the rank's gradients.
         step: the step.
         prepared: the rank's instructions and gradient sums.
         order: the instructions to follow instead of the schedule; empty: none.
@@ -42,19 +42,24 @@ class FlushedStep(Segment):
         sums: GradientSums,
         optimizer: torch.optim.Optimizer,
         *,
+        accumulation: Accumulation,
         step: int,
         prepared: Prepared,
         order: Order,
     ):
+        self._accumulation, self._passes = accumulation, 0
         self._context, self._local, self._optimizer, self._step = context, local, optimizer, step
         self._sums, self._prepared, self._order, self._drained = sums, prepared, order, asyncio.Event()
 
     async def run(self) -> None:
-        await self._pass()
+        await self._accumulation.run(self._pass)
         self._drained.set()
 
     async def _pass(self) -> None:
-        """Run the schedule once, and finish the gradient sums."""
+        """Run the schedule once, and finish the gradient sums; a trace has the last pass of a step alone."""
+        if self._passes:
+            self._context.tracer.abandon(self._step)
+        self._passes += 1
         prepared, context, order = self._prepared, self._context, self._order
         sync = GradientSync(context.actor, self._local.buckets, self._sums.sum, prepared.instructions)
         self._worker = TrainWorker(context, self._step, sync, order or prepared.instructions)
@@ -82,52 +87,6 @@ class FlushedStep(Segment):
 
     def record_agreed(self, number: int, stop: bool) -> None:
         """Nothing: the next step is a segment of its own."""
-
-
-class ExactStep(FlushedStep):
-    """See `FlushedStep`.
-
-    All ranks decide by the largest summands of all of them, so alike. The second pass always fits: its grids follow
-    from the summands of the first, and it has the same. The first step of a job takes two passes, as it begins without
-    grids.
-
-    Args:
-        exact: the exact sums of the rank.
-        world: all ranks.
-    """
-
-    def __init__(
-        self,
-        context: RankContext,
-        local: LocalParameters,
-        sums: GradientSums,
-        optimizer: torch.optim.Optimizer,
-        *,
-        step: int,
-        prepared: Prepared,
-        order: Order,
-        exact: ExactSums,
-        world: Group,
-    ):
-        super().__init__(context, local, sums, optimizer, step=step, prepared=prepared, order=order)
-        self._exact, self._world = exact, world
-
-    async def run(self) -> None:
-        await self._pass()
-        if not await self._fits():
-            self._local.clear_gradients()
-            self._context.tracer.abandon(self._step)
-            await self._pass()
-            await self._fits()
-        await self._context.executor.run("finish", self._exact.finish)
-        self._drained.set()
-
-    async def _fits(self) -> bool:
-        """Agree on the largest summands of a pass, and set the grids by them; whether all summands did fit."""
-        largest = self._exact.largest()
-        await all_reduce(self._world, largest, "max")
-        self._exact.adopt(largest)
-        return not largest[-1]
 
 
 class TeamStep(FlushedStep):

@@ -6,22 +6,22 @@ where two uses meet in one stage, autograd would add them in float32, so each is
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
+from collectives import Group, all_reduce
+from pipelined.actors.executor import Executor
 from pipelined.errors import UsageError
 from pipelined.programs.exact_grid import Grid
-from pipelined.training.exchange.stream import Parcel, Tree, tensors_of
 from pipelined.training.optimizer import GRID
 from pipelined.training.parameters import Bucket
 from pipelined.training.split_backward import nodes_below
-from pipelined.training.stage import MicrobatchKey, Stage
+from pipelined.training.sums.accumulation import Accumulation
 
 MOST_USES = 256
 """The uses of one tied parameter in a model, for each of which the grid has room."""
@@ -29,10 +29,16 @@ PIECE = 1 << 16
 """Elements that are rounded at a time, so that they stay in the cache."""
 
 
-class ExactSums:
+class ExactSums(Accumulation):
     """The exact sums of one rank's gradients.
 
+    Where a summand did not fit its grid, all ranks compute the step again. Every rank decides from the same maxima, so
+    all decide alike. The second pass always fits: its grids follow from the summands of the first, and it has the same.
+    The first step of a job takes two passes, as it begins without grids.
+
     Args:
+        world: all ranks.
+        executor: rounds the sums behind a step.
         buckets: the buckets of the rank; each gets its buffer here.
         tied: the names of parameters that several layers may use.
         microbatches: the microbatches of a step over all groups.
@@ -42,7 +48,17 @@ class ExactSums:
     Cost: 8 bytes an element beside the gradient's 4, and 2 to 3 ns an element and microbatch.
     """
 
-    def __init__(self, buckets: Sequence[Bucket], tied: Iterable[str], microbatches: int, names: Sequence[str]):
+    def __init__(
+        self,
+        world: Group,
+        executor: Executor,
+        *,
+        buckets: Sequence[Bucket],
+        tied: Iterable[str],
+        microbatches: int,
+        names: Sequence[str],
+    ):
+        self._world, self._executor = world, executor
         self._buckets, self._microbatches, self._names = buckets, microbatches, names
         self._places: dict[str, tuple[Bucket, int]] = {}
         for bucket in buckets:
@@ -58,6 +74,34 @@ class ExactSums:
         self._largest = dict.fromkeys(self._places, 0.0)
         self._catching = True
 
+    def require(self, stage: int, running_statistics: bool) -> None:
+        """See `Accumulation`."""
+        if running_statistics:
+            fact = f"a norm of stage {stage} has running statistics, which are averaged in floats"
+            raise UsageError(f"{fact}; exact sums need a norm without them, such as LayerNorm or GroupNorm")
+
+    async def run(self, compute: Callable[[], Awaitable[None]]) -> None:
+        """See `Accumulation`; then the sums are rounded to the gradients, each once."""
+        await compute()
+        if not await self._agree_on_grids():
+            for bucket in self._buckets:
+                bucket.clear()
+            await compute()
+            await self._agree_on_grids()
+        await self._executor.run("finish", self._finish)
+
+    async def _agree_on_grids(self) -> bool:
+        """Set the grids by the largest summands of all ranks in this pass; whether all summands did fit."""
+        largest = self.largest()
+        await all_reduce(self._world, largest, "max")
+        self.adopt(largest)
+        return not largest[-1]
+
+    def _finish(self) -> None:
+        for bucket in self._buckets:
+            assert bucket.exact is not None
+            bucket.gradient.copy_(bucket.exact)
+
     def collect(self, stage: int) -> None:
         """Add the gradients of one microbatch, which lie in the buckets of a stage, and clear them."""
         for bucket in self._buckets:
@@ -67,7 +111,7 @@ class ExactSums:
                     self._add(name, parameter.grad)
                 bucket.gradient.zero_()
 
-    def separate(self, outputs: Iterable[torch.Tensor]) -> None:
+    def begin_backward(self, outputs: Iterable[torch.Tensor]) -> None:
         """Let each use of a tied parameter in this graph be added on its own.
 
         Raises:
@@ -148,12 +192,6 @@ class ExactSums:
                 self.grids[name] = Grid.of(one, self._summands(name))
         self._largest = dict.fromkeys(self._places, 0.0)
 
-    def finish(self) -> None:
-        """Round the sums, now of all holders, to the gradients, each once."""
-        for bucket in self._buckets:
-            assert bucket.exact is not None
-            bucket.gradient.copy_(bucket.exact)
-
     def state_of(self, name: str) -> dict[str, torch.Tensor]:
         """The fields of a checkpoint: the exponent of the parameter's grid, if it has one."""
         return {GRID: torch.tensor(self.grids[name].exponent)} if name in self.grids else {}
@@ -162,40 +200,3 @@ class ExactSums:
         """Go on with the grid of `state_of`. Without one the next step finds it."""
         if GRID in saved and name in self._places:
             self.grids[name] = Grid(int(saved[GRID]))
-
-
-@dataclass(kw_only=True)
-class ExactStage(Stage):
-    """See `Stage`.
-
-    Args:
-        exact: the exact sums of the rank.
-    Raises:
-        UsageError: a norm of the stage has running statistics, which are averaged in floats.
-    """
-
-    exact: ExactSums
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.statistics.any:
-            fact = f"a norm of stage {self.index} has running statistics, which are averaged in floats"
-            raise UsageError(f"{fact}; exact sums need a norm without them, such as LayerNorm or GroupNorm")
-
-    def backward(self, key: MicrobatchKey, *arguments: Any, **named: Any) -> Parcel | None:
-        back = super().backward(key, *arguments, **named)
-        self.exact.collect(self.index)
-        return back
-
-    def backward_input(self, key: MicrobatchKey, *arguments: Any, **named: Any) -> Parcel | None:
-        with self.exact.without_weights():
-            return super().backward_input(key, *arguments, **named)
-
-    def backward_weight(self, key: MicrobatchKey) -> None:
-        super().backward_weight(key)
-        self.exact.collect(self.index)
-
-    def _revived(self, *arguments: Any) -> tuple[Tree, Tree]:
-        x, output = super()._revived(*arguments)
-        self.exact.separate(tensors_of(output))
-        return x, output
