@@ -33,7 +33,7 @@ def case(schedule, depth, width, pipes=0, **more):
     return Case(schedule, depth, width, 8 // width, pipes=pipes, **{"dropout": 0.1, **more})
 
 
-def trained(case, change=lambda trainer, step: None, exact=True):
+def trained(case, change=lambda trainer, step: None, exact=True, **numerics):
     """The digest after some steps; `change` is called before each."""
 
     async def train(trainer, transport):
@@ -42,7 +42,7 @@ def trained(case, change=lambda trainer, step: None, exact=True):
             await trainer.step(step)
         return await model_digest(transport, trainer.local)
 
-    return on_every_rank(case, train, exact_sums=exact)[0]
+    return on_every_rank(case, train, exact_sums=exact, **numerics)[0]
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +75,12 @@ def test_the_algorithm_of_the_sums_and_recomputation_change_no_bit(algorithm, ex
 
     one = case("chimera", 2, 2, recompute=True)
     assert on_every_rank(one, train, exact_sums=True, all_reduce=algorithm)[0] == expected
+
+
+def test_a_forward_in_bfloat16_has_bits_of_its_own_and_the_same_in_every_arrangement(expected):
+    one = trained(ALONE, autocast=True)
+    assert one != expected
+    assert [trained(case(*other), autocast=True) for other in (("chimera", 4, 2), ("zb_h1", 2, 2))] == [one, one]
 
 
 def test_plain_sums_do_depend_on_the_arrangement():

@@ -22,11 +22,10 @@ from pipelined.training.optimizer import GRID
 from pipelined.training.parameters import Bucket
 from pipelined.training.split_backward import nodes_below
 from pipelined.training.sums.accumulation import Accumulation
+from pipelined.training.sums.grids import Grids
 
 MOST_USES = 256
 """The uses of one tied parameter in a model, for each of which the grid has room."""
-PIECE = 1 << 16
-"""Elements that are rounded at a time, so that they stay in the cache."""
 
 
 class ExactSums(Accumulation):
@@ -59,7 +58,7 @@ class ExactSums(Accumulation):
         names: Sequence[str],
     ):
         self._world, self._executor = world, executor
-        self._buckets, self._microbatches, self._names = buckets, microbatches, names
+        self._buckets, self._names = buckets, names
         self._places: dict[str, tuple[Bucket, int]] = {}
         for bucket in buckets:
             bucket.exact, start = torch.zeros_like(bucket.gradient, dtype=torch.float64), 0
@@ -70,7 +69,8 @@ class ExactSums(Accumulation):
         self._tied: dict[object, str] = {
             bucket.parameters[name]: name for name, (bucket, _) in self._places.items() if name in several
         }
-        self.grids: dict[str, Grid] = {}
+        uses = {name: MOST_USES if name in several else 1 for name in self._places}
+        self.grids = Grids({name: microbatches * number for name, number in uses.items()})
         self._largest = dict.fromkeys(self._places, 0.0)
         self._catching = True
 
@@ -149,47 +149,23 @@ class ExactSums(Accumulation):
         return tuple(None if index == place else gradient for index, gradient in enumerate(gradients))
 
     def _add(self, name: str, gradient: torch.Tensor) -> None:
-        flat = gradient.reshape(-1)
-        if not flat.numel():
-            return
-        low, high = torch.aminmax(flat)
-        largest = max(-float(low), float(high))
-        self._largest[name] = max(self._largest[name], largest) if math.isfinite(largest) else largest
         bucket, start = self._places[name]
         assert bucket.exact is not None
-        if not math.isfinite(largest):
-            bucket.exact[start] = largest  # the norm is not finite then, and the step is refused
-        if not largest or not math.isfinite(largest) or name not in self.grids:
-            return
-        rounding = self.grids[name].rounding
-        for piece in flat.split(PIECE):
-            end = start + piece.numel()
-            bucket.exact[start:end].add_(piece.to(torch.float64).add_(rounding).sub_(rounding))
-            start = end
+        largest = self.grids.add(name, gradient, bucket.exact[start : start + gradient.numel()])
+        if math.isfinite(largest):
+            self._largest[name] = max(self._largest[name], largest)
+        else:
+            self._largest[name] = bucket.exact[start] = largest  # the norm is not finite then, and the step is refused
 
     def largest(self) -> np.ndarray:
         """The largest summand of each parameter in this step, and last whether one did not fit, of this rank alone."""
         every = [self._largest.get(name, 0.0) for name in self._names]
-        return np.array([*every, not all(map(self._fits, self._largest))], np.float64)
-
-    def _fits(self, name: str) -> bool:
-        largest, grid = self._largest[name], self.grids.get(name)
-        if not largest or not math.isfinite(largest):
-            return True
-        return grid is not None and grid.holds(largest, self._summands(name))
-
-    def _summands(self, name: str) -> int:
-        bucket, _ = self._places[name]
-        return self._microbatches * (MOST_USES if bucket.parameters[name] in self._tied else 1)
+        fits = [self.grids.holds(name, one) for name, one in self._largest.items() if math.isfinite(one)]
+        return np.array([*every, not all(fits)], np.float64)
 
     def adopt(self, largest: np.ndarray) -> None:
-        """Set the grids for what comes next, by the largest summands of all ranks.
-
-        A parameter without a gradient, or with one that is not finite, keeps its grid.
-        """
-        for name, one in zip(self._names, map(float, largest), strict=False):
-            if name in self._places and math.isfinite(one) and one:
-                self.grids[name] = Grid.of(one, self._summands(name))
+        """Set the grids for what comes next, by the largest summands of all ranks; see `Grids.adopt`."""
+        self.grids.adopt(dict(zip(self._names, map(float, largest), strict=False)))
         self._largest = dict.fromkeys(self._places, 0.0)
 
     def state_of(self, name: str) -> dict[str, torch.Tensor]:

@@ -1,0 +1,60 @@
+"""The grids of parameters that are summed exactly: how a summand is rounded and added, and which grid follows.
+
+A rank of a pipeline and a peer of a swarm use the same rule; see `programs.exact_grid`.
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from pipelined.programs.exact_grid import Grid
+
+CHUNK = 1 << 16
+"""Elements that are rounded at a time, so that they stay in the cache."""
+
+
+class Grids(dict[str, Grid]):
+    """The grid of each parameter of which the largest summand is known, by name.
+
+    Args:
+        summands: by parameter, the most summands of a step.
+    """
+
+    def __init__(self, summands: Mapping[str, int]):
+        super().__init__()
+        self._summands = summands
+
+    def add(self, name: str, gradient: torch.Tensor, sums: torch.Tensor) -> float:
+        """Round a summand to the grid of its parameter, and add it. A summand that does not fit is left out.
+
+        Args:
+            sums: float64 and flat, as many elements as the gradient.
+        Returns: the largest magnitude in the summand; not finite if any of its elements is not.
+        Cost: 2 to 3 ns an element.
+        """
+        flat = gradient.reshape(-1)
+        if not flat.numel():
+            return 0.0
+        low, high = torch.aminmax(flat)
+        largest = max(-float(low), float(high))
+        if largest and self.holds(name, largest):
+            rounding = self[name].rounding
+            for chunk, part in zip(flat.split(CHUNK), sums.split(CHUNK), strict=True):
+                part.add_(chunk.to(torch.float64).add_(rounding).sub_(rounding))
+        return largest
+
+    def holds(self, name: str, largest: float) -> bool:
+        """Whether every sum of a step is exact if its summands have at most this magnitude."""
+        if not largest:
+            return True
+        return name in self and math.isfinite(largest) and self[name].holds(largest, self._summands[name])
+
+    def adopt(self, largest: Mapping[str, float]) -> None:
+        """Set the grids for what comes next, by the largest summands of all processes.
+
+        A parameter without a gradient, or with one that is not finite, keeps its grid.
+        """
+        for name, one in largest.items():
+            if name in self._summands and math.isfinite(one) and one:
+                self[name] = Grid.of(one, self._summands[name])

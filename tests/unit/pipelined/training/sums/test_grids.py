@@ -1,0 +1,50 @@
+"""Grids of parameters: which summands fit, and what is added."""
+
+import math
+
+import pytest
+import torch
+
+from pipelined.programs.exact_grid import HEADROOM, Grid
+from pipelined.training.sums.grids import Grids
+
+
+@pytest.fixture
+def grids():
+    found = Grids({"w": 4})
+    found.adopt({"w": 1.5, "of another process": 3.0})
+    return found
+
+
+def test_a_grid_follows_from_the_largest_summand(grids):
+    assert grids == {"w": Grid.of(1.5, 4)}
+
+
+def test_a_summand_is_rounded_to_the_grid_and_added(grids):
+    spacing, sums = grids["w"].spacing, torch.zeros(3, dtype=torch.float64)
+    summand = torch.tensor([1.0, -0.3, 2.6 * spacing], dtype=torch.float64)
+    assert grids.add("w", summand, sums) == 1.0
+    assert sums.tolist() == [1.0, round(-0.3 / spacing) * spacing, 3 * spacing]
+
+
+@pytest.mark.parametrize("factor", [2.0 ** (HEADROOM + 1), math.inf, math.nan])
+def test_a_summand_that_does_not_fit_is_left_out(grids, factor):
+    sums = torch.zeros(2, dtype=torch.float64)
+    largest = grids.add("w", torch.tensor([1.5 * factor, 1.0]), sums)
+    assert not grids.holds("w", largest) and not sums.any()
+
+
+def test_without_a_grid_only_zeros_fit():
+    grids, sums = Grids({"w": 4}), torch.zeros(2, dtype=torch.float64)
+    assert grids.holds("w", 0.0) and not grids.holds("w", grids.add("w", torch.ones(2), sums)) and not sums.any()
+
+
+def test_a_parameter_without_a_finite_gradient_keeps_its_grid(grids):
+    before = dict(grids)
+    for largest in (0.0, math.inf, math.nan):
+        grids.adopt({"w": largest})
+    assert grids == before
+
+
+def test_a_spacing_names_its_grid(grids):
+    assert Grid.of_spacing(grids["w"].spacing) == grids["w"]
