@@ -1,7 +1,8 @@
-"""What exact sums cost beside plain ones: `mpirun -n 2 python -m benchmarks.exact_sums`.
+"""What exact sums cost beside plain ones: `mpirun -n 2 python -m benchmarks.exact_sums`, and again with `--gpt2`.
 
-Steps of both kinds in turn, on the same ranks and batches. With --digests: one digest of a GPT-2's parameters in many
-arrangements, each a run of `apps.gpt2`.
+Steps of both kinds in turn, on the same ranks and batches; then, also in turn, rounding and all-reduce of one step's
+gradients in the form that is used (float64) and as whole numbers (int64). With --digests: one digest of a GPT-2's
+parameters in many arrangements, each a run of `apps.gpt2`.
 """
 
 import statistics
@@ -9,29 +10,36 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from time import perf_counter
 from typing import Any
 
 import torch
 
 from apps.lm.models.gpt2 import GPT2
-from apps.lm.models.gpt2_presets import ModelConfig
+from apps.lm.models.gpt2_presets import PRESETS, ModelConfig
 from benchmarks._flags import flags
 from benchmarks._launch import run_ranks
 from benchmarks._ranks import spread
 from benchmarks._results import ROOT, Reported, tell
+from collectives import all_reduce
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.planner.trial import RandomTokens
+from pipelined.programs.exact_grid import Grid
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
 from pipelined.training.optimizer import OptimizerConfig
+from pipelined.training.parameters import Bucket
+from pipelined.training.sums.grids import CHUNK
 from pipelined.training.trainer import JobDescription, Numerics, RankTrainer
 from transports import Transport
 
 OPTIMIZER = OptimizerConfig(lr=1e-4, steps=1000)
+ELEMENTS = 1 << 22
+"""Elements of which both forms are timed."""
 TRAINED = (
     "--exact-sums --digest 20 --steps 20 --sample 0 --layers 6 --d-model 64 --heads 4 --batch 16 --microbatch 2 "
     "--seq 32 --warmup 2 --dropout 0.1 --data LICENSE"
@@ -60,6 +68,8 @@ class Options(Reported):
 
     digests: bool = False
     """Instead of seconds: the digests of many arrangements; starts the ranks itself."""
+    gpt2: bool = False
+    """GPT-2 of 124M parameters with 4,096 tokens a microbatch, instead of the sizes below."""
     schedule: str = "one_f_one_b"
     """The schedule's name; one stage a rank."""
     layers: int = 8
@@ -81,7 +91,13 @@ class Options(Reported):
 
     @property
     def model(self) -> ModelConfig:
+        if self.gpt2:
+            return replace(PRESETS["gpt2"], dropout=0.0)
         return ModelConfig(self.layers, self.d_model, self.heads, self.vocab, self.seq, dropout=0.0)
+
+    @property
+    def sequence(self) -> int:
+        return self.model.positions
 
 
 async def bench(transport: Transport, options: Options) -> int:
@@ -95,15 +111,17 @@ async def bench(transport: Transport, options: Options) -> int:
             for name in ("plain", "exact"):
                 job = JobDescription(
                     model=GPT2(options.model), plan=plan,
-                    feed=RandomTokens(options.vocab, (options.microbatch, options.seq)), optimizer_config=OPTIMIZER,
-                    numerics=Numerics(exact_sums=name == "exact"), sequence=options.seq, seed=0,
+                    feed=RandomTokens(options.model.vocab, (options.microbatch, options.sequence)),
+                    optimizer_config=OPTIMIZER, numerics=Numerics(exact_sums=name == "exact"),
+                    sequence=options.sequence, seed=0,
                 )  # fmt: skip
                 trainers[name] = RankTrainer(actor, job, executor=executor, tracer=NullTracer())
             seconds = await _rounds(trainers, options.rounds)
-            held = {name: sum(bucket.summed.nbytes for bucket in one.local.buckets) for name, one in trainers.items()}
+            held = {name: _bytes_of(one.local.buckets) for name, one in trainers.items()}
+            forms = await _forms(trainers["exact"], options.rounds)
     every = await gather(transport, "held", held)
     if transport.rank == 0:
-        found = {**asdict(options), "ranks": transport.world_size, "seconds": seconds, "summed_bytes": every}
+        found = {**asdict(options), "ranks": transport.world_size, "seconds": seconds, "bytes": every, "forms": forms}
         tell(options, found, lambda: as_table(options, found))
     return 0
 
@@ -119,19 +137,58 @@ async def _rounds(trainers: dict[str, RankTrainer], rounds: int) -> dict[str, li
     return seconds
 
 
+def _bytes_of(buckets: Iterable[Bucket]) -> dict[str, int]:
+    """The bytes of gradients and their sums that a rank holds, and those that an all-reduce takes."""
+    kept = [{id(tensor): tensor.nbytes for tensor in (bucket.gradient, bucket.summed)} for bucket in buckets]
+    return {
+        "held": sum(sum(each.values()) for each in kept),
+        "summed": sum(bucket.summed.nbytes for bucket in buckets),
+    }
+
+
+async def _forms(trainer: RankTrainer, rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Seconds to round and add as many gradients of one microbatch, and to sum the result over all ranks, by form."""
+    gradient, grid = torch.randn(ELEMENTS), Grid.of(8.0, trainer.plan.total_microbatches)
+    sums = {"float64": torch.zeros(ELEMENTS, dtype=torch.float64), "int64": torch.zeros(ELEMENTS, dtype=torch.int64)}
+    seconds: dict[str, dict[str, list[float]]] = {form: {"round": [], "all_reduce": []} for form in sums}
+    for turn in range(rounds):
+        for form in list(sums)[:: 1 if turn % 2 else -1]:
+            began = perf_counter()
+            _round_and_add(gradient, grid, sums[form])
+            rounded = perf_counter()
+            await all_reduce(trainer.world, sums[form], "sum")
+            seconds[form]["round"].append(rounded - began)
+            seconds[form]["all_reduce"].append(perf_counter() - rounded)
+            sums[form].zero_()
+    return seconds
+
+
+def _round_and_add(gradient: torch.Tensor, grid: Grid, sums: torch.Tensor) -> None:
+    """Round to the grid and add, a piece at a time: as a float64, or as the number of spacings."""
+    for piece, part in zip(gradient.split(CHUNK), sums.split(CHUNK), strict=True):
+        if sums.dtype == torch.float64:
+            part.add_(piece.to(torch.float64).add_(grid.rounding).sub_(grid.rounding))
+        else:
+            part.add_(piece.to(torch.float64).mul_(1.0 / grid.spacing).round_().to(torch.int64))
+
+
 def as_table(options: Options, found: dict[str, Any]) -> str:
     """Medians, their ratio with its quartiles, and bytes."""
     plain, exact = found["seconds"]["plain"], found["seconds"]["exact"]
     lower, middle, upper = spread([one / other for one, other in zip(exact, plain, strict=True)])
-    parameters = options.model
+    model = options.model
     lines = [
-        f"{options.schedule} on {found['ranks']} ranks, {parameters.layers} blocks of {parameters.d_model}, "
-        f"{options.microbatch * options.seq} tokens a microbatch, rounds: {options.rounds}",
+        f"{options.schedule} on {found['ranks']} ranks, {model.layers} blocks of {model.d_model}, "
+        f"{options.microbatch * options.sequence} tokens a microbatch, rounds: {options.rounds}",
         f"plain  {statistics.median(plain) * 1e3:8.1f} ms a step",
         f"exact  {statistics.median(exact) * 1e3:8.1f} ms a step, {middle:.3f} of plain ({lower:.3f}-{upper:.3f})",
     ]
-    for rank, held in enumerate(found["summed_bytes"]):
-        lines.append(f"rank {rank}: {held['plain']:,} bytes summed, exactly {held['exact']:,}")
+    for rank, each in enumerate(found["bytes"]):
+        for what in ("summed", "held"):
+            lines.append(f"rank {rank}: {each['plain'][what]:,} bytes {what}, exactly {each['exact'][what]:,}")
+    for form, times in found["forms"].items():
+        round_s, sum_s = (statistics.median(times[what]) for what in ("round", "all_reduce"))
+        lines.append(f"{form}, {ELEMENTS:,} elements: round and add {round_s * 1e3:.1f} ms, sum {sum_s * 1e3:.1f} ms")
     return "\n".join(lines)
 
 
