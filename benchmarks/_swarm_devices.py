@@ -119,6 +119,7 @@ class Relay:
     """
 
     model = "emulated"
+    maxima = 0
 
     def __init__(
         self, elements: int, outside: np.ndarray | None = None, ends: tuple[bool, bool] = (True, True), sums: int = 1
@@ -143,6 +144,9 @@ class Relay:
 
     def clear(self) -> None:
         self.sums[:] = 0
+
+    def fits(self, total: np.ndarray) -> bool:
+        return True
 
     def square(self, total: np.ndarray) -> float:
         return float(np.square(total).sum())

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
+from pipelined.programs.exact_grid import require_exact_swarm
 from pipelined.swarm.config import refuse_lease
 from pipelined.swarm.status.status import Goal
 from pipelined.training.exchange.compression import check_codec
@@ -91,6 +92,9 @@ class TrainingConfig:
     """Seconds without a heartbeat after which a member is removed."""
     rebalance: float = 60.0
     """Seconds between two comparisons of the stages' loads; 0: peers stay at their stage."""
+    exact_sums: bool = False
+    """Sum gradients exactly: all parameters have the same bits with any number of peers and trainers, whatever befalls
+    them. Each peer computes with one thread."""
 
     @property
     def tokens(self) -> int:
@@ -111,6 +115,8 @@ class TrainingConfig:
             refuse_below(0, f"--{name.replace('_', '-')}", getattr(self, name))
         check_codec(self.compress, "--compress")
         check_codec(self.compress_sums, "--compress-sums")
+        if self.exact_sums:
+            require_exact_swarm(compress=self.compress, compress_sums=self.compress_sums, delayed=self.delayed_updates)
         if self.batch % self.microbatch:
             fact = f"a step is not made of whole microbatches (batch: {self.batch}, microbatch: {self.microbatch})"
             raise UsageError(f"{fact}; let --microbatch divide --batch")

@@ -72,6 +72,7 @@ def training_of(task: SwarmTask) -> Training:
         dtype=DTYPES[subject.dtype],
         autocast=subject.dtype == "bfloat16",
         text=task.text,
+        exact_sums=subject.batch // subject.microbatch if subject.exact_sums else 0,
     )
 
 

@@ -21,8 +21,9 @@ from pipelined.membership.reasons import Reason
 from transports import Block
 from transports.rpc import Endpoint, Party, Rejected, Request, Response
 
-VERSION = 3
-"""Of the requests and replies of all members. Version 1 sent fields by name; version 2 probed by `status`."""
+VERSION = 4
+"""Of the requests and replies of all members. Version 1 sent fields by name; version 2 probed by `status`; in version 3
+`prepare` had no lineage."""
 
 
 class MemberRole(Enum):

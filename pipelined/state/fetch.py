@@ -152,8 +152,10 @@ class StateFetch:
     async def _apply_missed_steps(self, donor: Member) -> bool:
         """Apply the missing steps, if the donor has their totals. Returns whether the stage is at the version now."""
         try:
-            while self.version is not None and self.version.step < self._view.version.step:
-                for step in await fetch_steps(self._client, donor, self.version, self._stage.sums):
+            while (
+                (mine := self.version) is not None and mine != (head := self._view.version) and mine.step <= head.step
+            ):
+                for step in await fetch_steps(self._client, donor, mine, self._stage.sums):
                     await self._apply(step)
         except Rejected as rejection:
             if rejection.reason != Reason.NOT_KEPT:

@@ -21,7 +21,10 @@ class StatefulStage(Protocol):
         """Set `sums` to zero."""
 
     def apply(self, step: int, total: np.ndarray, scale: float) -> None:
-        """Apply one optimizer step with `total * scale` as the gradient; the same bits on every peer."""
+        """Apply one optimizer step with `total * scale` as the gradient; the same bits on every peer.
+
+        A scale of 0 updates nothing but what the stage keeps of its sums: the step is computed again.
+        """
 
     def state(self) -> Mapping[str, Any]:
         """Every tensor that the next step depends on, parameters and optimizer, by name; views, not copies."""

@@ -19,7 +19,7 @@ class AppliedStep(NamedTuple):
     """One optimizer step that a stage's peers applied: between which versions, and with which total and scale.
 
     Args:
-        total, scale: see `StatefulStage.apply`.
+        total, scale: see `StatefulStage.apply`; after a scale of 0 the number of steps is the same.
     """
 
     before: Version
@@ -51,6 +51,6 @@ def _steps_of(reply: MissedTotals, version: Version, like: np.ndarray) -> Iterat
     for block, scale, lineage in zip(reply.totals, reply.scales, reply.lineages, strict=True):
         if (block.dtype, tuple(block.shape)) != (like.dtype.name, like.shape):
             raise TransferError(f"a total of another stage (shape: {tuple(block.shape)}, here: {like.shape})")
-        after = Version(version.step + 1, lineage)
+        after = Version(version.step + (scale != 0), lineage)
         yield AppliedStep(version, after, block.numpy(), scale)
         version = after

@@ -18,6 +18,7 @@ class ExactStage:
     """Parameters are whole numbers in [0, BASE); the optimizer has a momentum of whole numbers."""
 
     model = "exact"
+    maxima = 0
 
     def __init__(self, index, stages):
         self.index, self.last = index, index == stages - 1
@@ -50,6 +51,9 @@ class ExactStage:
 
     def clear(self):
         self.sums[:] = 0
+
+    def fits(self, total):
+        return True
 
     def square(self, total):
         return float(np.square(total).sum())

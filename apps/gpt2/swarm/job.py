@@ -19,7 +19,7 @@ SCHEDULE = "swarm"
 STAGES, PEERS_A_STAGE = 3, 2
 """By default: at most this many stages, and this many peers of each."""
 SAME_IN_MODEL = ("layers", "d_model", "heads", "positions", "dropout")
-SAME_IN_CONFIG = ("steps", "eval_every", "lr", "warmup", "weight_decay", "seed", "dtype", "compress")
+SAME_IN_CONFIG = ("steps", "eval_every", "lr", "warmup", "weight_decay", "seed", "dtype", "compress", "exact_sums")
 """Fields of a `TrainingConfig` with the name and value that the model and the flags have."""
 ROWS = 4
 """The most sequences in a microbatch, by default."""
@@ -29,7 +29,6 @@ MEANINGLESS = {
     "layout": "each peer holds its stage whole",
     "recompute": "a peer always runs the forward of its stage again before the backward",
     "all_reduce": "the peers of a stage sum by slices that each of them owns",
-    "exact_sums": "its peers sum in floats, in the order of their slices",
     "trace": "the peers of a microbatch are chosen at run time, so there is no schedule to record",
     "digest": "its peers update a stage in their own code, and no rank has all parameters between two steps",
     "replay": "the peers of a microbatch are chosen at run time, so there is no schedule to record",

@@ -3,9 +3,9 @@
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -85,7 +85,7 @@ def serve(
             stalls; the message is printed.
     """
     given, path = _given(model, loss, optimizer, lr_scheduler), None if checkpoint is None else Path(checkpoint)
-    with _Refusals():
+    with _refusals():
         place = Place(coordinator, listen, name)
         options = PeerOptions(stage, device, path, save_every, grace)
     _run(lambda stop: run_user_peer(partial(UserTraining, given), place, options, stop=stop, say=say))
@@ -110,6 +110,7 @@ def train(
     compress_sums: str = NONE,
     lease: float = 3.0,
     rebalance: float = 60.0,
+    exact_sums: bool = False,
     slots: int = 4,
     resume: bool = False,
     listen: str | None = None,
@@ -133,6 +134,8 @@ def train(
         compress: the codec of tensors between stages; `compress_sums` that of the sums of gradients.
         lease: seconds without a heartbeat after which a member is removed.
         rebalance: seconds between two comparisons of the stages' loads; 0: peers stay at their stages.
+        exact_sums: sum gradients exactly, so that the parameters have the same bits with any number of peers and
+            trainers, whatever befalls them. Each peer computes with one thread.
         slots: microbatches under way at once.
         resume: begin at the latest step that peers saved of all stages, and wait for such peers.
         listen, name, say: as in `serve`.
@@ -141,7 +144,7 @@ def train(
     Raises:
         SystemExit: as in `serve`.
     """
-    with _Refusals():
+    with _refusals():
         place, options = Place(coordinator, listen, name), TrainerOptions(slots, resume, report)
         data, training = prepare(
             batches,
@@ -157,6 +160,7 @@ def train(
             compress_sums=compress_sums,
             lease=lease,
             rebalance=rebalance,
+            exact_sums=exact_sums,
         )
     return _run(lambda stop: run_user_trainer(training, data, place, options, stop=stop, say=say)) or Trained(
         stopped=True
@@ -182,6 +186,7 @@ def local(
     compress_sums: str = NONE,
     lease: float = 3.0,
     rebalance: float = 60.0,
+    exact_sums: bool = False,
     slots: int = 4,
     report: Callable[[StepReport], None] = lambda report: None,
     say: Callable[[str], None] = lambda line: None,
@@ -195,13 +200,12 @@ def local(
         SystemExit: as in `serve`.
     """
     peers = 2 * depth if peers is None else peers
-    with _Refusals():
+    with _refusals():
         if peers < depth:
             raise UsageError(f"every stage needs a peer (peers: {peers}, depth: {depth}); start more peers")
         given, options = _given(model, loss, optimizer, lr_scheduler), TrainerOptions(slots, report=report)
-        rules = dict[str, Any](
-            clip=clip, compress=compress, compress_sums=compress_sums, lease=lease, rebalance=rebalance, seed=seed
-        )
+        rules = dict[str, Any](clip=clip, compress=compress, compress_sums=compress_sums, seed=seed)
+        rules |= {"lease": lease, "rebalance": rebalance, "exact_sums": exact_sums}
         data, training = prepare(
             batches, given, depth=depth, microbatches=microbatches, steps=steps, dtype=dtype, autocast=autocast, **rules
         )
@@ -234,17 +238,15 @@ def _given(
     return Given(model, loss, partial(UserOptimizer, optimizer, schedule=lr_scheduler))
 
 
-class _Refusals:
+@contextmanager
+def _refusals() -> Iterator[None]:
     """A block in which an expected error ends in one message and an exit code: 2 if the user can correct it, else 1."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, UsageError | WrongKey):
-            _end(error, USAGE)
-        if isinstance(error, CutOff | DeviceStalled):
-            _end(error, FAILED)
+    try:
+        yield
+    except (UsageError, WrongKey) as error:
+        _end(error, USAGE)
+    except (CutOff, DeviceStalled) as error:
+        _end(error, FAILED)
 
 
 def _end(error: BaseException, code: int) -> NoReturn:
@@ -275,7 +277,7 @@ def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T | None:
         return result
 
     def start() -> T | None:
-        with _Refusals(), asyncio.Runner(loop_factory=new_event_loop) as runner:
+        with _refusals(), asyncio.Runner(loop_factory=new_event_loop) as runner:
             return runner.run(main())
 
     is_main = threading.current_thread() is threading.main_thread()

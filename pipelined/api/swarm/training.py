@@ -21,6 +21,7 @@ from pipelined.api.model.user_model import Layers, bind
 from pipelined.api.swarm.optimizer import UserStageOptimizer
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import UsageError, refuse_below
+from pipelined.programs.exact_grid import require_exact_swarm
 from pipelined.programs.partition import partition
 from pipelined.swarm.config import Rules, refuse_lease
 from pipelined.swarm.stages import torch_stage
@@ -52,6 +53,7 @@ class Task:
     compress_sums: str = NONE
     lease: float = 3.0
     rebalance: float = 60.0
+    exact_sums: bool = False
 
     def __post_init__(self) -> None:
         for name in ("depth", "microbatches", "steps"):
@@ -64,6 +66,8 @@ class Task:
                 raise UsageError(f"torch has no dtype {dtype!r:.80}; use one release of torch in the whole swarm")
         check_codec(self.compress, "compress")
         check_codec(self.compress_sums, "compress_sums")
+        if self.exact_sums:
+            require_exact_swarm(compress=self.compress, compress_sums=self.compress_sums, delayed=False)
 
     def pack(self) -> bytes:
         return json.dumps(asdict(self), sort_keys=True).encode()
@@ -108,6 +112,7 @@ class UserTraining:
     def __init__(self, given: Given, task: Task):
         self.task, self._given = task, given
         self.seed, self.rows, self.autocast = task.seed, task.rows, task.autocast
+        self.exact_sums = task.microbatches if task.exact_sums else 0
         self.dtype: torch.dtype = getattr(torch, task.dtype)
         self.model = bind(given.model, given.loss, task.seed, _zeros(task.x))
         self.cut = tuple(partition(self.model.costs(1), task.depth))

@@ -80,7 +80,7 @@ def due(head: Commit, evaluated: Evaluation | None, rules: Rules, steps: int | N
         steps: number of steps after which the run is over; None: never.
     """
     wanted = rules.evaluates(head.step, steps is not None and head.step >= steps)
-    return wanted and (evaluated is None or evaluated.version != head.version)
+    return wanted and not head.repeats_step and (evaluated is None or evaluated.version != head.version)
 
 
 class OpenQueue(NamedTuple):

@@ -104,7 +104,7 @@ class CommitLoop:
         while True:
             peers = [self._view.holding(stage) for stage in range(self._rules.stages)]
             self.phase, self.attempts = "preparing", self.attempts + 1
-            attempt = CommitRound(self._term.next_round(), head.step, self._rules.batch, peers, self._client)
+            attempt = CommitRound(self._term.next_round(), head.version, self._rules.batch, peers, self._client)
             prepared = await self._connectivity.during(attempt.prepare(), attempt.name, peers)
             try:
                 totals = await self._sum(step, attempt, prepared)
@@ -163,14 +163,15 @@ class CommitLoop:
             resuming.cancel()
 
     def _head_after(self, head: Commit, round_name: RoundName, prepared: PreparedRound, totals: Totals) -> Commit:
+        """The head to which these totals lead: of the next step, or, if they do not fit, of this one once more."""
         norm = math.sqrt(math.fsum(totals.squares))
-        scale = self._rules.scale(norm)
+        scale = self._rules.scale(norm) if totals.fit else 0.0
         lineage = _lineage_after(head, totals, scale)
         losses = [loss for name in prepared.covers[-1].keep for loss in prepared.replies[-1][name].losses.values()]
         return Commit(
             stages=head.stages,
             model=head.model,
-            step=head.step + 1,
+            step=head.step + totals.fit,
             round=str(round_name),
             members=prepared.members,
             scale=scale,

@@ -18,6 +18,7 @@ from pipelined.errors import UsageError
 from pipelined.membership.client import MemberClient
 from pipelined.membership.reasons import Blame, Reason
 from pipelined.membership.view import NoLongerValid
+from pipelined.state.versions import Version
 from pipelined.swarm.leader.failures import FailureLog
 from pipelined.swarm.protocol.rounds import Prepare, Reduce, Resume, RoundMember, RoundName, Summed
 from pipelined.swarm.records.members import Peer
@@ -101,24 +102,32 @@ class PreparedRound:
 
 
 class Totals(NamedTuple):
-    """The second phase of an attempt, when it is over: by stage, the square of the total's norm, and its digest."""
+    """The second phase of an attempt, when it is over: by stage, the square of the total's norm, and its digest.
+
+    Args:
+        fit: whether all totals can be applied.
+    """
 
     squares: list[float]
     digests: list[bytes]
+    fit: bool
 
 
 class CommitRound:
     """One attempt to commit a step: `prepare`, then `reduce`, or `resume` where either failed.
 
     Args:
+        version: of the parameters with which the step was computed.
         peers: by stage, those that have its state.
 
     Attributes:
         log: why it failed.
     """
 
-    def __init__(self, name: RoundName, step: int, batch: int, peers: Sequence[Sequence[Peer]], client: MemberClient):
-        self.name, self._step, self._batch = name, step, batch
+    def __init__(
+        self, name: RoundName, version: Version, batch: int, peers: Sequence[Sequence[Peer]], client: MemberClient
+    ):
+        self.name, self._version, self._batch = name, version, batch
         self.peers, self._client, self.log = peers, client, FailureLog()
 
     async def prepare(self) -> PreparedRound:
@@ -162,12 +171,13 @@ class CommitRound:
             Diverged: members of a stage hold different totals.
             UsageError: the totals are not finite.
         """
-        summing = _Summing(self._client, self.name, self._step, prepared=prepared, log=self.log, uncoded=uncoded)
+        step = self._version.step
+        summing = _Summing(self._client, self.name, step, prepared=prepared, log=self.log, uncoded=uncoded)
         return await summing.run(spread_s)
 
     async def _ask_prepared(self, stage: int, peer: Peer, replies: Mapping[str, PeerCounts]) -> PeerCounts | None:
         try:
-            counts = await self._client.request(peer, Prepare(self.name, self._step))
+            counts = await self._client.request(peer, Prepare(self.name, *self._version))
             return PeerCounts(peer, counts.by_index(), counts.load)
         except NoLongerValid:
             return None
@@ -218,7 +228,8 @@ class _Summing:
         self._check_totals()
         self._check_squares()
         first = [next(iter(totals.values())) for totals in self._totals]
-        return Totals([total.square for total in first], [total.digest for total in first])
+        fit = all(total.fits for totals in self._totals for total in totals.values())
+        return Totals([total.square for total in first], [total.digest for total in first], fit)
 
     def _check_totals(self) -> None:
         """Raises Diverged: totals differ within a stage."""

@@ -184,7 +184,7 @@ class Leader:
         """
         view = self._view
         while True:
-            stages = range(self._rules.stages if view.committed.step else 0)
+            stages = range(0 if view.version.is_untrained else self._rules.stages)
             lost = {stage for stage in stages if not view.census.holding(stage)}
             if lost - view.lost or (view.lost and not lost):
                 before = view.lost_revision
@@ -201,7 +201,7 @@ class Leader:
             queue = self._assignments.open_step(head, revision)
             after = await self._term.run(self._next_head(head, revision, queue, known > self._rules.delayed))
             await self._commit(after, revision)
-            known = known + 1 if after.step == head.step + 1 else 0
+            known = known + 1 if after.was_summed and after.version != head.version else 0
 
     async def _first_head(self) -> Commit:
         """The first head of a swarm: before the first step, or at the step that a former run saved."""
@@ -220,6 +220,8 @@ class Leader:
                 warn("peer reassigned", peer=peer, stage=stage, why="no peer that stays holds this stage")
         elif not after.was_summed:
             warn("rolled back", step=head.step, to=after.step, why="a stage lost every peer that held its state")
+        elif after.repeats_step:
+            emit("step repeated", step=head.step + 1, why="a gradient does not fit the grid of its exact sum")
         return after
 
     async def _roll_back(self) -> Commit:

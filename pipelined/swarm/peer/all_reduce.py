@@ -21,6 +21,7 @@ from pipelined.membership.messages import send
 from pipelined.membership.reasons import Reason
 from pipelined.swarm.protocol.rounds import PartTotal, Reach, RoundMember, RoundName, SendPart, lost_between, parties_of
 from pipelined.swarm.stages.codec import Coded, Coding
+from pipelined.swarm.stages.stage import add_sums
 from transports import Block, WireError
 from transports.rpc import Endpoint, Party, Rejected, Unreachable
 
@@ -75,6 +76,7 @@ class AllReduce:
         members: in the order in which sums are added.
         me: position of this member.
         sums: this member's, flat; not written to.
+        maxima: how many of the last values are combined by the larger, see `add_sums`.
         coding: of the arrays that are sent.
         chunk_bytes: largest chunk of the sums, the same for all members.
     """
@@ -89,9 +91,10 @@ class AllReduce:
         *,
         coding: Coding,
         chunk_bytes: int,
+        maxima: int = 0,
     ):
         self.name, self._members, self._me, self._coding = name, members, me, coding
-        self._endpoint, self._sums = endpoint, sums
+        self._endpoint, self._sums, self._maxima = endpoint, sums, maxima
         self._bounds = np.linspace(0, sums.size, len(members) + 1).astype(int)
         self._step = max(1, min(chunk_bytes, MOST_GATHERED_BYTES // (IN_FLIGHT * len(members))) // sums.itemsize)
         self._chunks: dict[int, _Chunk] = {}
@@ -207,7 +210,7 @@ class AllReduce:
         _check_finite(self._sums[span])
         self._add_part(chunk, self._me, self._sums[span])
         await chunk.complete
-        coded = await self._encoded(self._added(chunk), Reason.NOT_FINITE)
+        coded = await self._encoded(self._added(chunk, span), Reason.NOT_FINITE)
         chunk.parts = {}
         chunk.total.set_result(coded)
         return await self._decoded(coded, span)
@@ -238,11 +241,11 @@ class AllReduce:
         if len(chunk.parts) == len(self._members):
             chunk.complete.set_result(None)
 
-    def _added(self, chunk: _Chunk) -> np.ndarray:
+    def _added(self, chunk: _Chunk, span: slice) -> np.ndarray:
         """Add in the members' order: the same bits in any order of arrival."""
-        total = chunk.parts[0].copy()
+        total, behind = chunk.parts[0].copy(), self._sums.size - span.stop
         for position in range(1, len(self._members)):
-            total += chunk.parts[position]
+            add_sums(total, chunk.parts[position], max(0, self._maxima - behind))
         return total
 
     def _chunk(self, start: int) -> _Chunk:

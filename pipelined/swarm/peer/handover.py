@@ -16,6 +16,7 @@ from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.rounds import Inherit, RoundName
 from pipelined.swarm.records.members import Peer
+from pipelined.swarm.stages.stage import add_sums
 from transports.rpc import Rejected
 
 
@@ -78,7 +79,9 @@ class Handover:
                 raise Rejected(Reason.IN_ROUND)
             if not ledger.losses.keys().isdisjoint(indices):
                 raise Rejected(Reason.OVERLAP)
-            state.stage.sums += request.sums
+            sums = state.stage.sums
+            add_sums(sums, request.sums, state.stage.maxima)
+            state.stage.sums = sums
             ledger.losses.update(zip(indices, request.losses.tolist(), strict=True))
 
         await state.device.run("inherit", work)

@@ -157,7 +157,7 @@ class StagePeer:
                 self._on(PeerEvent.OUTDATED)
                 replica = await self._join_stage(registration)
                 continue
-            if replica.version != before:
+            if replica.step != before.step:
                 await self._save(replica)
             await self._saver.list_if_lost(self._view.lost)
             await self._saver.publish(registration)

@@ -94,7 +94,7 @@ class Replica:
             self._state.parameter_version = head.parameter_version
             return True
         total = self.rounds.total(head.round)
-        here = head.step == self.step + 1 and head.had_member(self.name, self.index)
+        here = head.step == self.step + (not head.repeats_step) and head.had_member(self.name, self.index)
         if not here or total is None:
             return False
 
@@ -142,7 +142,7 @@ async def catch_up(replica: Replica, head: Commit, view: SwarmView, client: Memb
     had_part = [peer for peer in view.holding(replica.index) if head.had_member(peer.name, replica.index)]
     others = by_preference(replica.name, had_part)
     try:
-        while replica.step < head.step and others:
+        while replica.version != head.version and replica.step <= head.step and others:
             await replica.apply_missed(await fetch_steps(client, others[0], replica.version, replica.stage.sums, limit))
     except (NoLongerValid, Rejected, TransferError):
         return False

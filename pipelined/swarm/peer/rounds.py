@@ -26,6 +26,7 @@ from pipelined.swarm.protocol.rounds import (
     Summed,
 )
 from pipelined.swarm.stages.codec import Coding
+from pipelined.swarm.stages.stage import SwarmStage
 from transports.rpc import Endpoint, Party, Rejected
 
 
@@ -50,10 +51,10 @@ class RoundService:
         """Stop counting, and reply with the counted indices and their losses.
 
         Raises:
-            Rejected: "old round" (another trainer leads), "step passed", "behind".
+            Rejected: "old round" (another trainer leads), "step passed", "behind", "other lineage".
         """
         name, state = self._check_round(request.round), self._state
-        await state.reached(request.step)
+        await state.reached_version(request.version)
         await state.until(lambda: not state.handing_over)
         self._check_round(name)  # a later round may have begun meanwhile
         self.abort("another round began")
@@ -89,16 +90,25 @@ class RoundService:
         sums = await self._sums()
         self.abort("another round began")
         coding = self._coding if request.coded else Coding(threads=self._coding.threads)
-        self._round = AllReduce(self._endpoint, name, members, me[0], sums, coding=coding, chunk_bytes=self.chunk_bytes)
+        self._round = AllReduce(
+            self._endpoint,
+            name,
+            members,
+            me[0],
+            sums,
+            coding=coding,
+            chunk_bytes=self.chunk_bytes,
+            maxima=state.stage.maxima,
+        )
         state.changed.notify_all()
         total = await self._round.run(Spread(state.device.clock, request.within))
-        (square, digest), *_ = await state.device.run("square", lambda: (state.stage.square(total), digest_of(total)))
-        if not math.isfinite(square):
+        summed, *_ = await state.device.run("square", lambda: _summed(state.stage, total))
+        if not math.isfinite(summed.square):
             raise Rejected(Reason.NOT_FINITE, why="all gradients together")
         if state.ledger.frozen != name:
             raise Rejected(Reason.ABORTED, why="another began")
         self._summed = name, total
-        return Summed(square, digest)
+        return summed
 
     async def chunk(self, request: SendPart, sender: Party) -> PartTotal:
         """Receive another member's part of a chunk that this peer owns; waits until this peer has begun the round."""
@@ -139,6 +149,10 @@ class RoundService:
             raise Rejected(Reason.OLD_ROUND, round=str(name))
         self._term = name
         return name
+
+
+def _summed(stage: SwarmStage, total: np.ndarray) -> Summed:
+    return Summed(stage.square(total), digest_of(total), stage.fits(total))
 
 
 def digest_of(array: np.ndarray) -> bytes:

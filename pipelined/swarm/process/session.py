@@ -109,7 +109,12 @@ def check_device(name: str) -> None:
 
 
 def torch_peer(node: Node, session: Session, executor: TorchExecutor, config: PeerConfig) -> PeerProcess:
-    """A peer that computes with this executor."""
+    """A peer that computes with this executor.
+
+    With exact sums this sets torch's threads on the CPU to 1: with more, kernels add in another order.
+    """
+    if session.training.exact_sums and executor.device == "cpu":
+        torch.set_num_threads(1)
     build = partial(TorchStage, session.training, device=executor.device)
     return PeerProcess(node, build, session.rules, executor, config)
 

@@ -78,13 +78,19 @@ class Prepare(RoundRequest[Counts]):
     """Stop counting, and report what was counted.
 
     Args:
-        step: the step to commit.
+        step, lineage: the version of the parameters with which the step to commit was computed.
     """
 
     topic = "prepare"
-    rejections = (*OTHER_STEP, Reason.OLD_ROUND, Reason.DEVICE_LATE)
+    rejections = (*OTHER_STEP, Reason.OTHER_LINEAGE, Reason.OLD_ROUND, Reason.DEVICE_LATE)
 
     step: Step
+    lineage: Lineage
+
+    @property
+    def version(self) -> Version:
+        """The version of the parameters."""
+        return Version(self.step, self.lineage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +122,12 @@ class Summed(MemberReply):
     Args:
         square: of the total's norm.
         digest: of the total's bits.
+        fits: whether it can be applied; if not, the step is computed again.
     """
 
     square: Annotated[float, number(0.0)]
     digest: Annotated[bytes, raw(DIGEST_BYTES)]
+    fits: bool = True
 
 
 @dataclass(frozen=True, slots=True)

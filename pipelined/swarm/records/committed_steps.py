@@ -115,7 +115,9 @@ class CommittedSteps:
             if evaluated is not None:
                 self._evaluated = evaluated
                 yield from self._evaluation()
-            if head is not None and (self._head is None or head.version != self._head.version):
+            if head is not None and self._head is not None and head.repeats_step:
+                self._head = head
+            elif head is not None and (self._head is None or head.version != self._head.version):
                 yield self._next(head, seconds)
                 yield from self._evaluation()
                 self._began = now

@@ -98,14 +98,14 @@ class Commit(Record):
     """A committed step: the record under `head`.
 
     Args:
-        step: number of the next step; 0 before the first.
+        step: number of the next step; 0 before the first. The same as before where a step is computed again.
         round: names the round of the last sums, and so its members; "" before the first.
         lineage: names the totals that led here, independent of which peers took part; "" before the first.
         parameter_version: names what these parameters follow from: the lineage, or, where updates are delayed, the
             lineage of the step before. Work for other parameters is useless. Stored as "basis".
         members: by stage, the peers that took part, as far as known; empty unless `was_summed`. Names are read as their
             digests.
-        scale: factor of their sums in the update.
+        scale: factor of their sums in the update; 0: they only set the grids of exact sums, see `repeats_step`.
         loss: mean over the step's samples; 0 before the first.
         norm: of the mean gradient, over all stages.
         moves: new stages of the peers that must move from here on, by name.
@@ -161,6 +161,13 @@ class Commit(Record):
     def was_summed(self) -> bool:
         """Whether sums led here. False where training begins, and where all stages load what was saved."""
         return bool(self.members)
+
+    @property
+    def repeats_step(self) -> bool:
+        """Whether the sums that led here did not fit: the parameters are those of before, on which the step is computed
+        again, on the grids that these sums give.
+        """
+        return self.was_summed and not self.scale
 
     def had_member(self, name: str, stage: int) -> bool:
         """Whether this peer of a stage took part in the sums that led here; always False unless `was_summed`."""

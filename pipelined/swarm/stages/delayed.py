@@ -76,7 +76,7 @@ class DelayedStage:
     """
 
     def __init__(self, stage: SwarmStage):
-        self.step, self.model = 0, stage.model
+        self.step, self.model, self.maxima = 0, stage.model, stage.maxima
         self._stage, self._holds = stage, 0
         self._aside = dict[int, StepState]()  # by step; empty while the other step has not begun
         self._pending: Pending | None = None
@@ -124,6 +124,10 @@ class DelayedStage:
         """As the function `clear_all`."""
         for step in {self._holds, *self._aside}:
             self._clear(step)
+
+    def fits(self, total: np.ndarray) -> bool:
+        """See `SwarmStage`."""
+        return self._stage.fits(total)
 
     def square(self, total: np.ndarray) -> float:
         """See `SwarmStage`."""

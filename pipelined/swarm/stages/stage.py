@@ -43,9 +43,12 @@ class SwarmStage(StatefulStage, Protocol):
 
     Attributes:
         model: a digest of the stage and of the code that computes it, the same on all peers of one swarm.
+        maxima: how many of the last values of `sums` are the largest of what was counted, not the sum of it: peers
+            combine these by the larger, see `add_sums`.
     """
 
     model: str
+    maxima: int
 
     def expects(self) -> Sequence[tuple[str, tuple[int, ...]]]:
         """Dtype and shape of each input of `forward` (and of its gradients), the batch first."""
@@ -81,8 +84,22 @@ class SwarmStage(StatefulStage, Protocol):
             NotFinite: as `forward` and `backward`.
         """
 
+    def fits(self, total: np.ndarray) -> bool:
+        """Whether a total can be applied. If not, the step is computed again after `apply` with a scale of 0."""
+
     def square(self, total: np.ndarray) -> float:
         """The sum of the squares of a gradient, in float64: this stage's part of the global norm."""
 
     def parts(self, flat: np.ndarray) -> Mapping[str, Any]:
         """Views of an array with the layout of `sums`, each parameter's by its name."""
+
+
+def add_sums(sums: np.ndarray, others: np.ndarray, maxima: int) -> None:
+    """Add another peer's sums, or a part of them, to these in place.
+
+    Args:
+        maxima: how many of the last values are combined by the larger.
+    """
+    added = max(0, sums.size - maxima)
+    sums[:added] += others[:added]
+    np.maximum(sums[added:], others[added:], out=sums[added:])

@@ -13,13 +13,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from pipelined.programs.exact_grid import Grid
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.random.torch_random import TorchRandom
 from pipelined.state.manifest import layout_of
 from pipelined.swarm.stages.exact_optimizers import sum_of_squares
 from pipelined.swarm.stages.stage import Microbatch, NotFinite, Passed
 from pipelined.swarm.stages.training import Layout, StageTraining
+from pipelined.training.optimizer import GRID
 from pipelined.training.stage import evaluating
+from pipelined.training.sums.grids import Grids
 from transports import Block
 
 
@@ -35,6 +38,7 @@ class TorchStage:
 
     Attributes:
         model: digest of the training and of the code that computes it.
+        maxima: see `SwarmStage`; with exact sums the largest magnitude of each parameter's gradients.
 
     Cost: memory of the parameters, their sums and the optimizer's state, once more the parameters' in a backward that
         counts, and one forward's activations.
@@ -46,7 +50,11 @@ class TorchStage:
         self._module, self._random = training.build(index, self.device), TorchRandom(self.device)
         self._learned = {name: p for name, p in self._module.named_parameters() if p.requires_grad}
         self._optimizer = training.optimizer(index, self._learned)
-        self._host = torch.zeros(sum(p.numel() for p in self._learned.values()), dtype=training.dtype)
+        self._grids = Grids(dict.fromkeys(self._learned, training.exact_sums))
+        self.maxima = len(self._learned) if training.exact_sums else 0
+        self._elements = sum(p.numel() for p in self._learned.values())
+        dtype = torch.float64 if training.exact_sums else training.dtype
+        self._host = torch.zeros(self._elements + self.maxima, dtype=dtype)
         self._sums, self._stale = self._host.to(self.device), False
 
     @property
@@ -59,7 +67,7 @@ class TorchStage:
 
     @property
     def sums(self) -> np.ndarray:
-        """The gradients counted since `clear`, flat, parameter after parameter.
+        """The gradients counted since `clear`, flat, parameter after parameter; then the maxima, if there are any.
 
         A change of the array counts only after it is assigned, as `stage.sums += more` does.
 
@@ -136,37 +144,52 @@ class TorchStage:
         self._sums.zero_()
         self._stale = True
 
+    def fits(self, total: np.ndarray) -> bool:
+        """See `SwarmStage`: with exact sums, every gradient that was counted fits the grid of its parameter."""
+        return all(self._grids.holds(name, largest) for name, largest in self._largest(total).items())
+
     def square(self, total: np.ndarray) -> float:
         """See `SwarmStage`; the same bits on every processor."""
-        return sum_of_squares(_tensor(total))
+        return sum_of_squares(self._rounded(total))
 
     def apply(self, step: int, total: np.ndarray, scale: float) -> None:
         """Update every parameter at the rate of this step, as the training's optimizer does.
 
         Args:
             total: with the layout of `sums`.
-            scale: factor of the gradient: one over the batch's rows, times the clip's factor.
+            scale: factor of the gradient: one over the batch's rows, times the clip's factor; 0: set the grids alone.
         Raises:
             ValueError: the total is not of these parameters; nothing was changed.
         """
         if total.shape != self._sums.shape or total.dtype.name != _name(self._sums.dtype):
             mine = f"{_name(self._sums.dtype)} {tuple(self._sums.shape)}"
             raise ValueError(f"a total of another stage (got: {total.dtype.name} {total.shape}, expected: {mine})")
-        self._optimizer.apply(step, [part.to(self.device) * scale for part in self._parted(_tensor(total))])
+        self._grids.adopt(self._largest(total))
+        if scale:
+            self._optimizer.apply(step, [part.to(self.device) * scale for part in self._parted(self._rounded(total))])
 
     def parts(self, flat: np.ndarray) -> Mapping[str, torch.Tensor]:
         """See `SwarmStage`."""
         return dict(zip(self._learned, self._parted(_tensor(flat)), strict=True))
 
     def state(self) -> Mapping[str, torch.Tensor]:
-        """See `StageOptimizer.state`. On a CPU these may be the tensors themselves, which the next `apply` changes."""
-        return self._optimizer.state()
+        """See `StageOptimizer.state`. On a CPU these may be the tensors themselves, which the next `apply` changes.
+
+        With exact sums also the spacing of each parameter's grid as NAME/grid, 0 before the first sum.
+        """
+        spacings = {name: self._grids[name].spacing if name in self._grids else 0.0 for name in self._learned}
+        grids = {f"{name}/{GRID}": torch.tensor(spacing, dtype=torch.float64) for name, spacing in spacings.items()}
+        return {**self._optimizer.state(), **(grids if self.maxima else {})}
 
     def load(self, state: Mapping[str, Block]) -> None:
         """See `SwarmStage`."""
         blocks = {name: Block.of(value) for name, value in state.items()}
         _refuse_other({n: (b.dtype, b.shape) for n, b in blocks.items()}, layout_of(self.state()))
-        self._optimizer.load({name: _tensor(block) for name, block in blocks.items()})
+        tensors = {name: _tensor(block) for name, block in blocks.items()}
+        self._optimizer.load(tensors)
+        spacings = {name: float(tensors[f"{name}/{GRID}"]) for name in (self._learned if self.maxima else ())}
+        self._grids.clear()
+        self._grids.update({name: Grid.of_spacing(spacing) for name, spacing in spacings.items() if spacing})
 
     def _labels(self, labels: Sequence[Block]) -> torch.Tensor:
         """Labels of the whole microbatch, or of its first rows."""
@@ -210,15 +233,31 @@ class TorchStage:
         return torch.autocast(self.device.type, torch.bfloat16) if self.training.autocast else nullcontext()
 
     def _count(self, gradients: Sequence[torch.Tensor]) -> None:
-        if gradients:
-            for piece, gradient in zip(self._parted(self._sums), gradients, strict=True):
+        if not gradients:
+            return
+        pieces = self._parted(self._sums)
+        if self.maxima:
+            summands = zip(self._learned, gradients, pieces, strict=True)
+            largest = [self._grids.add(name, gradient, piece.view(-1)) for name, gradient, piece in summands]
+            maxima = self._sums[self._elements :]
+            torch.maximum(maxima, torch.tensor(largest, dtype=maxima.dtype, device=maxima.device), out=maxima)
+        else:
+            for piece, gradient in zip(pieces, gradients, strict=True):
                 piece.add_(gradient)
-            self._stale = True
+        self._stale = True
+
+    def _rounded(self, total: np.ndarray) -> torch.Tensor:
+        """The gradients of a total, in the dtype of the parameters."""
+        return _tensor(total)[: self._elements].to(self.training.dtype)
+
+    def _largest(self, total: np.ndarray) -> dict[str, float]:
+        """The largest magnitude of each parameter's gradients in a total; without exact sums none."""
+        return dict(zip(self._learned, total[self._elements :].tolist(), strict=False))
 
     def _parted(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Views of a flat tensor, one of each parameter's shape."""
         values = self._learned.values()
-        pieces = flat.split([value.numel() for value in values])
+        pieces = flat[: self._elements].split([value.numel() for value in values])
         return [piece.view_as(value) for piece, value in zip(pieces, values, strict=True)]
 
 

@@ -50,6 +50,7 @@ class StageTraining(Protocol):
         seed: of initial values and of random numbers in layers.
         dtype: of parameters, sums and the tensors between stages.
         autocast: bfloat16 for matrix products inside the forward.
+        exact_sums: microbatches of a step, if their gradients are summed exactly; 0: they are summed in floats.
     """
 
     @property
@@ -62,6 +63,8 @@ class StageTraining(Protocol):
     def dtype(self) -> torch.dtype: ...
     @property
     def autocast(self) -> bool: ...
+    @property
+    def exact_sums(self) -> int: ...
 
     def build(self, stage: int, device: torch.device) -> nn.Module:
         """The layers of a stage, with their initial values."""
@@ -112,6 +115,7 @@ class Training:
         dtype: of parameters, sums and the tensors between stages.
         autocast: bfloat16 for matrix products inside the forward.
         text: digest of the tokenizer, and also of the text if a seed must find the same sequences in every process.
+        exact_sums: as in `StageTraining`.
 
     Raises:
         UsageError: the stages are not all of the model's layers in their order, two of them would share a parameter,
@@ -128,6 +132,7 @@ class Training:
     dtype: torch.dtype = torch.float32
     autocast: bool = False
     text: str = ""
+    exact_sums: int = 0
 
     def __post_init__(self) -> None:
         find_update(self.update)
@@ -182,7 +187,7 @@ class Training:
             "shapes": self.shapes(),
             "recipe": asdict(self.optimizer_config),
             "batch": [self.rows, self.sequence],
-            "numbers": [self.seed, self.update, str(self.dtype), self.autocast],
+            "numbers": [self.seed, self.update, str(self.dtype), self.autocast, self.exact_sums],
             "text": self.text,
             "code": digest_of_code([sys.modules[type(self.model).__module__], *code]),
         }

@@ -17,7 +17,13 @@ RULES = Rules(model="m", stages=1, batch=1, samples=1, eval_every=2, eval_batch=
 
 def head(step, lineage=None, members=("p",)):
     return Commit(
-        1, "m", step, members=[list(members)] if members else [], loss=float(step), lineage=lineage or f"r-{step}"
+        1,
+        "m",
+        step,
+        members=[list(members)] if members else [],
+        scale=1.0,
+        loss=float(step),
+        lineage=lineage or f"r-{step}",
     )
 
 

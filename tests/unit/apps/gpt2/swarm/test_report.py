@@ -13,7 +13,7 @@ START = Commit(2, "a")
 
 
 def head(step, lineage="r"):
-    return replace(START, step=step, lineage=lineage, members=[["p"], ["q"]], loss=float(step), norm=0.5)
+    return replace(START, step=step, lineage=lineage, members=[["p"], ["q"]], scale=1.0, loss=float(step), norm=0.5)
 
 
 def committed(step, evaluates=False):

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from pipelined.aio.clock import run_virtual
 from pipelined.membership.fields import Malformed
 from pipelined.membership.reasons import Blame, Reason
+from pipelined.state.versions import Version
 from pipelined.swarm.leader.commit_round import CommitRound, Failed, cover
 from pipelined.swarm.protocol.rounds import Counts, Prepare, Reduce, RoundName, Summed
 from pipelined.swarm.records.members import Peer, Phase
 from transports.rpc import Rejected
 
-BATCH, NAME = 8, RoundName(1, 1)
+BATCH, NAME, START = 8, RoundName(1, 1), Version(0, "")
 LEDGERS = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.sets(st.integers(0, BATCH + 1)), max_size=6)
 
 
@@ -120,7 +121,7 @@ def test_a_failed_sum_names_the_members_between_which_it_failed(rejections, blam
     peers = [Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in "abc"]
 
     async def take():
-        attempt = CommitRound(NAME, 0, 1, [peers], Refusing(rejections))
+        attempt = CommitRound(NAME, START, 1, [peers], Refusing(rejections))
         prepared = await attempt.prepare()
         began = asyncio.get_running_loop().time()
         with pytest.raises(Failed, match=r"^a: "):
@@ -133,7 +134,7 @@ def test_a_failed_sum_names_the_members_between_which_it_failed(rejections, blam
 
 def test_a_reply_that_cannot_be_read_fails_the_attempt():
     async def take():
-        attempt = CommitRound(NAME, 0, 1, [[PEER]], MemberClient(Malformed("no square")))
+        attempt = CommitRound(NAME, START, 1, [[PEER]], MemberClient(Malformed("no square")))
         prepared = await attempt.prepare()
         assert not prepared.covers[0].missing
         with pytest.raises(Failed, match="p0"):
@@ -146,7 +147,7 @@ def test_of_many_members_that_refuse_a_failed_attempt_tells_a_few_and_counts_the
     peers = [Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in "abcdef"]
 
     async def take():
-        attempt = CommitRound(NAME, 0, 1, [peers], Refusing({peer.name: (0.0, Rejected("no")) for peer in peers}))
+        attempt = CommitRound(NAME, START, 1, [peers], Refusing({peer.name: (0.0, Rejected("no")) for peer in peers}))
         prepared = await attempt.prepare()
         with pytest.raises(Failed, match=r"^\w: no; \w: no; \w: no; and 3 more$"):
             await attempt.reduce(prepared, 0.0)
@@ -163,7 +164,7 @@ def test_the_sum_of_a_peer_with_a_loss_beyond_reason_is_left_out(loss):
             return counts(0, loss)
 
     async def take():
-        attempt = CommitRound(NAME, 0, 1, [[PEER]], Odd(None))
+        attempt = CommitRound(NAME, START, 1, [[PEER]], Odd(None))
         (covered,) = (await attempt.prepare()).covers
         assert covered.missing == {0} and [each.members for each in attempt.log.failures] == [{"p0"}]
 
@@ -196,7 +197,7 @@ def test_members_of_one_stage_that_say_different_squares_fail_the_attempt(square
     peers = [Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in squares]
 
     async def take():
-        attempt = CommitRound(NAME, 0, 3, [peers], Summing(squares))
+        attempt = CommitRound(NAME, START, 3, [peers], Summing(squares))
         prepared = await attempt.prepare()
         if blamed:
             with pytest.raises(Failed, match=r"squares .* differ at stage 0 \(lowest: 2.0, highest: "):
@@ -211,7 +212,7 @@ def test_members_of_one_stage_that_say_different_squares_fail_the_attempt(square
 @pytest.mark.parametrize("reason", Reason)
 def test_a_peer_that_is_not_prepared_is_at_fault_unless_neither_end_is(reason):
     async def take():
-        attempt = CommitRound(NAME, 0, 1, [[PEER]], Refusing({}))
+        attempt = CommitRound(NAME, START, 1, [[PEER]], Refusing({}))
 
         async def request(who, request, limit=None):
             raise Rejected(reason)

@@ -68,7 +68,7 @@ async def test_counts_are_dropped_after_the_commit():
 
     replica = new_replica()
     await replica.passes.backward(microbatch(0, 0))
-    await replica.rounds.prepare(Prepare(NAME, 0))
+    await replica.rounds.prepare(Prepare(NAME, 0, ""))
     await replica.rounds.reduce(Reduce(NAME, (ME,), True))
     following = await soon(replica.follow(Commit(1, "m", 1, "1.1", [["p0"]], 1.0, lineage="a")))
     inheriting = await soon(replica.handover.inherit(Inherit(0, "", X, np.array([5]), np.array([1.0]))))

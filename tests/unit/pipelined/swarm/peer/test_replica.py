@@ -68,7 +68,7 @@ async def cancelled_after(seconds, work):
 async def test_a_leader_lost_while_a_sum_is_dropped_leaves_ledger_and_sum_alike(topic):
     replica = new_replica()
     await replica.passes.backward(microbatch(0))
-    await replica.rounds.prepare(Prepare(NAME, 0))
+    await replica.rounds.prepare(Prepare(NAME, 0, ""))
     busy = asyncio.ensure_future(replica.passes.backward(microbatch(1, count=False)))
     await asyncio.sleep(0)
     request = Resume(NAME, False) if topic == "resume" else Reduce(NAME, (ME,), False)
@@ -103,7 +103,7 @@ async def test_a_given_up_replica_computes_nothing():
 
 async def test_a_peer_counts_again_after_any_round_that_came_before():
     replica = new_replica()
-    await replica.rounds.prepare(Prepare(NAME, 0))
+    await replica.rounds.prepare(Prepare(NAME, 0, ""))
     assert not (await replica.passes.backward(microbatch(0))).counted
     await replica.rounds.resume(Resume(RoundName(2, 1), True))
     assert (await replica.passes.backward(microbatch(0))).counted
@@ -116,7 +116,7 @@ async def test_a_late_resume_does_not_undo_a_later_round():
     replica = new_replica()
     handing = asyncio.ensure_future(replica.handover.hand_over(None, Slow(), 60.0))
     await asyncio.sleep(0)
-    rounds = [asyncio.ensure_future(replica.rounds.prepare(Prepare(RoundName(term, 1), 0))) for term in (1, 2)]
+    rounds = [asyncio.ensure_future(replica.rounds.prepare(Prepare(RoundName(term, 1), 0, ""))) for term in (1, 2)]
     await handing
     with pytest.raises(Rejected, match="old round"):
         await rounds[0]
@@ -133,7 +133,7 @@ async def test_a_step_is_applied_once():
 
     replica, head = new_replica(), Commit(1, "exact", 1, "1.1", [["p0"]], 1.0, lineage="a")
     await replica.passes.backward(microbatch(0))
-    await replica.rounds.prepare(Prepare(NAME, 0))
+    await replica.rounds.prepare(Prepare(NAME, 0, ""))
     await replica.rounds.reduce(Reduce(NAME, (ME,), True))
     once = ExactStage(0, 1)
     once.apply(0, replica.stage.sums.copy(), 1.0)

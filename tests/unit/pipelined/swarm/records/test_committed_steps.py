@@ -13,8 +13,9 @@ RULES = Rules(model="m", stages=1, batch=1, samples=1, eval_every=2, eval_batch=
 STEPS = 4
 
 
-def head(step, lineage="r", peers=2):
-    return Commit(1, "m", step, members=[[f"p{peer}" for peer in range(peers)]] if peers else [], lineage=lineage)
+def head(step, lineage="r", peers=2, scale=1.0):
+    members = [[f"p{peer}" for peer in range(peers)]] if peers else []
+    return Commit(1, "m", step, members=members, scale=scale, lineage=lineage)
 
 
 def changes(*records, first=1):
@@ -99,9 +100,15 @@ def test_a_rollback_is_no_step():
 
 
 def test_a_head_that_only_moves_a_peer_is_no_event():
-    moved = Commit(1, "m", 1, members=[["p0", "p1"]], lineage="r", moves={"p0": 0})
+    moved = Commit(1, "m", 1, members=[["p0", "p1"]], scale=1.0, lineage="r", moves={"p0": 0})
     assert events([head(0, peers=0)], [head(1)], [moved], [head(2)])[1:] == [
         ("committed", 1, 1.0, False),
+        ("committed", 2, 2.0, True),
+    ]
+
+
+def test_a_step_that_is_computed_again_is_one_step_and_has_the_time_of_both():
+    assert events([head(0, peers=0)], [head(1)], [head(1, "r2", scale=0.0)], [head(2)])[2:] == [
         ("committed", 2, 2.0, True),
     ]
 
