@@ -20,7 +20,6 @@ from pipelined.sharding.search.pricing import PricedChain
 BASELINES = ("data", "megatron_1d", "megatron", "summa", "zero1", "zero2", "zero3")
 """Layouts that a search's result is compared with."""
 LAYOUTS = ("auto", "paper", *BASELINES)
-EXAMPLE = "c_attn=1.2.2,c_fc=1.4.1"
 
 
 def candidates(priced_chain: PricedChain, name: str, replicas: int | None = None) -> Iterator[list[list[Option]]]:
@@ -60,7 +59,7 @@ def _each(
 
 
 def by_layer(priced_chain: PricedChain, text: str) -> dict[str, list[Option]]:
-    """The options of each operator that a layout names: `EXAMPLE`, or a file that `--out` wrote.
+    """The options of each operator that a layout names, as c_attn=1.2.2,c_fc=1.4.1, or a file that `--out` wrote.
 
     Factors over nodes and those of a node stand with a slash between them, 2.1.1/1.4.1; without one they say their
     product, however it lies over nodes.
@@ -72,7 +71,7 @@ def by_layer(priced_chain: PricedChain, text: str) -> dict[str, list[Option]]:
     if Path(text).is_file():
         return _of_file(priced_chain, Path(text))
     if "=" not in text:
-        known = f"{', '.join(LAYOUTS)}, factors by layer such as {EXAMPLE}, or a file that --out wrote"
+        known = f"{', '.join(LAYOUTS)}, factors by layer such as {_example(priced_chain)}, or a file that --out wrote"
         raise UsageError(f"no layout is called {text!r}; known: {known}")
     return _once(f"--layout {text}", [_of_text(priced_chain, *item.partition("=")[::2]) for item in text.split(",")])
 
@@ -90,7 +89,9 @@ def _of_text(priced_chain: PricedChain, name: str, text: str) -> tuple[str, list
     try:
         levels = tuple(Factors(*map(int, level.split("."))) for level in text.split("/"))
     except (TypeError, ValueError) as error:
-        raise UsageError(f"--layout {name}={text} is not rows.columns.contraction; write it as {EXAMPLE}") from error
+        raise UsageError(
+            f"--layout {name}={text} is not rows.columns.contraction; write it as {_example(priced_chain)}"
+        ) from error
     _check_product(priced_chain, f"--layout {name}={text}", levels)
     if len(levels) == 1:
         found = [option for option in priced_chain.options(op) if whole(option.split) == levels[0]]
@@ -117,6 +118,12 @@ def _fitting(op: Operator, text: str, found: list[Option]) -> list[Option]:
         limits = f"sequences in a microbatch: {op.sequences}, heads: {op.heads}"
         raise UsageError(f"{op.name}={text} does not fit attention ({limits}); take fewer rows, or fewer columns")
     return found
+
+
+def _example(priced_chain: PricedChain) -> str:
+    """Factors of the first two operators that come to the ranks."""
+    names, ranks = [op.name for op in priced_chain.chain.operators[:2]], priced_chain.ranks
+    return ",".join(f"{name}={factors}" for name, factors in zip(names, (f"1.{ranks}.1", f"1.1.{ranks}"), strict=False))
 
 
 def _known(chain: Chain, name: str) -> Operator:
