@@ -117,7 +117,7 @@ class Layout:
         return {cut: dimension for dimension, cuts in self.cuts.items() for cut in cuts if isinstance(cut, str)}
 
     def check(self, mesh: Mesh, dimensions: int) -> None:
-        """Raises UsageError: the mesh lacks an axis, or a tensor of so many dimensions lacks one that is cut."""
+        """Raises UsageError: the mesh lacks an axis, or a dimension that is cut is not below `dimensions`."""
         mesh.require([*self.split, *self.partial])
         for dimension in self.cuts:
             if dimension >= dimensions:

@@ -111,7 +111,7 @@ def test_summands_that_do_not_fit_their_grid_run_the_step_again_and_change_no_bi
     assert (second - first, third - second, end - third) == (2 * once, once, 2 * once)
 
 
-def test_a_run_that_goes_on_at_another_shape_has_the_same_bits(tmp_path, expected):
+def test_resume_at_another_arrangement_is_bit_equal(tmp_path, expected):
     async def begin(trainer, transport):
         await trainer.step(0)
         await trainer.step(1)

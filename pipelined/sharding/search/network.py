@@ -11,7 +11,7 @@ from collectives.cost_model import ring_pass_seconds
 
 
 class GroupShape(NamedTuple):
-    """The ranks of a collective: as many of each of so many nodes."""
+    """The ranks of a collective: the nodes, and the ranks on each."""
 
     nodes: int
     ranks: int

@@ -161,7 +161,7 @@ class PricedChain:
         return [(forward, group), (RingPasses("backward", COLUMNS, 2 * tokens, 2 * n, n), group)]
 
     def _part(self, columns: int) -> float:
-        """Elements of a rank's part of a stream of so many columns, for a microbatch."""
+        """Elements of a rank's part of a stream of this number of columns, for a microbatch."""
         return self.chain.operators[0].matmul.tokens * columns / self.ranks / self.microbatches
 
 

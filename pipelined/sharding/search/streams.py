@@ -30,7 +30,7 @@ class Exchange(NamedTuple):
     partners: tuple[int, ...]
 
     def elements(self, part: float) -> float:
-        """What the busiest rank sends of a part of so many elements."""
+        """What the busiest rank sends, if its part has this number of elements."""
         return (1 - prod(1 - share for share in self.sent)) * part
 
     def seconds(self, network: Network, part: float) -> float:

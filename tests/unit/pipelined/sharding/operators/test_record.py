@@ -64,7 +64,7 @@ def test_operations_are_two_for_each_product_and_twice_that_in_the_backward():
     assert sum(step.operations for step in told.backward.steps if isinstance(step, ComputeStep)) == 2 * products
 
 
-def test_what_is_kept_is_what_the_tape_that_runs_keeps():
+def test_record_counts_the_bytes_that_the_tape_keeps():
     """Counted over the same stage on real tensors, by the storages that autograd saves."""
     saved, kept = {}, {}
 
