@@ -1,7 +1,8 @@
 """Path: the cheapest sequence of moves from one layout of a tensor to another.
 
 Between two meshes of the same ranks, as each operator has one of its own factors, a path is one exchange: the tensor is
-split over all ranks on both sides, and each rank sends to each other rank what that rank holds afterwards.
+split over all ranks on both sides, and each rank sends to each other rank what that rank holds afterwards. What all
+ranks hold whole, or as summands, lies alike on any mesh.
 
 On one mesh the search is A*: shortest path over layouts with a lower bound of what is left, the elements that ranks
 still have to receive. So it finds a cheapest path among all that `neighbors` has, and looks at few layouts on the way.
@@ -111,7 +112,11 @@ def path(
         shapes = f"from: {source.lengths}, to: {target.lengths}"
         raise UsageError(f"a move to another shape ({shapes}); compute the new shape first")
     source.mesh.require(replicated)
-    if source.mesh != target.mesh:
+    if source.mesh != target.mesh and (source.is_uniform or target.is_uniform):
+        mesh = target.mesh if source.is_uniform else source.mesh
+        one, other = (end.uniform_on(mesh) if end.is_uniform else end for end in (source, target))
+        steps = path(one, other, links=links, itemsize=itemsize).moves
+    elif source.mesh != target.mesh:
         steps = _exchange(source, target)
     elif links is None:
         steps = _fewest_elements(source.mesh, source.lengths, source.layout, target.layout)

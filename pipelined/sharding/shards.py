@@ -46,6 +46,18 @@ class Shards:
     def __repr__(self) -> str:
         return f"Shards({self.mesh!r}, {self.lengths}, {str(self.layout)!r})"
 
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all ranks hold the whole tensor, or all hold summands of it: so it lies alike on any mesh."""
+        on = self.layout.without_trivial_axes(self.mesh)
+        ranked = [axis for axis, size in self.mesh.sizes.items() if size > 1]
+        return not on.cuts and (not on.partial or on.partial == dict.fromkeys(sorted(ranked), "sum"))
+
+    def uniform_on(self, mesh: Mesh) -> "Shards":
+        """The same, where it is uniform, on another mesh of the same ranks."""
+        partial = self.layout.without_trivial_axes(self.mesh).partial
+        return Shards(mesh, self.lengths, Layout.of({}, dict.fromkeys(mesh.sizes, "sum") if partial else {}))
+
     def pieces(self, rank: int) -> Piece:
         """The indices of the whole tensor that the rank holds."""
         if rank not in self._pieces:

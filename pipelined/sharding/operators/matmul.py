@@ -7,12 +7,12 @@ the order rows, contraction, columns, so q = c · p1 + b for rank c of the contr
 gathered over p1 from neighbours to contiguous columns, and O is reduced and scattered over p2 to column block q, where
 W's columns are the blocks c · p1 + b for every c. Nothing is permuted.
 
-Shapes: B sequences, T tokens of a sequence, then the dimensions of a token; rows are split by sequences.
+Shapes: a lead, such as B sequences of T tokens, then the dimensions of a token; rows are split by the first dimension.
 Source: AutoDDL, sections 4.2.2 and 4.3.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 
 import torch
@@ -22,7 +22,7 @@ from pipelined.sharding.operators.verbs import Operand, Reader, Value
 from pipelined.sharding.shards import Shards
 
 LEAD = 2
-"""Dimensions before those of a token: sequences and their tokens."""
+"""Dimensions before those of a token, in a language model: sequences and their tokens."""
 
 
 @dataclass(frozen=True)
@@ -47,22 +47,22 @@ class SplitMatmul:
         return Mesh(f"rows={rows} contraction={contraction} columns={columns}")
 
     def arriving(self, lead: tuple[int, ...]) -> Shards:
-        """The input as other operators leave it, split over all ranks; lead: (B, T)."""
-        split = f"S0:rows S{LEAD}:contraction S{LEAD}:columns"
+        """The input as other operators leave it, split over all ranks; lead: the lengths before a token's, (B, T)."""
+        split = f"S0:rows S{len(lead)}:contraction S{len(lead)}:columns"
         return Shards(self.mesh, lead + self.inputs, split)
 
     def gathered(self, lead: tuple[int, ...]) -> Shards:
         """The input I."""
-        return Shards(self.mesh, lead + self.inputs, f"S0:rows S{LEAD}:contraction")
+        return Shards(self.mesh, lead + self.inputs, f"S0:rows S{len(lead)}:contraction")
 
     def partial(self, lead: tuple[int, ...]) -> Shards:
         """The output O."""
-        split = f"S0:rows S{LEAD + self.cut}/{self.factors[2]}:columns P:contraction"
+        split = f"S0:rows S{len(lead) + self.cut}/{self.factors[2]}:columns P:contraction"
         return Shards(self.mesh, lead + self.outputs, split)
 
     def leaving(self, lead: tuple[int, ...]) -> Shards:
         """The output, split over all ranks."""
-        at = LEAD + self.cut
+        at = len(lead) + self.cut
         return Shards(self.mesh, lead + self.outputs, f"S0:rows S{at}:contraction S{at}:columns")
 
     @cached_property
@@ -81,24 +81,35 @@ async def multiply(run: Reader, operator: SplitMatmul, x: Value, weight: Operand
     """The product, split over all ranks, plus a bias.
 
     Args:
-        x: (B, T, *inputs), split over all ranks of any mesh.
+        x: (*lead, *inputs), split over all ranks of any mesh, or whole on all of them.
         weight, bias: this rank's pieces, of `operator.weight` and `operator.bias`.
     Cost: (p1-1)/p1 · mk/(p0·p2) + (p2-1)/p2 · mn/(p0·p1) elements for m tokens of k numbers before and n behind it, and
     the same in the backward; the gathered input is kept for that.
     """
-    lead = x.shards.lengths[:LEAD]
-    x = await run.move(x, operator.arriving(lead))
-    x = await run.move(x, operator.gathered(lead))
-    product = await run.compute("multiply", multiplied, x, weight, result=operator.partial(lead))
+    inner = len(operator.inputs)
+    lead = x.shards.lengths[:-inner]
+    x = await gather(run, x, operator.arriving(lead), operator.gathered(lead))
+    work = partial(multiplied, inner=inner)
+    product = await run.compute("multiply", work, x, weight, result=operator.partial(lead))
     product = await run.move(product, operator.leaving(lead))
     if bias is None:
         return product
     return await run.compute("bias", torch.add, product, bias, result=product.shards)
 
 
-def multiplied(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """The product over all dimensions of x behind `LEAD`, with which the weight's begin; sizes of 0 are allowed."""
-    tokens, inner = x.shape[:LEAD], x.dim() - LEAD
-    contraction, outputs = prod(weight.shape[:inner]), weight.shape[inner:]
-    product = x.reshape(prod(tokens), contraction) @ weight.reshape(contraction, prod(outputs))
-    return product.view(tokens + outputs)
+async def gather(run: Reader, x: Value, arriving: Shards, gathered: Shards) -> Value:
+    """An operator's input: to its mesh first, where it is split, then over the ranks that gather it."""
+    if not x.shards.is_uniform:
+        x = await run.move(x, arriving)
+    return await run.move(x, gathered)
+
+
+def multiplied(x: torch.Tensor, weight: torch.Tensor, inner: int = 1) -> torch.Tensor:
+    """The product over the last dimensions of x, with which the weight's begin; sizes of 0 are allowed.
+
+    Args:
+        inner: the number of these dimensions.
+    """
+    lead, contraction, outputs = x.shape[:-inner], prod(weight.shape[:inner]), weight.shape[inner:]
+    product = x.reshape(prod(lead), contraction) @ weight.reshape(contraction, prod(outputs))
+    return product.view(lead + outputs)

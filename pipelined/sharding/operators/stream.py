@@ -1,22 +1,24 @@
 """What is done to the residual stream, however it is split: the norm, and dropout and sum at the end of a residual.
 
-The norm takes two passes, the mean and then the mean square of what is left, because the difference of a sum of squares
-and a squared sum loses half of the digits. Each pass reduces one number a token to all ranks of the token, in the
-forward and in the backward.
+A norm takes two passes, the mean and then the mean square of what is left, because the difference of a sum of squares
+and a squared sum loses half of the digits. Each pass reduces one number for each mean (a token's in a layer norm, a
+channel's in a batch norm) to all ranks that have a part of it, in the forward and in the backward.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from math import prod
 
 import torch
 
 from pipelined.random.mask import dropout
+from pipelined.sharding.layout import Layout
 from pipelined.sharding.operators.matmul import LEAD
 from pipelined.sharding.operators.verbs import Operand, Reader, Value
 from pipelined.sharding.shards import Shards
 
 EPS = 1e-5
-"""What is added to the variance, as torch's LayerNorm does."""
+"""What is added to the variance, as torch's norms do."""
 
 
 async def layer_norm(run: Reader, x: Value, weight: Operand, bias: Operand) -> Value:
@@ -27,17 +29,45 @@ async def layer_norm(run: Reader, x: Value, weight: Operand, bias: Operand) -> V
         weight, bias: this rank's pieces of tensors of the token's shape, split as x is.
     Cost: 4 numbers a token reduced to all ranks of the token, 2 in each direction.
     """
-    shape = x.shards.lengths
-    rows = {dimension: cuts for dimension, cuts in x.shards.layout.cuts.items() if dimension < LEAD}
-    split = [axis for axis, dimension in x.shards.layout.split.items() if dimension >= LEAD]
-    layout = type(x.shards.layout)
-    whole = Shards(x.shards.mesh, shape[:LEAD], layout.of(rows))
-    summand = Shards(x.shards.mesh, shape[:LEAD], layout.of(rows, dict.fromkeys(split, "sum")))
-    size = prod(shape[LEAD:])
-    mean = await run.move(await run.compute("mean", partial(_mean, size), x, result=summand), whole)
-    square = await run.compute("variance", partial(_variance, size), x, mean, result=summand)
-    variance = await run.move(square, whole)
-    return await run.compute("norm", _normed, x, mean, variance, weight, bias, result=x.shards)
+    token = range(LEAD, len(x.shards.lengths))
+    return await normalise(run, x, await moments(run, x, token), (weight, bias), at=token)
+
+
+async def moments(run: Reader, x: Value, over: Sequence[int]) -> tuple[Value, Value]:
+    """Mean and variance over some dimensions of x, which stay with length 1; whole on all ranks that share them.
+
+    Args:
+        x: however it is split.
+    Cost: 4 numbers a mean reduced to all ranks that have a part of it, 2 in each direction.
+    """
+    lengths = tuple(1 if dimension in over else length for dimension, length in enumerate(x.shards.lengths))
+    kept = {dimension: cuts for dimension, cuts in x.shards.layout.cuts.items() if dimension not in over}
+    split = [axis for axis, dimension in x.shards.layout.split.items() if dimension in over]
+    whole = Shards(x.shards.mesh, lengths, Layout.of(kept))
+    summand = Shards(x.shards.mesh, lengths, Layout.of(kept, dict.fromkeys(split, "sum")))
+    size, over = prod(x.shards.lengths[dimension] for dimension in over), tuple(over)
+    mean = await run.move(await run.compute("mean", partial(_mean, size, over), x, result=summand), whole)
+    square = await run.compute("variance", partial(_variance, size, over), x, mean, result=summand)
+    return mean, await run.move(square, whole)
+
+
+async def normalise(
+    run: Reader,
+    x: Value,
+    moments: tuple[Value, Value],
+    scale: Sequence[Operand],
+    *,
+    at: Sequence[int],
+    eps: float = EPS,
+) -> Value:
+    """x less the mean, over the deviation, times weight, plus bias.
+
+    Args:
+        moments: mean and variance.
+        scale: this rank's pieces of weight and bias, split as x is; the bias may be missing, or both.
+        at: the dimensions of x that these have.
+    """
+    return await run.compute("norm", partial(_normed, tuple(at), eps), x, *moments, *scale, result=x.shards)
 
 
 async def drop(run: Reader, x: Value, p: float, key: int) -> Value:
@@ -55,16 +85,24 @@ async def residual(run: Reader, x: Value, y: Value) -> Value:
     return await run.compute("residual", torch.add, x, y, result=x.shards)
 
 
-def _mean(size: int, x: torch.Tensor) -> torch.Tensor:
-    return x.flatten(LEAD).sum(LEAD) / size
+def _mean(size: int, over: tuple[int, ...], x: torch.Tensor) -> torch.Tensor:
+    return x.sum(over, keepdim=True) / size
 
 
-def _variance(size: int, x: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-    return (x.flatten(LEAD) - mean[..., None]).square().sum(LEAD) / size
+def _variance(size: int, over: tuple[int, ...], x: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    return (x - mean).square().sum(over, keepdim=True) / size
 
 
 def _normed(
-    x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+    at: tuple[int, ...],
+    eps: float,
+    x: torch.Tensor,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    *scale: torch.Tensor,
 ) -> torch.Tensor:
-    mean, variance = (each.view(each.shape + (1,) * (x.dim() - LEAD)) for each in (mean, variance))
-    return (x - mean) * torch.rsqrt(variance + EPS) * weight + bias
+    normed = (x - mean) * torch.rsqrt(variance + eps)
+    shape = [length if dimension in at else 1 for dimension, length in enumerate(x.shape)]
+    weight, bias = [each.view(shape) for each in scale] + [None] * (2 - len(scale))
+    normed = normed if weight is None else normed * weight
+    return normed if bias is None else normed + bias

@@ -4,7 +4,7 @@ The matrix (V, C) lies as the transposed weight of the head's multiplication: ra
 rows c' · p1 + b for every c', and of them column block c. The head multiplies by it. The embedding looks up the ids
 that it holds, 0 for the others, and the embedding is the sum over b.
 
-Shapes: B sequences, T tokens of a sequence, C width, V vocabulary.
+Shapes: B sequences, T tokens of a sequence, C width, V vocabulary. Embedding and product take any lead for (B, T).
 """
 
 from functools import partial
@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from pipelined.sharding.layout import Layout
-from pipelined.sharding.operators.matmul import LEAD, SplitMatmul, multiplied
+from pipelined.sharding.operators.matmul import LEAD, SplitMatmul, gather, multiplied
 from pipelined.sharding.operators.verbs import Operand, Reader, Value
 from pipelined.sharding.shards import Ranges, Shards
 
@@ -38,7 +38,7 @@ async def embed(run: Reader, head: SplitMatmul, ids: Value, weight: Operand) -> 
     Cost: (p1-1)/p1 · B·T·C/(p0·p2) elements.
     """
     lead, held = ids.shards.lengths, table(head).pieces(run.rank)[0]
-    summand = Shards(head.mesh, lead + head.inputs, "S0:rows S2:contraction P:columns")
+    summand = Shards(head.mesh, lead + head.inputs, f"S0:rows S{len(lead)}:contraction P:columns")
     found = await run.compute("embedding", lambda x, rows: looked_up(x, rows, held), ids, weight, result=summand)
     return await run.move(found, head.arriving(lead))
 
@@ -61,19 +61,20 @@ def placed(ids: torch.Tensor, held: Ranges) -> tuple[torch.Tensor, torch.Tensor]
     return index, inside
 
 
-async def logits(run: Reader, head: SplitMatmul, x: Value, weight: Operand) -> Value:
-    """The head: x times the transposed matrix, (B, T, V), split over all ranks.
+async def logits(run: Reader, head: SplitMatmul, x: Value, weight: Operand, bias: Operand | None = None) -> Value:
+    """The head: x times the transposed matrix, (B, T, V), split over all ranks, plus a bias; so does torch's Linear.
 
     Args:
-        x: (B, T, C), split over all ranks of any mesh.
+        x: (B, T, C), split over all ranks of any mesh, or whole on all of them.
         weight: this rank's piece of the matrix, of `table`.
+        bias: this rank's piece, of `head.bias`.
     Cost: as a multiplication C → V.
     """
-    lead = x.shards.lengths[:LEAD]
-    x = await run.move(x, head.arriving(lead))
-    x = await run.move(x, head.gathered(lead))
+    lead = x.shards.lengths[:-1]
+    x = await gather(run, x, head.arriving(lead), head.gathered(lead))
     product = await run.compute("head", lambda x, rows: multiplied(x, rows.t()), x, weight, result=head.partial(lead))
-    return await run.move(product, head.leaving(lead))
+    product = await run.move(product, head.leaving(lead))
+    return product if bias is None else await run.compute("bias", torch.add, product, bias, result=product.shards)
 
 
 async def cross_entropy(run: Reader, x: Value, targets: Value) -> Value:

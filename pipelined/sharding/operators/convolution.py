@@ -1,0 +1,110 @@
+"""The convolution over p0·p1·p2 ranks: a multiplication for each place of its kernel, whose rows are images and places.
+
+    I (S0:p0, B:p1, S1:p2) * W (B:p0, S0:p1, S1:p2) = O (S0:p0, S1:p1, P:p2)
+
+Images are split whole, so no rank needs the border of another's. Channels are split as columns are: see `matmul`.
+
+Shapes: B images, I and O channels before and behind, then the places, one to three dimensions.
+Source: AutoDDL, section 4.2.1, without the exchange of borders.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch.nn import functional
+
+from pipelined.sharding.mesh import Mesh
+from pipelined.sharding.operators.matmul import gather
+from pipelined.sharding.operators.verbs import Operand, Reader, Value
+from pipelined.sharding.shards import Shards
+
+CONVOLUTIONS: dict[int, Callable[..., torch.Tensor]] = {
+    1: functional.conv1d,
+    2: functional.conv2d,
+    3: functional.conv3d,
+}
+"""By the number of a place's dimensions."""
+
+
+@dataclass(frozen=True)
+class SplitConvolution:
+    """One convolution, of one group of channels.
+
+    Args:
+        factors: the ranks that split images, channels behind and channels before: p0, p1, p2.
+        inputs, outputs: channels before and behind.
+        kernel, stride, padding, dilation: as torch's.
+    """
+
+    factors: tuple[int, int, int]
+    inputs: int
+    outputs: int
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...] | str
+    dilation: tuple[int, ...]
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        rows, columns, contraction = self.factors
+        return Mesh(f"rows={rows} contraction={contraction} columns={columns}")
+
+    @cached_property
+    def weight(self) -> Shards:
+        """The weight, (O, I, *kernel)."""
+        shape = (self.outputs, self.inputs, *self.kernel)
+        return Shards(self.mesh, shape, f"S0/{self.factors[2]}:columns S1:contraction")
+
+    @cached_property
+    def bias(self) -> Shards:
+        """The bias, (O,)."""
+        return Shards(self.mesh, (self.outputs,), "S0:contraction S0:columns")
+
+    def arriving(self, shape: tuple[int, ...]) -> Shards:
+        """The input (B, I, *places) as other operators leave it, and the output as it leaves: split over all ranks."""
+        return Shards(self.mesh, shape, "S0:rows S1:contraction S1:columns")
+
+    def gathered(self, shape: tuple[int, ...]) -> Shards:
+        """The input I."""
+        return Shards(self.mesh, shape, "S0:rows S1:contraction")
+
+    def partial(self, shape: tuple[int, ...]) -> Shards:
+        """The output O, of shape (B, O, *places)."""
+        return Shards(self.mesh, shape, f"S0:rows S1/{self.factors[2]}:columns P:contraction")
+
+    def behind(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the output for that of an input."""
+        x, weight = (torch.empty(each, device="meta") for each in (shape, self.weight.lengths))
+        return tuple(self.convolved(x, weight).shape)
+
+    def convolved(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """The convolution of pieces of input and weight."""
+        work = CONVOLUTIONS[len(self.kernel)]
+        return work(x, weight, None, self.stride, self.padding, self.dilation)
+
+
+async def convolve(
+    run: Reader, operator: SplitConvolution, x: Value, weight: Operand, bias: Operand | None = None
+) -> Value:
+    """The convolution, split over all ranks, plus a bias.
+
+    Args:
+        x: (B, I, *places), split over all ranks of any mesh, or whole on all of them.
+        weight, bias: this rank's pieces, of `operator.weight` and `operator.bias`.
+    Cost: with i and o numbers of all images before and behind, (p1-1)/p1 · i/(p0·p2) + (p2-1)/p2 · o/(p0·p1)
+    elements, and the same in the backward; the gathered input is kept for that.
+    """
+    shape = x.shards.lengths
+    x = await gather(run, x, operator.arriving(shape), operator.gathered(shape))
+    behind = operator.behind(shape)
+    product = await run.compute("convolve", operator.convolved, x, weight, result=operator.partial(behind))
+    product = await run.move(product, operator.arriving(behind))
+    if bias is None:
+        return product
+    return await run.compute("bias", _biased, product, bias, result=product.shards)
+
+
+def _biased(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return x + bias.view(-1, *[1] * (x.dim() - 2))
