@@ -1,0 +1,62 @@
+"""Factors by operator: how a `--layout` names them. No torch."""
+
+from collections.abc import Mapping, Sequence
+
+from pipelined.errors import UsageError
+
+Factors = tuple[int, int, int]
+"""Ranks that split a multiplication's rows, columns and contraction."""
+
+
+def factors_of(
+    layout: str,
+    ranks: int,
+    named: Mapping[str, Mapping[str, Factors]],
+    default: Mapping[str, Factors] | None = None,
+) -> dict[str, Factors]:
+    """The factors of every operator.
+
+    Args:
+        layout: the name of a layout, or OPERATOR=ROWS.COLUMNS.CONTRACTION, separated by commas.
+        ranks: T.
+        named: the layouts that go by a name, each with the factors of all operators.
+        default: of operators that may be left out.
+    Raises:
+        UsageError: the text is neither, names another operator or one twice, or leaves one out; a product is not T.
+    """
+    if layout in named:
+        return dict(named[layout])
+    operators = list(next(iter(named.values())))
+    found = {**(default or {}), **dict(_read(layout, operators, named))}
+    if missing := [name for name in operators if name not in found]:
+        raise UsageError(f"no factors of {', '.join(missing)} (layout: {layout!r}); add them, or use {_known(named)}")
+    for name, (p0, p1, p2) in found.items():
+        if p0 * p1 * p2 != ranks:
+            fact = f"{name}={p0}.{p1}.{p2} is for {p0 * p1 * p2} ranks (ranks of a worker: {ranks})"
+            raise UsageError(f"{fact}; choose factors with that product")
+    return {name: found[name] for name in operators}
+
+
+def written(factors: Mapping[str, Factors]) -> str:
+    """The factors in a line, as rows.columns.contraction."""
+    return ", ".join(f"{name} {p0}.{p1}.{p2}" for name, (p0, p1, p2) in factors.items())
+
+
+def _read(layout: str, operators: Sequence[str], named: Mapping[str, object]) -> list[tuple[str, Factors]]:
+    read = []
+    for word in layout.split(","):
+        name, _, text = word.partition("=")
+        numbers = text.split(".")
+        if name not in operators or len(numbers) != 3 or not all(n.isdecimal() and int(n) for n in numbers):
+            fact = f"no layout: {word!r} (layout: {layout!r})"
+            remedy = f"OPERATOR=ROWS.COLUMNS.CONTRACTION for {', '.join(operators)}"
+            raise UsageError(f"{fact}; write {_known(named)}, or {remedy}")
+        p0, p1, p2 = map(int, numbers)
+        read.append((name, (p0, p1, p2)))
+    if len({name for name, _ in read}) < len(read):
+        raise UsageError(f"an operator is named twice (layout: {layout!r}); name each once")
+    return read
+
+
+def _known(named: Mapping[str, object]) -> str:
+    return " or ".join(named)
