@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pipelined.api.model.layer_builders import LayerBuilder, initial_seed, tied
     from pipelined.api.model.sequential import Sequential
     from pipelined.api.model.trace import trace
+    from pipelined.api.split.own import Layouts
     from pipelined.api.train import train
     from pipelined.api.trainer import AsyncTrainer, Trainer
     from pipelined.api.whole_run import Trained
@@ -28,6 +29,7 @@ __all__ = [
     "Feed",
     "Knob",
     "LayerBuilder",
+    "Layouts",
     "Picture",
     "Plan",
     "Planned",
@@ -58,6 +60,7 @@ _HOMES = {
     "Feed": "pipelined.api.data.feed",
     "Knob": "pipelined.schedules",
     "LayerBuilder": "pipelined.api.model.layer_builders",
+    "Layouts": "pipelined.api.split.own",
     "Picture": "pipelined.traces.drawing.picture",
     "Plan": "pipelined.programs.plan",
     "Planned": "pipelined.api.laboratory.planning",

@@ -8,7 +8,7 @@ from typing import Any
 from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import JobFeed
 from pipelined.api.laboratory.planning import Planned
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, refuse_below
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan, PlanError
 from pipelined.schedules import default_depth, require_knobs
@@ -30,6 +30,13 @@ class Arrangement:
     microbatches: int | None
     recompute: bool | None
     knobs: Mapping[str, Value]
+    tensor: int = 1
+
+    def __post_init__(self) -> None:
+        refuse_below(1, "tensor", self.tensor)
+        if self.schedule == AUTO and self.tensor > 1:
+            fact = f'schedule="{AUTO}" plans workers of one rank (tensor: {self.tensor})'
+            raise PlanError(f"{fact}; name a schedule")
 
     @property
     def given(self) -> dict[str, Any]:
@@ -42,7 +49,8 @@ class Arrangement:
         require_knobs(name, self.knobs)
         sizes = {"depth": self.depth, "width": self.width, "microbatches": self.microbatches}
         every = {"schedule": name, **sizes, "recompute": self.recompute, **self.knobs}
-        return {name: value for name, value in every.items() if value is not None}
+        team = {} if self.tensor == 1 else {"tensor": self.tensor}
+        return {name: value for name, value in every.items() if value is not None} | team
 
     def fixed(self, numerics: Numerics) -> dict[str, Any]:
         """What a planner must keep: what is given, and the settings without which these numerics are refused."""
@@ -50,19 +58,33 @@ class Arrangement:
 
     def ranks(self, launch: Launch) -> int:
         """The ranks of the job: those that were started, or without a launcher those that it needs."""
-        return launch.world_size or (self.depth or 1) * (self.width or 1)
+        return launch.world_size or (self.depth or 1) * (self.width or 1) * self.tensor
 
     def plan(self, launch: Launch, feed: JobFeed) -> Plan:
         """The plan of a job: what is open follows from the ranks and from the first batch."""
-        width = 1 if self.width is None else self.width
+        name, knobs = name_of(self.schedule or "one_f_one_b"), self.knobs
+        require_knobs(name, knobs)
+        depth, width = self._team_grid(launch) if self.tensor > 1 else (self.depth, self.width)
+        width = 1 if width is None else width
         if width < 1:
             raise PlanError(f"width must be at least 1 (it is {width})")
-        name, depth, knobs = name_of(self.schedule or "one_f_one_b"), self.depth, self.knobs
-        require_knobs(name, knobs)
         if depth is None:
             depth, knobs = default_depth(name, max(1, self.ranks(launch) // width), knobs)
         microbatches = 2 * depth if self.microbatches is None else self.microbatches
-        return feed.sized(Plan(name, depth, width, feed.rows_each(microbatches * width), microbatches, knobs))
+        plan = Plan(name, depth, width, feed.rows_each(microbatches * width), microbatches, knobs, tensor=self.tensor)
+        return feed.sized(plan)
+
+    def _team_grid(self, launch: Launch) -> tuple[int, int]:
+        """Depth and width where a worker is a team: one stage, and the other ranks are further groups.
+
+        Raises:
+            PlanError: T does not divide the ranks.
+        """
+        ranks, depth = self.ranks(launch), 1 if self.depth is None else self.depth
+        if ranks % self.tensor:
+            fact = f"tensor does not divide the ranks (tensor: {self.tensor}, ranks: {ranks})"
+            raise PlanError(f"{fact}; start a multiple of {self.tensor} ranks")
+        return depth, max(1, ranks // self.tensor // depth) if self.width is None else self.width
 
     def require_open(self) -> None:
         """Refuse arguments beside a plan, which sets them itself."""

@@ -20,11 +20,13 @@ from pipelined.api.data.feed import Feed, job_feed
 from pipelined.api.laboratory.plan import plan_to_train
 from pipelined.api.laboratory.planning import Planned
 from pipelined.api.model.sequential import Loss
-from pipelined.api.model.user_model import Layers, bind
+from pipelined.api.model.user_model import Layers, Team, bind
 from pipelined.api.rank import RankSession, TrainingJob
+from pipelined.api.split.model import SplitRow
 from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.api.whole_run import Trained, WholeRun
 from pipelined.errors import UsageError
+from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import AGENT, ALONE, Launch, detect
 from pipelined.process.run import outside_of_a_loop, refuse, run
 from pipelined.process.stop_request import StopRequest
@@ -47,6 +49,8 @@ def train(
     schedule: SomeSchedule | None = None,
     depth: int | None = None,
     width: int | None = None,
+    tensor: int = 1,
+    layout: str | None = None,
     microbatches: int | None = None,
     steps: int | None = None,
     dtype: torch.dtype = torch.float32,
@@ -82,7 +86,8 @@ def train(
         schedule: a name, a .py file or .csv table, or a class, function or module of your own; default: one_f_one_b.
             "auto" finds the fastest arrangement as `pipelined.plan` does, with what is given besides, and trains by it.
         depth: the stages of a pipeline; default: one for each rank of it, or two where the schedule needs two.
-        width: pipelines that run in parallel, each on its own microbatches; default: 1.
+        width: pipelines that run in parallel, each on its own microbatches; default: 1, or all ranks with `tensor`.
+        tensor, layout: the ranks of a worker, at depth 1, and how they split every layer; see docs/sharding.md.
         microbatches: microbatches of one pipeline in a step; default: twice the depth.
         steps: the steps to train; default: as many as there are batches (`len(batches)`).
         dtype: the dtype of parameters, of activations and of inputs in floating point.
@@ -112,7 +117,7 @@ def train(
         )
         launch = detect(os.environ, transport)
         feed = job_feed(batches)
-        wanted = Arrangement(schedule, depth, width, microbatches, recompute, knobs)
+        wanted = Arrangement(schedule, depth, width, microbatches, recompute, knobs, tensor)
         if plan is not None:
             wanted.require_open()
         elif schedule == AUTO:
@@ -121,7 +126,7 @@ def train(
             plan = plan_to_train(whole, batch, optimizer, numerics=numerics, wanted=wanted, launch=launch)
         arranged = wanted.plan(launch, feed) if plan is None else plan.plan
         feed.cut(arranged.rows, dtype, kept=2 + steps_to_fill(arranged.shape))
-        bound = bind(model, loss, seed, feed.inputs(0, 0))
+        bound = bind(model, loss, seed, feed.inputs(0, 0), Team(arranged.tensor, layout, arranged.rows))
         if plan is not None:
             recompute = plan.recompute
             require(plan, bound.identity(), feed, launch)
@@ -149,6 +154,8 @@ def _path(path: "str | os.PathLike[str] | None") -> Path | None:
 
 def _run(launch: Launch, work: WholeRun) -> Trained:
     """Run this process's ranks; in a thread of its own where a loop is running already, as in a notebook."""
+    if isinstance(work.job.model, SplitRow) and launch.rank == 0:
+        print_to_stderr(work.job.model.described())
     stop, results = StopRequest(os.getppid() if AGENT in os.environ else None), dict[int, Trained]()
 
     async def rank(transport: Transport) -> int:

@@ -25,7 +25,7 @@ from pipelined.api.data.batch import Batch, BatchError, slice_rows
 from pipelined.api.data.batches import StepFeed
 from pipelined.api.laboratory.planning import Planned
 from pipelined.api.model.sequential import Loss
-from pipelined.api.model.user_model import Layers, bind
+from pipelined.api.model.user_model import Layers, Team, bind
 from pipelined.api.rank import RankSession, TrainingJob
 from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.process.launch import detect
@@ -50,7 +50,7 @@ class LoopTrainer:
             the number of ranks that were started. Without a launcher all ranks run in this process.
         example: the inputs of one microbatch, to weigh layers by their operations and to check that they chain;
             without it the layers are weighed by their parameters alone.
-        loss, optimizer, dtype, autocast, recompute, seed, clip, lr_scheduler, all_reduce, exact_sums, compress,
+        loss, optimizer, layout, dtype, autocast, recompute, seed, clip, lr_scheduler, all_reduce, exact_sums, compress,
             transport: as in `pipelined.train`.
     Raises:
         UsageError: model, plan, optimizer and ranks do not fit together.
@@ -67,6 +67,7 @@ class LoopTrainer:
         loss: Loss,
         optimizer: OptimizerBuilder,
         example: torch.Tensor | None = None,
+        layout: str | None = None,
         dtype: torch.dtype = torch.float32,
         autocast: bool = False,
         recompute: bool | None = None,
@@ -82,7 +83,7 @@ class LoopTrainer:
         planned, self.plan = (plan, plan.plan) if isinstance(plan, Planned) else (None, plan)
         check_world(self._launch, self.plan.world_size)
         self._feed = StepFeed(self.plan.rows, self.plan.total_microbatches, dtype)
-        self._model = bind(model, loss, seed, example)
+        self._model = bind(model, loss, seed, example, Team(self.plan.tensor, layout, self.plan.rows))
         if planned is not None:
             planned.content.require(Path("plan"), self._model.identity(), self._launch.world_size)
             recompute = recompute or planned.recompute

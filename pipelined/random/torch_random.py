@@ -35,6 +35,11 @@ class TorchRandom:
         self._device = device
         self._draws: bool | None = None
 
+    @property
+    def draws(self) -> bool:
+        """Whether a forward has drawn random numbers."""
+        return bool(self._draws)
+
     def run(self, forward: Callable[[], T], random: KeyedRandom, place: str) -> T:
         """Run a forward; with the same key and place it draws the same numbers again.
 

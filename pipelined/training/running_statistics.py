@@ -114,6 +114,12 @@ class RunningStatistics:
         self._steps.setdefault(step, {})[microbatch] = noted
         return result
 
+    def note(self, step: int, microbatch: int, calls: Sequence[Normalised]) -> None:
+        """Note the norms of a first forward that is no call of torch; each counts one batch."""
+        counters = [name for call in calls for name in [call.names[0].rpartition(".")[0] + f".{COUNTER}"]]
+        counted = Counter(name for name in counters if name in self._owners)
+        self._steps.setdefault(step, {})[microbatch] = Noted(list(calls), dict(counted))
+
     def take(self, step: int) -> Parcel:
         """What this replica has noted in a step, as it is sent to the others; it is forgotten here."""
         noted = sorted(self._steps.pop(step, {}).items())

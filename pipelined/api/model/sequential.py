@@ -35,6 +35,8 @@ from pipelined.training.stage import with_copied_buffers
 Loss = Callable[[Any, Any], Any]
 """The loss of one microbatch from (output, targets): its mean, a scalar; or (sum, count)."""
 ORDERED, KEYED = "ordered", "keyed"
+Builders = Mapping[str, LayerBuilder] | Iterable[LayerBuilder]
+"""What builds the layers of a row, in order; by their names, or numbered."""
 
 
 class Sequential:
@@ -42,17 +44,21 @@ class Sequential:
 
     Args:
         layers: an `nn.Sequential`, which is cut between its children as they are; or a list of callables without
-            arguments, each of which builds one layer (a layer's class is such a callable, and so is `tied`'s result).
+            arguments, each of which builds one layer (a layer's class is such a callable, so is `tied`'s result); or
+            such callables by the layers' names.
         initial: how the callables draw initial values. "ordered": as in one process, where all are called in order
             under the run's seed; so every rank calls all. "keyed": each layer under a key of its own, `initial_seed`;
             a rank calls those of its own layers, and the others without memory.
     """
 
-    def __init__(self, layers: "nn.Sequential | Iterable[LayerBuilder]", initial: str = ORDERED):
+    def __init__(self, layers: "nn.Sequential | Builders", initial: str = ORDERED):
         self.initial = initial
-        self._given = layers if isinstance(layers, nn.Sequential) else list(layers)
+        named = layers if isinstance(layers, Mapping) else None
+        self._given = layers if isinstance(layers, nn.Sequential) else list(named.values() if named else layers)
         if isinstance(self._given, nn.Sequential):
             self._names = list(self._given._modules)  # its children, and again those that it has twice
+        elif named:
+            self._names = list(named)
         else:
             self._names = [str(number) for number in range(len(self._given))]
 

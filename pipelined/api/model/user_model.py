@@ -1,6 +1,7 @@
 """The models that a user may give, in the form that the trainer takes."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -9,6 +10,8 @@ from torch import nn
 from pipelined.api.model.layer_builders import LayerBuilder
 from pipelined.api.model.sequential import LayeredModel, Loss, Sequential
 from pipelined.api.model.trace import Traced
+from pipelined.api.split.model import SplitRow
+from pipelined.errors import UsageError
 from pipelined.training.check_model import ModelError
 from pipelined.training.model import Model
 
@@ -32,24 +35,50 @@ class UserModel(Model, Protocol):
         ...
 
 
-def bind(model: Layers, loss: Loss, seed: int, example: Any = None) -> UserModel:
+@dataclass(frozen=True)
+class Team:
+    """The ranks of a worker that split a model.
+
+    Args:
+        ranks: T.
+        layout: `data`, `megatron` (None), or factors by layer.
+        rows: of a microbatch.
+    """
+
+    ranks: int
+    layout: str | None
+    rows: int
+
+    def __post_init__(self) -> None:
+        if self.ranks == 1 and self.layout is not None:
+            raise UsageError(f"one rank splits nothing (layout: {self.layout}, tensor: 1); give tensor=, too")
+
+
+def bind(model: Layers, loss: Loss, seed: int, example: Any = None, team: Team | None = None) -> UserModel:
     """A user's model with its loss.
 
     Args:
         seed: the seed of initial values.
         example: the inputs of one microbatch; None: layers are weighed by their parameters alone.
+        team: the ranks of a worker; None: one.
     Raises:
         ModelError: the model cannot be cut, or does not fit the inputs; the loss is no function.
+        UsageError: the team cannot split it.
     """
     if isinstance(loss, type):
         raise ModelError(f"the loss is the class {loss.__name__}, not a function; give {loss.__name__}()")
     if not callable(loss):
         raise ModelError(f"the loss is a {type(loss).__name__}, not a function of (output, targets); give one")
     if isinstance(model, Traced):
+        if team and team.ranks > 1:
+            raise ModelError("a traced module is not split over ranks; give its layers as pp.Sequential, or tensor 1")
         return model.bind(loss, example)
     if isinstance(model, nn.Module) and not isinstance(model, nn.Sequential):
         fact = f"a {type(model).__name__} is no row of layers"
         raise ModelError(f"{fact}; give pp.trace(model, example), or its layers as an nn.Sequential")
     if not isinstance(model, Sequential | nn.Sequential | Iterable):
         raise ModelError(f"a {type(model).__name__} is no row of layers; give a list of callables that build layers")
-    return LayeredModel(model if isinstance(model, Sequential) else Sequential(model), loss, seed, example)
+    row = model if isinstance(model, Sequential) else Sequential(model)
+    if team is None or team.ranks == 1:
+        return LayeredModel(row, loss, seed, example)
+    return SplitRow(row, loss, seed, example, ranks=team.ranks, layout=team.layout, rows=team.rows)

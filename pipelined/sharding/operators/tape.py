@@ -9,7 +9,7 @@ like those of the forward: the event loop is never blocked.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -55,6 +55,9 @@ class Tape:
         device: computes: an executor, or what counts; on a timed one the durations are those of the names.
         training: False: nothing is kept for a backward.
 
+    Attributes:
+        noted: what the layers noted beside their results, in order.
+
     Gradients of parameters gather in their `grad`, as partial sums over the axes on which they are broadcast.
     """
 
@@ -62,6 +65,7 @@ class Tape:
         self.network, self.device, self.training = network, device, training
         self.rank = network.rank
         self._entries: list[Computed | Moved] = []
+        self.noted: list[Any] = []
 
     async def compute(
         self,
@@ -106,6 +110,10 @@ class Tape:
         if value.trained:
             self._entries.append(Moved(value, moved, way))
         return moved
+
+    def note(self, noted: Any) -> None:
+        """See `Reader.note`."""
+        self.noted.append(noted)
 
     def values(self) -> Iterator[Value]:
         """The values that are kept for the backward, some of them several times."""

@@ -6,7 +6,7 @@ A stage is a coroutine over them, and each rank runs it for its own pieces. A re
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -70,3 +70,6 @@ class Reader(Protocol):
         Args:
             replicated: the axes whose ranks compute the same with the moved value (see `Layout.cotangent`).
         """
+
+    def note(self, noted: Any) -> None:
+        """Keep what a forward would write to buffers, for the stage to write behind the step."""

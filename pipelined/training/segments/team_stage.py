@@ -96,6 +96,7 @@ class TeamStage:
         """
         tape = self._tape(not self.recompute)
         summand = await self._loss(tape, x, targets, random)
+        self.statistics.note(random.step, random.microbatch, tape.noted)
         self.alive[key] = tape, self._placed(x) if self.recompute else summand
         loss = Value(summand.array, summand.shards, False)
         whole = await tape.move(loss, Shards(loss.shards.mesh, (), ""))
@@ -132,7 +133,8 @@ class TeamStage:
 
     async def sum_gradients(self, parameters: Mapping[str, nn.Parameter]) -> None:
         """Add up, in place, the gradients of the pieces that several members hold; all members call this."""
-        await sum_gradients(self.network, [(each, self._lie[name]) for name, each in parameters.items()])
+        trained = {name: each for name, each in parameters.items() if each.requires_grad}
+        await sum_gradients(self.network, [(each, self._lie[name]) for name, each in trained.items()])
 
     def counts(self, name: str) -> bool:
         """Whether this member is the first of those that hold its piece of a parameter."""
@@ -152,9 +154,14 @@ class TeamStage:
     def _placed(self, whole: Arrived) -> Value:
         """This member's piece of inputs or targets."""
         tensor = open_tree(whole, self._device)
+        if not isinstance(tensor, torch.Tensor):
+            fact = f"a team takes inputs and targets of one tensor each (given: a {type(tensor).__name__})"
+            raise UsageError(f"{fact}; give one, or use tensor 1")
         shards = self.model.ids(tuple(tensor.shape))
         return Value(shards.local(tensor, self.network.rank), shards, False)
 
     def _pieces(self) -> dict[str, torch.Tensor]:
-        rank = self.network.rank
-        return {name: each.view(self._lie[name].shape(rank)) for name, each in self.module.named_parameters()}
+        """Parameters as they lie, and buffers."""
+        lie, rank = self._lie, self.network.rank
+        pieces = {name: each.view(lie[name].shape(rank)) for name, each in self.module.named_parameters()}
+        return {**pieces, **dict(self.module.named_buffers())}

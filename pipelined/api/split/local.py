@@ -1,0 +1,111 @@
+"""Layers without parameters, which a rank computes on its own piece: activations, pooling, flattening, dropout."""
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from pipelined.api.split.layer import ForwardPass, Pieces, SplitLayer, by_rows
+from pipelined.sharding import Layout, Shards
+from pipelined.sharding.operators.verbs import Value
+from pipelined.sharding.shards import take
+
+Free = Callable[[nn.Module, int], range | set[int]]
+"""Of a layer and the number of its input's dimensions: those that may be split."""
+
+ELEMENTWISE: tuple[type[nn.Module], ...] = (
+    *(nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish),
+    *(nn.Sigmoid, nn.LogSigmoid, nn.Tanh, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Softplus, nn.Softsign),
+)
+POOLS: tuple[type[nn.Module], ...] = (
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
+    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
+    *(nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d),
+)
+LOCAL: dict[type[nn.Module], Free] = {
+    **dict.fromkeys(ELEMENTWISE, lambda layer, dims: range(dims)),
+    **dict.fromkeys(POOLS, lambda layer, dims: range(2)),
+    **dict.fromkeys((nn.Softmax, nn.LogSoftmax), lambda layer, dims: _but(layer, dims)),
+}
+"""Which dimensions may be split, by the layer's class: all, or rows and channels, or all but that of a softmax."""
+
+
+class LocalLayer(SplitLayer):
+    """A layer that leaves the lengths of the dimensions that may be split."""
+
+    def __init__(self, name: str, module: nn.Module, ranks: int):
+        super().__init__(name, module, ranks)
+        self._work = copy.deepcopy(module)
+        if hasattr(self._work, "inplace"):
+            self._work.__dict__["inplace"] = False  # what it takes is kept
+
+    async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
+        shape, free = self.behind(x), LOCAL[type(self.module)](self.module, len(x.shards.lengths))
+        if not set(x.shards.layout.cuts) <= set(free):
+            x = await by_rows(at.run, x)
+        result = Shards(x.shards.mesh, shape, x.shards.layout)
+        return await at.run.compute(self.kind, self._work, x, result=result)
+
+
+class SplitFlatten(SplitLayer):
+    """Flattens all but the rows. Ranks that have equally many channels keep them; else the rows are split."""
+
+    async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
+        result = self._flat(x)
+        if result is None:
+            x = await by_rows(at.run, x)
+            result = Shards(x.shards.mesh, self.behind(x), x.shards.layout)
+        return await at.run.compute(self.kind, lambda x: x.flatten(1), x, result=result)
+
+    def _flat(self, x: Value) -> Shards | None:
+        """How the output lies if every rank flattens its piece; None where no layout says that."""
+        shape = self.behind(x)
+        cuts = x.shards.layout.cuts
+        if not set(cuts) <= {0, 1}:
+            return None
+        result, places = Shards(x.shards.mesh, shape, Layout.of(cuts)), shape[1] // x.shards.lengths[1]
+        for rank in range(self.ranks):
+            rows, channels, *_ = x.shards.pieces(rank)
+            if result.pieces(rank) != (rows, tuple((low * places, high * places) for low, high in channels)):
+                return None
+        return result
+
+
+class SplitDropout(SplitLayer):
+    """Dropout with the mask that a plain loop draws: each rank draws the whole, and takes its piece of it.
+
+    Args:
+        layer: the layer of the row to which it belongs, under whose name the numbers are drawn.
+
+    Cost: the whole mask on every rank, as torch's generator has no index.
+    """
+
+    module: nn.Dropout
+
+    def __init__(self, name: str, module: nn.Module, ranks: int, layer: str):
+        super().__init__(name, module, ranks)
+        self._layer = layer
+
+    async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
+        keep, shape = 1.0 - self.module.p, x.shards.lengths
+        if at.random is None or keep == 1.0:
+            return x
+        by_channel = not isinstance(self.module, nn.Dropout)
+        drawn = (*shape[:2], *[1] * (len(shape) - 2)) if by_channel else shape
+        piece = x.shards.pieces(at.run.rank)
+        if by_channel:
+            piece = (*piece[:2], *[((0, 1),)] * (len(shape) - 2))
+
+        def work(x: torch.Tensor) -> torch.Tensor:
+            generator = at.generator(self._layer, x.device)
+            noise = torch.empty(drawn, dtype=x.dtype, device=x.device).bernoulli_(keep, generator=generator)
+            return x * take(noise if keep == 0.0 else noise.div_(keep), piece)
+
+        return await at.run.compute("dropout", work, x, result=x.shards)
+
+
+def _but(layer: nn.Module, dims: int) -> set[int]:
+    """All dimensions but that of a softmax."""
+    assert isinstance(layer, nn.Softmax | nn.LogSoftmax)
+    return set(range(dims)) - {(1 if layer.dim is None else layer.dim) % dims}

@@ -1,0 +1,183 @@
+"""A row of layers whose tensors are split over the ranks of a worker: the `TeamModel` of `pipelined.Sequential`."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipelined.api.model.sequential import LayeredModel, Loss, Sequential
+from pipelined.api.split.layer import ForwardPass, team
+from pipelined.api.split.table import WHOLE, split_row
+from pipelined.errors import UsageError
+from pipelined.random.keyed_random import KeyedRandom
+from pipelined.sharding import Shards
+from pipelined.sharding.operators.verbs import Reader, Value
+from pipelined.training.exchange.stream import Tree
+from pipelined.training.model import CountedLoss
+from pipelined.training.parameters import register_tensor
+
+
+class SplitRow(LayeredModel):
+    """A row of layers over T ranks; what it has of `LayeredModel` is the whole.
+
+    Args:
+        row, loss, seed, example: see `LayeredModel`.
+        ranks: T.
+        layout: `data`, `megatron` (None), or factors by layer; see `table.split_row`.
+        rows: of a microbatch.
+    Raises:
+        UsageError: the layout is none, a layer cannot be split, there are fewer rows than their shards, or layers that
+            share a parameter split it in two ways.
+    """
+
+    def __init__(
+        self,
+        row: Sequential,
+        loss: Loss,
+        seed: int,
+        example: torch.Tensor | None = None,
+        *,
+        ranks: int,
+        layout: str | None,
+        rows: int,
+    ):
+        super().__init__(row, loss, seed, example)
+        self.ranks = ranks
+        self.split = split_row(list(zip(row.names, self._meta, strict=True)), self._aliases, ranks, layout)
+        for layer in self.split:
+            if layer.row_shards > rows:
+                fact = f"more row shards than rows in a microbatch (layer {layer.name}, shards: {layer.row_shards}, "
+                raise UsageError(f"{fact}rows: {rows}); use larger microbatches, or split columns")
+        self.parameters()
+
+    def described(self) -> str:
+        """How every layer with parameters is split, and which are kept whole, in a line."""
+        held = [layer for layer in self.split if layer.parameters()]
+        words = [f"{layer.name} ({layer.kind}) {layer.how}" for layer in held if layer.how != WHOLE]
+        whole = [f"{layer.name} ({layer.kind})" for layer in self.split if layer.how == WHOLE]
+        kept = [f"kept whole, their rows split: {', '.join(whole)}"] if whole else []
+        return f"layout: {self.ranks} ranks a worker; {'; '.join([', '.join(words), *kept] if words else kept)}"
+
+    def parameters(self) -> dict[str, Shards]:
+        """How each parameter lies, by its first name.
+
+        Raises:
+            UsageError: layers that share a parameter split it in two ways.
+        """
+        return self._lie
+
+    @cached_property
+    def _lie(self) -> dict[str, Shards]:
+        found: dict[str, Shards] = {}
+        for layer in self.split:
+            for local, shards in layer.parameters().items():
+                alias = f"{layer.name}.{local}"
+                name = self._aliases.get(alias, alias)
+                first = found.setdefault(name, shards)
+                if (first.mesh, first.layout) != (shards.mesh, shards.layout):
+                    fact = f"tied weights in two layouts ({name}: {first.layout}, {alias}: {shards.layout})"
+                    raise UsageError(f"{fact}; split both layers alike")
+        return found
+
+    def of_member(self, member: int) -> "MemberRow":
+        """The model of which `build` gives one rank's pieces."""
+        return MemberRow(self, member)
+
+    def ids(self, lead: tuple[int, ...]) -> Shards:
+        """How inputs and targets lie: whole on all ranks; lead: their shape."""
+        return Shards(team(self.ranks), lead, "")
+
+    async def output(
+        self, run: Reader, ids: Value, pieces: Mapping[str, torch.Tensor], random: KeyedRandom | None = None
+    ) -> Value:
+        """The output of the last layer.
+
+        Args:
+            ids: the inputs, as `ids`.
+            pieces: a rank's pieces of all parameters, and all buffers.
+            random: of the microbatch; None in an evaluation.
+        """
+        at, x = ForwardPass(run, random), ids
+        for layer in self.split:
+            x = await layer.forward(at, x, self._own(layer.name, pieces))
+        return x
+
+    async def score(self, run: Reader, output: Value, targets: Value) -> Value:
+        """The user's loss of a microbatch, of outputs that every member gathers.
+
+        Raises:
+            UsageError: the loss gives a count.
+        """
+        if output.shards.is_uniform:  # its gradient is a sum over ranks; that of what is gathered next is not
+            output = await run.move(output, Shards(team(self.ranks), output.shards.lengths, "S0:ranks"))
+        mesh = output.shards.mesh
+        every = tuple(mesh.sizes)
+        whole = await run.move(output, Shards(mesh, output.shards.lengths, ""), replicated=every)
+
+        def work(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            found = CountedLoss.of(self.loss(output, targets))
+            if found.count is not None:
+                raise UsageError("a team takes no loss with a count yet; return the mean, or use tensor 1")
+            return found.total.reshape(())
+
+        return await run.compute("loss", work, whole, targets, result=Shards(mesh, (), ""))
+
+    def _own(self, layer: str, pieces: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What a layer holds, by its own names."""
+        return {local: pieces[name] for local, name in self._held[layer].items()}
+
+    @cached_property
+    def _held(self) -> dict[str, dict[str, str]]:
+        """By layer: the names of its tensors, local and in the model."""
+        found = {}
+        for layer in self.split:
+            held = {**dict(layer.module.named_parameters()), **dict(layer.module.named_buffers())}
+            every = {name: f"{layer.name}.{name}" for name in held}
+            found[layer.name] = {name: self._aliases.get(full, full) for name, full in every.items()}
+        return found
+
+
+class MemberRow:
+    """One rank's pieces of a split row.
+
+    Args:
+        whole: the model.
+        member: the rank's number in its team.
+    """
+
+    def __init__(self, whole: SplitRow, member: int):
+        self._whole, self._member = whole, member
+
+    @property
+    def layers(self) -> int:
+        return self._whole.layers
+
+    @property
+    def tied(self) -> frozenset[str]:
+        return self._whole.tied
+
+    def costs(self, sequence: int) -> list[float]:
+        return self._whole.costs(sequence)
+
+    def loss(self, output: Tree, targets: Tree) -> Any:
+        return self._whole.loss(output, targets)
+
+    def identity(self) -> Mapping[str, Any]:
+        return self._whole.identity()
+
+    def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:
+        """Build these layers' pieces, and their buffers whole.
+
+        Cost: the whole layers once, as their own code draws the initial values.
+        """
+        lie, part = self._whole.parameters(), nn.Module()
+        whole = self._whole.build(layers, dtype, device, seed)
+        for name, each in whole.named_parameters():
+            piece = nn.Parameter(lie[name].local(each.detach(), self._member), each.requires_grad)
+            register_tensor(part, name, piece)
+        kept = whole.state_dict(keep_vars=True)
+        for name, buffer in whole.named_buffers():
+            register_tensor(part, name, buffer, persistent=name in kept)
+        return part

@@ -1,0 +1,83 @@
+"""Layers with factors: Linear, convolutions and Embedding, each split by rows, columns and contraction."""
+
+from torch import nn
+
+from pipelined.api.split.layer import ForwardPass, Pieces, SplitLayer
+from pipelined.errors import UsageError
+from pipelined.sharding import Shards
+from pipelined.sharding.factors import Factors
+from pipelined.sharding.operators.convolution import SplitConvolution, convolve
+from pipelined.sharding.operators.matmul import SplitMatmul
+from pipelined.sharding.operators.verbs import Value
+from pipelined.sharding.operators.vocabulary import embed, logits, table
+
+
+class Multiplication(SplitLayer):
+    """A layer with factors.
+
+    Args:
+        factors: of rows, columns and contraction.
+    """
+
+    def __init__(self, name: str, module: nn.Module, factors: Factors):
+        p0, p1, p2 = factors
+        super().__init__(name, module, p0 * p1 * p2)
+        self.factors, self.row_shards, self.how = factors, p0, f"{p0}.{p1}.{p2}"
+
+
+class SplitLinear(Multiplication):
+    """A Linear of any lead: rows are split by the first dimension, columns are outputs."""
+
+    module: nn.Linear
+
+    def __init__(self, name: str, module: nn.Module, factors: Factors):
+        super().__init__(name, module, factors)
+        self.operator = SplitMatmul(factors, (self.module.in_features,), (self.module.out_features,))
+
+    def parameters(self) -> dict[str, Shards]:
+        bias = {} if self.module.bias is None else {"bias": self.operator.bias}
+        return {"weight": table(self.operator), **bias}
+
+    async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
+        return await logits(at.run, self.operator, x, pieces["weight"], pieces.get("bias"))
+
+
+class SplitConv(Multiplication):
+    """A convolution of one group: rows are images, columns the channels behind, the contraction those before."""
+
+    module: nn.Conv1d | nn.Conv2d | nn.Conv3d
+
+    def __init__(self, name: str, module: nn.Module, factors: Factors):
+        super().__init__(name, module, factors)
+        conv, (_, columns, contraction) = self.module, factors
+        sides = ("behind", columns * contraction, conv.out_channels), ("before", contraction, conv.in_channels)
+        for side, shards, channels in sides:
+            if shards > channels:
+                fact = f"more shards than channels {side} (layer {name}, shards: {shards}, channels: {channels})"
+                raise UsageError(f"{fact}; split the rows further")
+        sizes = conv.kernel_size, conv.stride, conv.padding, conv.dilation
+        self.operator = SplitConvolution(factors, conv.in_channels, conv.out_channels, *sizes)
+
+    def parameters(self) -> dict[str, Shards]:
+        bias = {} if self.module.bias is None else {"bias": self.operator.bias}
+        return {"weight": self.operator.weight, **bias}
+
+    async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
+        return await convolve(at.run, self.operator, x, pieces["weight"], pieces.get("bias"))
+
+
+class SplitEmbedding(Multiplication):
+    """An Embedding: its matrix lies as that of a Linear to the vocabulary, with which it may be tied."""
+
+    module: nn.Embedding
+
+    def __init__(self, name: str, module: nn.Module, factors: Factors):
+        super().__init__(name, module, factors)
+        self.operator = SplitMatmul(factors, (self.module.embedding_dim,), (self.module.num_embeddings,))
+
+    def parameters(self) -> dict[str, Shards]:
+        return {"weight": table(self.operator)}
+
+    async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
+        ids = await at.run.move(x, Shards(self.operator.mesh, x.shards.lengths, "S0:rows"))
+        return await embed(at.run, self.operator, ids, pieces["weight"])

@@ -1,0 +1,91 @@
+"""Norms: their statistics are those of whole rows or channels, however these are split."""
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from pipelined.api.split.layer import ForwardPass, Pieces, SplitLayer
+from pipelined.sharding import Layout, Shards
+from pipelined.sharding.operators.stream import moments, normalise
+from pipelined.sharding.operators.verbs import Reader, Value
+from pipelined.sharding.shards import Piece
+from pipelined.training.running_statistics import Normalised
+
+RUNNING = ("running_mean", "running_var")
+
+
+class SplitLayerNorm(SplitLayer):
+    """A LayerNorm; where ranks share a row they sum two numbers of it, each way."""
+
+    module: nn.LayerNorm
+
+    async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
+        dims = len(x.shards.lengths)
+        token = range(dims - len(self.module.normalized_shape), dims)
+        found = await moments(at.run, x, token)
+        scale = await scaled(at, x, pieces, token)
+        return await normalise(at.run, x, found, scale, at=token, eps=self.module.eps)
+
+
+class SplitBatchNorm(SplitLayer):
+    """A batch norm over the rows of the whole microbatch; where ranks share a channel they sum two numbers of it.
+
+    Its running statistics are whole on every rank, which costs two numbers a channel more in the forward.
+    """
+
+    module: _BatchNorm
+
+    async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
+        over = [0, *range(2, len(x.shards.lengths))]
+        running = [pieces[name] for name in RUNNING if name in pieces]
+        if running and at.random is None:
+            found = self._running(at.run, x, running)
+        else:
+            found = await moments(at.run, x, over)
+        if running and at.random is not None:
+            await self._note(at.run, found, prod(x.shards.lengths[dim] for dim in over))
+        scale = await scaled(at, x, pieces, (1,))
+        return await normalise(at.run, x, found, scale, at=(1,), eps=self.module.eps)
+
+    def _running(self, run: Reader, x: Value, whole: Sequence[torch.Tensor]) -> tuple[Value, Value]:
+        """The running statistics of this rank's channels."""
+        shape = [length if dim == 1 else 1 for dim, length in enumerate(x.shards.lengths)]
+        shards = Shards(x.shards.mesh, shape, Layout.of({1: x.shards.layout.cuts.get(1, ())}))
+        mean, variance = (Value(shards.local(each.view(shape), run.rank), shards, False) for each in whole)
+        return mean, variance
+
+    async def _note(self, run: Reader, found: tuple[Value, Value], count: int) -> None:
+        """Note mean and variance of all channels, the variance as torch keeps it: with one fewer in the divisor."""
+        whole = [
+            await run.move(Value(each.array, each.shards, False), Shards(each.shards.mesh, each.shards.lengths, ""))
+            for each in found
+        ]
+        mean, variance = (each.array.flatten() for each in whole)
+        names = f"{self.name}.{RUNNING[0]}", f"{self.name}.{RUNNING[1]}"
+        statistics = mean.clone(), variance * (count / (count - 1))
+        run.note(Normalised(names, float(self.module.momentum or 0.0), statistics))
+
+
+async def scaled(at: ForwardPass, x: Value, pieces: Pieces, dims: Sequence[int]) -> list[Value]:
+    """The parts of weight and bias that belong to this rank's piece of x.
+
+    Args:
+        dims: the dimensions of x that they have.
+    """
+    lengths = tuple(x.shards.lengths[dim] for dim in dims)
+    cuts = {place: x.shards.layout.cuts[dim] for place, dim in enumerate(dims) if dim in x.shards.layout.cuts}
+    result = Shards(x.shards.mesh, lengths, Layout.of(cuts))
+    piece = result.pieces(at.run.rank)
+    given = [pieces[name] for name in ("weight", "bias") if name in pieces]
+    return [await at.run.compute("scale", lambda whole: part(whole, piece), each, result=result) for each in given]
+
+
+def part(whole: torch.Tensor, piece: Piece) -> torch.Tensor:
+    """The elements of a tensor at these indices; as `shards.take`, with a gradient."""
+    for dimension, ranges in enumerate(piece):
+        parts = [whole.narrow(dimension, low, high - low) for low, high in ranges or ((0, 0),)]
+        whole = torch.cat(parts, dimension) if len(parts) > 1 else parts[0]
+    return whole

@@ -1,0 +1,91 @@
+"""Layers of a user's own, by the layouts that they state, and layers without known factors, which are kept whole."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from pipelined.api.split.layer import BY_ROWS, ForwardPass, Pieces, SplitLayer, by_rows, team
+from pipelined.errors import UsageError
+from pipelined.random.keyed_random import KeyedRandom, place_of_layer
+from pipelined.random.torch_random import TorchRandom
+from pipelined.sharding import Shards
+from pipelined.sharding.operators.verbs import Value
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """How a layer of your own is split over the ranks of a team: the class attribute `layouts` of its module.
+
+    Layouts are those of a mesh with one axis, `ranks`. Each rank calls the module with its pieces of input and
+    parameters, and gets its piece of the output; it computes nothing that another rank's piece would change. What the
+    layer costs are the moves to its input's layout, and from a sum `P:ranks` to rows.
+
+    Args:
+        input, output: as "S0:ranks" (own rows), "S1:ranks" (own columns) or "" (whole on all ranks); of an output also
+            "P:ranks" (a summand).
+        parameters: by name; "", whole on all ranks, where one is left out.
+    """
+
+    input: str = BY_ROWS
+    output: str = BY_ROWS
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+class OwnLayer(SplitLayer):
+    """A layer that is called as it is, with pieces.
+
+    Args:
+        layouts: of its input, output and parameters.
+        how: how it is split, in words.
+        layer: the layer of the row to which it belongs, under whose name random numbers are drawn.
+    """
+
+    def __init__(self, name: str, module: nn.Module, ranks: int, *, layouts: Layouts, how: str, layer: str):
+        super().__init__(name, module, ranks)
+        self._layouts, self.how, self._layer = layouts, how, layer
+        self.row_shards = ranks if layouts.input == BY_ROWS else 1
+
+    def parameters(self) -> dict[str, Shards]:
+        every = super().parameters()
+        unknown = [name for name in self._layouts.parameters if name not in every]
+        if unknown:
+            fact = f"the layouts of layer {self.name} ({self.kind}) name {unknown[0]}, which it has not"
+            raise UsageError(f"{fact}; name {', '.join(every) or 'no parameter'}")
+        given = self._layouts.parameters
+        return {name: Shards(each.mesh, each.lengths, given.get(name, "")) for name, each in every.items()}
+
+    async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
+        result = Shards(team(self.ranks), self.behind(x), self._layouts.output)
+        x = await at.run.move(x, Shards(result.mesh, x.shards.lengths, self._layouts.input))
+        parameters = [name for name in self.parameters() if name in pieces]
+        buffers = {name: each for name, each in pieces.items() if name not in parameters}
+        work = partial(self._called, parameters, buffers, at.random)
+        y = await at.run.compute(self.kind, work, x, *[pieces[name] for name in parameters], result=result)
+        return await by_rows(at.run, y) if result.layout.partial else y
+
+    def _called(
+        self,
+        names: list[str],
+        buffers: Pieces,
+        random: KeyedRandom | None,
+        x: torch.Tensor,
+        *parameters: torch.Tensor,
+    ) -> torch.Tensor:
+        module = copy.deepcopy(self._evaluated if random is None else self.module)  # ranks of a process share these
+        given = {**dict(zip(names, parameters, strict=True)), **buffers}
+        before = {name: each._version for name, each in buffers.items()}
+        forward = partial(functional_call, module, given, (x,))
+        drawing = TorchRandom(x.device)
+        y: torch.Tensor = forward() if random is None else drawing.run(forward, random, place_of_layer(self._layer))
+        where = f"layer {self.name} ({self.kind}), which {self.ranks} ranks split,"
+        if drawing.draws and (self._layouts.input or self._layouts.output):
+            remedy = 'state layouts with input "" and output "", so that every rank draws all of them, or use tensor 1'
+            raise UsageError(f"{where} draws random numbers for its own rows alone; {remedy}")
+        if any(each._version != before[name] for name, each in buffers.items()):
+            raise UsageError(f"{where} writes its buffers, so members would differ; use tensor 1")
+        return y

@@ -1,0 +1,220 @@
+"""A user's row of layers over the ranks of a worker, beside the plain loop in float64: losses and the whole state.
+
+The plain loop uses none of the runtime, except for the seeds of dropout (`layer_seed`).
+"""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+import pipelined as pp
+from tests.numerics.test_front_door import WIDTH, plain, row, tied_row, trained
+from tests.numerics.test_front_door import require_equal as require_equal_states
+
+SEED, ROWS, STEPS = 5, 12, 5
+
+
+def images():
+    """Convolutions with uneven channels and a stride, pooling, both norms, two dropouts in one layer, and a softmax."""
+    return [
+        lambda: nn.Conv2d(3, 6, 3, padding=1, bias=False),
+        lambda: nn.BatchNorm2d(6, momentum=0.3),
+        lambda: nn.ReLU(inplace=True),
+        lambda: nn.Sequential(nn.Dropout2d(0.2), nn.Conv2d(6, 5, 3, stride=2, bias=False), nn.Dropout(0.1), nn.Tanh()),
+        lambda: nn.MaxPool2d(2),
+        nn.Flatten,
+        lambda: nn.Linear(20, 7),
+        lambda: nn.LayerNorm(7),
+        lambda: nn.Linear(7, 4),
+        lambda: nn.LogSoftmax(1),
+    ]
+
+
+def words():
+    """An embedding that is tied to the last layer, and layers of sequences, one of them kept whole."""
+    begin, end = (
+        pp.tied("words", each) for each in (lambda: nn.Embedding(11, 6), lambda: nn.Linear(6, 11, bias=False))
+    )
+    return [begin, lambda: nn.Linear(6, 9), nn.GELU, lambda: nn.Linear(9, 6), Mixed, lambda: nn.LayerNorm(6), end]
+
+
+class Mixed(nn.Module):
+    """Mixes the tokens of a sequence; it has a buffer, too, and parameters that no table knows."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(6, 6)
+        self.register_buffer("decay", torch.linspace(0, 1, 6))
+
+    def forward(self, x):
+        return x + self.inner(x).cumsum(1) * self.decay
+
+
+class Scaled(nn.Module):
+    """An operator of a user's own, split by columns."""
+
+    layouts = pp.Layouts("S1:ranks", "S1:ranks", {"scale": "S0:ranks"})
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.linspace(1, 2, WIDTH))
+
+    def forward(self, x):
+        return x * self.scale
+
+
+class Summed(nn.Module):
+    """A product over columns, each rank's a summand."""
+
+    layouts = pp.Layouts("S1:ranks", "P:ranks", {"weight": "S1:ranks"})
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-1, 1, WIDTH * WIDTH).view(WIDTH, WIDTH))
+
+    def forward(self, x):
+        return x @ self.weight.t()
+
+
+class Drawing(nn.Module):
+    """Draws random numbers, of all rows on every rank."""
+
+    layouts = pp.Layouts("", "")
+
+    def forward(self, x):
+        return nn.functional.dropout(x, 0.3, self.training)
+
+
+def own():
+    return [lambda: nn.Linear(WIDTH, WIDTH), Scaled, nn.Tanh, Summed, Drawing, lambda: nn.Linear(WIDTH, WIDTH)]
+
+
+def batches(layers):
+    generator = torch.Generator().manual_seed(2)
+    if layers is images:
+        return [
+            (torch.randn(ROWS, 3, 9, 9, generator=generator).double(), torch.randint(4, (ROWS,), generator=generator))
+            for _ in range(STEPS)
+        ]
+    if layers is words:
+        return [(torch.randint(11, (ROWS, 5), generator=generator),) * 2 for _ in range(STEPS)]
+    return [(torch.randn(ROWS, WIDTH, generator=generator).double(),) * 2 for _ in range(STEPS)]
+
+
+LOSSES = {
+    images: nn.functional.nll_loss,
+    words: lambda x, y: nn.functional.cross_entropy(x.flatten(0, 1), y.flatten()),
+    own: nn.functional.mse_loss,
+}
+
+
+def adam(parameters):
+    return torch.optim.AdamW(parameters, lr=1e-2)
+
+
+def looped(layers, microbatches):
+    """Losses and state of a loop on one process."""
+    builders, model = layers(), nn.Sequential()
+    torch.manual_seed(SEED)
+    for build in builders:
+        model.append(build().double())
+    if layers is words:
+        model[6].weight = model[0].weight
+    optimizer, losses = adam(model.parameters()), []
+    for step, (inputs, targets) in enumerate(batches(layers)):
+        optimizer.zero_grad()
+        total = 0.0
+        for number, (x, y) in enumerate(zip(inputs.chunk(microbatches), targets.chunk(microbatches), strict=True)):
+            for name, layer in model._modules.items():
+                torch.manual_seed(pp.layer_seed(SEED, step, number, name))
+                x = layer(x)
+            total = total + LOSSES[layers](x, y) / microbatches
+        total.backward()
+        losses.append(total.item())
+        optimizer.step()
+    return losses, model.state_dict()
+
+
+def split(layers, **arguments):
+    defaults = {"loss": LOSSES[layers], "optimizer": adam, "dtype": torch.float64, "seed": SEED}
+    return pp.train(layers(), batches(layers), **{**defaults, **arguments})
+
+
+def require_equal(done, expected):
+    """Losses to 1e-12, the state to 1e-10."""
+    assert done.losses == pytest.approx(expected[0], rel=1e-12)
+    require_equal_states(done, (done.losses, expected[1]), 1e-10)
+
+
+@pytest.mark.parametrize(
+    ("layers", "tensor", "more"),
+    [
+        (images, 2, {}),
+        (images, 4, {"layout": "0=2.2.1,3.1=1.2.2,6=4.1.1,8=1.1.4", "recompute": True}),
+        (images, 3, {"layout": "data", "width": 2, "microbatches": 1}),
+        pytest.param(images, 6, {"layout": "0=3.2.1,3.1=2.1.3,6=1.6.1,8=2.3.1"}, marks=pytest.mark.full),
+        (words, 2, {"clip": 0.0}),
+        (words, 4, {"layout": "1=2.1.2,3=1.4.1", "width": 1}),
+        (own, 2, {"schedule": "zb_h1"}),
+        (own, 3, {}),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else str(value),
+)
+def test_a_split_row_trains_as_a_plain_loop_does(layers, tensor, more):
+    arguments = {"microbatches": 2, **more}
+    done = split(layers, tensor=tensor, **arguments)
+    require_equal(done, looped(layers, arguments["microbatches"] * more.get("width", 1)))
+
+
+@pytest.mark.parametrize(("layers", "more"), [(row, {"width": 2}), (tied_row, {"layout": "data"})])
+def test_frozen_shared_and_nested_layers_are_split_too(layers, more):
+    done = trained(layers, tensor=2, microbatches=2, **more)
+    require_equal(done, plain(2 * more.get("width", 1), layers=layers))
+
+
+def refused(capfd, layers, **arguments):
+    with pytest.raises(SystemExit) as ended:
+        split(layers, steps=1, **arguments)
+    assert ended.value.code == 2
+    return capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"tensor": 2, "microbatches": 12},
+            r"more row shards than rows in a microbatch \(layer 4, .*2, rows: 1\)",
+        ),
+        ({"tensor": 2, "layout": "1=2.1.2,3=1.2.1"}, r"1=2.1.2 is for 4 ranks \(ranks of a worker: 2\)"),
+        ({"tensor": 2, "layout": "2=1.2.1"}, "no layout: '2=1.2.1' .* for 0, 1, 3, 6"),
+        ({"tensor": 2, "layout": "6=2.1.1"}, r"tied weights in two layouts \(0.weight: "),
+        ({"tensor": 2, "depth": 2}, "depth"),
+        ({"tensor": 2, "exact_sums": True}, "exact sums"),
+        ({"layout": "data"}, "one rank splits nothing"),
+        ({"tensor": 0}, "tensor must be at least 1"),
+    ],
+)
+def test_what_cannot_be_split_is_refused(arguments, message, capfd):
+    assert re.search(message, refused(capfd, words, **arguments))
+
+
+def test_a_layer_that_draws_for_its_own_rows_alone_is_refused(capfd):
+    class Noisy(nn.Module):
+        def forward(self, x):
+            return nn.functional.dropout(x, 0.3, self.training)
+
+    def layers():
+        return [*own(), Noisy]
+
+    LOSSES[layers] = nn.functional.mse_loss
+    assert "layer 6 (Noisy), which 2 ranks split, draws random numbers" in refused(capfd, layers, tensor=2)
+
+
+def test_the_run_says_which_layers_are_kept_whole(capfd):
+    split(words, tensor=2, microbatches=2, steps=1)
+    said = capfd.readouterr().err
+    assert "0 (Embedding) 1.2.1, 1 (Linear) 1.2.1, 3 (Linear) 1.1.2" in said
+    assert "kept whole, their rows split: 4 (Mixed)" in said
