@@ -91,6 +91,7 @@ class Matmul:
         tokens: rows of I and O in a whole step (m).
         inputs: columns of I, rows of W (k).
         outputs: columns of W and O (n).
+        taps: places of a convolution's kernel, each with a W of its own; the tokens are images times places.
         of_ids: the input is given as one index a row, as an embedding's: it is neither gathered nor has a gradient.
         embeds: the transpose of W is also the embedding of the same tokens, of which only indices arrive.
     """
@@ -100,6 +101,11 @@ class Matmul:
     outputs: int
     of_ids: bool = False
     embeds: bool = False
+    taps: int = 1
+
+    @property
+    def weights(self) -> int:
+        return self.inputs * self.outputs * self.taps
 
     def rings(
         self, factors: Factors, microbatches: int = 1, state: str = "none", regather_input: bool = False
@@ -122,7 +128,7 @@ class Matmul:
         if self.embeds:  # the vocabulary is the contraction of the embedding
             yield RingPasses("forward", COLUMNS, gathered, microbatches, microbatches)
             yield RingPasses("backward", COLUMNS, gathered, microbatches)
-        yield from self._weight_rings(self.inputs * self.outputs / (columns * contraction), microbatches, state)
+        yield from self._weight_rings(self.weights / (columns * contraction), microbatches, state)
 
     def _weight_rings(self, length: float, microbatches: int, state: str) -> Iterator[RingPasses]:
         if state in ("none", "zero1"):  # an all-reduce; or gradients are scattered, and weights gathered
@@ -140,7 +146,7 @@ class Matmul:
         kept = STATES.index(state)
         replicated = (4, 2, 1, 0)[kept]  # of the four numbers of a weight, those that every replica holds
         split = STATE_NUMBERS - replicated
-        return (replicated + split / rows) * self.inputs * self.outputs / (columns * contraction)
+        return (replicated + split / rows) * self.weights / (columns * contraction)
 
     def kept_numbers(self, factors: Factors, microbatches: int = 1) -> float:
         """Numbers of a microbatch's gathered input beyond the rank's own part of it, where it is not gathered again."""

@@ -44,7 +44,7 @@ def options_of(
     """
     for split in _splits(levels):
         factors = whole(split)
-        if (replicas is None or factors.rows <= replicas) and _fits_attention(operator, factors):
+        if (replicas is None or factors.rows <= replicas) and _fits(operator, factors):
             for state in STATES if zero and factors.rows > 1 else STATES[:1]:
                 for again in (False, True) if regather_input and factors.columns > 1 else (False,):
                     yield Option(split, state, again)
@@ -55,8 +55,10 @@ def _splits(levels: tuple[int, ...]) -> list[Split]:
     return splits(levels)
 
 
-def _fits_attention(operator: Operator, factors: Factors) -> bool:
-    """Whether attention has a sequence and a head for every rank."""
+def _fits(operator: Operator, factors: Factors) -> bool:
+    """Whether attention has a sequence and a head for every rank; a convolution an image and channels."""
     if operator.sequences is not None and factors.rows > operator.sequences:
+        return False
+    if operator.matmul.taps > 1 and factors.contraction > operator.matmul.inputs:
         return False
     return operator.heads is None or factors.columns * factors.contraction <= operator.heads

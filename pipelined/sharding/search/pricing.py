@@ -120,7 +120,7 @@ class PricedChain:
     def edge_terms(self, edge: Edge, before: Any, after: Any) -> Iterator[PriceTerm]:
         """What an edge between two layouts does."""
         exchange, times = edge.exchange(before, after), edge.times * self.microbatches
-        elements = times * exchange.elements(self._part(edge.columns))
+        elements = times * exchange.elements(self._part(edge))
         seconds = self.microbatches * self.exchange_seconds(edge, exchange)
         yield PriceTerm("forward", elements, seconds / 2)
         yield PriceTerm("backward", elements, seconds / 2)
@@ -130,7 +130,7 @@ class PricedChain:
 
     def exchange_seconds(self, edge: Edge, exchange: Exchange) -> float:
         """Seconds of a microbatch that an edge takes for its exchange, there and back."""
-        return exchange.seconds(self.network, self._part(edge.columns)) * 2 * edge.times
+        return exchange.seconds(self.network, self._part(edge)) * 2 * edge.times
 
     def norm_seconds(self, edge: Edge, stream: Stream) -> float:
         """Seconds of a microbatch that an edge takes for its norms, there and back."""
@@ -160,9 +160,10 @@ class PricedChain:
         forward = RingPasses("forward", COLUMNS, tokens, 4 * n, 2 * n)
         return [(forward, group), (RingPasses("backward", COLUMNS, 2 * tokens, 2 * n, n), group)]
 
-    def _part(self, columns: int) -> float:
-        """Elements of a rank's part of a stream of this number of columns, for a microbatch."""
-        return self.chain.operators[0].matmul.tokens * columns / self.ranks / self.microbatches
+    def _part(self, edge: Edge) -> float:
+        """Elements of a rank's part of an edge's tensor, for a microbatch."""
+        tokens = self.chain.operators[edge.operator].matmul.tokens
+        return tokens * edge.columns / self.ranks / self.microbatches
 
 
 def _group(split: Split, axis: int) -> GroupShape:
