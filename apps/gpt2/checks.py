@@ -5,9 +5,9 @@ Rank 0 alone runs them, before any rank builds anything, so a mistake is reporte
 
 from pathlib import Path
 
+from apps.common.flags import start_of
 from apps.common.paths import check_directory, check_export, check_file
 from apps.gpt2.job import Job
-from apps.gpt2.resume import start_of
 from collectives.algorithms import parse_choice
 from pipelined.errors import UsageError
 from pipelined.programs.exact_grid import require_exact

@@ -9,11 +9,11 @@ from dataclasses import replace
 from os import sched_getaffinity
 from typing import Any
 
+from apps.common.flags import start_of
 from apps.gpt2.checks import MEASURED
 from apps.gpt2.job import Job
 from apps.gpt2.plan_file import AUTO, arrangement, is_open
 from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
-from apps.gpt2.resume import start_of
 from apps.gpt2.workload import workload
 from collectives.algorithms import parse_choice
 from pipelined.actors.agree import broadcast

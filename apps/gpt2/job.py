@@ -1,12 +1,12 @@
 """A job: the configuration with everything left open filled in, before torch or a transport is there."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from apps.gpt2.choose import Wishes, choose
+from apps.common.choose import Wishes, choose
+from apps.common.plan_table import plan_table
 from apps.gpt2.config import Config
 from apps.gpt2.plan_file import follow_plan, identity
 from apps.gpt2.team import described, ranks_of_workers, split_of
@@ -14,13 +14,9 @@ from apps.gpt2.workload import workload
 from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, find_preset, layer_costs, parameters
 from apps.lm.sharded.layouts import Factors
 from pipelined.errors import UsageError
-from pipelined.programs.instructions import Instruction
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
-from pipelined.programs.proof.check import check
-from pipelined.programs.record import in_time, record
 from pipelined.schedules import CHUNKS, find, own_shape
-from pipelined.simulation.memory import rank_memory
 
 BATCH = 32
 """Sequences a step, by default."""
@@ -92,23 +88,10 @@ class Job:
 
     def table(self) -> str:
         """One line a worker of a group: its stages, their layers, and the memory they take in float32."""
-        schedule, layout = find(self.plan.schedule), self.plan.layout
-        program = in_time(schedule, layout) if self.plan.flushes else record(schedule, self.plan.shape)
-        check(program)
-        rows = [self._row(worker, instructions) for worker, instructions in enumerate(program.workers)]
-        shape = f"({self.plan.rows}, {self.sequence}, {self.model.d_model})"
-        return "\n".join([*rows, f"  activations between stages: {shape}"])
-
-    def _row(self, worker: int, instructions: Sequence[Instruction]) -> str:
-        cut, stages = (
-            partition(layer_costs(self.model, self.sequence), self.plan.depth),
-            self.plan.layout.stages_of(worker),
-        )
-        where = ", ".join(f"{stage} (layers {cut[stage].start}-{cut[stage].stop - 1})" for stage in stages)
+        cut = partition(layer_costs(self.model, self.sequence), self.plan.depth)
         sizes = workload(self.model, self.plan, self.sequence, exact=self.config.exact_sums)
-        held = rank_memory(sizes, self.plan.layout, worker, instructions, self.config.recompute)
-        state, kept = (f"{nbytes / 2**20:,.1f} MiB" for nbytes in (held.state, held.activations))
-        return f"  worker {worker}: stages {where}; {state} of state, up to {kept} of activations"
+        shape = f"({self.plan.rows}, {self.sequence}, {self.model.d_model})"
+        return f"{plan_table(self.plan, cut, sizes, self.config.recompute)}\n  activations between stages: {shape}"
 
     def json(self) -> str:
         return json.dumps(self.plain(), indent=2)

@@ -75,7 +75,7 @@ class PlannedGPT2:
         return GPT2(self.model)
 
     def numerics(self) -> Any:
-        from apps.gpt2.train import numerics
+        from apps.common.numerics import numerics
 
         return numerics(self.config)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from apps.common.flags import start_of
 from apps.gpt2.config import Config, parse
 from apps.gpt2.plan_file import AUTO
 from pipelined.actors.agree import broadcast
@@ -53,13 +54,6 @@ def parse_resumed(arguments: Sequence[str]) -> Config:
 
 def _parse_over(arguments: Sequence[str], config: Config, taken: Mapping[str, Any]) -> Config:
     return parse(list(arguments), Config(**taken, resume=config.resume, checkpoint=config.checkpoint))
-
-
-def start_of(config: Config) -> Path | None:
-    """The checkpoint that the run resumes, if any."""
-    if config.resume == "auto":
-        return config.checkpoint and checkpoint.latest(config.checkpoint)
-    return Path(config.resume) if config.resume else None
 
 
 async def agree_on_flags(transport: Transport, resolved: Mapping[str, Any]) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
-from apps.gpt2.config import Config
+from apps.common.flags import start_of
+from apps.common.numerics import numerics
+from apps.common.report import Report, reporting
 from apps.gpt2.job import Job
-from apps.gpt2.report import Report, reporting
-from apps.gpt2.resume import start_of
 from apps.gpt2.text import batches_of
 from apps.lm.data.ngram import score_ngrams
 from apps.lm.data.text import Text
@@ -32,11 +32,8 @@ from pipelined.training.digests import model_digest
 from pipelined.training.evaluate import evaluate, sample
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.replay import Order, of_rank, packed, read_orders
-from pipelined.training.trainer import JobDescription, Numerics, RankTrainer
+from pipelined.training.trainer import JobDescription, RankTrainer
 from transports import Transport
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
-"""Of parameters and sums; bfloat16 is an autocast inside the forward."""
 
 
 @dataclass
@@ -113,18 +110,6 @@ async def _orders(transport: Transport, job: Job) -> dict[int, Order]:
     if transport.rank == 0:
         orders = packed(await asyncio.to_thread(read_orders, path, job.plan))
     return of_rank(await broadcast(transport, "replay", orders), transport.rank)
-
-
-def numerics(config: Config) -> Numerics:
-    """The dtypes and codecs that the flags request."""
-    return Numerics(
-        dtype=DTYPES[config.dtype],
-        autocast=config.dtype == "bfloat16",
-        recompute=config.recompute,
-        all_reduce=config.all_reduce,
-        compress=config.compress,
-        exact_sums=config.exact_sums,
-    )
 
 
 def _build(

@@ -8,8 +8,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from apps.common.report import Report, reporting
 from apps.gpt2.config import Config
-from apps.gpt2.report import Report, reporting
 from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.swarm.rank import DONE, STOP, STOPPED, Rank, cancelled
 from apps.gpt2.swarm.report import ActiveTime, StepReporter

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from apps.common.report import drifted
 from apps.gpt2.config import Config
 from apps.gpt2.job import resolve
-from apps.gpt2.report import drifted
 from pipelined.errors import UsageError
 from pipelined.planner import PlanFile, write_plan
 from pipelined.programs.plan import Plan

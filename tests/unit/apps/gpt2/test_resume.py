@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from apps.common.flags import start_of
 from apps.gpt2.checks import check_checkpoints
 from apps.gpt2.config import parse
 from apps.gpt2.job import resolve
-from apps.gpt2.resume import agree_on_flags, parse_resumed, require_text, start_of
+from apps.gpt2.resume import agree_on_flags, parse_resumed, require_text
 from apps.lm.data.text import read_text
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint

@@ -17,6 +17,8 @@ from pipelined.training.step_report import StepReport
 
 EVERY = 10
 """Steps between two lines."""
+UNITS = {"tokens": "tok", "images": "images"}
+"""What a step is trained on, as a line shows it."""
 DRIFT = 0.1
 """Share of a planned step by which the measured one may differ before the plan is called wrong."""
 
@@ -28,15 +30,24 @@ class Report:
         shown: whether anything is printed.
         first: the step it begins with (not 0 after a resume).
         steps: the last step, exclusive.
-        tokens: tokens a step.
+        tokens: tokens a step, or what `unit` says.
         metrics: the file that the JSON lines go to; None writes none.
         predicted: seconds that a plan predicts for a step; None without a plan.
+        unit: what is trained on, one of `UNITS`.
     """
 
     def __init__(
-        self, shown: bool, *, first: int, steps: int, tokens: int, metrics: Path | None, predicted: float | None = None
+        self,
+        shown: bool,
+        *,
+        first: int,
+        steps: int,
+        tokens: int,
+        metrics: Path | None,
+        predicted: float | None = None,
+        unit: str = "tokens",
     ):
-        self._first, self._steps, self._tokens, self._metrics = first, steps, tokens, metrics
+        self._unit, self._first, self._steps, self._tokens, self._metrics = unit, first, steps, tokens, metrics
         self._predicted, self._taken = predicted, list[float]()
         self._console = Console(quiet=not shown)
         self._bar = bar(self._console)
@@ -53,7 +64,7 @@ class Report:
         self._bar.update(
             self._task,
             advance=1,
-            description=f"loss {report.loss:.4f}  {rate:,.0f} tok/s  idle {report.idle_fraction:.0%}",
+            description=f"loss {report.loss:.4f}  {rate:,.0f} {UNITS[self._unit]}/s  idle {report.idle_fraction:.0%}",
         )
         self._write(self._row(report, rate, evaluated) | ({"digest": digest} if digest else {}))
         done = report.step + 1
@@ -90,8 +101,8 @@ class Report:
             "loss": report.loss,
             "grad_norm": report.grad_norm,
             "lr": report.lr,
-            "tokens": self._tokens,
-            "tokens_per_s": rate,
+            self._unit: self._tokens,
+            f"{self._unit}_per_s": rate,
             "step_s": report.step_s,
             "idle_fraction": report.idle_fraction,
         }
@@ -102,11 +113,11 @@ class Report:
         return row if evaluated is None else {**row, "eval_loss": evaluated}
 
     def _line(self, report: StepReport, rate: float, evaluated: float | None) -> None:
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        memory, unit = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, UNITS[self._unit]
         left = (self._steps - report.step - 1) * report.step_s
         text = (
             f"step {report.step + 1:>5}/{self._steps}  loss {report.loss:.4f}  norm {report.grad_norm:.3f}  "
-            f"lr {report.lr:.2e}  {rate:,.0f} tok/s  idle {report.idle_fraction:.0%}  {memory:,.0f} MiB  "
+            f"lr {report.lr:.2e}  {rate:,.0f} {unit}/s  idle {report.idle_fraction:.0%}  {memory:,.0f} MiB  "
             f"eta {left:.0f} s"
         )
         self.say(text if evaluated is None else f"{text}  eval {evaluated:.4f}")
@@ -143,7 +154,14 @@ def drifted(predicted: float, taken: Sequence[float]) -> str:
 
 @contextmanager
 def reporting(
-    shown: bool, *, first: int, steps: int, tokens: int, metrics: Path | None, predicted: float | None = None
+    shown: bool,
+    *,
+    first: int,
+    steps: int,
+    tokens: int,
+    metrics: Path | None,
+    predicted: float | None = None,
+    unit: str = "tokens",
 ) -> Iterator[Report]:
     """A report. Its bar is closed at the end; on all ranks but 0 nothing is shown.
 
@@ -151,7 +169,7 @@ def reporting(
         UsageError: the metrics file cannot be written.
     """
     metrics = metrics if shown else None
-    report = Report(shown, first=first, steps=steps, tokens=tokens, metrics=metrics, predicted=predicted)
+    report = Report(shown, first=first, steps=steps, tokens=tokens, metrics=metrics, predicted=predicted, unit=unit)
     report._write()
     with report._bar:
         yield report

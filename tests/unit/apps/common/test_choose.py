@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.gpt2.choose import Wishes, choose
+from apps.common.choose import Wishes, choose
 from pipelined.errors import UsageError
 from pipelined.schedules import known
 

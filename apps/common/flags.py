@@ -1,0 +1,189 @@
+"""The flags that training programs share: a frozen dataclass, from which a command line is made. No torch.
+
+A program derives its own flags from `RunFlags`. A flag left open (None) is chosen and printed; checkpoints and metrics
+record the resolved configuration.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, make_dataclass
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+
+import tyro
+
+from pipelined.aio.events import Level
+from pipelined.errors import UsageError, refuse_below
+from pipelined.schedules import Knob, knobs_of
+from pipelined.schedules.knobs import set_knobs
+from pipelined.state.checkpoints import checkpoint
+
+LEAST = {
+    **dict.fromkeys(("depth", "width", "microbatch", "microbatches", "batch", "tensor", "keep"), 1),
+    **dict.fromkeys(("steps", "warmup", "lr", "weight_decay", "clip"), 0),
+    **dict.fromkeys(("save_every", "eval_every", "digest"), 0),
+}
+"""The smallest value of each number that has one."""
+
+
+@dataclass(frozen=True)
+class RunFlags:
+    """How a run is arranged, trained, saved and reported; a program adds its model and its data."""
+
+    schedule: str | None = None
+    """Order of a pipeline's work: the name of a schedule, a dotted module, a .py file, or a .csv table.
+    Default: chimera at even depths, else one_f_one_b."""
+    depth: Annotated[int | None, tyro.conf.arg(aliases=("--stages",))] = None
+    """Stages of a pipeline (D); also called --stages. Default: the even divisor of the ranks that is nearest to 4."""
+    width: int | None = None
+    """Pipeline groups side by side (W), each on its own microbatches. Default: the ranks over those of a group."""
+    tensor: int = 1
+    """Ranks of a worker (T), which split every tensor of its stages: rank = (group * workers + worker) * T + member."""
+    microbatch: int | None = None
+    """Rows in a microbatch (B)."""
+    batch: int | None = None
+    """Rows per step over all groups (B·N·W)."""
+    seed: int = 0
+    """Seed of initial values, dropout and the order of the data."""
+    knobs: tyro.conf.Suppress[tyro.conf.Fixed[Mapping[str, int | str]]] = field(default_factory=dict)
+    """Further settings of the schedule, those that are not the default; each of them is a flag."""
+    plan: Path | None = None
+    """Run the plan that `python -m pipelined plan --out` wrote, and compare its predictions with the run; other flags
+    may repeat what the plan contains. auto: measure first, and choose among all schedules."""
+    microbatches: int | None = None
+    """Microbatches of a group per step (N). Default: the fewest, D or more, that divide the batch."""
+    steps: int = 600
+    """Steps to train; 0 only evaluates."""
+    lr: float = 4e-3
+    """Highest learning rate."""
+    warmup: int = 30
+    """Steps in which the learning rate rises."""
+    weight_decay: float = 0.1
+    """Decay of matrices (AdamW); vectors do not decay."""
+    clip: float | None = None
+    """Largest global gradient norm; 0 does not clip. Default: 1, or 0 where the schedule is asynchronous."""
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    """float32, float64, or bfloat16 (autocast in the forward, float32 parameters)."""
+    recompute: bool = False
+    """Keep only the input and output of a stage, and run its forward again before its backward."""
+    all_reduce: str = "auto"
+    """Algorithm of gradient sums: auto, ring, rabenseifner, multi_ring, recursive_doubling, hierarchical, native or
+    shared. recursive_doubling:16384,ring: the first up to 16,384 bytes, the second beyond. measured: time all of them
+    first."""
+    exact_sums: bool = False
+    """Sum gradients exactly: for one --batch and --microbatch all parameters have the same bits at any depth and width,
+    with any schedule and transport. Compare two runs by --digest. Each rank computes with one thread."""
+    compress: str = "none"
+    """Codec of activations and gradients between stages: none, bf16, blockwise8, fp16 or zstd. `blockwise8:256` and
+    `zstd:9` set block and level."""
+    transport: str = "auto"
+    """auto (by launcher), mpi, tcp, local, or a URL such as `tcp://10.0.0.1:29500?wait=60` or `local://?delay=5ms`."""
+    checkpoint: Path | None = None
+    """Directory for checkpoints; one is written at the end, on a stop request, and every --save-every steps."""
+    save_every: int = 0
+    """Steps between checkpoints; 0 saves only at the end and on a stop request."""
+    keep: int = 3
+    """Checkpoints to keep."""
+    resume: str | None = None
+    """auto (the latest under --checkpoint, if any) or a checkpoint's directory. Flags that are not given
+    are taken from it."""
+    eval_every: int = 0
+    """Steps between evaluations; 0 evaluates only at the end."""
+    digest: int = 0
+    """Steps between digests of all parameters, in the log and in --metrics; 0 makes none."""
+    metrics: Path | None = None
+    """Append one JSON object per step to this file."""
+    print_config: bool = False
+    """Print the resolved configuration as JSON, and stop."""
+    dry_run: bool = False
+    """Print the plan, the shapes and the memory of each rank, and stop."""
+    log: Level = "warning"
+    """Print events from this level up to stderr, one per line: debug, info, warning or error."""
+
+    def __post_init__(self) -> None:
+        for name, least in self.least().items():
+            value = getattr(self, name)
+            if value is not None:
+                refuse_below(least, flag(name), value)
+        if self.resume == "auto" and self.checkpoint is None:
+            raise UsageError("--resume auto needs to know where to look; add --checkpoint DIR")
+
+    def least(self) -> Mapping[str, float]:
+        """The smallest value of each number that has one."""
+        return LEAST
+
+    def plain(self) -> dict[str, Any]:
+        """The configuration as JSON can hold it."""
+        flags = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "knobs"}
+        return flags | {knob.name: knob.of(self) for knob in knobs_of(self.schedule)}
+
+
+Flags = TypeVar("Flags", bound=RunFlags)
+
+
+def start_of(config: RunFlags) -> Path | None:
+    """The checkpoint that the run resumes, if any."""
+    if config.resume == "auto":
+        return config.checkpoint and checkpoint.latest(config.checkpoint)
+    return Path(config.resume) if config.resume else None
+
+
+def flag(name: str) -> str:
+    """A field's name on the command line."""
+    return "--" + name.replace("_", "-")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    return [_plain(v) for v in value] if isinstance(value, tuple) else value
+
+
+def parse_flags(arguments: list[str], default: Flags, program: str) -> Flags:
+    """Make a program's flags of a command line.
+
+    Args:
+        default: the values of flags that are not given.
+        program: how the program is called, for help.
+    Raises:
+        SystemExit: 0 after --help, 2 on an unknown flag or a value of another type (tyro names the nearest flag).
+        UsageError: a value out of range, or the user's own schedule cannot be read.
+    """
+    kind = type(default)
+    about, knobs = f"{kind.__doc__} --version shows the version.", knobs_of(_schedule(arguments))
+    extended = _with(kind, knobs)
+    start = extended(**{f.name: getattr(default, f.name) for f in fields(kind)})
+    found = tyro.cli(extended, args=arguments, default=start, prog=program, description=about)
+    given = {f.name: getattr(found, f.name) for f in fields(kind)}
+    return kind(**{**given, "knobs": set_knobs(knobs, vars(found))})
+
+
+def _with(kind: type[Flags], knobs: Sequence[Knob[Any]]) -> type[Flags]:
+    """The flags with one more for each knob, and with the help of flags that may be left open.
+
+    Raises:
+        UsageError: a knob has the name of another flag.
+    """
+    for taken in {f.name for f in fields(kind)} & {knob.name for knob in knobs}:
+        raise UsageError(f"the knob {taken} of the schedule has the name of another flag; rename it")
+    made = [(k.name, Annotated[type(k.default), tyro.conf.arg(help=k.help)], field(default=k.default)) for k in knobs]
+    open_flags = [(f.name, _open(f.type), f) for f in fields(kind) if f.default in (None, ())]
+    return make_dataclass("Config", [*open_flags, *made], bases=(kind,), frozen=True)
+
+
+def _open(kind: Any) -> Any:
+    """The type of a flag that may be left open; its help says in words what happens then, and not (default: None)."""
+    plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    metavar = get_args(plain)[0].__name__.upper() if NoneType in get_args(plain) else None
+    shown = tyro.conf.arg(
+        metavar=metavar, help_behavior_hint=lambda value: "" if value in ("None", "") else f"(default: {value})"
+    )
+    return Annotated[kind, shown]
+
+
+def _schedule(arguments: Sequence[str]) -> str | None:
+    """The schedule that a command line names: its flags depend on it."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--schedule", nargs="?")
+    return parser.parse_known_args(arguments)[0].schedule

@@ -1,0 +1,21 @@
+"""The numerics that the flags of a training program request. Needs torch."""
+
+import torch
+
+from apps.common.flags import RunFlags
+from pipelined.training.trainer import Numerics
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
+"""Of parameters and sums; bfloat16 is an autocast inside the forward."""
+
+
+def numerics(config: RunFlags) -> Numerics:
+    """The dtypes and codecs that the flags request."""
+    return Numerics(
+        dtype=DTYPES[config.dtype],
+        autocast=config.dtype == "bfloat16",
+        recompute=config.recompute,
+        all_reduce=config.all_reduce,
+        compress=config.compress,
+        exact_sums=config.exact_sums,
+    )
