@@ -81,8 +81,7 @@ def train(
             again, is repeated. Or a `Feed`, which gives each rank the microbatches that it computes.
         loss: the mean loss of one microbatch, from its outputs and targets.
         optimizer: builds an optimizer of torch from a list of parameters; called on each rank with its own.
-        plan: the result of `pipelined.plan`. It sets schedule, depth, width, microbatches, recompute and knobs; do not
-            give them beside it.
+        plan: the result of `pipelined.plan`, which sets schedule, sizes, recompute and knobs: leave these out.
         schedule: a name, a .py file or .csv table, or a class, function or module of your own; default: one_f_one_b.
             "auto" finds the fastest arrangement as `pipelined.plan` does, with what is given besides, and trains by it.
         depth: the stages of a pipeline; default: one for each rank of it, or two where the schedule needs two.
@@ -90,8 +89,7 @@ def train(
         tensor, layout: the ranks of a worker, at depth 1, and how they split every layer; see docs/sharding.md.
         microbatches: microbatches of one pipeline in a step; default: twice the depth.
         steps: the steps to train; default: as many as there are batches (`len(batches)`).
-        dtype: the dtype of parameters, of activations and of inputs in floating point.
-        autocast: bfloat16 inside the forward.
+        dtype, autocast: the dtype of parameters, activations and floating-point inputs; bfloat16 inside the forward.
         recompute: keep only the inputs of a stage, and run each forward again before its backward.
         seed: the seed of the initial values and of all random numbers in layers.
         clip: the largest global gradient norm; 0 does not clip.
@@ -102,8 +100,7 @@ def train(
         transport: "auto" takes the launcher's; else the name or URL of a transport.
         checkpoint: the directory in which the state is saved at the end, and on a stop request.
         resume: the checkpoint, or the directory of checkpoints, to continue from.
-        save_every: save after each multiple of this number of steps, too; 0: only at the end.
-        keep: the number of checkpoints to keep.
+        save_every, keep: save after each multiple of so many steps, too (0: only at the end); the checkpoints to keep.
         report: called on rank 0 with the report of each step.
         knobs: further settings that the schedule declares, such as `pipes=4`; see docs/schedules.md.
     Returns: losses and state, see `Trained`.

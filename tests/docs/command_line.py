@@ -9,7 +9,7 @@ import ast
 import importlib
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields
 from itertools import pairwise
 from typing import Any
@@ -19,6 +19,7 @@ from apps.ravnest.flags import Plan
 from apps.swarm.address import SwarmAddress
 from apps.swarm.config import TrainingConfig
 from apps.swarm.flags import Coordinator, Export, Local, Serve, Status, Train
+from apps.vgg.config import Config as VGGFlags
 from pipelined.__main__ import COMMANDS
 from pipelined.commands.flags import add_knobs
 from pipelined.schedules import knobs_of
@@ -77,15 +78,18 @@ def shown(default: object) -> str:
 
 def flags_of_class(kind: type) -> dict[str, Row]:
     """The flags that a dataclass makes; the docstring below a field is its help."""
-    (body,) = (node.body for node in ast.parse(inspect.getsource(kind)).body if isinstance(node, ast.ClassDef))
-    helps = {
-        field.target.id: " ".join(text.value.value.split())
-        for field, text in pairwise(body)
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
-    }
+    helps = {name: text for base in reversed(kind.__mro__[:-1]) for name, text in _helps(base)}
     return {
         "--" + f.name.replace("_", "-"): (shown(f.default), helps[f.name]) for f in fields(kind) if f.name not in INNER
     }
+
+
+def _helps(kind: type) -> Iterator[tuple[str, str]]:
+    """The fields that a class itself has, each with the docstring below it."""
+    (body,) = (node.body for node in ast.parse(inspect.getsource(kind)).body if isinstance(node, ast.ClassDef))
+    for field, text in pairwise(body):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            yield field.target.id, " ".join(text.value.value.split())
 
 
 def flags_of_command(name: str) -> dict[str, Row]:
@@ -127,6 +131,8 @@ def _behind(line: str) -> tuple[str, dict[str, Row]] | None:
         return found[1], flags_of_class(SWARM[found[1]])
     if found := re.match(r"`python -m pipelined (\w+)", line):
         return found[1], flags_of_command(found[1])
+    if line == "## python -m apps.vgg":
+        return "vgg", flags_of_class(VGGFlags)
     return ("gpt2", makers[line]()) if line in makers else None
 
 

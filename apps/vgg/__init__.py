@@ -1,0 +1,12 @@
+"""VGG on handwritten digits: the program `python -m apps.vgg`, from its flags to the images that it gets right."""
+
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    """`subject`, which `python -m pipelined plan` and `shard` request from a program. Imported late."""
+    if name == "subject":
+        from apps.vgg.planned_model import subject
+
+        return subject
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

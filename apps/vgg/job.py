@@ -1,0 +1,140 @@
+"""A job: the flags with everything left open filled in, before torch or a transport is there."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from apps.common.choose import Wishes, choose
+from apps.vgg.config import Config
+from apps.vgg.presets import VGGConfig, find_preset
+from pipelined.errors import UsageError
+from pipelined.planner.plan_file import PlanFile, read_plan
+from pipelined.programs.plan import Plan
+
+BATCH = 32
+"""Images a step, by default."""
+CLIP = 1.0
+"""Largest global gradient norm, by default, where the norm is known before the update."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What will be run.
+
+    Args:
+        config: as given.
+        model: the model's sizes.
+        plan: the stages of each rank, and the cut of the batch.
+        reason: why this plan was chosen.
+        planned: the plan file that is followed, if any.
+    """
+
+    config: Config
+    model: VGGConfig
+    plan: Plan
+    reason: str
+    planned: PlanFile | None = None
+
+    @property
+    def clip(self) -> float:
+        """Largest global gradient norm; 0 does not clip."""
+        default = CLIP if self.plan.flushes else 0.0
+        return default if self.config.clip is None else self.config.clip
+
+    @property
+    def layout(self) -> str | None:
+        """How the ranks of a worker split the layers; None for one rank."""
+        if self.plan.tensor == 1:
+            return None
+        return self.config.layout or ",".join(f"{each.name}={self.plan.tensor}.1.1" for each in self.model.convolutions)
+
+    def plain(self) -> dict[str, object]:
+        """The resolved configuration as JSON can hold it."""
+        sizes = {"dropout": self.model.dropout, "clip": self.clip, "batch": self.plan.batch, "reason": self.reason}
+        return {**self.config.plain(), **self.plan.plain(), **sizes}
+
+    def json(self) -> str:
+        return json.dumps(self.plain(), indent=2)
+
+    def describe(self) -> str:
+        """The model, the plan and the batch, in a few lines."""
+        plan, side = self.plan, self.model.side
+        team = f" x tensor {plan.tensor}" if plan.tensor > 1 else ""
+        return "\n".join(
+            [
+                f"model: VGG {self.config.preset}, {self.model.parameters:,} parameters, images of {side} x {side}",
+                f"plan: {plan.schedule}, depth {plan.depth} x width {plan.width}{team}, ranks: {plan.world_size} "
+                f"({self.reason})",
+                f"batch: {plan.batch} images = {plan.microbatch} a microbatch x {plan.total_microbatches} microbatches",
+            ]
+        )
+
+
+AUTO = Path("auto")
+"""Instead of a plan file: measure and plan before the first step."""
+
+
+def resolve(config: Config, world_size: int | None, planned: PlanFile | None = None) -> Job:
+    """Fill in what the user left open.
+
+    Args:
+        world_size: ranks that were started; None: as many as the plan needs.
+        planned: what was planned for `--plan auto`; without it what the flags say.
+    Raises:
+        UsageError: the flags request something impossible.
+    """
+    model = find_preset(config.preset)
+    model = model if config.dropout is None else replace(model, dropout=config.dropout)
+    if config.plan not in (None, AUTO):
+        planned = read_plan(config.plan, config.schedule)
+    if planned is not None:
+        config = _followed(config, planned)
+    wishes = Wishes(
+        workers(config.tensor, world_size),
+        model.depth,
+        config.batch or BATCH,
+        config.batch is not None,
+        config.schedule,
+        1 if config.depth is None and config.tensor > 1 else config.depth,
+        config.width,
+        config.knobs,
+        config.microbatch,
+        config.microbatches,
+    )
+    plan, reason = choose(wishes)
+    plan = replace(plan, tensor=config.tensor)
+    if config.clip and not plan.flushes:
+        fact = f"--clip {config.clip:g} does not go with {plan.schedule}, which knows no norm before it updates"
+        raise UsageError(f"{fact}; leave --clip out, or use a schedule with a flush")
+    return Job(config, model, plan, f"{config.plan}: {planned.why}" if planned else reason, planned)
+
+
+def workers(tensor: int, world_size: int | None) -> int | None:
+    """The workers that so many ranks come to; None for None.
+
+    Raises:
+        UsageError: T does not divide the ranks.
+    """
+    if world_size is None:
+        return None
+    if world_size % tensor:
+        fact = f"--tensor does not divide the ranks (--tensor {tensor}, ranks: {world_size})"
+        raise UsageError(f"{fact}; start a multiple of {tensor} ranks")
+    return world_size // tensor
+
+
+def _followed(config: Config, planned: PlanFile) -> Config:
+    """The flags as if the plan had been given as flags.
+
+    Raises:
+        UsageError: a flag says otherwise.
+    """
+    plan = planned.plan
+    says = {name: getattr(plan, name) for name in ("schedule", "depth", "width", "microbatch", "microbatches", "batch")}
+    for name, value in says.items():
+        given = getattr(config, name)
+        if given not in (None, value):
+            fact = f"--{name} {given} is not what {config.plan} says ({value})"
+            raise UsageError(f"{fact}; leave the flag out, or plan again with it")
+    sizes = {**says, "tensor": plan.tensor, "knobs": plan.knobs, "recompute": planned.recompute}
+    return replace(config, **sizes)

@@ -1,0 +1,115 @@
+"""VGG13's sizes: the published ones, and those cut down for handwritten digits. No torch.
+
+Source: Simonyan and Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition, table 1, B.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from pipelined.errors import UsageError
+
+KERNEL = 3
+"""Side of a convolution's kernel; around an image one place is padded, so that its side stays."""
+POOL = 2
+"""A pool halves the side."""
+
+
+class Convolution(NamedTuple):
+    """One convolution.
+
+    Args:
+        name: as `conv2_1`, the first of the second block.
+        inputs, outputs: channels.
+        side: places of an image along each side, before and behind it.
+    """
+
+    name: str
+    inputs: int
+    outputs: int
+    side: int
+
+
+class Dense(NamedTuple):
+    """One dense layer."""
+
+    name: str
+    inputs: int
+    outputs: int
+
+
+@dataclass(frozen=True)
+class VGGConfig:
+    """The sizes of a VGG with two convolutions a block.
+
+    Args:
+        side: places along each side of an image.
+        colours: channels of an image.
+        channels: of each block; each block ends in a pool.
+        dense: widths of the hidden dense layers.
+        classes: of images.
+        dropout: probability in training that a number behind a hidden dense layer is dropped.
+    """
+
+    side: int
+    colours: int
+    channels: tuple[int, ...]
+    dense: tuple[int, ...]
+    classes: int
+    dropout: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.dropout < 1:
+            raise UsageError(f"dropout must be from 0 to below 1 (it is {self.dropout:g})")
+
+    @property
+    def convolutions(self) -> list[Convolution]:
+        return [each for block in range(len(self.channels)) for each in self.block(block)]
+
+    def block(self, number: int) -> Iterator[Convolution]:
+        """The two convolutions of a block, counted from 0."""
+        before, width = (self.colours, *self.channels)[number], self.channels[number]
+        side = self.side // POOL**number
+        yield Convolution(f"conv{number + 1}_1", before, width, side)
+        yield Convolution(f"conv{number + 1}_2", width, width, side)
+
+    @property
+    def layers(self) -> list[Dense]:
+        """The dense layers; the first is numbered behind the blocks, as fc6 behind five of them."""
+        flat = self.channels[-1] * (self.side // POOL ** len(self.channels)) ** 2
+        widths, first = (flat, *self.dense, self.classes), len(self.channels) + 1
+        pairs = pairwise(widths)
+        return [Dense(f"fc{first + place}", one, other) for place, (one, other) in enumerate(pairs)]
+
+    @property
+    def depth(self) -> int:
+        """Layers in which stages can be cut, activations and pools included."""
+        return 2 * len(self.convolutions) + len(self.channels) + 1 + 3 * len(self.dense) + 1
+
+    @property
+    def parameters(self) -> int:
+        """All weights and biases."""
+        kernels = sum((KERNEL**2 * each.inputs + 1) * each.outputs for each in self.convolutions)
+        return kernels + sum((each.inputs + 1) * each.outputs for each in self.layers)
+
+    def identity(self) -> dict[str, Any]:
+        """What a plan and a job must have in common."""
+        return asdict(self)
+
+
+PRESETS = {
+    "digits": VGGConfig(32, 1, (16, 32, 64, 64, 64), (128, 128), 10, 0.1),
+    "vgg13": VGGConfig(224, 3, (64, 128, 256, 512, 512), (4096, 4096), 1000, 0.5),
+}
+
+
+def find_preset(name: str) -> VGGConfig:
+    """The sizes of a preset.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    if name not in PRESETS:
+        raise UsageError(f"no preset is called {name!r}; choose one of {', '.join(PRESETS)}")
+    return PRESETS[name]

@@ -1,0 +1,106 @@
+"""VGG13's sizes, its layers and its order of images; and what is refused before torch is imported."""
+
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch import nn
+
+from apps.vgg import __main__ as program
+from apps.vgg.config import Config
+from apps.vgg.job import resolve
+from apps.vgg.model import builders
+from apps.vgg.planned_model import chain
+from apps.vgg.presets import PRESETS
+from apps.vgg.train import order
+from collectives import Links
+from pipelined.errors import UsageError
+from pipelined.sharding.search.network import Network
+from pipelined.sharding.search.pricing import PricedChain
+from pipelined.sharding.search.report import ShardRequest, find_sharding
+from tests.absent import absent
+
+
+def on_meta(preset):
+    with torch.device("meta"):
+        return nn.Sequential(*[build() for build in builders(PRESETS[preset]).values()])
+
+
+def test_the_published_one_has_133_047_848_parameters():
+    config = PRESETS["vgg13"]
+    assert config.parameters == 133_047_848 == sum(each.numel() for each in on_meta("vgg13").parameters())
+    assert sum(each.inputs * each.outputs for each in config.layers) == 123_633_664
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_sizes_are_those_of_the_layers(preset):
+    config, model = PRESETS[preset], on_meta(preset).eval()
+    assert len(model) == config.depth
+    assert sum(each.numel() for each in model.parameters()) == config.parameters
+    images = torch.empty(2, config.colours, config.side, config.side, device="meta")
+    assert model(images).shape == (2, config.classes)
+    weights = [each.weight for each in model if hasattr(each, "weight")]
+    operators = chain(config, 8, 2).operators
+    assert [each.matmul.weights for each in operators] == [each.numel() for each in weights]
+
+
+def test_every_epoch_has_every_image_once():
+    """Steps of 4 of 10 images: the third begins the second epoch."""
+    steps = torch.cat([order(3, step, 4, 10) for step in range(5)])
+    assert sorted(steps[:10].tolist()) == sorted(steps[10:].tolist()) == list(range(10))
+    assert steps[:10].tolist() != steps[10:].tolist()
+
+
+def test_convolutions_are_split_by_images_unless_a_layout_is_given():
+    job = resolve(Config(tensor=2), 4)
+    assert (job.plan.depth, job.plan.width, job.plan.tensor) == (1, 2, 2)
+    assert job.layout.startswith("conv1_1=2.1.1,conv1_2=2.1.1") and "fc" not in job.layout
+    assert resolve(Config(tensor=2, layout="data"), 2).layout == "data"
+    assert resolve(Config(), 2).layout is None
+
+
+@pytest.mark.parametrize(
+    ("given", "ranks", "message"),
+    [
+        ({"preset": "vgg16"}, 1, "no preset is called 'vgg16'; choose one of digits, vgg13"),
+        ({"dropout": 1.0}, 1, "dropout must be from 0 to below 1"),
+        ({"tensor": 2}, 3, r"--tensor does not divide the ranks \(--tensor 2, ranks: 3\)"),
+        ({"layout": "data"}, 1, "one rank splits nothing"),
+        ({"schedule": "pipedream", "clip": 1.0}, 2, "--clip 1 does not go with pipedream"),
+        ({"depth": 90}, None, r"more stages than layers \(stages: 90, layers: 33"),
+    ],
+)
+def test_a_job_that_cannot_be_is_refused(given, ranks, message):
+    with pytest.raises(UsageError, match=message):
+        resolve(Config(**given), ranks)
+
+
+def test_without_scikit_learn_the_program_ends_before_torch(monkeypatch, capsys):
+    monkeypatch.setattr("apps.vgg.digits.find_spec", lambda name: None)
+    monkeypatch.delitem(sys.modules, "apps.vgg.train")
+    assert program.main([]) == 2
+    assert "pip install pipelined[images]" in capsys.readouterr().err
+    assert "apps.vgg.train" not in sys.modules
+
+
+def test_a_few_steps_and_the_count_of_what_is_right(capsys, tmp_path):
+    if find_spec("sklearn") is None:
+        absent("no scikit-learn")
+    assert program.main(["--steps", "2", "--batch", "8", "--metrics", str(tmp_path / "metrics"), "--tensor", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "layout: 2 ranks a worker; conv1_1 (Conv2d) 2.1.1" in said
+    assert "of 360 right" in said and "logistic regression: 3" in said
+    assert '"images": 8' in (tmp_path / "metrics").read_text()
+
+
+@pytest.mark.parametrize(("ranks", "least"), [(16, 1_807_232), (32, 2_734_208), (64, 3_936_512)])
+def test_behind_convolutions_by_images_the_dense_layers_move_least(ranks, least):
+    """Known answers at batch 8p, alpha 0; of the convolutions all weights are summed, 2 (p-1)/p elements each."""
+    config = PRESETS["vgg13"]
+    priced = PricedChain(chain(config, 8 * ranks, 1), (ranks,), Network(Links(0, 1e-9, 0)))
+    by_images = ",".join(f"{each.name}={ranks}.1.1" for each in config.convolutions)
+    found = find_sharding(ShardRequest(priced, by_images)).best.elements
+    kernels = sum(9 * each.inputs * each.outputs for each in config.convolutions)
+    assert found["update"] == 2 * (ranks - 1) / ranks * kernels
+    assert found["forward"] + found["backward"] == least
