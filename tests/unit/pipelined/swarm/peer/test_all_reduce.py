@@ -37,15 +37,16 @@ def at_once():
 class Members:
     """Members with random sums, and their parts in one round."""
 
-    def __init__(self, count, size, codec="", dtype=np.float32, codes=None):
+    def __init__(self, count, size, codec="", dtype=np.float32, maxima=0):
         self.network = VirtualNetwork(delay=1e-3)
         names = [f"p{at}" for at in range(count)]
         self.ends = [self.network.endpoint(name) for name in names]
         members = [RoundMember(name, address_of(name), 1) for name in names]
         self.sums = [np.random.default_rng(at).normal(size=size).astype(dtype) for at in range(count)]
+        coding = Coding(codec, threads=False)
         self.kept = [sums.copy() for sums in self.sums]
         self.rounds = [
-            AllReduce(end, NAME, members, at, sums, coding=Coding(codec, threads=False), chunk_bytes=PIECE)
+            AllReduce(end, NAME, members, at, sums, coding=coding, chunk_bytes=PIECE, maxima=maxima)
             for at, (end, sums) in enumerate(zip(self.ends, self.sums, strict=True))
         ]
         self.nbytes = 0
@@ -71,6 +72,15 @@ async def test_all_hold_the_same_bits_and_the_sum_in_float64_to_rounding(count, 
     exact = np.sum(np.float64(stage.kept), axis=0)
     bound = count * np.finfo(dtype).eps * np.sum(np.abs(np.float64(stage.kept)), axis=0)
     assert (np.abs(totals[0] - exact) <= bound).all()
+
+
+@pytest.mark.parametrize("maxima", [1, 130, 700, 1000])
+async def test_the_last_values_are_the_larger_of_all_members_whatever_chunk_they_lie_in(maxima):
+    stage = Members(3, 1000, dtype=np.float64, maxima=maxima)
+    total, *_ = await stage.run()
+    added = 1000 - maxima
+    assert np.array_equal(total[added:], np.max(stage.kept, axis=0)[added:])
+    assert total[:added] == pytest.approx(np.sum(stage.kept, axis=0)[:added])
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])

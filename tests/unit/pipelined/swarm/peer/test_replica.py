@@ -112,6 +112,13 @@ async def test_a_peer_counts_again_after_any_round_that_came_before():
     assert replica.counted == {0} and is_what_it_says(replica)
 
 
+async def test_counts_at_other_parameters_of_the_same_step_are_not_reported():
+    replica = new_replica()
+    await replica.passes.backward(microbatch(0))
+    with pytest.raises(Rejected, match="other lineage"):
+        await replica.rounds.prepare(Prepare(NAME, 0, "where step 0 begins again"))
+
+
 async def test_a_late_resume_does_not_undo_a_later_round():
     replica = new_replica()
     handing = asyncio.ensure_future(replica.handover.hand_over(None, Slow(), 60.0))
