@@ -184,7 +184,8 @@ class Leader:
         """
         view = self._view
         while True:
-            stages = range(0 if view.version.is_untrained else self._rules.stages)
+            begun = view.committed.step or view.committed.was_summed
+            stages = range(self._rules.stages if begun else 0)
             lost = {stage for stage in stages if not view.census.holding(stage)}
             if lost - view.lost or (view.lost and not lost):
                 before = view.lost_revision
