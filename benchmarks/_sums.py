@@ -17,7 +17,7 @@ from collectives import Group, all_reduce, allocate
 from collectives.arrays import Vector
 from collectives.arrays import pieces as cut
 from transports import Transport
-from transports.event_loop import yield_to_timers
+from transports.aio.event_loop import yield_to_timers
 
 TICK_S = 1e-3
 PIECE_BYTES = 256 << 10

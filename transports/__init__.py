@@ -3,6 +3,8 @@
 Also the codecs: `pack` makes arrays smaller, and `unpack` checks every field of its input.
 """
 
+from transports.aio.event_loop import new_event_loop
+from transports.aio.nursery import Nursery
 from transports.base import Message, Traffic, Transport
 from transports.codecs import MOST_BYTES, Codec, Packed, codec_names, find_codec, pack, unpack
 from transports.errors import (
@@ -15,8 +17,6 @@ from transports.errors import (
     TransportError,
     WireError,
 )
-from transports.event_loop import new_event_loop
-from transports.nursery import Nursery
 from transports.registry import open_local, open_transport, read_url, schemes
 from transports.wire.arrays import ArrayType, Block, wire_name
 from transports.wire.frames import Key, parse_layout

@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from transports.aio.event_loop import resolve
 from transports.base import Message, Transport, TransportState
 from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
-from transports.event_loop import resolve
 from transports.mailbox import Mailbox
 from transports.urls import ParsedUrl
 from transports.wire.arrays import Block, copied, destinations, fill, receive_blocks

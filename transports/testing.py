@@ -7,12 +7,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from transports.aio.event_loop import yield_to_timers
+from transports.aio.nursery import Nursery
 from transports.errors import PeerLost, TransportError
-from transports.event_loop import yield_to_timers
 from transports.local import LocalTransport, world
-from transports.nursery import Nursery
-from transports.tcp.config import TcpConfig, this_machine
 from transports.tcp.flow_control import credit_limit
+from transports.tcp.join.config import TcpConfig, this_machine
 from transports.tcp.join.meeting_points import LOOPBACK, InProcess
 from transports.tcp.transport import TcpTransport, connect_ranks
 

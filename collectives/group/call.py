@@ -16,9 +16,9 @@ from typing import Any
 
 from collectives.group.fifo_lock import FifoLock
 from collectives.group.signature import GREETING_BYTES, Mismatch, Signature, text_in
+from transports.aio.event_loop import this_task
 from transports.base import Key, Transport
 from transports.errors import TransportError
-from transports.event_loop import this_task
 
 PATIENCE_S = 10.0
 """Seconds that a rank waits in a call before it reports its call to the first rank."""

@@ -18,8 +18,8 @@ from pipelined.directory.server import serve_directory
 from pipelined.errors import UsageError
 from pipelined.process.exit import print_line
 from pipelined.process.stop_request import until_stop_request
+from transports.aio.event_loop import new_event_loop
 from transports.errors import TransportError
-from transports.event_loop import new_event_loop
 from transports.rpc.registry import open_endpoint
 
 LISTEN = "tcp://127.0.0.1:0"

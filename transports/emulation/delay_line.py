@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+from transports.aio.event_loop import resolve
 from transports.emulation.link import Passage, SlowLink
 from transports.errors import TransportError
-from transports.event_loop import resolve
 from transports.wire.arrays import Block, copied
 
 ROUNDING_S = 1e-6

@@ -13,8 +13,8 @@ from mpi4py import MPI
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import start
-from transports.number_pool import NumberPool
 from transports.wire.arrays import ArrayType, Block, receive_blocks
+from transports.wire.number_pool import NumberPool
 
 TAGS = 32768  # the number that MPI guarantees (MPI 4.1, section 9.1.2: the upper bound is at least 32767)
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from mpi4py import MPI
 
-from transports.cores import MASK_BYTES, count_cores, own_mask
 from transports.mpi.progress import ProgressEngine, SleepState
 from transports.shm.arena import Arena, PeerArena
+from transports.shm.cores import MASK_BYTES, count_cores, own_mask
 from transports.shm.doorbell import NAME_BYTES, Doorbell
 from transports.shm.memfd import ADDRESS_BYTES
 from transports.wire.arrays import Block

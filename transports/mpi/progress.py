@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum, IntEnum
 from typing import Any, Protocol
 
+from transports.aio.event_loop import resolve
 from transports.errors import TransportError
-from transports.event_loop import resolve
 from transports.mpi.backoff import PollBackoff
 
 Callback = Callable[[Any], None]

@@ -10,8 +10,8 @@ import os
 from collections.abc import Sequence
 from time import perf_counter
 
+from transports.aio.event_loop import yield_to_timers
 from transports.base import Transport, TransportState
-from transports.event_loop import yield_to_timers
 from transports.mpi.agreement import all_gather
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine

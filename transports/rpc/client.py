@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from transports.aio.event_loop import resolve
 from transports.errors import WireError
-from transports.event_loop import resolve
 from transports.rpc.base import Rejected, Response, Unreachable
 from transports.rpc.frames import FrameSink, MemoryBudget, RpcKind
 from transports.stream.message_memory import kept_bytes

@@ -14,18 +14,18 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 from transports.errors import TransportError
-from transports.number_pool import NumberPool
 from transports.rpc.frames import RpcKind, nothing
 from transports.stream.writer import CACHED_CHUNK, Outgoing
 from transports.wire.arrays import Block
-from transports.wire.frames import Key, encode_bare, encode_head
+from transports.wire.frames import NUMBERS, Key, encode_bare, encode_head
+from transports.wire.number_pool import NumberPool
 
 SHORT_BYTES = 64 << 10  # the longest body sent inside its frame; a longer one is sent in parts
 LEAST_PART, MOST_PART = 16 << 10, CACHED_CHUNK
 PART_S = 0.01
 PARTS_AHEAD = 2  # parts queued in the writer, so that it is never idle
 TURN_BYTES = 4 << 20  # bytes written before other tasks of the loop run
-STREAMS = (1 << 16) - 1
+STREAMS = NUMBERS - 1  # 0: a body inside its frame
 
 
 class Writer(Protocol):

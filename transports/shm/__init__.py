@@ -1,1 +1,1 @@
-"""Memory that processes of one machine share: segments, arenas, doorbells, barriers. No MPI."""
+"""What processes of one machine share: segments, arenas, doorbells, barriers, cores. No MPI."""

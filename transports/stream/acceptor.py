@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Generic
 
+from transports.aio.nursery import Nursery
 from transports.errors import TransportError
-from transports.nursery import Nursery
 from transports.stream.handshake import Dialogue, H, Identity, P, Verdict, accepting
 from transports.stream.sockets import SILENCE_S, accept, read_exactly, tune
 

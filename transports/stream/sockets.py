@@ -18,8 +18,8 @@ import termios
 from contextlib import suppress
 from typing import NamedTuple
 
+from transports.aio.event_loop import resolve
 from transports.errors import RendezvousError
-from transports.event_loop import resolve
 
 BACKLOG = 4096
 SHORT_OF_FILES_S = 0.05

@@ -1,1 +1,1 @@
-"""Messages over TCP: the protocol between two ranks, flow control, shortcuts between ranks of one machine."""
+"""Messages over TCP: the protocol between two ranks, and its flow control."""

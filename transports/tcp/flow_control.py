@@ -13,16 +13,17 @@ receiver checks its peer's count against its own. No I/O.
 import asyncio
 from collections.abc import Sequence
 
+from transports.aio.event_loop import resolve
 from transports.errors import TransportError, WireError
-from transports.event_loop import resolve
-from transports.number_pool import NumberPool
 from transports.stream.writer import Outgoing
+from transports.wire.frames import NUMBERS
+from transports.wire.number_pool import NumberPool
 
 ALL_PEERS_BYTES = 256 << 20
 LEAST_BYTES = 1 << 20
 OFFERS_BYTES = 16 << 20  # least limit of offers to one peer: about 4,000; a pipeline may be far ahead of a slow rank
 CLOSING_BYTES = 256 << 20  # offered bodies that a closing rank delivers to each peer without a posted receive
-MAX_OFFERS = 1 << 16  # open offers to one peer; their numbers take two bytes on the wire
+MAX_OFFERS = NUMBERS  # open offers to one peer
 
 
 def credit_limit(world_size: int) -> int:

@@ -13,20 +13,20 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from transports.base import Message, Transport
-from transports.cores import own_cores
 from transports.errors import Closed, SizeMismatch
 from transports.mailbox import Arrival, Mailbox
+from transports.shm.cores import own_cores
 from transports.stream.connection import Ending
 from transports.stream.incoming import IncomingBody, IncomingBuffer, IncomingMessage, ReceiveMemory, WrongSize
 from transports.stream.reader import copy_into_body
 from transports.stream.sockets import ABORT_S, CLOSE_S
-from transports.tcp.config import TcpConfig
 from transports.tcp.flow_control import credit_limit
+from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.meeting_points import MeetingPoint, meeting_point
 from transports.tcp.join.rendezvous import gather
+from transports.tcp.join.same_host import upgrade_local_peers
 from transports.tcp.peer import TcpKind
 from transports.tcp.peers import TcpPeers
-from transports.tcp.same_host import upgrade_local_peers
 from transports.urls import ParsedUrl
 from transports.wire.arrays import Block, copied, destinations, flat_bytes
 from transports.wire.frames import Key, encode, pack_header, unpack_header

@@ -1,8 +1,8 @@
 """A virtual network in one process, on the running loop's clock: names instead of machines, and injected faults.
 
-On the virtual clock (`pipelined.aio.clock.run_virtual`) a run is determined by the seed. A fault has the same effect as
-on real processes and links: a killed party gets no notice, a frozen party does nothing, and the frames that a cut link
-holds back arrive when the link is healed.
+On the virtual clock a run is determined by the seed. A fault has the same effect as on real processes and links: a
+killed party gets no notice, a frozen party does nothing, and the frames that a cut link holds back arrive when the link
+is healed.
 """
 
 import asyncio

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from transports.aio.event_loop import resolve
 from transports.errors import Closed
-from transports.event_loop import resolve
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from transports.aio.nursery import Nursery
 from transports.errors import RendezvousError, TransportError, WireError
-from transports.nursery import Nursery
 from transports.stream.acceptor import Acceptor, AcceptorOwner
 from transports.stream.handshake import Verdict
 from transports.stream.key import SAME_KEY, UnprovenKey

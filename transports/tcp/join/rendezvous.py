@@ -20,8 +20,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
+from transports.aio.nursery import Nursery
 from transports.errors import RendezvousError, WireError
-from transports.nursery import Nursery
 from transports.stream.acceptor import Acceptor, AcceptorOwner, run_handshake
 from transports.stream.handshake import Verdict, connecting
 from transports.stream.sockets import (
@@ -33,7 +33,7 @@ from transports.stream.sockets import (
     system_text,
     tune,
 )
-from transports.tcp.config import TcpConfig
+from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.control import read_control, send_control
 from transports.tcp.join.coordinator import Coordinator, listening
 from transports.tcp.join.identity import RankHello, RankIdentity, digest

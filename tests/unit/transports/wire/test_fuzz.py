@@ -14,8 +14,8 @@ from transports.stream.handshake import PROOF_BYTES, VERDICT, Role, Verdict
 from transports.stream.incoming import IncomingMessage
 from transports.stream.reader import DIRECT_BYTES, STAGING_BYTES, FrameReader
 from transports.stream.sockets import SILENCE_S, accept, dial, listen, read_exactly
-from transports.tcp.config import TcpConfig
 from transports.tcp.flow_control import credit_limit
+from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.coordinator import Coordinator
 from transports.tcp.join.identity import HELLO, RankIdentity, digest
 from transports.tcp.join.meeting_points import LOOPBACK, InProcess

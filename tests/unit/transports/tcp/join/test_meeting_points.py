@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from transports import RendezvousError
-from transports.tcp.config import TcpConfig
+from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.meeting_points import LOOPBACK, AgentStore, MasterPort, NodeFile, meeting_point
 
 

@@ -6,7 +6,7 @@ import tempfile
 import pytest
 
 from transports import AuthenticationError, RendezvousError
-from transports.tcp.config import TcpConfig
+from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.identity import RankIdentity, digest
 from transports.tcp.join.meeting_points import LOOPBACK, NodeFile, private_folder
 from transports.tcp.join.rendezvous import connect, gather

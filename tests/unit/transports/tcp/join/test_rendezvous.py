@@ -10,7 +10,7 @@ from tests.unit.transports.tcp.idle import limits_when_idle
 from transports import AuthenticationError, RendezvousError, WireError
 from transports.stream.handshake import Verdict, connecting
 from transports.stream.sockets import KEEPALIVE, SILENCE_S, accept, dial, listen, read_exactly
-from transports.tcp.config import TcpConfig
+from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.control import LENGTH, SHORT, read_control, send_control
 from transports.tcp.join.coordinator import Coordinator, check_reach
 from transports.tcp.join.identity import RankIdentity, digest

@@ -3,7 +3,7 @@
 import pytest
 
 from transports import AuthenticationError, RendezvousError
-from transports.tcp.config import WAIT, TcpConfig
+from transports.tcp.join.config import WAIT, TcpConfig
 from transports.urls import ParsedUrl
 
 BY_HAND = {"RANK": "1", "WORLD_SIZE": "4"}

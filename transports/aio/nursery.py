@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
-from transports.event_loop import this_task
+from transports.aio.event_loop import this_task
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from transports.cores import count_cores, own_mask
+from transports.shm.cores import count_cores, own_mask
 from transports.tcp.transport import TcpTransport
 
 

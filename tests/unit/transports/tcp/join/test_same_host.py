@@ -8,13 +8,13 @@ import pytest
 
 from collectives import Group, all_reduce
 from transports import PeerLost, RendezvousError, WireError
-from transports.cores import MASK_BYTES
+from transports.shm.cores import MASK_BYTES
 from transports.stream.sockets import make_nonblocking, readable
-from transports.tcp import same_host as _shortcut
-from transports.tcp.config import TcpConfig
+from transports.tcp.join import same_host
+from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.control import read_control, send_control
 from transports.tcp.join.rendezvous import PeerSockets
-from transports.tcp.same_host import (
+from transports.tcp.join.same_host import (
     NONCE_BYTES,
     connect_unix,
     count_cores_together,
@@ -61,13 +61,13 @@ def test_ranks_of_one_machine_talk_over_unix_sockets_and_others_over_tcp():
 
 
 def test_where_there_are_no_such_names_all_stay_with_tcp(monkeypatch):
-    monkeypatch.setattr(_shortcut, "open_listener", lambda name: None)
+    monkeypatch.setattr(same_host, "open_listener", lambda name: None)
     assert run(talk("aaa")) == [{1: INET, 2: INET}, {0: INET, 2: INET}, {0: INET, 1: INET}]
 
 
 def test_without_an_answer_under_the_name_both_ranks_keep_tcp(monkeypatch):
     """As in containers that share a machine's name and no names of sockets."""
-    monkeypatch.setattr(_shortcut, "open_listener", lambda name: open_listener(name + "elsewhere"))
+    monkeypatch.setattr(same_host, "open_listener", lambda name: open_listener(name + "elsewhere"))
     assert run(talk("aa")) == [{1: INET}, {0: INET}]
 
 
@@ -98,8 +98,8 @@ async def test_an_unauthenticated_caller_that_connects_first_is_refused(stranger
         return connect_unix(told)
 
     own = iter([True, stranger != "is another user", True])
-    monkeypatch.setattr(_shortcut, "is_own", lambda sock: next(own))
-    monkeypatch.setattr(_shortcut, "connect_unix", first_a_stranger)
+    monkeypatch.setattr(same_host, "is_own", lambda sock: next(own))
+    monkeypatch.setattr(same_host, "connect_unix", first_a_stranger)
     ours, theirs = await asyncio.gather(upgrade_to_unix(0, {1: met[0]}), upgrade_to_unix(1, {0: met[1]}))
     ours[1].sendall(b"hello")
     await readable(theirs[0])
@@ -110,7 +110,7 @@ async def test_an_unauthenticated_caller_that_connects_first_is_refused(stranger
 
 def test_where_users_are_numbered_otherwise_both_stay_with_tcp(monkeypatch):
     namespaces = iter(["user:[1]", "user:[2]"])
-    monkeypatch.setattr(_shortcut, "user_namespace", lambda: next(namespaces))
+    monkeypatch.setattr(same_host, "user_namespace", lambda: next(namespaces))
     assert run(talk("aa")) == [{1: INET}, {0: INET}]
 
 
@@ -186,7 +186,7 @@ def test_alone_on_its_machine_a_rank_has_its_own(monkeypatch):
         (("cores", "0" * MASK_BYTES), "invalid mask of cores"),
         (("go", None), "an unexpected control message"),
         (("cores", bytes(4 * MASK_BYTES)), "a control message beyond the limit"),
-        (None, "hung up"),
+        (None, "closed the connection"),
     ],
 )
 def test_a_neighbour_that_leaves_or_sends_an_invalid_mask_is_refused(monkeypatch, said, why):

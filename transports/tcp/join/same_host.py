@@ -24,11 +24,11 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from transports.cores import MASK_BYTES, count_cores, own_mask
+from transports.aio.nursery import Nursery
 from transports.errors import RendezvousError, TransportError, WireError
-from transports.nursery import Nursery
+from transports.shm.cores import MASK_BYTES, count_cores, own_mask
 from transports.stream.sockets import accept, make_nonblocking, read_exactly
-from transports.tcp.config import TcpConfig
+from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.control import read_control, send_control
 from transports.tcp.join.rendezvous import PeerSockets
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from transports import new_event_loop
-from transports.event_loop import yield_to_timers
+from transports.aio.event_loop import yield_to_timers
 
 
 @pytest.mark.parametrize("factory", [new_event_loop, asyncio.new_event_loop])

@@ -3,7 +3,7 @@
 import pytest
 
 from transports import TransportError
-from transports.number_pool import NumberPool
+from transports.wire.number_pool import NumberPool
 
 
 def test_numbers_are_used_again_but_never_twice_at_a_time():
