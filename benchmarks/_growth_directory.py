@@ -93,7 +93,7 @@ class _Light(Endpoint):
     def failed(self) -> "asyncio.Future[None]":
         raise NotImplementedError
 
-    def handle(self, topic: str, handler: Handler, most_bytes: int = 0, most_waiting: int = 1024) -> None:
+    def handle(self, topic: str, handler: Handler, max_bytes: int = 0, max_waiting: int = 1024) -> None:
         self.handlers[topic] = handler
 
     def on_lost(self, hear: Callable[[Party], None]) -> None:

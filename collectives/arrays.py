@@ -137,9 +137,9 @@ def segment_bytes(parts: int, nbytes: int, itemsize: int, lengths: Sequence[int]
     return [(high - low) * itemsize for low, high in segments(nbytes // itemsize, parts, lengths)]
 
 
-def pieces(low: int, high: int, most: int) -> Iterator[Range]:
-    """Cut [low, high) into ranges of at most `most` elements; an empty range has no pieces."""
-    return ((start, min(start + most, high)) for start in range(low, high, most))
+def pieces(low: int, high: int, max_length: int) -> Iterator[Range]:
+    """Cut [low, high) into ranges of at most `max_length` elements; an empty range has no pieces."""
+    return ((start, min(start + max_length, high)) for start in range(low, high, max_length))
 
 
 def _name(dtype: Any) -> str:

@@ -110,13 +110,13 @@ class MeasuredTimes:
         Below the first point: its seconds. Beyond the last: on the line of the last two, but not less than its seconds.
         """
         points = self.points[name]
-        (least, seconds), (most, last_seconds) = points[0], points[-1]
-        if nbytes <= least or len(points) == 1:
+        (min_bytes, seconds), (max_bytes, last_seconds) = points[0], points[-1]
+        if nbytes <= min_bytes or len(points) == 1:
             return seconds
         (low, start), (high, stop) = next((pair for pair in pairwise(points) if nbytes <= pair[1][0]), points[-2:])
         beta = (stop - start) / (high - low)
-        if nbytes > most:
-            return last_seconds + (nbytes - most) * max(0.0, beta)
+        if nbytes > max_bytes:
+            return last_seconds + (nbytes - max_bytes) * max(0.0, beta)
         return start + (nbytes - low) * beta
 
     def fastest(self, nbytes: int) -> str:

@@ -23,7 +23,7 @@ from collectives.operations.barrier import barrier
 
 LENGTHS = (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 """Array sizes, in bytes, at which algorithms are timed."""
-ROUNDS, MOST_ROUNDS = 5, 40
+ROUNDS, MAX_ROUNDS = 5, 40
 BYTES = 16 << 20
 """Bytes that an algorithm reduces in all rounds of one length, beyond which `ROUNDS` rounds are enough."""
 CLOSE = 1.3
@@ -53,7 +53,7 @@ async def measure(
 
 def rounds_at(nbytes: int, rounds: int = ROUNDS) -> int:
     """How often an array of this size is timed: system noise matters more for shorter arrays."""
-    return max(rounds, min(rounds * MOST_ROUNDS // ROUNDS, BYTES // nbytes))
+    return max(rounds, min(rounds * MAX_ROUNDS // ROUNDS, BYTES // nbytes))
 
 
 async def runnable(group: Group) -> list[str]:

@@ -6,7 +6,7 @@ Also the codecs: `pack` makes arrays smaller, and `unpack` checks every field of
 from transports.aio.event_loop import new_event_loop
 from transports.aio.nursery import Nursery
 from transports.base import Message, Traffic, Transport
-from transports.codecs import MOST_BYTES, Codec, Packed, codec_names, find_codec, pack, unpack
+from transports.codecs import MAX_PACKED_BYTES, Codec, Packed, codec_names, find_codec, pack, unpack
 from transports.errors import (
     AuthenticationError,
     Closed,
@@ -22,7 +22,7 @@ from transports.wire.arrays import ArrayType, Block, wire_name
 from transports.wire.frames import Key, parse_layout
 
 __all__ = [
-    "MOST_BYTES",
+    "MAX_PACKED_BYTES",
     "ArrayType",
     "AuthenticationError",
     "Block",

@@ -23,9 +23,11 @@ def parse_choice(choice: str) -> Choice:
     """
     *sized, last = choice.split(",")
     found = (*map(_sized, sized), (inf, last))
-    for (below, _), (most, _) in pairwise(found):
-        if below >= most:
-            raise ValueError(f"sizes that do not rise in {choice!r} (bytes: {below:.0f}, then {most:.0f}); {EXAMPLE}")
+    for (below, _), (max_bytes, _) in pairwise(found):
+        if below >= max_bytes:
+            raise ValueError(
+                f"sizes that do not rise in {choice!r} (bytes: {below:.0f}, then {max_bytes:.0f}); {EXAMPLE}"
+            )
     for _, name in found:
         ALL_REDUCE.check(name)
     return found
@@ -33,7 +35,7 @@ def parse_choice(choice: str) -> Choice:
 
 def algorithm_for(choice: str, nbytes: int) -> str:
     """The name of the algorithm for an array of `nbytes`."""
-    return next(name for most, name in parse_choice(choice) if nbytes <= most)
+    return next(name for max_bytes, name in parse_choice(choice) if nbytes <= max_bytes)
 
 
 def names_in(choice: str) -> set[str]:

@@ -24,14 +24,14 @@ class Workspace:
 
     def pieces(self, vector: Vector, span: Range) -> Iterator[Range]:
         """Cut a range of the vector's elements into pieces; an empty range has no pieces."""
-        return pieces(*span, self._most(vector))
+        return pieces(*span, self._piece_elements(vector))
 
     def scratch(self, vector: Vector, length: int, lane: int = 0) -> Vector:
         """Memory for one piece (or `length` elements, if that is less) of the vector's dtype.
 
         Each lane has its own memory, which the next call with the same lane reuses.
         """
-        length = min(length, self._most(vector))
+        length = min(length, self._piece_elements(vector))
         last = self._scratch.get(lane)
         if last is None or len(last) != length or not last.like(vector):
             last = self._scratch[lane] = vector.over(self._lane(lane, length * vector.itemsize))
@@ -56,5 +56,5 @@ class Workspace:
             memory = self._lanes[lane] = np.empty(nbytes, np.uint8)
         return memory[:nbytes]
 
-    def _most(self, vector: Vector) -> int:
+    def _piece_elements(self, vector: Vector) -> int:
         return max(self.piece // vector.itemsize, 1)

@@ -42,7 +42,7 @@ class Story:
             await self.network.clock(name).sleep(request.note % 3 * 0.01)
             return Response(note=request.note)
 
-        end.handle("work", work, most_waiting=1000)
+        end.handle("work", work, max_waiting=1000)
 
     async def request(self, name, other, number):
         end = self.ends[name]

@@ -125,7 +125,7 @@ async def an_unknown_topic_is_refused_and_the_known_ones_named(world):
 
 async def what_is_too_large_is_refused_and_what_fits_is_not(world):
     a, b = await pair(world)
-    b.handle("small", echo, most_bytes=SMALL)
+    b.handle("small", echo, max_bytes=SMALL)
     b.handle("bare", echo)
     for size in (SMALL + 1, LARGE, 8 * LARGE):
         with refused("too large", bytes=size, limit=SMALL):
@@ -139,7 +139,7 @@ async def what_is_too_large_is_refused_and_what_fits_is_not(world):
 async def too_many_at_once_are_refused_until_some_are_answered(world):
     a, b = await pair(world)
     c, hold = await world.open(), Holding()
-    b.handle("hold", hold, most_waiting=3)
+    b.handle("hold", hold, max_waiting=3)
     held = [asyncio.create_task(a.request(b.address, "hold")) for _ in range(3)]
     await hold.begun.wait()
     with refused("busy", waiting=3, limit=3):

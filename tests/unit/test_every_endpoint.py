@@ -25,7 +25,7 @@ class Virtual:
         self.network, self.numbers = VirtualNetwork(seed=1, delay=0.01, jitter=0.005), count()
 
     async def open(self, room=ROOM, at=None):
-        self.network.most_under_way = room
+        self.network.max_in_flight = room
         return self.network.endpoint(f"party {next(self.numbers)}" if at is None else at.process.name)
 
     async def kill(self, end):

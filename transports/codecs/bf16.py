@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from transports.codecs.base import Codec
 from transports.codecs.floats import Cast, as_float32, from_bfloat16, from_float32, to_bfloat16, values_of
-from transports.codecs.registry import no_argument
+from transports.codecs.registry import refuse_argument
 from transports.wire.arrays import ArrayType, Block
 
 
 def build(argument: str) -> Codec:
     """The codec; it takes no argument."""
-    no_argument("bf16", argument)
+    refuse_argument("bf16", argument)
     return BFloat16()
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from transports.codecs.base import Codec
 from transports.codecs.code_book import PairLookUp, cell_table, code_book
 from transports.codecs.floats import FLOATS, as_float32, from_float32
-from transports.codecs.registry import whole
+from transports.codecs.registry import int_argument
 from transports.errors import WireError
 from transports.wire.arrays import ArrayType, Block
 
@@ -28,7 +28,7 @@ PIECE, PIECE_BACK = 1 << 16, 1 << 19
 
 def build(argument: str) -> Codec:
     """The codec with its default block, or with a block of the given number of values."""
-    block = whole("blockwise8", argument, BLOCK, 2, PIECE)
+    block = int_argument("blockwise8", argument, BLOCK, 2, PIECE)
     if block % 2:
         raise ValueError(f"blockwise8 takes blocks of an even number of values (got: {block})")
     return Blockwise8(block)

@@ -57,22 +57,22 @@ class PairLookUp:
     """Decodes pairs of codes; by torch if it is imported, because its indices are half as wide as numpy's.
 
     Args:
-        most: maximum pairs of one call; memory for their indices is allocated once.
+        max_pairs: maximum pairs of one call; memory for their indices is allocated once.
     """
 
-    def __init__(self, most: int):
+    def __init__(self, max_pairs: int):
         self._torch = sys.modules.get("torch")
-        self._places: NDArray[np.integer[Any]] = np.empty(most, np.intp if self._torch is None else np.int32)
+        self._indices: NDArray[np.integer[Any]] = np.empty(max_pairs, np.intp if self._torch is None else np.int32)
 
     def __call__(self, codes: np.ndarray, values: np.ndarray) -> None:
         """Fill in the values, float32 (2 n,), of n pairs of codes, uint8 (2 n,)."""
-        places, out = self._places[: codes.size // 2], values.view(np.uint64)
-        places[:] = codes.view(np.uint16)
+        indices, out = self._indices[: codes.size // 2], values.view(np.uint64)
+        indices[:] = codes.view(np.uint16)
         if self._torch is None:
-            np.take(pair_table(), places, out=out, mode="wrap")  # the fastest mode; all indices are in range
+            np.take(pair_table(), indices, out=out, mode="wrap")  # the fastest mode; all indices are in range
         else:
             tensor = self._torch.from_numpy
-            self._torch.index_select(_pair_tensor(), 0, tensor(places), out=tensor(out.view(np.int64)))
+            self._torch.index_select(_pair_tensor(), 0, tensor(indices), out=tensor(out.view(np.int64)))
 
 
 @cache

@@ -6,7 +6,7 @@ import numpy as np
 
 from transports.codecs.base import Codec
 from transports.codecs.floats import Cast, as_float32, from_float16, from_float32, to_float16, values_of
-from transports.codecs.registry import no_argument
+from transports.codecs.registry import refuse_argument
 from transports.errors import WireError
 from transports.wire.arrays import ArrayType, Block
 
@@ -17,7 +17,7 @@ INFINITE = 0x7C00
 
 def build(argument: str) -> Codec:
     """The codec; it takes no argument."""
-    no_argument("fp16", argument)
+    refuse_argument("fp16", argument)
     return Float16()
 
 

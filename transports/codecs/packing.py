@@ -18,7 +18,7 @@ from transports.errors import WireError
 from transports.wire.arrays import ArrayType, Block
 from transports.wire.frames import LIMITS, parse_layout
 
-MOST_BYTES = 1 << 30
+MAX_PACKED_BYTES = 1 << 30
 """The limit of a message's unpacked bytes when it is packed, and the receiver's default limit."""
 
 
@@ -45,12 +45,14 @@ def pack(spec: str, arrays: Sequence[Any], what: str = "an array") -> Packed:
     Args:
         what: the name of the arrays in an error.
     Raises:
-        ValueError: no such codec. WireError: more than `MOST_BYTES`, or values that the codec cannot encode.
+        ValueError: no such codec. WireError: more than `MAX_PACKED_BYTES`, or values that the codec cannot encode.
     """
     codec, plain = find_codec(spec), [Block.of(array) for array in arrays]
     true_bytes = sum(block.nbytes for block in plain)
-    if true_bytes > MOST_BYTES:
-        raise WireError(f"{what}: too many bytes to pack (bytes: {true_bytes}, limit: {MOST_BYTES}); send less at once")
+    if true_bytes > MAX_PACKED_BYTES:
+        raise WireError(
+            f"{what}: too many bytes to pack (bytes: {true_bytes}, limit: {MAX_PACKED_BYTES}); send less at once"
+        )
     blocks, entries = list[Block](), list[list[Any]]()
     for block in plain:
         try:
@@ -62,19 +64,19 @@ def pack(spec: str, arrays: Sequence[Any], what: str = "an array") -> Packed:
     return Packed(tuple(blocks), [spec, entries], true_bytes)
 
 
-def unpack(blocks: Sequence[Block], note: Any, most: int = MOST_BYTES) -> tuple[Block, ...]:
+def unpack(blocks: Sequence[Block], note: Any, max_bytes: int = MAX_PACKED_BYTES) -> tuple[Block, ...]:
     """The arrays of a received packed message.
 
     Args:
-        most: the limit of all arrays together, in bytes; more is refused before memory is allocated.
+        max_bytes: the limit of all arrays together, in bytes; more is refused before memory is allocated.
     Raises:
         WireError: an unknown codec, a malformed header, or parts that do not match the announced arrays.
     Cost: new memory for the coded arrays; arrays that were sent as they are, are not copied.
     """
     codec, entries = _header(note)
     true_bytes = sum(true.nbytes for true, _ in entries)
-    if true_bytes > most:
-        raise WireError(f"too many bytes in a packed message (announced: {true_bytes}, limit: {most})")
+    if true_bytes > max_bytes:
+        raise WireError(f"too many bytes in a packed message (announced: {true_bytes}, limit: {max_bytes})")
     needed = sum(count or 1 for _, count in entries)
     if needed != len(blocks):
         raise WireError(f"packed parts do not match their header (parts: {len(blocks)}, announced: {needed})")

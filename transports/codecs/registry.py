@@ -34,7 +34,7 @@ def find_codec(spec: str) -> Codec:
     return resolve_name(CODECS[name])(argument)
 
 
-def whole(spec: str, argument: str, default: int, least: int, most: int) -> int:
+def int_argument(spec: str, argument: str, default: int, minimum: int, maximum: int) -> int:
     """A codec's argument as a whole number.
 
     Raises:
@@ -42,12 +42,12 @@ def whole(spec: str, argument: str, default: int, least: int, most: int) -> int:
     """
     if not argument:
         return default
-    if not (argument.isascii() and argument.isdecimal() and len(argument) < 10 and least <= int(argument) <= most):
-        raise ValueError(f"{spec} takes a number from {least} to {most} (got: {argument[:40]!r})")
+    if not (argument.isascii() and argument.isdecimal() and len(argument) < 10 and minimum <= int(argument) <= maximum):
+        raise ValueError(f"{spec} takes a number from {minimum} to {maximum} (got: {argument[:40]!r})")
     return int(argument)
 
 
-def no_argument(spec: str, argument: str) -> None:
+def refuse_argument(spec: str, argument: str) -> None:
     """Refuse an argument.
 
     Raises:

@@ -10,7 +10,7 @@ import numpy as np
 import zstandard
 
 from transports.codecs.base import Codec
-from transports.codecs.registry import whole
+from transports.codecs.registry import int_argument
 from transports.errors import WireError
 from transports.wire.arrays import ArrayType, Block
 
@@ -23,7 +23,7 @@ SAMPLE, SAMPLES = 1 << 14, 4
 
 def build(argument: str) -> Codec:
     """The codec at its default level, or at a level from 1 (fastest) to 19."""
-    return Zstandard(whole("zstd", argument, LEVEL, 1, 19))
+    return Zstandard(int_argument("zstd", argument, LEVEL, 1, 19))
 
 
 class Zstandard(Codec):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from transports.emulation.options import LinkShape
 
-LEAST_TIMEOUT_S = 0.2
+MIN_TIMEOUT_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,4 +55,4 @@ def timeout(shape: LinkShape) -> float:
 
     Source: RFC 6298, section 2, with Linux's least variation; doubling is its section 5.5.
     """
-    return 2 * shape.delay + max(4 * shape.jitter, LEAST_TIMEOUT_S)
+    return 2 * shape.delay + max(4 * shape.jitter, MIN_TIMEOUT_S)

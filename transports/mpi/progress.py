@@ -132,19 +132,19 @@ class ProgressEngine:
             waiter.set_result(None)
         return waiter
 
-    def spin(self, test: Callable[[], Any], most: float = math.inf, *, polling: bool = False) -> Any:
+    def spin(self, test: Callable[[], Any], max_seconds: float = math.inf, *, polling: bool = False) -> Any:
         """Call `test` until it returns something or time is up, without a turn of the loop. Returns what it returned.
 
         Tests only once while this rank computes, or with over `MAX_PENDING_REQUESTS`: then the loop has other work.
 
         Args:
             test: returns None while there is nothing.
-            most: maximum time in seconds, if less than `PollBackoff.inline_spin_s`.
+            max_seconds: maximum time in seconds, if less than `PollBackoff.inline_spin_s`.
             polling: poll before each further test, for what a poll brings; else the test looks by itself.
         """
         found = test()
         if found is None:
-            end = self._loop.time() + min(most, self._inline_spin_s)
+            end = self._loop.time() + min(max_seconds, self._inline_spin_s)
             while found is None and self._loop.time() < end:
                 if polling:
                     self._poll()

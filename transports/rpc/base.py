@@ -134,13 +134,13 @@ class Endpoint(ABC):
         """
 
     @abstractmethod
-    def handle(self, topic: str, handler: Handler, most_bytes: int = 0, most_waiting: int = 1024) -> None:
+    def handle(self, topic: str, handler: Handler, max_bytes: int = 0, max_waiting: int = 1024) -> None:
         """Register the handler of a topic. Each request runs in its own task, a child of the endpoint.
 
         Args:
             handler: must not change the arrays of its response afterwards: they are sent without a copy.
-            most_bytes: more bytes of arrays are refused ("too large") before memory is allocated.
-            most_waiting: requests that one sender may have under way here at once; more are refused ("busy").
+            max_bytes: more bytes of arrays are refused ("too large") before memory is allocated.
+            max_waiting: requests that one sender may have under way here at once; more are refused ("busy").
         A handler that raises any error except `Rejected` and `TransportError` fails the endpoint: see `failed`.
         """
 

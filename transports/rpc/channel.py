@@ -35,7 +35,7 @@ class RpcChannel:
     """
 
     def __init__(self, handlers: Handlers, sink: FrameSink):
-        budget = MemoryBudget(handlers.most_under_way)
+        budget = MemoryBudget(handlers.max_in_flight)
         self.peer: Party | None = None
         self._client, self._server = RpcClient(sink, budget), RpcServer(handlers, sink, budget)
         self._ended = False

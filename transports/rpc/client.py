@@ -53,7 +53,7 @@ class RpcClient:
             return False  # the request was cancelled meanwhile
         kept = kept_bytes(header)
         if not self._budget.fits(kept):
-            self._resolve(number, Rejected("too large", bytes=self._budget.taken + kept, limit=self._budget.most))
+            self._resolve(number, Rejected("too large", bytes=self._budget.taken + kept, limit=self._budget.limit))
             self._sink.send(RpcKind.CANCEL, (number,))
             return False
         self._budget.taken += kept

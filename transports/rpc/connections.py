@@ -103,14 +103,14 @@ class CommonEndpoint(Endpoint, Generic[C]):
     """The part of an endpoint that does not depend on how connections are made.
 
     Args:
-        most_under_way: bytes of messages that one connection may have in this endpoint's memory, headers included.
+        max_in_flight: bytes of messages that one connection may have in this endpoint's memory, headers included.
     """
 
-    def __init__(self, address: str, incarnation: int, most_under_way: int):
+    def __init__(self, address: str, incarnation: int, max_in_flight: int):
         self.address, self.incarnation = address, incarnation
         self.invalid_input: Counter[str] = Counter()
         self.closed = False
-        self.handlers = Handlers(most_under_way)
+        self.handlers = Handlers(max_in_flight)
         self.connections = ConnectionTable[C](self.handlers.fail)
         self.rejected_requests = self.handlers.rejected_requests
 
@@ -130,8 +130,8 @@ class CommonEndpoint(Endpoint, Generic[C]):
     def call(self, address: str) -> C:
         """Begin a connection and add it to the table; its requests wait until it is established."""
 
-    def handle(self, topic: str, handler: Handler, most_bytes: int = 0, most_waiting: int = 1024) -> None:
-        self.handlers.handle(topic, handler, most_bytes, most_waiting)
+    def handle(self, topic: str, handler: Handler, max_bytes: int = 0, max_waiting: int = 1024) -> None:
+        self.handlers.handle(topic, handler, max_bytes, max_waiting)
 
     def on_lost(self, callback: Callable[[Party], None]) -> None:
         self.connections.on_lost(callback)

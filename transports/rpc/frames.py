@@ -52,14 +52,14 @@ class MemoryBudget:
     """Bytes of one connection's messages in its endpoint's memory, while they are received or handled.
 
     Args:
-        most: the limit.
+        limit: the limit.
     """
 
-    __slots__ = ("most", "taken")
+    __slots__ = ("limit", "taken")
 
-    def __init__(self, most: int):
-        self.most, self.taken = most, 0
+    def __init__(self, limit: int):
+        self.limit, self.taken = limit, 0
 
     def fits(self, nbytes: int) -> bool:
         """Whether this many more bytes stay within the limit."""
-        return self.taken + nbytes <= self.most
+        return self.taken + nbytes <= self.limit

@@ -12,7 +12,7 @@ from typing import Any
 
 from transports.rpc.base import Handler, Rejected
 
-MOST_UNDER_WAY = 1 << 30
+MAX_IN_FLIGHT = 1 << 30
 NAMED_TOPICS = 16
 NAME_CHARACTERS = 64
 REASONS = 64
@@ -25,29 +25,29 @@ class TopicHandler:
 
     name: str
     handler: Handler
-    most_bytes: int
-    most_waiting: int
+    max_bytes: int
+    max_waiting: int
 
 
 class Handlers:
     """The handlers of one endpoint.
 
     Args:
-        most_under_way: bytes of messages that one connection may have in this endpoint's memory, headers included.
+        max_in_flight: bytes of messages that one connection may have in this endpoint's memory, headers included.
 
     Attributes:
         failed, rejected_requests: as for `Endpoint`.
     """
 
-    def __init__(self, most_under_way: int = MOST_UNDER_WAY):
-        self.most_under_way = most_under_way
+    def __init__(self, max_in_flight: int = MAX_IN_FLIGHT):
+        self.max_in_flight = max_in_flight
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.rejected_requests: Counter[str] = Counter()
         self._topics: dict[str, TopicHandler] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}  # a dict keeps their order, so runs are reproducible
 
-    def handle(self, topic: str, handler: Handler, most_bytes: int, most_waiting: int) -> None:
-        self._topics[topic] = TopicHandler(topic, handler, most_bytes, most_waiting)
+    def handle(self, topic: str, handler: Handler, max_bytes: int, max_waiting: int) -> None:
+        self._topics[topic] = TopicHandler(topic, handler, max_bytes, max_waiting)
 
     def find(self, name: str) -> TopicHandler:
         """The topic of this name.

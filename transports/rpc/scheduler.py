@@ -21,7 +21,7 @@ from transports.wire.frames import NUMBERS, Key, encode_bare, encode_head
 from transports.wire.number_pool import NumberPool
 
 SHORT_BYTES = 64 << 10  # the longest body sent inside its frame; a longer one is sent in parts
-LEAST_PART, MOST_PART = 16 << 10, CACHED_CHUNK
+MIN_PART, MAX_PART = 16 << 10, CACHED_CHUNK
 PART_S = 0.01
 PARTS_AHEAD = 2  # parts queued in the writer, so that it is never idle
 TURN_BYTES = 4 << 20  # bytes written before other tasks of the loop run
@@ -76,27 +76,27 @@ class QueuedFrame:
         """Whether all of it has been passed to the writer."""
         return self.begun and not self._views
 
-    def part(self, most: int) -> list[bytes | memoryview]:
-        """Its next frame: the head, with all of a short body; then parts of a long body, of at most `most` bytes."""
+    def part(self, max_bytes: int) -> list[bytes | memoryview]:
+        """Its next frame: the head, with all of a short body; then parts of a long body, of up to `max_bytes`."""
         if not self.begun:
             self.begun = True
             return [self._head, *([] if self.stream else self._cut(SHORT_BYTES))]
-        views = self._cut(most)
+        views = self._cut(max_bytes)
         return [encode_bare(RpcKind.PART, self.stream, sum(map(len, views))), *views]
 
     def drop(self) -> None:
         """Release the memory that has not been passed to the writer."""
         self._views.clear()
 
-    def _cut(self, most: int) -> list[memoryview]:
+    def _cut(self, max_bytes: int) -> list[memoryview]:
         found = []
-        while self._views and most:
+        while self._views and max_bytes:
             view = self._views.popleft()
-            if view.nbytes > most:
-                self._views.appendleft(view[most:])
-                view = view[:most]
+            if view.nbytes > max_bytes:
+                self._views.appendleft(view[max_bytes:])
+                view = view[:max_bytes]
             found.append(view)
-            most -= view.nbytes
+            max_bytes -= view.nbytes
         return found
 
 
@@ -115,7 +115,7 @@ class SendScheduler:
         self._items: dict[tuple[RpcKind, int | str], QueuedFrame] = {}
         self._streams = NumberPool("long bodies on one connection", STREAMS, first=1)
         self._writing = self.queued = 0
-        self._part = MOST_PART
+        self._part = MAX_PART
 
     def begin(self, writer: Writer) -> None:
         """The connection is established: send the queued frames first."""
@@ -219,7 +219,7 @@ class SendScheduler:
         """A part is written: adapt the part size, and call `on_sent` after the last part."""
         if nbytes > self._part:
             quick = self._loop.time() - began < PART_S
-            self._part = min(2 * self._part, MOST_PART) if quick else max(self._part // 2, LEAST_PART)
+            self._part = min(2 * self._part, MAX_PART) if quick else max(self._part // 2, MIN_PART)
         if item.passed_on and not item.writing and self._items.get(item.name) is item:
             del self._items[item.name]
             self._streams.release(item.stream)

@@ -100,12 +100,12 @@ class RpcServer:
 
     def _check_room(self, topic: TopicHandler, nbytes: int, kept: int) -> None:
         waiting, budget = self._waiting[topic.name], self._budget
-        if nbytes > topic.most_bytes:
-            raise Rejected("too large", topic=topic.name, bytes=nbytes, limit=topic.most_bytes)
-        if waiting >= topic.most_waiting:
-            raise Rejected("busy", topic=topic.name, waiting=waiting, limit=topic.most_waiting)
+        if nbytes > topic.max_bytes:
+            raise Rejected("too large", topic=topic.name, bytes=nbytes, limit=topic.max_bytes)
+        if waiting >= topic.max_waiting:
+            raise Rejected("busy", topic=topic.name, waiting=waiting, limit=topic.max_waiting)
         if not budget.fits(kept):
-            raise Rejected("busy", topic=topic.name, bytes=budget.taken + kept, limit=budget.most)
+            raise Rejected("busy", topic=topic.name, bytes=budget.taken + kept, limit=budget.limit)
 
     async def _work(self, number: int, slot: _Slot, request: Request) -> None:
         """Run the handler and send exactly one reply: its response, or a rejection if it fails or is cancelled."""

@@ -15,7 +15,7 @@ from transports.emulation.options import LinkShape
 from transports.errors import AuthenticationError, RendezvousError
 from transports.rpc.base import Party, Unreachable
 from transports.rpc.connections import CommonEndpoint
-from transports.rpc.handlers import MOST_UNDER_WAY
+from transports.rpc.handlers import MAX_IN_FLIGHT
 from transports.rpc.identity import (
     SCHEME,
     PartyHello,
@@ -57,7 +57,7 @@ async def open_at(
     host_port: Address,
     key: bytes = b"",
     shape: LinkShape | None = None,
-    most_under_way: int = MOST_UNDER_WAY,
+    max_in_flight: int = MAX_IN_FLIGHT,
     bind_address: Address | None = None,
 ) -> "TcpEndpoint":
     """Listen at the host and port at which others reach this party.
@@ -65,7 +65,7 @@ async def open_at(
     Args:
         key: the shared secret; empty: none, and then only loopback is allowed.
         shape: the shape of emulated slow links to all others.
-        most_under_way: bytes of messages that one connection may have in this endpoint's memory, headers included.
+        max_in_flight: bytes of messages that one connection may have in this endpoint's memory, headers included.
         bind_address: the address to listen at, if a router or container forwards `host_port` to it.
     Raises:
         AuthenticationError: the address can be reached from other machines, and there is no key.
@@ -87,7 +87,7 @@ async def open_at(
             f"cannot listen there ({system_text(error)}; host: {where[0]}, port: {where[1]}); choose another address"
         ) from error
     own = host, host_port[1] or listener.getsockname()[1]
-    end = TcpEndpoint(own, listener, key, shape, most_under_way)
+    end = TcpEndpoint(own, listener, key, shape, max_in_flight)
     await end.listen()
     return end
 
@@ -100,8 +100,8 @@ def is_anywhere(host: str) -> bool:
 class TcpEndpoint(CommonEndpoint[Connection], AcceptorOwner[PartyHello]):
     """See `open_at`."""
 
-    def __init__(self, own: Address, listener: socket.socket, key: bytes, shape: LinkShape | None, most_under_way: int):
-        super().__init__(format_address(own), secrets.randbits(63), most_under_way)
+    def __init__(self, own: Address, listener: socket.socket, key: bytes, shape: LinkShape | None, max_in_flight: int):
+        super().__init__(format_address(own), secrets.randbits(63), max_in_flight)
         self._me, self._shape = PartyIdentity(own, self.incarnation, key), shape
         self._acceptor = Acceptor(listener, self._me, self)
         self._calls: dict[asyncio.Task[None], None] = {}

@@ -29,7 +29,7 @@ from transports.wire.arrays import Block
 PAGE = 4096
 PAGE_FLAGS = PAGE
 SLEEP_STATE = TOKEN_BYTES
-MOST_PAGES = 1 << 16
+MAX_PAGES = 1 << 16
 SHARE = 4
 """A body may take at most 1 / SHARE of the arena, so that one body cannot block all others."""
 
@@ -50,7 +50,7 @@ class Arena:
     """
 
     def __init__(self, nbytes: int):
-        self.nbytes, self._pages, self._first = nbytes, min(nbytes // PAGE, MOST_PAGES), _first(nbytes)
+        self.nbytes, self._pages, self._first = nbytes, min(nbytes // PAGE, MAX_PAGES), _first(nbytes)
         self._file: MemoryFile | None = None
         self._memory: mmap.mmap | None = None
         self.address = bytes(ADDRESS_BYTES)
@@ -102,7 +102,7 @@ class PeerArena:
     """
 
     def __init__(self, address: bytes, nbytes: int):
-        self._pages, self._first = min(nbytes // PAGE, MOST_PAGES), _first(nbytes)
+        self._pages, self._first = min(nbytes // PAGE, MAX_PAGES), _first(nbytes)
         self._shared = mapped(address, self._first + nbytes)
 
     @property

@@ -53,8 +53,8 @@ class Futex:
 
     def wait(self, seen: int, seconds: float) -> None:
         """Sleep until woken, at most this many seconds; return at once if the value is not `seen`."""
-        most = _Timespec(int(seconds), int(seconds % 1 * 1e9))
-        self._call(FUTEX_CALL, self._address, WAIT, ctypes.c_uint32(seen & 0xFFFFFFFF), ctypes.byref(most), None, 0)
+        timeout = _Timespec(int(seconds), int(seconds % 1 * 1e9))
+        self._call(FUTEX_CALL, self._address, WAIT, ctypes.c_uint32(seen & 0xFFFFFFFF), ctypes.byref(timeout), None, 0)
 
     def wake(self) -> None:
         """Wake every process that sleeps on the futex; call this after changing the value."""

@@ -65,10 +65,10 @@ def is_loopback(host: str) -> bool:
 
 def check_files(world_size: int) -> None:
     """Raise RendezvousError if this process may not open a connection to every rank."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if world_size + SPARE_FILES > most:
+    max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if world_size + SPARE_FILES > max_files:
         raise RendezvousError(
-            f"too few files may be open for a connection to every rank (ranks: {world_size}, open files: {most}); "
+            f"too few files may be open for a connection to every rank (ranks: {world_size}, open files: {max_files}); "
             f"raise it with: ulimit -n {world_size + 4 * SPARE_FILES}"
         )
 

@@ -40,12 +40,12 @@ class Outgoing:
 
     def front(self) -> list[memoryview]:
         """The views to write next: a chunk, or all that is left, at most `PIECES` views."""
-        most, found = self.chunk, list[memoryview]()
+        max_bytes, found = self.chunk, list[memoryview]()
         for view in self.views:
-            if not most or len(found) == PIECES:
+            if not max_bytes or len(found) == PIECES:
                 break
-            found.append(view if view.nbytes <= most else view[:most])
-            most -= found[-1].nbytes
+            found.append(view if view.nbytes <= max_bytes else view[:max_bytes])
+            max_bytes -= found[-1].nbytes
         return found
 
     def detach(self) -> None:
@@ -82,10 +82,10 @@ class FrameQueue:
         self._queue.append(frame)
         return frame
 
-    def flush(self, most: int) -> int:
-        """Write until nothing is left, the kernel accepts no more, or `most` bytes are written. Returns the count."""
+    def flush(self, max_bytes: int) -> int:
+        """Write until nothing is left, the kernel accepts no more, or `max_bytes` are written. Returns the count."""
         total = 0
-        while self._queue and total < most:
+        while self._queue and total < max_bytes:
             frame = self._queue[0]
             try:
                 count = self._write(frame.front())

@@ -20,7 +20,7 @@ from transports.wire.frames import NUMBERS
 from transports.wire.number_pool import NumberPool
 
 ALL_PEERS_BYTES = 256 << 20
-LEAST_BYTES = 1 << 20
+MIN_BYTES = 1 << 20
 OFFERS_BYTES = 16 << 20  # least limit of offers to one peer: about 4,000; a pipeline may be far ahead of a slow rank
 CLOSING_BYTES = 256 << 20  # offered bodies that a closing rank delivers to each peer without a posted receive
 MAX_OFFERS = NUMBERS  # open offers to one peer
@@ -28,7 +28,7 @@ MAX_OFFERS = NUMBERS  # open offers to one peer
 
 def credit_limit(world_size: int) -> int:
     """The bytes that one peer may keep at a rank: its share of 256 MiB, but at least 1 MiB."""
-    return max(LEAST_BYTES, ALL_PEERS_BYTES // max(1, world_size - 1))
+    return max(MIN_BYTES, ALL_PEERS_BYTES // max(1, world_size - 1))
 
 
 class Credit:

@@ -261,16 +261,16 @@ def _checked_bytes(dtype: Any, shape: Sequence[Any]) -> int:
         raise WireError(f"unknown dtype {dtype!r}; known: {', '.join(SIZES)}")
     if len(shape) > LIMITS.dims:
         raise _over_limit("dimensions", len(shape), LIMITS.dims)
-    nbytes = most = SIZES[dtype]
+    nbytes = bound = SIZES[dtype]
     for size in shape:
         if type(size) is not int or size < 0:
             raise WireError(f"a shape may hold only sizes from 0 up (shape: {shape!r})")
         nbytes *= size
-        most *= size or 1  # zeros count as ones: numpy refuses (0, 2**62) too
-    if most > LIMITS.body:
-        raise _over_limit("bytes of a block", most, LIMITS.body)
+        bound *= size or 1  # zeros count as ones: numpy refuses (0, 2**62) too
+    if bound > LIMITS.body:
+        raise _over_limit("bytes of a block", bound, LIMITS.body)
     return nbytes
 
 
-def _over_limit(what: str, value: int, most: int) -> WireError:
-    return WireError(f"too many {what} (got: {value}, limit: {most})")
+def _over_limit(what: str, value: int, limit: int) -> WireError:
+    return WireError(f"too many {what} (got: {value}, limit: {limit})")

@@ -62,20 +62,20 @@ async def _in_place(call: Call, buffer: DoubleBuffer, arrays: Sequence[Vector], 
 
 
 async def _by_windows(call: Call, buffer: DoubleBuffer, vector: Vector, spans: Sequence[Range]) -> None:
-    most = min(buffer.whole_chunk_elements, cached_elements(vector))
-    chunks = max(1, -(-max(high - low for low, high in spans) // most))
+    max_elements = min(buffer.whole_chunk_elements, cached_elements(vector))
+    chunks = max(1, -(-max(high - low for low, high in spans) // max_elements))
     for step in range(chunks):
-        buffer.copy_in(_chunk(vector, spans[buffer.rank], step, most), buffer.whole_slot(buffer.rank))
+        buffer.copy_in(_chunk(vector, spans[buffer.rank], step, max_elements), buffer.whole_slot(buffer.rank))
         if step:
-            _copy_out(buffer, [_chunk(vector, span, step - 1, most) for span in spans])
+            _copy_out(buffer, [_chunk(vector, span, step - 1, max_elements) for span in spans])
         await buffer.advance(call)
-    _copy_out(buffer, [_chunk(vector, span, chunks - 1, most) for span in spans])
+    _copy_out(buffer, [_chunk(vector, span, chunks - 1, max_elements) for span in spans])
 
 
-def _chunk(vector: Vector, span: Range, number: int, most: int) -> memoryview:
+def _chunk(vector: Vector, span: Range, number: int, max_elements: int) -> memoryview:
     """The bytes of this segment's chunk, perhaps none."""
-    low = min(span[0] + number * most, span[1])
-    return vector.bytes(low, min(low + most, span[1]))
+    low = min(span[0] + number * max_elements, span[1])
+    return vector.bytes(low, min(low + max_elements, span[1]))
 
 
 def _copy_out(buffer: DoubleBuffer, chunks: Sequence[memoryview]) -> None:

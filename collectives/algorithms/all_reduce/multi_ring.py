@@ -20,7 +20,7 @@ from collectives.group import Group
 from collectives.reduction import Reduction
 from transports import Nursery
 
-MOST_RINGS = 4  # more rings only make the messages smaller
+MAX_RINGS = 4  # more rings only make the messages smaller
 
 RING = RingAllReduce()
 
@@ -62,7 +62,7 @@ class MultiRingAllReduce(AllReduceAlgorithm, ClosedForms):
 
 
 def strides(size: int) -> list[int]:
-    """The distance to the next rank in each ring, for at most `MOST_RINGS` rings; each ring is next to its reverse."""
+    """The distance to the next rank in each ring, for at most `MAX_RINGS` rings; each ring is next to its reverse."""
     forward = [stride for stride in range(1, size // 2 + 1) if gcd(stride, size) == 1]
     both = dict.fromkeys(turn for stride in forward for turn in (stride, size - stride))
-    return list(both)[:MOST_RINGS] or [1]
+    return list(both)[:MAX_RINGS] or [1]

@@ -64,21 +64,21 @@ class SharedAllReduce(SharedMemoryAlgorithm, AllReduceAlgorithm):
             section 3.
         """
         buffer, call = await open_buffer(group, vector), group.calls.running
-        length, peers, most = len(vector), group.size - 1, buffer.whole_chunk_elements
+        length, peers, max_elements = len(vector), group.size - 1, buffer.whole_chunk_elements
         if not peers or not length:
             return reduction.finish(vector.elements, group.size)
         if arrays := in_place(group, vector):
             await _in_place(call, buffer, arrays, reduction)
-        elif length <= most and (peers == 1 or vector.nbytes * peers <= SHORT_BYTES):
+        elif length <= max_elements and (peers == 1 or vector.nbytes * peers <= SHORT_BYTES):
             await _each_reduces(call, buffer, [vector], reduction)
         elif peers == 1 and vector.itemsize > SLOW_ITEMSIZE:
-            await _each_reduces(call, buffer, _chunks(vector, min(most, cached_elements(vector))), reduction)
+            await _each_reduces(call, buffer, _chunks(vector, min(max_elements, cached_elements(vector))), reduction)
         else:
             await _reduce_scatter_gather(call, buffer, _chunks(vector, buffer.chunk_elements), reduction)
 
 
-def _chunks(vector: Vector, most: int) -> list[Vector]:
-    return [vector.slice(*span) for span in pieces(0, len(vector), most)]
+def _chunks(vector: Vector, max_elements: int) -> list[Vector]:
+    return [vector.slice(*span) for span in pieces(0, len(vector), max_elements)]
 
 
 async def _each_reduces(call: Call, buffer: DoubleBuffer, chunks: Iterable[Vector], reduction: Reduction) -> None:

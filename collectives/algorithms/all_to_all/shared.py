@@ -41,18 +41,18 @@ class SharedAllToAll(SharedMemoryAlgorithm, AllToAllAlgorithm):
         peers = list(others(group.rank, group.size))
         if not peers:
             return
-        most = min(buffer.slot_elements - HEADER_BYTES, CHUNK_BYTES)
-        chunks = max(1, *(-(-outgoing[rank].nbytes // most) for rank in peers))
+        chunk_bytes = min(buffer.slot_elements - HEADER_BYTES, CHUNK_BYTES)
+        chunks = max(1, *(-(-outgoing[rank].nbytes // chunk_bytes) for rank in peers))
         for rank in peers:
             buffer.copy_in(np.array([outgoing[rank].nbytes, chunks]).view(np.uint8).data, rank)
-        _copy_in(buffer, outgoing, 0, most)
+        _copy_in(buffer, outgoing, 0, chunk_bytes)
         await buffer.advance(call)
         chunks = max(chunks, *(_check(group, buffer, rank, incoming[rank].nbytes) for rank in peers))
         for step in range(1, chunks):
-            _copy_in(buffer, outgoing, step, most)
-            _copy_out(buffer, incoming, step - 1, most)
+            _copy_in(buffer, outgoing, step, chunk_bytes)
+            _copy_out(buffer, incoming, step - 1, chunk_bytes)
             await buffer.advance(call)
-        _copy_out(buffer, incoming, chunks - 1, most)
+        _copy_out(buffer, incoming, chunks - 1, chunk_bytes)
 
 
 def _check(group: Group, buffer: DoubleBuffer, rank: int, expected: int) -> int:
@@ -64,12 +64,12 @@ def _check(group: Group, buffer: DoubleBuffer, rank: int, expected: int) -> int:
     return chunks
 
 
-def _copy_in(buffer: DoubleBuffer, outgoing: Sequence[memoryview], step: int, most: int) -> None:
+def _copy_in(buffer: DoubleBuffer, outgoing: Sequence[memoryview], step: int, chunk_bytes: int) -> None:
     for rank in others(buffer.rank, buffer.size):
-        buffer.copy_in(outgoing[rank][step * most : (step + 1) * most], rank, HEADER_BYTES)
+        buffer.copy_in(outgoing[rank][step * chunk_bytes : (step + 1) * chunk_bytes], rank, HEADER_BYTES)
 
 
-def _copy_out(buffer: DoubleBuffer, incoming: Sequence[memoryview], step: int, most: int) -> None:
+def _copy_out(buffer: DoubleBuffer, incoming: Sequence[memoryview], step: int, chunk_bytes: int) -> None:
     for rank in others(buffer.rank, buffer.size):
-        chunk = incoming[rank][step * most : (step + 1) * most]
+        chunk = incoming[rank][step * chunk_bytes : (step + 1) * chunk_bytes]
         buffer.copy_out(rank, buffer.rank, chunk, offset=HEADER_BYTES)

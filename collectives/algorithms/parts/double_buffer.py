@@ -44,9 +44,9 @@ class DoubleBuffer:
         self._windows, self._ranks, self._itemsize = group.shared.windows(vector), group.ranks, vector.itemsize
         self._slot_bytes = (self._windows[0].nbytes - 2 * GREETING_BYTES) // (2 * group.size) // ALIGNED * ALIGNED
         if self._slot_bytes < ALIGNED:
-            least = 2 * GREETING_BYTES + 2 * group.size * ALIGNED
+            min_bytes = 2 * GREETING_BYTES + 2 * group.size * ALIGNED
             fact = f"the windows of this group are too small for its ranks (ranks: {group.size})"
-            raise Unsupported(f"{fact}; give Group(window={least}) or more, or another algorithm")
+            raise Unsupported(f"{fact}; give Group(window={min_bytes}) or more, or another algorithm")
         self.slot_elements = self._slot_bytes // vector.itemsize
         self.chunk_elements = self.slot_elements * group.size
         self.whole_chunk_elements = self.chunk_elements if group.size == 2 else self.slot_elements

@@ -71,8 +71,8 @@ async def _in_place(
 async def _by_windows(
     call: Call, buffer: DoubleBuffer, vector: Vector, spans: Sequence[Range], reduction: Reduction
 ) -> None:
-    most = min(buffer.slot_elements, cached_elements(vector))
-    chunks = [list(pieces(low, high, most)) for low, high in spans]
+    max_elements = min(buffer.slot_elements, cached_elements(vector))
+    chunks = [list(pieces(low, high, max_elements)) for low, high in spans]
     own = chunks[buffer.rank]
     for step in range(max(1, *map(len, chunks))):
         for rank in others(buffer.rank, buffer.size):

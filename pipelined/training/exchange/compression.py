@@ -31,7 +31,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.traces.tracer import NullTracer, Tracer
 from transports import (
-    MOST_BYTES,
+    MAX_PACKED_BYTES,
     ArrayType,
     Block,
     Key,
@@ -247,8 +247,8 @@ def opened(note: Any) -> tuple[Block | None, Any]:
             layout = parse_layout([dtype, shape])
         case _:
             return None, note
-    if not CHUNK_BYTES < layout.nbytes <= MOST_BYTES:
-        limits = f"bytes: {layout.nbytes}, from {CHUNK_BYTES + 1} to {MOST_BYTES}"
+    if not CHUNK_BYTES < layout.nbytes <= MAX_PACKED_BYTES:
+        limits = f"bytes: {layout.nbytes}, from {CHUNK_BYTES + 1} to {MAX_PACKED_BYTES}"
         raise WireError(f"a tensor in chunks that would not be cut so ({limits}); install one release on every rank")
     return Block.empty(layout.dtype, layout.shape), header
 

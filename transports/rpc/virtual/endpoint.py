@@ -197,8 +197,8 @@ class VirtualEndpoint(CommonEndpoint[VirtualConnection]):
         process: the owner of this endpoint, which is killed and frozen with its process.
     """
 
-    def __init__(self, network: NetworkView, process: Process, incarnation: int, most_under_way: int):
-        super().__init__(f"{SCHEME}{process.name}", incarnation, most_under_way)
+    def __init__(self, network: NetworkView, process: Process, incarnation: int, max_in_flight: int):
+        super().__init__(f"{SCHEME}{process.name}", incarnation, max_in_flight)
         self.network, self.process = network, process
 
     @property

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from transports.emulation.delay_line import AccessLine, DelayLine
 from transports.emulation.link import SlowLink
 from transports.emulation.options import LinkShape
-from transports.rpc.handlers import MOST_UNDER_WAY
+from transports.rpc.handlers import MAX_IN_FLIGHT
 from transports.rpc.virtual.endpoint import SCHEME, FrameEvent, VirtualEndpoint
 from transports.rpc.virtual.process import Process
 from transports.urls import ParsedUrl
@@ -42,7 +42,7 @@ class VirtualNetwork:
         seed: seed of the jitter.
         delay, jitter: seconds that a frame takes between two parties: uniform in delay ± jitter.
         rate: bytes a second from one party to another.
-        most_under_way: bytes of messages that one connection may have in an endpoint's memory, headers included.
+        max_in_flight: bytes of messages that one connection may have in an endpoint's memory, headers included.
         scale: each byte of an array stands for this many bytes of a larger run. Divide `rate` by it yourself; the bytes
             of headers are divided here, so that they take their true share.
     Raises:
@@ -56,10 +56,10 @@ class VirtualNetwork:
         delay: float = 1e-3,
         jitter: float = 0.0,
         rate: float = math.inf,
-        most_under_way: int = MOST_UNDER_WAY,
+        max_in_flight: int = MAX_IN_FLIGHT,
         scale: float = 1.0,
     ):
-        self._shape, self.most_under_way, self.scale = LinkShape(delay, jitter, rate, seed=seed), most_under_way, scale
+        self._shape, self.max_in_flight, self.scale = LinkShape(delay, jitter, rate, seed=seed), max_in_flight, scale
         self.listeners: list[Callable[[FrameEvent], None]] = []
         self._incarnations = count(1)
         self._processes: dict[str, Process] = {}
@@ -89,7 +89,7 @@ class VirtualNetwork:
         """
         if self.listening(address_of(name)) is not None:
             raise ValueError(f"{address_of(name)} is open already; close or kill it first")
-        end = VirtualEndpoint(self, self._process(name), next(self._incarnations), self.most_under_way)
+        end = VirtualEndpoint(self, self._process(name), next(self._incarnations), self.max_in_flight)
         self._endpoints[end.address] = end
         return end
 

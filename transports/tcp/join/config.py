@@ -61,12 +61,12 @@ class TcpConfig:
         """
         wait, unix = url.seconds("wait", WAIT), url.switch("unix")
         url.done(host=True)
-        world_size = required_int(environ, "WORLD_SIZE", least=1)
+        world_size = required_int(environ, "WORLD_SIZE", minimum=1)
         host = url.host or required(environ, "MASTER_ADDR")
-        port = url.port or required_int(environ, "MASTER_PORT", least=1, most=65535)
+        port = url.port or required_int(environ, "MASTER_PORT", minimum=1, maximum=65535)
         master = environ.get("MASTER_ADDR", "").lower(), environ.get("MASTER_PORT")
         return cls(
-            rank=required_int(environ, "RANK", most=world_size - 1),
+            rank=required_int(environ, "RANK", maximum=world_size - 1),
             world_size=world_size,
             host=host,
             port=port,
@@ -86,8 +86,8 @@ def required(environ: Mapping[str, str], name: str) -> str:
     return environ[name]
 
 
-def required_int(environ: Mapping[str, str], name: str, least: int = 0, most: int = 2**32 - 1) -> int:
+def required_int(environ: Mapping[str, str], name: str, minimum: int = 0, maximum: int = 2**32 - 1) -> int:
     text = required(environ, name)
-    if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
-        raise RendezvousError(f"{name} makes no sense (got: {text!r}, from {least} to {most}); {LAUNCH}")
+    if not text.isascii() or not text.isdecimal() or not minimum <= int(text) <= maximum:
+        raise RendezvousError(f"{name} makes no sense (got: {text!r}, from {minimum} to {maximum}); {LAUNCH}")
     return int(text)

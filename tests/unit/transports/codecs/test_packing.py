@@ -52,7 +52,7 @@ def test_a_false_header_is_refused_with_the_reason(note, reason):
 
 def test_a_message_beyond_the_receivers_limit_is_refused_with_both_numbers():
     with pytest.raises(WireError, match="announced: 60, limit: 59"):
-        unpack(GOOD.blocks, GOOD.note, most=59)
+        unpack(GOOD.blocks, GOOD.note, max_bytes=59)
 
 
 def test_values_that_cannot_be_carried_are_named():
@@ -78,7 +78,7 @@ PLAIN = st.recursive(
 @given(PLAIN, st.lists(st.binary(max_size=40), max_size=3))
 def test_whatever_is_in_a_header_only_the_wires_error_comes_out(note, parts):
     try:
-        unpack([Block.of(part) for part in parts], note, most=1 << 16)
+        unpack([Block.of(part) for part in parts], note, max_bytes=1 << 16)
     except WireError:
         pass
 
@@ -100,6 +100,6 @@ def test_a_packed_message_with_any_bytes_changed_gives_an_array_or_the_wires_err
         Block(block.dtype, block.shape, memoryview(part)) for block, part in zip(packed.blocks, parts, strict=True)
     ]
     try:
-        unpack(blocks, note, most=1 << 16)
+        unpack(blocks, note, max_bytes=1 << 16)
     except WireError:
         pass

@@ -38,8 +38,8 @@ async def never(request):
 async def opened(count=1, key=KEY, **options):
     ends = [await open_at(LOOPBACK, key, **options) for _ in range(count)]
     for end in ends:
-        end.handle("echo", echo, most_bytes=MEBI)
-        end.handle("never", never, most_bytes=1 << 40, most_waiting=1 << 20)
+        end.handle("echo", echo, max_bytes=MEBI)
+        end.handle("never", never, max_bytes=1 << 40, max_waiting=1 << 20)
     try:
         yield ends[0] if count == 1 else ends
     finally:

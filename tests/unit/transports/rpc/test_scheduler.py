@@ -7,14 +7,14 @@ import pytest
 from transports import WireError
 from transports.rpc.frames import KINDS
 from transports.rpc.frames import RpcKind as Kind
-from transports.rpc.scheduler import LEAST_PART, MOST_PART, SHORT_BYTES, SendScheduler
+from transports.rpc.scheduler import MAX_PART, MIN_PART, SHORT_BYTES, SendScheduler
 from transports.stream.writer import LONG_BYTES, Outgoing
 from transports.wire.arrays import Block
 from transports.wire.frames import PREAMBLE_BYTES, parse_header, parse_preamble
 
 pytestmark = pytest.mark.virtual
 
-LONG = 3 * MOST_PART
+LONG = 3 * MAX_PART
 
 
 class Pen:
@@ -87,14 +87,14 @@ async def test_a_short_body_stays_in_its_frame_when_a_slow_connection_has_small_
     ask(scheduler, 0, LONG)
     ask(scheduler, 1, SHORT_BYTES, out=lambda: sent.set_result(None))
     await sent
-    assert min(nbytes for kind, *_, nbytes in pen.frames if kind == "PART") == LEAST_PART
+    assert min(nbytes for kind, *_, nbytes in pen.frames if kind == "PART") == MIN_PART
     assert [nbytes for kind, _, key, nbytes in pen.frames if key == (1, "t")] == [SHORT_BYTES]
 
 
 async def test_lanes_take_turns_and_each_keeps_its_order():
     scheduler, pen = speaking(seconds=1e-4)
-    ask(scheduler, 0, 8 * MOST_PART, "slow")
-    ask(scheduler, 1, 8 * MOST_PART, "other")
+    ask(scheduler, 0, 8 * MAX_PART, "slow")
+    ask(scheduler, 1, 8 * MAX_PART, "other")
     ask(scheduler, 2, 8, "slow")
     ask(scheduler, 3, 8, "quick")
     await asyncio.sleep(1)
@@ -110,13 +110,13 @@ async def test_lanes_take_turns_and_each_keeps_its_order():
     assert pen.story.index("REQUEST2") > last
 
 
-@pytest.mark.parametrize(("seconds", "size"), [(1e-6, MOST_PART), (0.05, LEAST_PART)])
+@pytest.mark.parametrize(("seconds", "size"), [(1e-6, MAX_PART), (0.05, MIN_PART)])
 async def test_parts_are_as_long_as_takes_a_hundredth_of_a_second(seconds, size):
     scheduler, pen = speaking(seconds)
-    ask(scheduler, 0, 16 * MOST_PART)
+    ask(scheduler, 0, 16 * MAX_PART)
     await asyncio.sleep(seconds * 1000)
     sizes = [nbytes for kind, *_, nbytes in pen.frames if kind == "PART"]
-    assert sizes[0] == MOST_PART and sizes[-2] == size
+    assert sizes[0] == MAX_PART and sizes[-2] == size
 
 
 async def test_a_message_withdrawn_before_its_first_byte_is_not_sent():

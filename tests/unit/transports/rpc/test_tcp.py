@@ -208,7 +208,7 @@ async def test_an_endpoint_may_listen_over_ipv6():
 
 async def test_a_large_request_delays_no_other():
     async with opened(2) as (here, peer):
-        peer.handle("bulk", echo, most_bytes=1 << 30)
+        peer.handle("bulk", echo, max_bytes=1 << 30)
         order = []
 
         async def ask(name, *arrays):
@@ -235,7 +235,7 @@ async def test_bodies_are_neither_copied_out_nor_in():
             kept.append(request.blocks[0])
             return Response()
 
-        peer.handle("keep", keep, most_bytes=1 << 30)
+        peer.handle("keep", keep, max_bytes=1 << 30)
         data = np.ones(32 * MEBI, np.uint8)
         before = resident()
         await here.request(peer.address, "keep", data)
@@ -311,7 +311,7 @@ async def test_unread_responses_keep_their_slots():
             answers.append(request.note)
             return Response([np.zeros(16 * MEBI, np.uint8)])
 
-        here.handle("much", much, most_waiting=3)
+        here.handle("much", much, max_waiting=3)
         sock = await intruder(here)
         asks = [request(n, topic="much", note=n) for n in range(10)]
         await asyncio.get_running_loop().sock_sendall(sock, b"".join(asks))
@@ -332,7 +332,7 @@ async def main():
         async def hold(request):
             print("held", flush=True)
             await asyncio.Future()
-        end.handle("hold", hold, most_bytes=1 << 30)
+        end.handle("hold", hold, max_bytes=1 << 30)
         print(end.address, flush=True)
         await end.failed
 

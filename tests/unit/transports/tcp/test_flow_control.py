@@ -14,7 +14,7 @@ from transports import Block, WireError
 from transports.mailbox import Mailbox
 from transports.stream.incoming import IncomingBuffer, IncomingMessage
 from transports.stream.message_memory import FRAME_BYTES, overhead
-from transports.tcp.flow_control import ALL_PEERS_BYTES, LEAST_BYTES, Credit, credit_limit
+from transports.tcp.flow_control import ALL_PEERS_BYTES, MIN_BYTES, Credit, credit_limit
 from transports.wire.frames import pack_header, unpack_header
 
 COST = 1000
@@ -25,7 +25,7 @@ LIMIT = 100 * COST
 def test_all_peers_share_what_may_lie_at_a_rank_but_none_has_less_than_the_least():
     assert credit_limit(1) == credit_limit(2) == ALL_PEERS_BYTES
     assert credit_limit(5) == ALL_PEERS_BYTES // 4
-    assert credit_limit(10_000) == LEAST_BYTES
+    assert credit_limit(10_000) == MIN_BYTES
 
 
 def test_bytes_beyond_the_limit_wait_until_some_are_consumed():

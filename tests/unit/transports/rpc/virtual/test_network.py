@@ -63,7 +63,7 @@ async def test_an_answer_takes_a_round_trip():
 
 async def test_the_rate_counts_the_bytes_of_frames_and_arrays():
     async with opened(rate=float(1 << 20)) as world:
-        world.b.handle("bulk", world.echo, most_bytes=1 << 20)
+        world.b.handle("bulk", world.echo, max_bytes=1 << 20)
         await world.a.request(world.b.address, "bulk", bytes(1 << 20))
         assert 1 + ROUND_TRIP < world.clock.now() < 1 + ROUND_TRIP + 1e-3
         assert (world.a.bytes_sent, world.b.bytes_received) == (1 << 20, 1 << 20)
@@ -73,7 +73,7 @@ async def test_a_party_s_line_is_shared_by_all_that_it_talks_with():
     async with opened() as world:
         world.network.set_access_rate("b", float(1 << 20))
         others = [world.network.endpoint(name) for name in "cd"]
-        world.b.handle("bulk", world.echo, most_bytes=1 << 20)
+        world.b.handle("bulk", world.echo, max_bytes=1 << 20)
         await asyncio.gather(*(end.request(world.b.address, "bulk", bytes(1 << 20)) for end in (world.a, *others)))
         assert 3 + ROUND_TRIP < world.clock.now() < 3 + ROUND_TRIP + 1e-2
         for end in others:
