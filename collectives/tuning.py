@@ -58,7 +58,7 @@ def rounds_at(nbytes: int, rounds: int = ROUNDS) -> int:
 
 async def runnable(group: Group) -> list[str]:
     """The algorithms that these ranks can run for every dtype; the same list on all ranks."""
-    async with group.calling(Signature("list of runnable algorithms")):
+    async with group.call(Signature("list of runnable algorithms")):
         found = [name for name in ALL_REDUCE.names if await ALL_REDUCE.find(name).is_available(group)]
         await dissemination_barrier(group)
     return found

@@ -1,7 +1,7 @@
-"""One call of a collective on one rank: its turn, and the peers with which it has compared signatures.
+"""One call of a collective on one rank: its lock, and the peers with which it has compared signatures.
 
-    enter     wait for the group's turn; start the check of its waiting time (see `WaitCheck`)
-    greet     the first bytes to and from each peer carry the sender's signature; unequal signatures end the call
+    enter     wait for the group's lock; start the check of its waiting time (see `WaitCheck`)
+    compare   the first bytes to and from each peer carry the sender's signature; unequal signatures end the call
     leave     release the lock; a failed call breaks the group on this rank and sends nothing: the owner of the
               transport must abort it
 
@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from collectives.group.fifo_lock import FifoLock
-from collectives.group.signature import GREETING_BYTES, Mismatch, Signature, text_in
+from collectives.group.signature import FINGERPRINT_BYTES, Mismatch, Signature, signature_text
 from transports.aio.event_loop import this_task
 from transports.base import Key, Transport
 from transports.errors import TransportError
@@ -38,7 +38,7 @@ class Call:
         signature: the collective and its arguments; must be equal on all ranks.
     Attributes:
         requested: the signature at the start of the call.
-        signature, greeting: the present signature, and its bytes.
+        signature, fingerprint: the present signature, and its bytes.
         number: the number of this call in the group, from 1.
         task: the task in which the call runs.
     Raises:
@@ -47,18 +47,18 @@ class Call:
             was lost. PeerAborted: the owner of another rank's transport aborted it.
     """
 
-    __slots__ = ("_received_from", "_sent_to", "calls", "greeting", "number", "requested", "signature", "task")
+    __slots__ = ("_received_from", "_sent_to", "calls", "fingerprint", "number", "requested", "signature", "task")
 
-    def __init__(self, calls: "Calls", signature: Signature):
+    def __init__(self, calls: "CallSequence", signature: Signature):
         self.calls, self.requested = calls, signature
-        self.signature, self.greeting = signature, signature.greeting
+        self.signature, self.fingerprint = signature, signature.fingerprint
         self._sent_to: set[int] = set()
         self._received_from: set[int] = set()
 
     async def __aenter__(self) -> "Call":
         calls = self.calls
-        if not calls.lock.take_nowait():
-            await calls.lock.take()
+        if not calls.lock.acquire_nowait():
+            await calls.lock.acquire()
         calls.number += 1
         calls.current, self.number = self, calls.number
         self.task = this_task()
@@ -75,7 +75,7 @@ class Call:
             raise
         finally:
             self.calls.current = None
-            self.calls.lock.give(error)
+            self.calls.lock.release(error)
 
     def refine(self, signature: Signature) -> None:
         """Replace the signature by a more exact one, as the algorithm that `auto` has chosen.
@@ -85,7 +85,7 @@ class Call:
         """
         if self._sent_to or self._received_from:
             raise RuntimeError(f"the signature of a call was sent already ({self.signature}); refine it before that")
-        self.signature, self.greeting = signature, signature.greeting
+        self.signature, self.fingerprint = signature, signature.fingerprint
 
     def first_to(self, peer: int) -> bool:
         """Whether this is the first message of the call to this peer, a rank of the transport; later ones are not."""
@@ -94,19 +94,19 @@ class Call:
         return first
 
     def first_from(self, peer: int) -> bool:
-        """Whether this is the first message of the call from this peer; it then carries the peer's greeting."""
+        """Whether this is the first message of the call from this peer; it then carries the peer's fingerprint."""
         first = peer not in self._received_from
         self._received_from.add(peer)
         return first
 
-    def compare(self, peer: int, greeted: memoryview, expected: Signature | None = None) -> None:
-        """Raise Mismatch unless the greeting of this peer is that of the expected signature; None: of the call's."""
-        if greeted[:GREETING_BYTES] != (expected.greeting if expected else self.greeting):
-            raise Mismatch.between(self.calls.rank, expected or self.signature, peer, text_in(greeted))
+    def compare(self, peer: int, received: memoryview, expected: Signature | None = None) -> None:
+        """Raise Mismatch unless the fingerprint of this peer is that of the expected signature; None: of the call's."""
+        if received[:FINGERPRINT_BYTES] != (expected.fingerprint if expected else self.fingerprint):
+            raise Mismatch.between(self.calls.rank, expected or self.signature, peer, signature_text(received))
 
 
 class WaitCheck:
-    """Ends calls in which ranks wait for one another because they called different things and exchange no greeting.
+    """Ends calls in which ranks wait for one another because they called different things and exchange no fingerprint.
 
     A rank that waits longer than its patience reports its call to the first rank of the group, and again after
     `STALL_S` seconds, twice that, and so on. The first rank keeps the latest call of each rank. When it waits that long
@@ -218,7 +218,7 @@ class WaitCheck:
     def _find_stuck(self, call: Call) -> Mismatch | None:
         """The error for a call of another number, once all ranks have waited at the same time.
 
-        Time counts from the moment this rank began to wait, so reports received before that prove nothing.
+        Only reports received since this rank began to wait count.
         """
         since, last = zip(*self._waited.values(), strict=True)
         if len(since) < len(self._ranks) or min(last) - max(since) < STALL_S:
@@ -231,7 +231,7 @@ class WaitCheck:
         return None
 
 
-class Calls:
+class CallSequence:
     """The calls of one group on one rank, one at a time.
 
     Args:
@@ -260,5 +260,5 @@ class Calls:
             RuntimeError: there is none.
         """
         if self.current is None:
-            raise RuntimeError("no collective is running on this group; use its messages inside `group.calling`")
+            raise RuntimeError("no collective is running on this group; use its messages inside `group.call`")
         return self.current

@@ -1,26 +1,26 @@
 """A group: the ranks that run collectives together, numbered anew from 0, on a channel of their own for bare bytes.
 
 Both ends of a message know its size beforehand; empty messages are not sent. The first message to each peer in a call
-carries a greeting as well (see `collectives.group.signature`), which does not count as payload.
+carries a fingerprint as well (see `collectives.group.signature`), which does not count as payload.
 """
 
 from collections.abc import Sequence
 from functools import cached_property
 
 from collectives.cost_model import Links, MeasuredTimes
-from collectives.group.call import PATIENCE_S, Call, Calls
+from collectives.group.call import PATIENCE_S, Call, CallSequence
 from collectives.group.concurrency import run_both
 from collectives.group.shared_memory import SharedMemory
-from collectives.group.signature import GREETING_BYTES, Signature
+from collectives.group.signature import FINGERPRINT_BYTES, Signature
 from collectives.group.workspace import Workspace
 from transports.base import NativeCollectives, Transport
 from transports.errors import SizeMismatch
 
 INLINE_BYTES = 16 << 10
-"""Bytes up to which a first message is sent together with its greeting: a copy costs less than another message."""
+"""Bytes up to which a first message is sent together with its fingerprint: a copy costs less than another message."""
 
 
-class Members:
+class Communicator:
     """The ranks of a group, or some of them, for messages inside a call of the group.
 
     Args:
@@ -30,7 +30,9 @@ class Members:
         calls, workspace: those of the group.
     """
 
-    def __init__(self, transport: Transport, ranks: Sequence[int], channel: int, *, calls: Calls, workspace: Workspace):
+    def __init__(
+        self, transport: Transport, ranks: Sequence[int], channel: int, *, calls: CallSequence, workspace: Workspace
+    ):
         self.transport, self.ranks, self.channel = transport, tuple(ranks), channel
         self.size, self.rank = len(self.ranks), self.ranks.index(transport.rank)
         self.calls, self.workspace = calls, workspace
@@ -42,22 +44,22 @@ class Members:
         """Send bytes to a rank of the group, inside a call; return when the memory may be reused.
 
         Args:
-            signature: what the first message to this rank carries; None: the signature of the call. A collective of
-                which two ranks know more than the others names that here, such as the bytes between them.
+            signature: what the first message to this rank carries; None: the signature of the call. Pass one that only
+                these two ranks share, for example with the size of the array between them.
         Raises: as `Transport.send_buffer`.
         """
-        peer, call, greeting = self.ranks[to], self.calls.running, b""
+        peer, call, fingerprint = self.ranks[to], self.calls.running, b""
         if not view.nbytes:
             return
         if call.first_to(peer):
             if view.nbytes <= INLINE_BYTES:
-                greeting = signature.greeting if signature else call.greeting
-                view = memoryview(b"".join((greeting, view)))
+                fingerprint = signature.fingerprint if signature else call.fingerprint
+                view = memoryview(b"".join((fingerprint, view)))
             else:
-                await self._send_greeting(peer, signature or call.signature)
+                await self._send_fingerprint(peer, signature or call.signature)
         await self.transport.send_buffer(peer, self.channel, view)
-        if greeting:
-            self.transport.traffic.count_sent(peer, -GREETING_BYTES, messages=0)
+        if fingerprint:
+            self.transport.traffic.count_sent(peer, -FINGERPRINT_BYTES, messages=0)
 
     async def receive(self, source: int, view: memoryview, expected: Signature | None = None) -> None:
         """Fill `view` with the next bytes from a rank of the group, inside a call.
@@ -86,22 +88,22 @@ class Members:
         """Send and receive at once; when either fails, the other is cancelled and the error is raised."""
         await run_both(self.send(to, outgoing), self.receive(source, incoming))
 
-    async def greet(self, to: int, source: int) -> None:
-        """`greet_to` and `greeted_by` at once."""
-        await run_both(self.greet_to(to), self.greeted_by(source))
+    async def exchange_fingerprints(self, to: int, source: int) -> None:
+        """`send_fingerprint` and `check_fingerprint` at once."""
+        await run_both(self.send_fingerprint(to), self.check_fingerprint(source))
 
-    async def greet_to(self, to: int, sent: Signature | None = None) -> None:
-        """Send a greeting alone to a rank, unless an earlier message of the call carried it.
+    async def send_fingerprint(self, to: int, sent: Signature | None = None) -> None:
+        """Send a fingerprint alone to a rank, unless an earlier message of the call carried it.
 
-        A collective ends with this and `greeted_by` for the ranks with which it may exchange nothing: a rank that
-        was called differently may expect, or send, more.
+        A collective ends with this and `check_fingerprint` for the ranks with which it may exchange nothing: a rank
+        that was called differently may expect, or send, more.
         """
         peer, call = self.ranks[to], self.calls.running
         if call.first_to(peer):
-            await self._send_greeting(peer, sent or call.signature)
+            await self._send_fingerprint(peer, sent or call.signature)
 
-    async def greeted_by(self, source: int, expected: Signature | None = None) -> None:
-        """Compare the greeting that a rank sends alone, unless an earlier message of the call carried it.
+    async def check_fingerprint(self, source: int, expected: Signature | None = None) -> None:
+        """Compare the fingerprint that a rank sends alone, unless an earlier message of the call carried it.
 
         Raises: as `receive`.
         """
@@ -109,24 +111,24 @@ class Members:
         if call.first_from(peer):
             await self._receive_first(peer, call, 0, expected)
 
-    async def _send_greeting(self, peer: int, signature: Signature) -> None:
-        await self.transport.send_buffer(peer, self.channel, memoryview(signature.greeting))
-        self.transport.traffic.count_sent(peer, -GREETING_BYTES, messages=-1)
+    async def _send_fingerprint(self, peer: int, signature: Signature) -> None:
+        await self.transport.send_buffer(peer, self.channel, memoryview(signature.fingerprint))
+        self.transport.traffic.count_sent(peer, -FINGERPRINT_BYTES, messages=-1)
 
     async def _receive_first(
         self, peer: int, call: Call, nbytes: int = 0, expected: Signature | None = None
     ) -> memoryview:
-        """Receive and compare a peer's greeting. Returns the bytes after it; bytes of another size have it too."""
-        packed = memoryview(bytearray(GREETING_BYTES + nbytes))
+        """Receive and compare a peer's fingerprint. Returns the bytes after it; bytes of another size have it too."""
+        packed = memoryview(bytearray(FINGERPRINT_BYTES + nbytes))
         try:
             await self.transport.receive_buffer(peer, self.channel, packed)
         except SizeMismatch as mismatch:
-            if len(mismatch.prefix) >= GREETING_BYTES:
+            if len(mismatch.prefix) >= FINGERPRINT_BYTES:
                 call.compare(peer, mismatch.prefix, expected)
             raise
-        self.transport.traffic.count_received(-GREETING_BYTES, messages=0 if nbytes else -1)
+        self.transport.traffic.count_received(-FINGERPRINT_BYTES, messages=0 if nbytes else -1)
         call.compare(peer, packed, expected)
-        return packed[GREETING_BYTES:]
+        return packed[FINGERPRINT_BYTES:]
 
     @cached_property
     def nodes(self) -> tuple[int, ...]:
@@ -135,7 +137,7 @@ class Members:
         return tuple(map(nodes.index, nodes))
 
 
-class Group(Members):
+class Group(Communicator):
     """The ranks that take part in a collective; each of them constructs its own `Group`.
 
     Every rank constructs it with equal arguments, and all ranks call its collectives in one order. Groups that run
@@ -165,29 +167,29 @@ class Group(Members):
         *,
         links: Links | None = None,
         piece: int = 2 << 20,
-        window: int = (2 << 20) + 2 * GREETING_BYTES,
+        window: int = (2 << 20) + 2 * FINGERPRINT_BYTES,
         patience: float = PATIENCE_S,
     ):
         ranks = tuple(ranks)
         _check(ranks, transport)
-        calls, workspace = Calls(transport, ranks, channel, patience), Workspace(piece)
+        calls, workspace = CallSequence(transport, ranks, channel, patience), Workspace(piece)
         super().__init__(transport, ranks, channel, calls=calls, workspace=workspace)
         self.links = links or Links()
         self.measured: MeasuredTimes | None = None
         self._native: NativeCollectives | None = None
         self.shared = SharedMemory(transport, ranks, channel, window)
 
-    def calling(self, signature: Signature) -> Call:
+    def call(self, signature: Signature) -> Call:
         """The context in which a collective runs; its signature must be equal on all ranks."""
         return Call(self.calls, signature)
 
-    def among(self, ranks: Sequence[int]) -> Members:
+    def subgroup(self, ranks: Sequence[int]) -> Communicator:
         """Some ranks of this group, this rank included, for messages inside the running call.
 
         Two ranks must not exchange messages in more than one such part at a time.
         """
         chosen = [self.ranks[rank] for rank in ranks]
-        return Members(self.transport, chosen, self.channel, calls=self.calls, workspace=self.workspace)
+        return Communicator(self.transport, chosen, self.channel, calls=self.calls, workspace=self.workspace)
 
     async def open_native(self) -> NativeCollectives | None:
         """The transport's own collectives over these ranks, or None if it has none; see `Transport.open_native`."""

@@ -20,11 +20,11 @@ class SymmetricView:
     """A vector that lies in a symmetric array.
 
     Args:
-        place: the array and the offset in it, as text.
+        address: the array and the offset in it, as text.
         arrays: the vectors at this place on each rank, in the group's order.
     """
 
-    place: str
+    address: str
     arrays: tuple[Vector, ...]
 
 
@@ -56,7 +56,7 @@ class SymmetricArray:
 
 
 class SharedMemory:
-    """The shared memory of one group; all ranks make the same calls, each within the group's turn.
+    """The shared memory of one group; all ranks make the same calls, each inside a call of the group.
 
     Args:
         transport: this rank's end of the network.

@@ -1,16 +1,17 @@
-"""The signature of a collective call, equal on all ranks of the group, and the greeting by which two ranks compare it.
+"""The signature of a collective call, equal on all ranks of the group, and the fingerprint that two ranks compare.
 
-A rank uses bytes from a peer only after it has compared the peer's greeting, and the result of an all-reduce depends on
-every rank. So if two ranks call different things, no rank gets a result: on every path of bytes between the two, one
-pair of ranks has compared. A rank that only sends, such as the root of a broadcast, returns without noticing.
+A rank uses bytes from a peer only after it has compared the peer's fingerprint, and the result of an all-reduce
+depends on every rank. So if two ranks call different things, no rank gets a result: somewhere on each path of data
+between them, two neighbours compare signatures and stop. A rank that only sends, such as the root of a broadcast,
+returns without noticing.
 """
 
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
 
-GREETING_BYTES = 64
-TEXT_BYTES = GREETING_BYTES - 4
+FINGERPRINT_BYTES = 64
+TEXT_BYTES = FINGERPRINT_BYTES - 4
 
 
 class Mismatch(ValueError):
@@ -39,7 +40,7 @@ class Signature:
         length, dtype: of the array; None and "" if there is none.
         algorithm: the one requested, of an all-reduce.
         chosen: the algorithm that `auto` has chosen; "" before that.
-        place: where the array lies in memory that all ranks map; "" if it lies elsewhere.
+        address: where the array lies in memory that all ranks map; "" if it lies elsewhere.
         lengths: the elements of each rank's segment; None if the array is cut evenly.
     """
 
@@ -49,13 +50,13 @@ class Signature:
     dtype: str = ""
     algorithm: str = ""
     chosen: str = ""
-    place: str = ""
+    address: str = ""
     lengths: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
         parts = [
             self.collective,
-            f" in {self.place}" if self.place else "",
+            f" in {self.address}" if self.address else "",
             f" by {self.algorithm}" if self.algorithm else "",
             f", {self.chosen}" if self.chosen else "",
             f": {self.op}" if self.op else "",
@@ -65,12 +66,12 @@ class Signature:
         return "".join(parts)
 
     @cached_property
-    def greeting(self) -> bytes:
-        """The text in `GREETING_BYTES`; a longer one is cut, but the checksum covers all of it."""
+    def fingerprint(self) -> bytes:
+        """The text in `FINGERPRINT_BYTES`; a longer one is cut, but the checksum covers all of it."""
         text = str(self).encode()
         return text[:TEXT_BYTES].ljust(TEXT_BYTES) + zlib.crc32(text).to_bytes(4, "big")
 
 
-def text_in(greeted: bytes | bytearray | memoryview) -> str:
-    """The text of the signature in a greeting, cut to `TEXT_BYTES`."""
-    return bytes(greeted[:TEXT_BYTES]).decode(errors="replace").rstrip()
+def signature_text(received: bytes | bytearray | memoryview) -> str:
+    """The text of the signature in a fingerprint, cut to `TEXT_BYTES`."""
+    return bytes(received[:TEXT_BYTES]).decode(errors="replace").rstrip()

@@ -17,32 +17,32 @@ class Workspace:
 
     def __init__(self, piece: int):
         self.piece = piece
-        self._lanes: dict[int, np.ndarray] = {}
+        self._buffers: dict[int, np.ndarray] = {}
         self._scratch: dict[int, Vector] = {}
-        self._made: dict[Hashable, Any] = {}
+        self._cache: dict[Hashable, Any] = {}
         self._last: tuple[Hashable, Any] = (None, None)
 
     def pieces(self, vector: Vector, span: Range) -> Iterator[Range]:
         """Cut a range of the vector's elements into pieces; an empty range has no pieces."""
         return pieces(*span, self._piece_elements(vector))
 
-    def scratch(self, vector: Vector, length: int, lane: int = 0) -> Vector:
+    def scratch(self, vector: Vector, length: int, key: int = 0) -> Vector:
         """Memory for one piece (or `length` elements, if that is less) of the vector's dtype.
 
         Each lane has its own memory, which the next call with the same lane reuses.
         """
         length = min(length, self._piece_elements(vector))
-        last = self._scratch.get(lane)
+        last = self._scratch.get(key)
         if last is None or len(last) != length or not last.like(vector):
-            last = self._scratch[lane] = vector.over(self._lane(lane, length * vector.itemsize))
+            last = self._scratch[key] = vector.over(self._buffer(key, length * vector.itemsize))
         return last
 
     def cached(self, name: Hashable, make: Callable[[], Any]) -> Any:
         """The object that an algorithm makes at its first call and reuses; it must not refer to the group."""
-        made = self._made.get(name)
-        if made is None:
-            made = self._made[name] = make()
-        return made
+        found = self._cache.get(name)
+        if found is None:
+            found = self._cache[name] = make()
+        return found
 
     def cached_last(self, request: Hashable, make: Callable[[], Any]) -> Any:
         """The object made for the last request if this request is equal, else a new one: most calls repeat the last."""
@@ -50,10 +50,10 @@ class Workspace:
             self._last = request, make()
         return self._last[1]
 
-    def _lane(self, lane: int, nbytes: int) -> np.ndarray:
-        memory = self._lanes.get(lane)
+    def _buffer(self, key: int, nbytes: int) -> np.ndarray:
+        memory = self._buffers.get(key)
         if memory is None or memory.nbytes < nbytes:
-            memory = self._lanes[lane] = np.empty(nbytes, np.uint8)
+            memory = self._buffers[key] = np.empty(nbytes, np.uint8)
         return memory[:nbytes]
 
     def _piece_elements(self, vector: Vector) -> int:

@@ -30,6 +30,6 @@ async def all_gather(group: Group, array: Any, lengths: Sequence[int] | None = N
     ALL_GATHER.check(algorithm)
     given = None if lengths is None else tuple(lengths)
     signature = Signature("all_gather", "", len(vector), vector.dtype, algorithm, lengths=given)
-    async with group.calling(signature):
+    async with group.call(signature):
         chosen = await ALL_GATHER.resolve(algorithm, group, vector.nbytes)
         await chosen.run(group, vector, spans)

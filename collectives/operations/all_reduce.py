@@ -1,4 +1,4 @@
-"""`all_reduce`: checks the arguments, takes the group's turn, and runs the requested algorithm."""
+"""`all_reduce`: checks the arguments, enters a call of the group, and runs the requested algorithm."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -41,9 +41,11 @@ async def all_reduce(
     """
     parse_choice(algorithm)  # refuse an invalid choice before anything else
     vector = Vector.of(array)
-    asked = op, algorithm, accumulate, vector.dtype, len(vector), type(vector.elements)
-    run, reduction, signature = group.workspace.cached_last(asked, lambda: _resolve(vector, op, algorithm, accumulate))
-    async with group.calling(signature):
+    request = op, algorithm, accumulate, vector.dtype, len(vector), type(vector.elements)
+    run, reduction, signature = group.workspace.cached_last(
+        request, lambda: _resolve(vector, op, algorithm, accumulate)
+    )
+    async with group.call(signature):
         if not len(vector):
             await dissemination_barrier(group)
         else:

@@ -35,6 +35,6 @@ async def all_to_all(group: Group, outgoing: Sequence[Any], incoming: Sequence[A
         sizes = f"outgoing: {sent[group.rank].nbytes}, incoming: {received[group.rank].nbytes}"
         raise ValueError(f"a rank's array for itself does not fit (bytes: {sizes}); make both of one size")
     ALL_TO_ALL.check(algorithm)
-    async with group.calling(Signature("all_to_all", algorithm=algorithm)):
+    async with group.call(Signature("all_to_all", algorithm=algorithm)):
         chosen = await ALL_TO_ALL.resolve(algorithm, group, 0)  # all ranks know no size in common
         await chosen.run(group, sent, received)

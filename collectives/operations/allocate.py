@@ -30,7 +30,7 @@ async def allocate(group: Group, length: int, dtype: Any = "float32") -> np.ndar
     if length < 0:
         raise ValueError(f"an array of a negative length (length: {length}); pass 0 or more")
     kind = np.dtype(dtype)
-    async with group.calling(Signature("allocate", length=length, dtype=str(kind))):
+    async with group.call(Signature("allocate", length=length, dtype=str(kind))):
         nbytes = length * kind.itemsize
         # compare the lengths before anything is mapped: a rank must not write beyond a shorter array
         await dissemination_barrier(group)

@@ -11,5 +11,5 @@ async def barrier(group: Group) -> None:
     Raises: BrokenGroup: see `Group`. TransportError: a rank or link failed.
     Cost: ceil(log2 n) steps without payload: ceil(log2 n) alpha.
     """
-    async with group.calling(Signature("barrier")):
+    async with group.call(Signature("barrier")):
         await dissemination_barrier(group)

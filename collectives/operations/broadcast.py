@@ -27,5 +27,5 @@ async def broadcast(group: Group, array: Any, root: int = 0) -> None:
     if not 0 <= root < group.size:
         raise ValueError(f"no such root (root: {root}, ranks in the group: {group.size}); name one of its ranks")
     vector = Vector.of(array)
-    async with group.calling(Signature(f"broadcast from {root}", length=len(vector), dtype=vector.dtype)):
-        await broadcast_down(group.among([(root + number) % group.size for number in range(group.size)]), vector)
+    async with group.call(Signature(f"broadcast from {root}", length=len(vector), dtype=vector.dtype)):
+        await broadcast_down(group.subgroup([(root + number) % group.size for number in range(group.size)]), vector)

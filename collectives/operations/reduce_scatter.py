@@ -37,7 +37,7 @@ async def reduce_scatter(
     spans = segments(len(vector), group.size, lengths)
     REDUCE_SCATTER.check(algorithm)
     given = None if lengths is None else tuple(lengths)
-    async with group.calling(Signature("reduce_scatter", op, len(vector), vector.dtype, algorithm, lengths=given)):
+    async with group.call(Signature("reduce_scatter", op, len(vector), vector.dtype, algorithm, lengths=given)):
         chosen = await REDUCE_SCATTER.resolve(algorithm, group, vector.nbytes)
         await chosen.run(group, vector, spans, reduction)
     low, high = spans[group.rank]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from collectives.algorithms.base import AllGatherAlgorithm, ClosedForms
-from collectives.algorithms.parts.doubling import doublings, sent_bytes, steps
+from collectives.algorithms.parts.doubling import doubling_steps, sent_bytes, steps
 from collectives.algorithms.parts.pieces import receive_pieces, send_segments
 from collectives.arrays import Range, Vector, segment_bytes
 from collectives.group import Group
@@ -15,10 +15,10 @@ class DoublingAllGather(AllGatherAlgorithm, ClosedForms):
 
     async def run(self, group: Group, vector: Vector, spans: Sequence[Range]) -> None:
         """Send what is held, receive as much; no extra memory. Source: see `parts.doubling`."""
-        for step in doublings(group.size, group.rank):
-            held, lacking = ([spans[number] for number in numbers] for numbers in (step.held, step.lacking))
-            receiving = _receive(group, step.source, vector, lacking)
-            await run_both(send_segments(group, step.to, vector, held), receiving)
+        for step in doubling_steps(group.size, group.rank):
+            sent, received = ([spans[number] for number in numbers] for numbers in (step.sent, step.received))
+            receiving = _receive(group, step.source, vector, received)
+            await run_both(send_segments(group, step.to, vector, sent), receiving)
 
     def cost(self, size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
         """Seconds: ceil(log2 n) alpha + (n-1)/n m beta."""
@@ -32,10 +32,10 @@ class DoublingAllGather(AllGatherAlgorithm, ClosedForms):
         self, size: int, rank: int, nbytes: int, itemsize: int = 1, lengths: Sequence[int] | None = None
     ) -> dict[int, int]:
         """To each peer the segments held at that step: (n-1)/n m in all if n divides m."""
-        links = ((step.to, step.held) for step in doublings(size, rank))
+        links = ((step.to, step.sent) for step in doubling_steps(size, rank))
         return sent_bytes(links, segment_bytes(size, nbytes, itemsize, lengths))
 
 
 async def _receive(group: Group, source: int, vector: Vector, spans: Sequence[Range]) -> None:
     await receive_pieces(group, source, vector, *spans)
-    await group.greeted_by(source)
+    await group.check_fingerprint(source)

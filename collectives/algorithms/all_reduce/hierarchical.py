@@ -18,7 +18,7 @@ from collectives.algorithms.parts.pieces import reduce_pieces, send_pieces
 from collectives.algorithms.parts.ring_pass import RingPass
 from collectives.arrays import Vector, segments
 from collectives.cost_model import Links
-from collectives.group import Group, Members
+from collectives.group import Communicator, Group
 from collectives.reduction import Reduction
 
 RING = RingAllReduce()
@@ -40,14 +40,14 @@ class HierarchicalAllReduce(AllReduceAlgorithm, ClosedForms):
         Source: Thakur, Rabenseifner, Gropp, section 4.4 (the trees); Patarasuk, Yuan (the ring).
         """
         node, leaders = group.nodes[group.rank], leaders_of(group.nodes)
-        inside = group.among([rank for rank in range(group.size) if group.nodes[rank] == node])
+        inside = group.subgroup([rank for rank in range(group.size) if group.nodes[rank] == node])
         parent, children = branches(inside.rank, inside.size)
         for child in reversed(children):
             await reduce_pieces(inside, child, vector, (0, len(vector)), reduction=reduction)
         if parent is not None:
             await send_pieces(inside, parent, vector, (0, len(vector)))
         else:
-            await _between(group.among(leaders), vector, reduction, group.size)
+            await _between(group.subgroup(leaders), vector, reduction, group.size)
         await broadcast_down(inside, vector)
 
     def seconds(self, nodes: Sequence[int], nbytes: int, links: Links) -> float:
@@ -85,7 +85,7 @@ class HierarchicalAllReduce(AllReduceAlgorithm, ClosedForms):
         return dict(+sent)
 
 
-async def _between(leaders: Members, vector: Vector, reduction: Reduction, size: int) -> None:
+async def _between(leaders: Communicator, vector: Vector, reduction: Reduction, size: int) -> None:
     """All-reduce over a ring of the leaders; a mean is divided at the end by the size of the whole group."""
     whole = Reduction("max" if reduction.op == "max" else "sum", vector)
     await RingPass(leaders, vector, segments(len(vector), leaders.size)).all_reduce(whole)

@@ -8,7 +8,7 @@ nearest partner exchanges the largest messages.
 from collections import Counter
 
 from collectives.algorithms.base import AllReduceAlgorithm, ClosedForms
-from collectives.algorithms.parts import folding as _fold
+from collectives.algorithms.parts import folding
 from collectives.algorithms.parts.pieces import receive_pieces, reduce_pieces, send_pieces
 from collectives.arrays import Range, Vector
 from collectives.group import Group
@@ -29,38 +29,41 @@ class RabenseifnerAllReduce(AllReduceAlgorithm, ClosedForms):
         """
 
         async def halve_and_double(member: int) -> None:
-            levels = halvings(member, _fold.core_of(group.size)[0], len(vector))
-            for distance, kept, given in levels:
-                partner = _fold.rank_of(member ^ distance, group.size)
-                sending = send_pieces(group, partner, vector, given)
-                await run_both(sending, reduce_pieces(group, partner, vector, kept, reduction=reduction))
+            levels = halvings(member, folding.core_of(group.size)[0], len(vector))
+            for distance, kept_half, sent_half in levels:
+                partner = folding.rank_of(member ^ distance, group.size)
+                sending = send_pieces(group, partner, vector, sent_half)
+                await run_both(sending, reduce_pieces(group, partner, vector, kept_half, reduction=reduction))
             low, high = levels[-1][1] if levels else (0, len(vector))
             reduction.finish(vector.elements[low:high], group.size)
-            for distance, kept, given in reversed(levels):
-                partner = _fold.rank_of(member ^ distance, group.size)
-                await run_both(send_pieces(group, partner, vector, kept), receive_pieces(group, partner, vector, given))
+            for distance, kept_half, sent_half in reversed(levels):
+                partner = folding.rank_of(member ^ distance, group.size)
+                await run_both(
+                    send_pieces(group, partner, vector, kept_half), receive_pieces(group, partner, vector, sent_half)
+                )
 
-        await _fold.folded(group, vector, reduction, halve_and_double)
+        await folding.folded(group, vector, reduction, halve_and_double)
 
     def cost(self, size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
         """Seconds: 2 log2 c alpha + (c-1)/c m (2 beta + gamma), where c is the power of two, plus those of folding."""
-        core = _fold.core_of(size)[0]
+        core = folding.core_of(size)[0]
         doubled = 2 * (core.bit_length() - 1) * alpha + (core - 1) / core * nbytes * (2 * beta + gamma)
-        return doubled + _fold.cost(size, nbytes, alpha, beta, gamma)
+        return doubled + folding.cost(size, nbytes, alpha, beta, gamma)
 
     def steps(self, size: int) -> int:
         """Messages one after another: 2 log2 c, plus those of folding."""
-        return 2 * (_fold.core_of(size)[0].bit_length() - 1) + _fold.steps(size)
+        return 2 * (folding.core_of(size)[0].bit_length() - 1) + folding.steps(size)
 
     def bytes_to(self, size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
         """To each partner one half while halving and one while doubling: 2(c-1)/c m in total if c divides m; plus the
         bytes of folding.
         """
-        member, sent = _fold.member_of(rank, size), Counter(_fold.bytes_to(size, rank, nbytes))
+        member, sent = folding.member_of(rank, size), Counter(folding.bytes_to(size, rank, nbytes))
         if member is None:
             return dict(+sent)
-        for distance, kept, given in halvings(member, _fold.core_of(size)[0], nbytes // itemsize):
-            sent[_fold.rank_of(member ^ distance, size)] += (kept[1] - kept[0] + given[1] - given[0]) * itemsize
+        for distance, kept_half, sent_half in halvings(member, folding.core_of(size)[0], nbytes // itemsize):
+            elements = sum(high - low for low, high in (kept_half, sent_half))
+            sent[folding.rank_of(member ^ distance, size)] += elements * itemsize
         return dict(+sent)
 
 
@@ -72,9 +75,9 @@ def halvings(member: int, core: int, length: int) -> list[tuple[int, Range, Rang
     levels, low, high = [], 0, length
     for bit in range(core.bit_length() - 1):
         middle = (low + high) // 2
-        kept, given = (low, middle), (middle, high)
+        kept_half, sent_half = (low, middle), (middle, high)
         if member >> bit & 1:
-            kept, given = given, kept
-        levels.append((1 << bit, kept, given))
-        low, high = kept
+            kept_half, sent_half = sent_half, kept_half
+        levels.append((1 << bit, kept_half, sent_half))
+        low, high = kept_half
     return levels

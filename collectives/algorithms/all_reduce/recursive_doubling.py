@@ -1,7 +1,7 @@
 """Recursive doubling: exchange the whole array with partners at distances 1, 2, 4, ... For short arrays."""
 
 from collectives.algorithms.base import AllReduceAlgorithm, ClosedForms
-from collectives.algorithms.parts import folding as _fold
+from collectives.algorithms.parts import folding
 from collectives.arrays import Vector
 from collectives.group import Group
 from collectives.reduction import Reduction
@@ -22,36 +22,36 @@ class RecursiveDoublingAllReduce(AllReduceAlgorithm, ClosedForms):
 
         async def double(member: int) -> None:
             scratch, distance = group.workspace.scratch(vector, len(vector)), 1
-            while distance < _fold.core_of(group.size)[0]:
+            while distance < folding.core_of(group.size)[0]:
                 await _swap(group, vector, reduction, scratch, member=member, partner=member ^ distance)
                 distance *= 2
             reduction.finish(vector.elements, group.size)
 
-        await _fold.folded(group, vector, reduction, double)
+        await folding.folded(group, vector, reduction, double)
 
     def cost(self, size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
         """Seconds: log2 c (alpha + m beta + m gamma), where c is the power of two, plus those of folding."""
-        doublings = _fold.core_of(size)[0].bit_length() - 1
-        return doublings * (alpha + nbytes * (beta + gamma)) + _fold.cost(size, nbytes, alpha, beta, gamma)
+        doublings = folding.core_of(size)[0].bit_length() - 1
+        return doublings * (alpha + nbytes * (beta + gamma)) + folding.cost(size, nbytes, alpha, beta, gamma)
 
     def steps(self, size: int) -> int:
         """Messages one after another: log2 c, one to fold in, and one to fold out. If at most half of the core received
         a folded array, these members end one step before the others, and folding out takes no extra step.
         """
-        core, remainder = _fold.core_of(size)
+        core, remainder = folding.core_of(size)
         return core.bit_length() - 1 + (remainder > 0) + (2 * remainder > core)
 
     def bytes_to(self, size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
         """The whole array to each partner, plus the bytes of folding."""
-        member, doublings = _fold.member_of(rank, size), range(_fold.core_of(size)[0].bit_length() - 1)
-        partners = [] if member is None else [_fold.rank_of(member ^ 1 << bit, size) for bit in doublings]
-        return dict.fromkeys(partners if nbytes else (), nbytes) | _fold.bytes_to(size, rank, nbytes)
+        member, doublings = folding.member_of(rank, size), range(folding.core_of(size)[0].bit_length() - 1)
+        partners = [] if member is None else [folding.rank_of(member ^ 1 << bit, size) for bit in doublings]
+        return dict.fromkeys(partners if nbytes else (), nbytes) | folding.bytes_to(size, rank, nbytes)
 
 
 async def _swap(
     group: Group, vector: Vector, reduction: Reduction, scratch: Vector, *, member: int, partner: int
 ) -> None:
-    rank = _fold.rank_of(partner, group.size)
+    rank = folding.rank_of(partner, group.size)
     for low, high in group.workspace.pieces(vector, (0, len(vector))):
         await group.exchange(rank, vector.bytes(low, high), rank, scratch.bytes(0, high - low))
         reduction.into(vector, (low, high), scratch, mine_first=member < partner)

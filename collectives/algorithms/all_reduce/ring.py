@@ -38,6 +38,6 @@ class RingAllReduce(AllReduceAlgorithm, ClosedForms):
 
     def bytes_to(self, size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
         """To the next rank, each segment twice, but this rank's own and the next's once: 2(n-1)/n m if n divides m."""
-        spared = (segment(nbytes // itemsize, size, part % size) for part in (rank, rank + 1))
-        sent = 2 * nbytes - sum(high - low for low, high in spared) * itemsize
+        sent_once = (segment(nbytes // itemsize, size, part % size) for part in (rank, rank + 1))
+        sent = 2 * nbytes - sum(high - low for low, high in sent_once) * itemsize
         return {(rank + 1) % size: sent} if sent else {}

@@ -38,9 +38,9 @@ class PairwiseAllToAll(AllToAllAlgorithm, ClosedForms):
 
 async def _send(group: Group, to: int, array: memoryview, signature: Signature) -> None:
     await group.send(to, array, signature)
-    await group.greet_to(to, signature)  # if the array is empty
+    await group.send_fingerprint(to, signature)  # if the array is empty
 
 
 async def _receive(group: Group, source: int, array: memoryview, expected: Signature) -> None:
     await group.receive(source, array, expected)
-    await group.greeted_by(source, expected)
+    await group.check_fingerprint(source, expected)

@@ -6,7 +6,7 @@ Source: Thakur, Rabenseifner, Gropp, section 4.4 (short messages).
 """
 
 from collectives.arrays import Vector
-from collectives.group import Members
+from collectives.group import Communicator
 
 
 def branches(rank: int, size: int) -> tuple[int | None, list[int]]:
@@ -19,10 +19,10 @@ def branches(rank: int, size: int) -> tuple[int | None, list[int]]:
     return (rank - lowest if rank else None), [rank + bit for bit in below if rank + bit < size]
 
 
-async def broadcast_down(group: Members, vector: Vector) -> None:
+async def broadcast_down(group: Communicator, vector: Vector) -> None:
     """Fill the vector with that of rank 0; a piece is forwarded once it is here, so pieces overlap.
 
-    An empty vector costs a greeting along each branch, by which the calls are compared.
+    An empty vector costs a fingerprint along each branch, by which the calls are compared.
     """
     parent, children = branches(group.rank, group.size)
     for low, high in group.workspace.pieces(vector, (0, len(vector))):
@@ -32,6 +32,6 @@ async def broadcast_down(group: Members, vector: Vector) -> None:
         for child in children:
             await group.send(child, piece)
     if parent is not None:
-        await group.greeted_by(parent)
+        await group.check_fingerprint(parent)
     for child in children:
-        await group.greet_to(child)
+        await group.send_fingerprint(child)

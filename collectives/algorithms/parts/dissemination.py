@@ -13,5 +13,5 @@ async def dissemination_barrier(group: Group) -> None:
     """
     distance = 1
     while distance < group.size:
-        await group.greet((group.rank + distance) % group.size, (group.rank - distance) % group.size)
+        await group.exchange_fingerprints((group.rank + distance) % group.size, (group.rank - distance) % group.size)
         distance *= 2

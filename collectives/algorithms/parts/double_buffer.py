@@ -1,8 +1,8 @@
 """The windows that the `shared` algorithms use: each has two halves, which are written by turns.
 
-    greeting 0 | greeting 1 | half 0 | half 1        half: slot 0 | slot 1 | ... | slot n-1
+    fingerprint 0 | fingerprint 1 | half 0 | half 1        half: slot 0 | slot 1 | ... | slot n-1
 
-Data written between two barriers is read between the next two, and may be overwritten after those. So greeting 0 and
+Data written between two barriers is read between the next two, and may be overwritten after those. So fingerprint 0 and
 half 0 are written after an even number of barriers, the others after an odd one.
 
 Where ranks divide the work, segment r of a chunk lies in slot r: a rank copies into the slots of the others; its own
@@ -17,7 +17,7 @@ from typing import Any
 from collectives.arrays import Vector
 from collectives.group import Group
 from collectives.group.call import Call, Unsupported
-from collectives.group.signature import GREETING_BYTES
+from collectives.group.signature import FINGERPRINT_BYTES
 from transports.base import SharedWindows
 
 ALIGNED = 64
@@ -42,9 +42,9 @@ class DoubleBuffer:
     def __init__(self, group: Group, memory: SharedWindows, vector: Vector):
         self.size, self.rank, self.memory = group.size, group.rank, memory
         self._windows, self._ranks, self._itemsize = group.shared.windows(vector), group.ranks, vector.itemsize
-        self._slot_bytes = (self._windows[0].nbytes - 2 * GREETING_BYTES) // (2 * group.size) // ALIGNED * ALIGNED
+        self._slot_bytes = (self._windows[0].nbytes - 2 * FINGERPRINT_BYTES) // (2 * group.size) // ALIGNED * ALIGNED
         if self._slot_bytes < ALIGNED:
-            min_bytes = 2 * GREETING_BYTES + 2 * group.size * ALIGNED
+            min_bytes = 2 * FINGERPRINT_BYTES + 2 * group.size * ALIGNED
             fact = f"the windows of this group are too small for its ranks (ranks: {group.size})"
             raise Unsupported(f"{fact}; give Group(window={min_bytes}) or more, or another algorithm")
         self.slot_elements = self._slot_bytes // vector.itemsize
@@ -64,12 +64,12 @@ class DoubleBuffer:
             return await self.memory.barrier()
         self._compared = call.number
         half = self.memory.epoch & 1
-        start, stop = half * GREETING_BYTES, (half + 1) * GREETING_BYTES
-        self._own[start:stop] = call.greeting
+        start, stop = half * FINGERPRINT_BYTES, (half + 1) * FINGERPRINT_BYTES
+        self._own[start:stop] = call.fingerprint
         await self.memory.barrier()
         for rank, window in enumerate(self._windows):
-            if (greeting := window.data[start:stop]) != call.greeting:
-                call.compare(self._ranks[rank], greeting)
+            if (fingerprint := window.data[start:stop]) != call.fingerprint:
+                call.compare(self._ranks[rank], fingerprint)
 
     def copy_in(self, data: memoryview, slot: int, offset: int = 0) -> None:
         """Copy bytes into a slot of this rank's window, from this offset in bytes on."""
@@ -105,4 +105,4 @@ class DoubleBuffer:
     def _start(self, slot: int, barriers_ago: int) -> int:
         """The byte of a window at which the half that was in use that many barriers ago holds this slot."""
         half = self.memory.epoch - barriers_ago & 1
-        return 2 * GREETING_BYTES + (half * self.size + slot) * self._slot_bytes
+        return 2 * FINGERPRINT_BYTES + (half * self.size + slot) * self._slot_bytes

@@ -21,30 +21,30 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Doubling:
+class DoublingStep:
     """One step of one rank.
 
     Args:
         to, source: the ranks to send to and to receive from.
-        held, lacking: the segments that it holds and sends, and those that it receives.
+        sent, received: the segments that it holds and sends, and those that it receives.
     """
 
     to: int
     source: int
-    held: Sequence[int]
-    lacking: Sequence[int]
+    sent: Sequence[int]
+    received: Sequence[int]
 
 
-def doublings(size: int, rank: int) -> Iterator[Doubling]:
+def doubling_steps(size: int, rank: int) -> Iterator[DoublingStep]:
     """The steps of this rank, nearest first."""
     distance = 1
     while distance < size:
         numbers, ahead = range(min(distance, size - distance)), (rank + distance) % size
-        yield Doubling(
+        yield DoublingStep(
             to=(rank - distance) % size,
             source=ahead,
-            held=[(rank + number) % size for number in numbers],
-            lacking=[(ahead + number) % size for number in numbers],
+            sent=[(rank + number) % size for number in numbers],
+            received=[(ahead + number) % size for number in numbers],
         )
         distance *= 2
 

@@ -49,11 +49,11 @@ async def folded(group: Group, vector: Vector, reduction: Reduction, work: Calla
         await send_pieces(group, group.rank + 1, vector, whole)
         await receive_pieces(group, group.rank + 1, vector, whole)
         return
-    borrowed = member < core_of(group.size)[1]
-    if borrowed:
+    has_folded_peer = member < core_of(group.size)[1]
+    if has_folded_peer:
         await reduce_pieces(group, group.rank - 1, vector, whole, reduction=reduction)
     await work(member)
-    if borrowed:
+    if has_folded_peer:
         await send_pieces(group, group.rank - 1, vector, whole)
 
 

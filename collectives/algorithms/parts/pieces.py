@@ -3,31 +3,31 @@
 from collections.abc import Sequence
 
 from collectives.arrays import Range, Vector
-from collectives.group import Members
+from collectives.group import Communicator
 from collectives.reduction import Reduction
 
 
-async def send_pieces(group: Members, to: int, vector: Vector, *spans: Range) -> None:
+async def send_pieces(group: Communicator, to: int, vector: Vector, *spans: Range) -> None:
     """Send the elements of these ranges directly from the array, one range after another."""
     for span in spans:
         for low, high in group.workspace.pieces(vector, span):
             await group.send(to, vector.bytes(low, high))
 
 
-async def send_segments(group: Members, to: int, vector: Vector, spans: Sequence[Range]) -> None:
-    """As `send_pieces`; if all ranges are empty, the greeting alone, as a rank called differently may expect more."""
+async def send_segments(group: Communicator, to: int, vector: Vector, spans: Sequence[Range]) -> None:
+    """As `send_pieces`; if all ranges are empty, the fingerprint alone: a rank called differently may expect more."""
     await send_pieces(group, to, vector, *spans)
-    await group.greet_to(to)
+    await group.send_fingerprint(to)
 
 
-async def receive_pieces(group: Members, source: int, vector: Vector, *spans: Range) -> None:
+async def receive_pieces(group: Communicator, source: int, vector: Vector, *spans: Range) -> None:
     """Receive what `send_pieces` sends, directly into the elements of these ranges."""
     for span in spans:
         for low, high in group.workspace.pieces(vector, span):
             await group.receive(source, vector.bytes(low, high))
 
 
-async def reduce_pieces(group: Members, source: int, vector: Vector, *spans: Range, reduction: Reduction) -> None:
+async def reduce_pieces(group: Communicator, source: int, vector: Vector, *spans: Range, reduction: Reduction) -> None:
     """Reduce what `send_pieces` sends into the elements of these ranges, each piece while it is in the cache."""
     scratch = group.workspace.scratch(vector, max((high - low for low, high in spans), default=0))
     for span in spans:

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from collectives.arrays import Range, Vector
-from collectives.group import Members
+from collectives.group import Communicator
 from collectives.group.concurrency import run_both
 from collectives.reduction import Reduction
 
@@ -38,7 +38,7 @@ class RingPass:
         stride: distance to the next rank of the ring; has no common divisor with the size of the group.
     """
 
-    group: Members
+    group: Communicator
     vector: Vector
     segments: Sequence[Range]
     stride: int = 1
@@ -84,7 +84,7 @@ class RingPass:
         for low, high in self._pieces(start, stop):
             await ready.acquire()
             await self.group.send(self._following, self.vector.bytes(low, high))
-        await self.group.greet_to(self._following)  # if all segments that were sent are empty
+        await self.group.send_fingerprint(self._following)  # if all segments that were sent are empty
 
     async def _receive(self, stop: int, reduction: Reduction | None, ready: asyncio.Semaphore) -> None:
         half = self.group.size - 1
@@ -94,7 +94,7 @@ class RingPass:
         for low, high in self._pieces(half + 1, stop + 1):
             await self.group.receive(self._previous, self.vector.bytes(low, high))
             ready.release()
-        await self.group.greeted_by(self._previous)
+        await self.group.check_fingerprint(self._previous)
 
     async def _reduce(self, step: int, reduction: Reduction, ready: asyncio.Semaphore) -> None:
         """Reduce the received v(step) into the same segment here; finish the last segment piece by piece."""

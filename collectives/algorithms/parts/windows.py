@@ -53,7 +53,7 @@ def in_place(group: Group, vector: Vector) -> Sequence[Vector]:
     if vector.nbytes < IN_PLACE_BYTES or not (found := group.shared.find(vector)):
         return ()
     call = group.calls.running
-    call.refine(replace(call.signature, place=found.place))
+    call.refine(replace(call.signature, address=found.address))
     return found.arrays
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from collectives.algorithms.base import ClosedForms, ReduceScatterAlgorithm
-from collectives.algorithms.parts.doubling import doublings, sent_bytes, steps
+from collectives.algorithms.parts.doubling import doubling_steps, sent_bytes, steps
 from collectives.algorithms.parts.pieces import reduce_pieces, send_segments
 from collectives.arrays import Range, Vector, segment_bytes
 from collectives.group import Group
@@ -16,10 +16,10 @@ class HalvingReduceScatter(ReduceScatterAlgorithm, ClosedForms):
 
     async def run(self, group: Group, vector: Vector, spans: Sequence[Range], reduction: Reduction) -> None:
         """Send partial sums, reduce as many; extra memory is one piece. Source: see `parts.doubling`."""
-        for step in reversed(list(doublings(group.size, group.rank))):
-            held, lacking = ([spans[number] for number in numbers] for numbers in (step.held, step.lacking))
-            reducing = _reduce(group, step.to, vector, held, reduction)
-            await run_both(send_segments(group, step.source, vector, lacking), reducing)
+        for step in reversed(list(doubling_steps(group.size, group.rank))):
+            reduced, sent = ([spans[number] for number in numbers] for numbers in (step.sent, step.received))
+            reducing = _reduce(group, step.to, vector, reduced, reduction)
+            await run_both(send_segments(group, step.source, vector, sent), reducing)
         low, high = spans[group.rank]
         reduction.finish(vector.elements[low:high], group.size)
 
@@ -35,10 +35,10 @@ class HalvingReduceScatter(ReduceScatterAlgorithm, ClosedForms):
         self, size: int, rank: int, nbytes: int, itemsize: int = 1, lengths: Sequence[int] | None = None
     ) -> dict[int, int]:
         """To each peer the segments that it reduces from then on: (n-1)/n m in all if n divides m."""
-        links = ((step.source, step.lacking) for step in doublings(size, rank))
+        links = ((step.source, step.received) for step in doubling_steps(size, rank))
         return sent_bytes(links, segment_bytes(size, nbytes, itemsize, lengths))
 
 
 async def _reduce(group: Group, source: int, vector: Vector, spans: Sequence[Range], reduction: Reduction) -> None:
     await reduce_pieces(group, source, vector, *spans, reduction=reduction)
-    await group.greeted_by(source)
+    await group.check_fingerprint(source)

@@ -128,7 +128,7 @@ async def _sum(group: Group, clock: Clock, nbytes: int) -> SumSpeed:
     for _ in range(ROUNDS + 1):
         array = np.full(nbytes // 4, 1.0, np.float32)
         mine.append(await time_sum(group, clock, array, "auto"))
-    async with group.calling(Signature("algorithm that auto chooses")):
+    async with group.call(Signature("algorithm that auto chooses")):
         chosen = await ALL_REDUCE.choose(group, nbytes, group.measured)
     everyone = await gather(group.transport, f"doctor sums {nbytes}", mine[1:])
     seconds = statistics.median(map(max, zip(*everyone, strict=True))) if everyone else math.inf

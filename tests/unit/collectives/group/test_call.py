@@ -96,10 +96,10 @@ async def in_calls(numbers, late=0.0, ready=never):
 
     async def rank(group, number):
         for _ in range(number - 1):
-            async with group.calling(Signature("broadcast")):
+            async with group.call(Signature("broadcast")):
                 pass
         await VirtualClock().sleep(0.0 if group.rank else late)
-        async with group.calling(Signature("barrier" if number == 1 else "sum")):
+        async with group.call(Signature("barrier" if number == 1 else "sum")):
             await ready(ends, group.rank)
 
     calls = [asyncio.ensure_future(owned(end, rank(*each))) for end, *each in zip(ends, groups, numbers, strict=True)]
@@ -142,7 +142,7 @@ def test_ranks_in_calls_of_different_numbers_wait_for_one_that_is_late(third):
 
         async def calls(group, *seconds):
             for each in seconds:
-                async with group.calling(Signature("broadcast")):
+                async with group.call(Signature("broadcast")):
                     await clock.sleep(each)
 
         async with asyncio.TaskGroup() as tasks:
@@ -162,7 +162,7 @@ class Waits:
         self.group.calls.wait_check._latest[1] = [1, "barrier", "barrier", 0]
 
     async def call(self):
-        async with self.group.calling(Signature("broadcast")):
+        async with self.group.call(Signature("broadcast")):
             await asyncio.get_running_loop().create_future()
 
 
@@ -209,7 +209,7 @@ def test_no_call_is_reported_before_its_whole_patience():
     async def main():
         group, told = Group(ends[1], range(2), 1), []
         for seconds in (9.0, 9.9, 10.1):
-            async with group.calling(Signature("barrier")):
+            async with group.call(Signature("barrier")):
                 await clock.sleep(seconds)
             told.append(ends[0].holds(1, group.calls.wait_check._key))
         return told

@@ -18,56 +18,56 @@ async def turns(count=3):
 
 
 async def test_a_free_turn_is_taken_at_once_and_by_one_alone(turn):
-    assert turn.take_nowait() and not turn.take_nowait()
-    turn.give(None)
-    await turn.take()
-    assert not turn.take_nowait()
+    assert turn.acquire_nowait() and not turn.acquire_nowait()
+    turn.release(None)
+    await turn.acquire()
+    assert not turn.acquire_nowait()
 
 
 async def test_the_turn_goes_to_the_call_that_has_waited_longest(turn):
     taken = []
 
     async def wait(name):
-        await turn.take()
+        await turn.acquire()
         taken.append(name)
 
-    assert turn.take_nowait()
+    assert turn.acquire_nowait()
     async with asyncio.TaskGroup() as group:
         for name in "abc":
             group.create_task(wait(name))
         await turns()
         for count in range(1, 4):
-            turn.give(None)
-            assert not turn.take_nowait()  # it is passed on, though who waits has yet to go on
+            turn.release(None)
+            assert not turn.acquire_nowait()  # it is passed on, though who waits has yet to go on
             await turns()
             assert taken == [*"abc"[:count]]
-    turn.give(None)
-    assert turn.take_nowait()
+    turn.release(None)
+    assert turn.acquire_nowait()
 
 
 async def test_after_an_error_every_waiting_call_is_refused(turn):
-    assert turn.take_nowait()
-    waiting = [asyncio.ensure_future(turn.take()) for _ in range(3)]
+    assert turn.acquire_nowait()
+    waiting = [asyncio.ensure_future(turn.acquire()) for _ in range(3)]
     await turns()
-    turn.give(ValueError("left"))
+    turn.release(ValueError("left"))
     for each in waiting:
         with pytest.raises(BrokenGroup, match=r"the group .*left"):
             await each
     with pytest.raises(BrokenGroup):
-        turn.take_nowait()
+        turn.acquire_nowait()
 
 
 @pytest.mark.parametrize("passed_on", [False, True])
 async def test_a_call_cancelled_while_it_waits_breaks_the_group_and_passes_the_turn_on(turn, passed_on):
-    assert turn.take_nowait()
-    first, second = (asyncio.ensure_future(turn.take()) for _ in range(2))
+    assert turn.acquire_nowait()
+    first, second = (asyncio.ensure_future(turn.acquire()) for _ in range(2))
     await turns()
     if passed_on:
-        turn.give(None)
+        turn.release(None)
     first.cancel()
     await asyncio.wait([first])
     assert first.cancelled()
     if not passed_on:
-        turn.give(None)
+        turn.release(None)
     with pytest.raises(BrokenGroup):
         await second

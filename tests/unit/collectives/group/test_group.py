@@ -26,7 +26,7 @@ def test_a_group_that_cannot_be_is_refused(ranks, says):
 
 
 async def exchanged(group, to, outgoing, source, incoming):
-    async with group.calling(Signature("exchange")):
+    async with group.call(Signature("exchange")):
         await group.exchange(to, memoryview(outgoing), source, memoryview(incoming))
 
 
@@ -41,15 +41,15 @@ async def test_exchange_goes_both_ways_at_once():
 
 async def test_messages_outside_a_call_are_refused():
     group = Group(world(2)[0], (0, 1), 7)
-    with pytest.raises(RuntimeError, match="calling"):
+    with pytest.raises(RuntimeError, match=r"inside `group\.call`"):
         await group.send(1, memoryview(b"abc"))
 
 
 async def test_a_signature_that_another_rank_has_seen_is_not_refined():
     async def refined_late(group):
-        async with group.calling(Signature("first")) as call:
+        async with group.call(Signature("first")) as call:
             call.refine(Signature("first, exactly"))
-            await group.greet(1 - group.rank, 1 - group.rank)
+            await group.exchange_fingerprints(1 - group.rank, 1 - group.rank)
             with pytest.raises(RuntimeError, match=r"sent already \(first, exactly\)"):
                 call.refine(Signature("second"))
 
@@ -78,7 +78,7 @@ def test_scratch_is_made_once_and_bounded():
     again = group.workspace.scratch(Vector.of(np.empty(9, "int64")), 9)
     assert first.nbytes == 1 << 19 and again.nbytes == 72 and again.elements.dtype == "int64"
     assert np.shares_memory(first.elements, again.elements)
-    assert not np.shares_memory(first.elements, group.workspace.scratch(vector, 9, lane=1).elements)
+    assert not np.shares_memory(first.elements, group.workspace.scratch(vector, 9, key=1).elements)
 
 
 async def test_a_failure_breaks_the_group_and_is_named():
@@ -119,6 +119,6 @@ async def test_a_call_cancelled_before_its_turn_breaks_the_group():
 def test_a_part_of_a_group_has_its_own_nodes_and_no_memory_or_prices_of_the_whole():
     group = Group(local_world(4, nodes=(0, 0, 2, 2))[2], range(4), 0)
     assert group.nodes == (0, 0, 2, 2)
-    part = group.among([2, 3])
+    part = group.subgroup([2, 3])
     assert (part.ranks, part.rank, part.nodes) == ((2, 3), 0, (0, 0))
-    assert not any(hasattr(part, name) for name in ("shared", "native", "measured", "calling"))
+    assert not any(hasattr(part, name) for name in ("shared", "native", "measured", "call"))

@@ -9,7 +9,7 @@ import pytest
 
 from collectives import Group, all_reduce
 from collectives.algorithms.all_reduce.multi_ring import strides
-from collectives.group.signature import GREETING_BYTES
+from collectives.group.signature import FINGERPRINT_BYTES
 from transports.local import world
 
 PIECE = 1 << 18
@@ -39,7 +39,7 @@ async def test_a_piece_goes_on_before_its_segment_is_whole():
     ends, piece = world(3), memoryview(bytearray(PIECE))
     array = np.ones(3 * 2 * PIECE, "uint8")
     call = asyncio.ensure_future(all_reduce(Group(ends[0], range(3), 0, piece=PIECE), array, "sum", "ring"))
-    first = memoryview(bytearray(GREETING_BYTES))
+    first = memoryview(bytearray(FINGERPRINT_BYTES))
     for part in (first, piece, piece):
         await ends[1].receive_buffer(0, 0, part)
     for part in (first, memoryview(b"\x05" * PIECE)):

@@ -8,7 +8,7 @@ import pytest
 from collectives import Group, all_reduce
 from collectives.algorithms.parts.double_buffer import DoubleBuffer
 from collectives.arrays import Vector
-from collectives.group.signature import GREETING_BYTES, Mismatch
+from collectives.group.signature import FINGERPRINT_BYTES, Mismatch
 from transports.testing import local_world
 
 
@@ -102,7 +102,7 @@ async def test_divided_work_needs_one_more_barrier(size, length, barriers):
     ends = local_world(size, shares=True)
 
     async def rank(end):
-        group = Group(end, range(size), 0, window=(1 << 14) + 2 * GREETING_BYTES)  # two places of 2,048 elements
+        group = Group(end, range(size), 0, window=(1 << 14) + 2 * FINGERPRINT_BYTES)  # two places of 2,048 elements
         await all_reduce(group, np.ones(length, "float32"), "sum", "shared")
         return (await group.shared.open()).epoch
 
