@@ -1,8 +1,8 @@
 """How the traffic of a job's start grows with its ranks: `python -m benchmarks.job_growth`.
 
 Ranks live in one process, on `local` transports (the rendezvous: over loopback TCP), and say what real ranks say: an
-agreement on an outcome (`agree`), the first sum of the step totals with its fingerprints, and the same sum again. Messages
-and bytes are the same on any machine; CPU seconds are this machine's, of all ranks together.
+agreement on an outcome (`agree`), the first sum of the step totals with its fingerprints, and the same sum again.
+Messages and bytes are the same on any machine; CPU seconds are this machine's, of all ranks together.
 """
 
 import asyncio

@@ -80,18 +80,18 @@ async def _times(
     group: Group, contests: Mapping[int, Sequence[str]], rounds: int, clock: Callable[[], float]
 ) -> dict[tuple[int, str], list[float]]:
     """Seconds of the slowest rank in each round, by length and algorithm; equal on all ranks."""
-    turns = [
+    timed = [
         (nbytes, name)
-        for turn in range(rounds_at(min(contests, default=BYTES), rounds))
+        for number in range(rounds_at(min(contests, default=BYTES), rounds))
         for nbytes, names in contests.items()
-        if turn < rounds_at(nbytes, rounds)
+        if number < rounds_at(nbytes, rounds)
         for name in names
     ]
-    seconds = np.array([await _timed(group, name, nbytes, clock) for nbytes, name in turns])
+    seconds = np.array([await _timed(group, name, nbytes, clock) for nbytes, name in timed])
     await all_reduce(group, seconds, "max", "ring")
     found: dict[tuple[int, str], list[float]] = defaultdict(list)
-    for turn, slowest in zip(turns, seconds.tolist(), strict=True):
-        found[turn].append(slowest)
+    for key, slowest in zip(timed, seconds.tolist(), strict=True):
+        found[key].append(slowest)
     return found
 
 

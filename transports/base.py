@@ -122,8 +122,8 @@ class Transport(ABC):
         return (0,) * self.world_size
 
     @property
-    def ends_together(self) -> bool:
-        """Whether a rank cannot exit by itself after `abort`, so that the job must end by `kill_world`."""
+    def aborts_as_one(self) -> bool:
+        """Whether a rank cannot exit by itself after `abort`, so that the job must end by `abort_job`."""
         return False
 
     @abstractmethod
@@ -156,7 +156,7 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    def holds(self, peer: int | None, key: Key) -> bool:
+    def probe(self, peer: int | None, key: Key) -> bool:
         """Whether a message with this key has arrived from this peer (None: from any peer) and can be received."""
 
     @abstractmethod
@@ -194,8 +194,8 @@ class Transport(ABC):
         """
         raise TypeError(f"a rank of {type(self).__name__} dies with its process; kill that")
 
-    def kill_world(self, code: int) -> None:
-        """End every rank of the job now, with this exit code; only where `ends_together`.
+    def abort_job(self, code: int) -> None:
+        """End every rank of the job now, with this exit code; only where `aborts_as_one`.
 
         Raises:
             TypeError: each rank can exit by itself.

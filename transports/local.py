@@ -93,8 +93,8 @@ class LocalTransport(Transport):
         self.traffic.count_received(arrival.item.nbytes)
         return Message(arrival.peer, header.key, blocks, header.note)
 
-    def holds(self, peer: int | None, key: Key) -> bool:
-        return self._messages.holds(peer, key)
+    def probe(self, peer: int | None, key: Key) -> bool:
+        return self._messages.probe(peer, key)
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._state.check_sendable(peer, channel)

@@ -112,7 +112,7 @@ class Mailbox(Generic[Item]):
             self._withdraw(peer, key, receive)
             raise
 
-    def holds(self, peer: int | None, key: Key) -> bool:
+    def probe(self, peer: int | None, key: Key) -> bool:
         """Whether `take` would return at once; after `fail_all` it raises instead."""
         peers = self._arrived.get(tuple(key))
         return self._failure is None and peers is not None and (peer is None or peer in peers)

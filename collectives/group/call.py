@@ -154,7 +154,7 @@ class WaitCheck:
             self._task = None
         if self._found is not None and call is not None and call.task.uncancel() == self._cancelling:
             raise self._found from None
-        while error is None and self._transport.rank == self._ranks[0] and self._transport.holds(None, self._key):
+        while error is None and self._transport.rank == self._ranks[0] and self._transport.probe(None, self._key):
             await self._read()
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -99,9 +99,9 @@ async def abort_job(transport: Transport, code: int, reason: str, lead: bool) ->
             under way).
     """
     await transport.abort(f"exit code {code}: {reason}")
-    if transport.ends_together:
+    if transport.aborts_as_one:
         await asyncio.sleep(LEAD_S if lead else GRACE_S)
-        transport.kill_world(code)
+        transport.abort_job(code)
     return code
 
 

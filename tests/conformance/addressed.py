@@ -39,9 +39,9 @@ async def a_message_waits_for_its_receive(end):
 async def it_is_known_whether_a_message_has_come(end):
     async with sending(end.send(right_of(end), ("come",)), end.send(right_of(end), ("after",))):
         await end.receive(left_of(end), ("after",))
-        assert end.holds(None, ("come",)) and not end.holds(right_of(end), ("other",))
+        assert end.probe(None, ("come",)) and not end.probe(right_of(end), ("other",))
         await end.receive(None, ("come",))
-    assert not end.holds(None, ("come",))
+    assert not end.probe(None, ("come",))
     await meet(end, "over")
 
 
@@ -65,7 +65,7 @@ async def keys_and_notes_come_as_they_went(end):
 async def a_list_is_a_key_as_a_tuple_is(end):
     async with sending(end.send(right_of(end), ["k", 1])):
         assert (await end.receive(left_of(end), ["k", 1])).key == ("k", 1)
-    assert not end.holds(left_of(end), ["k", 1])
+    assert not end.probe(left_of(end), ["k", 1])
 
 
 async def every_dtype_comes_as_it_went(end):

@@ -13,14 +13,14 @@ import transports.mpi.shared
 from collectives import Group, Mismatch, all_reduce, allocate
 from tests.mpi.every_rank import SECONDS, on_every_rank
 from transports import PeerAborted, new_event_loop, open_transport
-from transports.shm.barrier import KEEPS_ORDER
+from transports.shm.barrier import TOTAL_STORE_ORDER
 
 WORLD = MPI.COMM_WORLD
 EVERY_RANK = range(WORLD.size)
 
 pytestmark = [
     pytest.mark.mpi(min_size=2),
-    pytest.mark.skipif(not KEEPS_ORDER, reason="this processor does not keep a rank's writes in order"),
+    pytest.mark.skipif(not TOTAL_STORE_ORDER, reason="this processor does not keep a rank's writes in order"),
 ]
 
 

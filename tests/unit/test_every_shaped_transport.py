@@ -47,9 +47,9 @@ def noting(asked):
             asked.add(name)
             return super().__getattribute__(name)
 
-        nodes, ends_together = (7,), True
-        kill_world, kill = staticmethod(lambda code: None), staticmethod(lambda reason: None)
-        holds = staticmethod(lambda peer, key: False)
+        nodes, aborts_as_one = (7,), True
+        abort_job, kill = staticmethod(lambda code: None), staticmethod(lambda reason: None)
+        probe = staticmethod(lambda peer, key: False)
 
         async def _done(self, *arguments, **named):
             pass

@@ -24,14 +24,9 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 async def yield_to_timers() -> None:
     """Yield until all callbacks and timers due now have run; `sleep(0)` would resume before due timers."""
     loop = asyncio.get_running_loop()
-    turn = loop.create_future()
-    loop.call_at(loop.time(), _begin, turn)
-    await turn
-
-
-def _begin(turn: asyncio.Future[None]) -> None:
-    if not turn.done():
-        turn.set_result(None)
+    due = loop.create_future()
+    loop.call_at(loop.time(), resolve, due)
+    await due
 
 
 def this_task() -> asyncio.Task[Any]:

@@ -29,7 +29,7 @@ class Codec(ABC):
         """
 
     @abstractmethod
-    def check(self, parts: Sequence[Block], true: ArrayType) -> None:
+    def check(self, parts: Sequence[Block], original: ArrayType) -> None:
         """Check that these parts can be those of such an array, before memory is allocated for it.
 
         Raises:
@@ -37,7 +37,7 @@ class Codec(ABC):
         """
 
     @abstractmethod
-    def decode(self, parts: Sequence[Block], true: ArrayType) -> Block:
+    def decode(self, parts: Sequence[Block], original: ArrayType) -> Block:
         """The decoded array, in new memory, from parts that were checked.
 
         Raises:

@@ -22,5 +22,5 @@ class BFloat16(Cast):
     def _narrowed(self, block: Block) -> Block:
         return Block("bfloat16", block.shape, to_bfloat16(as_float32(block)).data.cast("B"))
 
-    def decode(self, parts: Sequence[Block], true: ArrayType) -> Block:
-        return from_float32(from_bfloat16(values_of(parts[0])), true)
+    def decode(self, parts: Sequence[Block], original: ArrayType) -> Block:
+        return from_float32(from_bfloat16(values_of(parts[0])), original)

@@ -56,18 +56,20 @@ class Blockwise8(Codec):
             raise WireError(f"{fact}, which blockwise8 cannot carry; look for why the numbers diverge")
         return Block.of(codes), Block.of(scales)
 
-    def check(self, parts: Sequence[Block], true: ArrayType) -> None:
-        count = prod(true.shape)
+    def check(self, parts: Sequence[Block], original: ArrayType) -> None:
+        count = prod(original.shape)
         needed = [("uint8", (count,)), ("float32", (-(-count // self.block),))]
         found = [(part.dtype, part.shape) for part in parts]
-        if true.dtype not in FLOATS or found != needed:
-            raise WireError(f"no {true.dtype} {true.shape} in eight bits a value (parts: {found}, needed: {needed})")
+        if original.dtype not in FLOATS or found != needed:
+            raise WireError(
+                f"no {original.dtype} {original.shape} in eight bits a value (parts: {found}, needed: {needed})"
+            )
         scales = parts[1].numpy()
         if not (np.isfinite(scales).all() and (scales >= 0).all()):
             raise WireError("a scale that is negative or not finite in eight-bit blocks")
 
-    def decode(self, parts: Sequence[Block], true: ArrayType) -> Block:
-        return from_float32(dequantise(parts[0].numpy(), parts[1].numpy(), self.block), true)
+    def decode(self, parts: Sequence[Block], original: ArrayType) -> Block:
+        return from_float32(dequantise(parts[0].numpy(), parts[1].numpy(), self.block), original)
 
 
 def quantise(values: np.ndarray, block: int = BLOCK) -> tuple[np.ndarray, np.ndarray]:
@@ -125,18 +127,18 @@ class _Scratch:
 
     def __init__(self, size: int):
         self._scaled, self._entries = np.empty(size, np.float32), np.empty(size, np.uint32)
-        self._places, self._table = np.empty(size, np.intp), cell_table()
+        self._indices, self._table = np.empty(size, np.intp), cell_table()
 
     def look_up(self, rows: np.ndarray, scales: np.ndarray, codes: np.ndarray) -> None:
         """Fill in the codes (n,) of some blocks (rows, width); see `transports.codecs.code_book` for the arithmetic."""
-        scaled, entries, places = self._scaled[: rows.size], self._entries[: rows.size], self._places[: rows.size]
+        scaled, entries, indices = self._scaled[: rows.size], self._entries[: rows.size], self._indices[: rows.size]
         bits = scaled.view(np.uint32)
         with np.errstate(invalid="ignore"):
             divisors = np.where(scales > 0, scales, np.float32(1))
             np.divide(rows, divisors[:, None], out=scaled.reshape(rows.shape))
         np.right_shift(bits, 16, out=entries)
-        places[:] = entries
-        np.take(self._table, places, out=entries, mode="wrap")
+        indices[:] = entries
+        np.take(self._table, indices, out=entries, mode="wrap")
         bits &= 0xFFFF
         entries += bits
         np.right_shift(entries, 16, out=bits)

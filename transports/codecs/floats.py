@@ -38,10 +38,10 @@ class Cast(Codec):
     @abstractmethod
     def _narrowed(self, block: Block) -> Block: ...
 
-    def check(self, parts: Sequence[Block], true: ArrayType) -> None:
+    def check(self, parts: Sequence[Block], original: ArrayType) -> None:
         found = [(part.dtype, part.shape) for part in parts]
-        if true.dtype not in WIDE or found != [(self.narrow, true.shape)]:
-            raise WireError(f"no {true.dtype} {true.shape} cast to {self.narrow} (parts: {found})")
+        if original.dtype not in WIDE or found != [(self.narrow, original.shape)]:
+            raise WireError(f"no {original.dtype} {original.shape} cast to {self.narrow} (parts: {found})")
 
 
 def values_of(block: Block) -> np.ndarray:
@@ -60,13 +60,13 @@ def as_float32(block: Block) -> np.ndarray:
         return values.astype(np.float32, copy=False)
 
 
-def from_float32(values: np.ndarray, true: ArrayType) -> Block:
+def from_float32(values: np.ndarray, original: ArrayType) -> Block:
     """A block of this layout from flat float32 values; a view of them if the layout is float32."""
-    if true.dtype == "bfloat16":
+    if original.dtype == "bfloat16":
         values = to_bfloat16(values)
-    elif true.dtype == "float16":
+    elif original.dtype == "float16":
         values = to_float16(values)
-    return Block(true.dtype, true.shape, values.astype(_numpy_dtype(true.dtype), copy=False).data.cast("B"))
+    return Block(original.dtype, original.shape, values.astype(_numpy_dtype(original.dtype), copy=False).data.cast("B"))
 
 
 def to_float16(values: np.ndarray) -> np.ndarray:

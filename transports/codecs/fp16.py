@@ -36,5 +36,5 @@ class Float16(Cast):
             raise WireError(f"{fact}; use bf16 or blockwise8")
         return Block("float16", block.shape, narrow.data.cast("B"))
 
-    def decode(self, parts: Sequence[Block], true: ArrayType) -> Block:
-        return from_float32(from_float16(values_of(parts[0])), true)
+    def decode(self, parts: Sequence[Block], original: ArrayType) -> Block:
+        return from_float32(from_float16(values_of(parts[0])), original)

@@ -27,12 +27,12 @@ class Packed:
     """A message ready to be sent: `transport.send(peer, key, *blocks, note=note)`.
 
     Args:
-        true_bytes: bytes of the arrays before packing.
+        original_bytes: bytes of the arrays before packing.
     """
 
     blocks: tuple[Block, ...]
     note: list[Any]
-    true_bytes: int
+    original_bytes: int
 
     @property
     def nbytes(self) -> int:
@@ -48,10 +48,10 @@ def pack(spec: str, arrays: Sequence[Any], what: str = "an array") -> Packed:
         ValueError: no such codec. WireError: more than `MAX_PACKED_BYTES`, or values that the codec cannot encode.
     """
     codec, plain = find_codec(spec), [Block.of(array) for array in arrays]
-    true_bytes = sum(block.nbytes for block in plain)
-    if true_bytes > MAX_PACKED_BYTES:
+    original_bytes = sum(block.nbytes for block in plain)
+    if original_bytes > MAX_PACKED_BYTES:
         raise WireError(
-            f"{what}: too many bytes to pack (bytes: {true_bytes}, limit: {MAX_PACKED_BYTES}); send less at once"
+            f"{what}: too many bytes to pack (bytes: {original_bytes}, limit: {MAX_PACKED_BYTES}); send less at once"
         )
     blocks, entries = list[Block](), list[list[Any]]()
     for block in plain:
@@ -61,7 +61,7 @@ def pack(spec: str, arrays: Sequence[Any], what: str = "an array") -> Packed:
             raise WireError(f"{what}: {error}") from error
         blocks += [block] if parts is None else parts
         entries.append([block.dtype, list(block.shape), len(parts or ())])
-    return Packed(tuple(blocks), [spec, entries], true_bytes)
+    return Packed(tuple(blocks), [spec, entries], original_bytes)
 
 
 def unpack(blocks: Sequence[Block], note: Any, max_bytes: int = MAX_PACKED_BYTES) -> tuple[Block, ...]:
@@ -74,17 +74,17 @@ def unpack(blocks: Sequence[Block], note: Any, max_bytes: int = MAX_PACKED_BYTES
     Cost: new memory for the coded arrays; arrays that were sent as they are, are not copied.
     """
     codec, entries = _header(note)
-    true_bytes = sum(true.nbytes for true, _ in entries)
-    if true_bytes > max_bytes:
-        raise WireError(f"too many bytes in a packed message (announced: {true_bytes}, limit: {max_bytes})")
+    original_bytes = sum(original.nbytes for original, _ in entries)
+    if original_bytes > max_bytes:
+        raise WireError(f"too many bytes in a packed message (announced: {original_bytes}, limit: {max_bytes})")
     needed = sum(count or 1 for _, count in entries)
     if needed != len(blocks):
         raise WireError(f"packed parts do not match their header (parts: {len(blocks)}, announced: {needed})")
     rest = iter(blocks)
-    parts = [(true, count, tuple(islice(rest, count or 1))) for true, count in entries]
-    for true, count, own in parts:
-        codec.check(own, true) if count else _check_as_it_is(own[0], true)
-    return tuple(codec.decode(own, true) if count else own[0] for true, count, own in parts)
+    parts = [(original, count, tuple(islice(rest, count or 1))) for original, count in entries]
+    for original, count, own in parts:
+        codec.check(own, original) if count else _check_as_it_is(own[0], original)
+    return tuple(codec.decode(own, original) if count else own[0] for original, count, own in parts)
 
 
 def _header(note: Any) -> tuple[Codec, list[tuple[ArrayType, int]]]:
@@ -107,7 +107,7 @@ def _entry(entry: Any) -> tuple[ArrayType, int]:
     return parse_layout(entry[:2]), entry[2]
 
 
-def _check_as_it_is(block: Block, true: ArrayType) -> None:
-    if (block.dtype, block.shape) != (true.dtype, true.shape):
-        fact = f"block: {block.dtype} {block.shape}, announced: {true.dtype} {true.shape}"
+def _check_as_it_is(block: Block, original: ArrayType) -> None:
+    if (block.dtype, block.shape) != (original.dtype, original.shape):
+        fact = f"block: {block.dtype} {block.shape}, announced: {original.dtype} {original.shape}"
         raise WireError(f"a block that was left as it is differs from its header ({fact})")

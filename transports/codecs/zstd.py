@@ -45,23 +45,23 @@ class Zstandard(Codec):
         packed = compressor.compress(block.data)
         return (Block.of(packed),) if len(packed) <= WORTHWHILE * block.nbytes else None
 
-    def check(self, parts: Sequence[Block], true: ArrayType) -> None:
+    def check(self, parts: Sequence[Block], original: ArrayType) -> None:
         if len(parts) != 1 or parts[0].dtype != "uint8":
-            raise WireError(f"not one part of bytes where zstd has one (parts: {[part.dtype for part in parts]})")
+            raise WireError(f"expected one uint8 part from zstd (parts: {[part.dtype for part in parts]})")
         try:
-            holds = zstandard.get_frame_parameters(parts[0].data).content_size
+            size = zstandard.get_frame_parameters(parts[0].data).content_size
         except zstandard.ZstdError as error:
             raise WireError(f"no zstd frame (bytes: {parts[0].nbytes}): {error}") from error
-        if holds != true.nbytes:
-            size_text = "unknown" if holds == zstandard.CONTENTSIZE_UNKNOWN else holds
-            raise WireError(f"a zstd frame of another size (holds: {size_text}, announced: {true.nbytes} bytes)")
+        if size != original.nbytes:
+            size_text = "unknown" if size == zstandard.CONTENTSIZE_UNKNOWN else size
+            raise WireError(f"a zstd frame of another size (holds: {size_text}, announced: {original.nbytes} bytes)")
 
-    def decode(self, parts: Sequence[Block], true: ArrayType) -> Block:
+    def decode(self, parts: Sequence[Block], original: ArrayType) -> Block:
         try:
-            plain = zstandard.ZstdDecompressor().decompress(parts[0].data, true.nbytes, allow_extra_data=False)
+            plain = zstandard.ZstdDecompressor().decompress(parts[0].data, original.nbytes, allow_extra_data=False)
         except zstandard.ZstdError as error:
             raise WireError(f"a broken zstd frame (bytes: {parts[0].nbytes}): {error}") from error
-        return Block(true.dtype, true.shape, memoryview(bytearray(plain)))
+        return Block(original.dtype, original.shape, memoryview(bytearray(plain)))
 
     @staticmethod
     def _helps(compressor: zstandard.ZstdCompressor, data: memoryview) -> bool:

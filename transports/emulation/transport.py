@@ -64,8 +64,8 @@ class SlowTransport(Transport):
         self.traffic.count_received(sum(block.nbytes for block in message.blocks))
         return message
 
-    def holds(self, peer: int | None, key: Key) -> bool:
-        return self._inner.holds(peer, key)
+    def probe(self, peer: int | None, key: Key) -> bool:
+        return self._inner.probe(peer, key)
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._state.check_sendable(peer, channel)
@@ -82,11 +82,11 @@ class SlowTransport(Transport):
         self.traffic.count_received(flat_bytes(buffer).nbytes)
 
     @property
-    def ends_together(self) -> bool:
-        return self._inner.ends_together
+    def aborts_as_one(self) -> bool:
+        return self._inner.aborts_as_one
 
-    def kill_world(self, code: int) -> None:
-        self._inner.kill_world(code)
+    def abort_job(self, code: int) -> None:
+        self._inner.abort_job(code)
 
     def computing(self, busy: bool) -> None:
         self._inner.computing(busy)
@@ -145,7 +145,7 @@ class SlowTransport(Transport):
     def _sender(self, peer: int) -> DelayedSender:
         if peer not in self._senders:
             shape = self._shape.between(self.rank, peer)
-            under_way = 0.0 if shape.rate == math.inf else shape.rate * (shape.delay + shape.jitter)
+            in_flight = 0.0 if shape.rate == math.inf else shape.rate * (shape.delay + shape.jitter)
             link, ahead = SlowLink(shape, (self.rank, peer)), AHEAD_BYTES / shape.rate
-            self._senders[peer] = DelayedSender(link, BUFFER_BYTES + under_way, ahead, self._record_error)
+            self._senders[peer] = DelayedSender(link, BUFFER_BYTES + in_flight, ahead, self._record_error)
         return self._senders[peer]

@@ -62,12 +62,12 @@ class MpiChannels:
             self._begin_next(peer, channel)
 
     async def _earlier_receives(self, peer: int, channel: int, waiting: deque[asyncio.Future[None]]) -> None:
-        turn = asyncio.get_running_loop().create_future()
-        waiting.append(turn)
+        granted = asyncio.get_running_loop().create_future()
+        waiting.append(granted)
         try:
-            await turn
+            await granted
         except asyncio.CancelledError:
-            if not turn.cancelled():
+            if not granted.cancelled():
                 self._begin_next(peer, channel)
             raise
         if self._end is not None:
@@ -77,9 +77,9 @@ class MpiChannels:
     def _begin_next(self, peer: int, channel: int) -> None:
         waiting = self._waiting[peer, channel]
         while waiting:
-            turn = waiting.popleft()
-            if not turn.done():
-                return turn.set_result(None)
+            granted = waiting.popleft()
+            if not granted.done():
+                return granted.set_result(None)
         del self._waiting[peer, channel]
 
     async def _receive(self, peer: int, channel: int, data: memoryview) -> None:

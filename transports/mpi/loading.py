@@ -120,12 +120,12 @@ def check_library(version: str, environ: Mapping[str, str]) -> None:
     Raises:
         RendezvousError: they do not belong together; the error names both.
     """
-    spoken = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK"} & environ.keys()
+    supported = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK"} & environ.keys()
     count = environ.get("OMPI_COMM_WORLD_SIZE") or environ.get("PMI_SIZE")
     if version.startswith("MPICH") and "OMPI_COMM_WORLD_SIZE" in environ:
         raise RendezvousError(f"Open MPI's mpirun started {count} ranks, but the library is MPICH's: {_REMEDY}")
-    if version.startswith("Open MPI") and "PMI_SIZE" in environ and not spoken:
-        raise RendezvousError(f"a launcher that speaks PMI started {count} ranks, but Open MPI does not: {_REMEDY}")
+    if version.startswith("Open MPI") and "PMI_SIZE" in environ and not supported:
+        raise RendezvousError(f"a launcher that supports PMI started {count} ranks, but Open MPI does not: {_REMEDY}")
 
 
 def settings(version: str, environ: Mapping[str, str]) -> dict[str, str]:

@@ -29,7 +29,7 @@ class NodePeers:
     Attributes:
         nodes: for each rank of the world, the lowest rank on its node.
         oversubscribed: whether the node has fewer cores than ranks, so that another rank may need this rank's core.
-        rings_all: whether this rank can ring every other rank of the node.
+        can_ring_all: whether this rank can ring every other rank of the node.
     """
 
     def __init__(self, node: MPI.Comm, world: MPI.Comm, cores: int, arena: Arena, progress: ProgressEngine):
@@ -39,11 +39,11 @@ class NodePeers:
         ranks = array("q", _of_all(node, array("q", [world.rank]).tobytes()))
         addresses = _split(_of_all(node, self._arena.address), ADDRESS_BYTES)
         self._addresses = {peer: address for peer, address in zip(ranks, addresses, strict=True) if peer != world.rank}
-        mapped = [self._opens(peer) for peer in ranks]
+        mapped = [self._can_map(peer) for peer in ranks]
         rows = _split(_of_all(node, bytes(mapped)), node.size)
-        self._seen_by = frozenset(peer for peer, row in zip(ranks, rows, strict=True) if row[node.rank])
+        self._mapped_by = frozenset(peer for peer, row in zip(ranks, rows, strict=True) if row[node.rank])
         names = _split(_of_all(node, self._doorbell.name), NAME_BYTES)
-        self.rings_all = self._doorbell.connect(dict(zip(ranks, names, strict=True)))
+        self.can_ring_all = self._doorbell.connect(dict(zip(ranks, names, strict=True)))
 
     def ring(self, peer: int) -> None:
         """Wake this peer if it is on this node and asleep, because a message for it has been sent."""
@@ -62,7 +62,7 @@ class NodePeers:
 
         Returns: None if there is no such memory; the blocks must then go over MPI.
         """
-        return self._arena.put(blocks) if peer in self._seen_by else None
+        return self._arena.put(blocks) if peer in self._mapped_by else None
 
     def view(self, peer: int, page: int, nbytes: int) -> memoryview:
         """View the body that the peer stored at this page.
@@ -79,9 +79,9 @@ class NodePeers:
         """Free everything except the memory of received bodies that arrays still view."""
         self._doorbell.close()
         self._arena.close()
-        self._arenas, self._addresses, self._seen_by = {}, {}, frozenset()
+        self._arenas, self._addresses, self._mapped_by = {}, {}, frozenset()
 
-    def _opens(self, peer: int) -> bool:
+    def _can_map(self, peer: int) -> bool:
         """Whether this rank can map that peer's arena; the mapping is closed again."""
         try:
             return peer in self._addresses and PeerArena(self._addresses[peer], self._arena.nbytes) is not None

@@ -15,11 +15,11 @@ from transports.base import Transport, TransportState
 from transports.mpi.agreement import all_gather
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
-from transports.shm.barrier import HEAD, WaitState, Windows
+from transports.shm.barrier import HEADER_BYTES, WaitState, Windows
 from transports.shm.memfd import ADDRESS_BYTES, MemoryFile
 
-TURN_S = 1e-3
-"""The loop gets a turn after at most this many seconds."""
+YIELD_AFTER_S = 1e-3
+"""The loop runs after at most this many seconds."""
 CHECK_S, OVERSUBSCRIBED_CHECK_S = 200e-6, 1e-3
 """Maximum seconds of one check for the others: if this rank has its own core, and if ranks share cores."""
 SPIN_S = 2e-3
@@ -62,7 +62,7 @@ class MpiShared:
         elif self._windows.spin(self._spin_s, self._oversubscribed) is not None:
             await self._wait()
         if not self._due:
-            self._due = perf_counter() + TURN_S
+            self._due = perf_counter() + YIELD_AFTER_S
             asyncio.get_running_loop().call_soon(self._on_loop_turn)
         elif perf_counter() > self._due:
             await yield_to_timers()
@@ -133,7 +133,7 @@ async def map_windows(transport: Transport, ranks: Sequence[int], channel: int, 
 
 def _new_segment(nbytes: int) -> MemoryFile | None:
     try:
-        return MemoryFile(HEAD + nbytes)
+        return MemoryFile(HEADER_BYTES + nbytes)
     except OSError:
         return None
 

@@ -41,7 +41,7 @@ from transports.mpi.requests import outcomes_now
 from transports.mpi.shared import MpiShared, map_windows
 from transports.mpi.shutdown import Shutdown
 from transports.shm.arena import Arena
-from transports.shm.barrier import KEEPS_ORDER
+from transports.shm.barrier import TOTAL_STORE_ORDER
 from transports.wire.arrays import Block, destinations, flat_bytes
 from transports.wire.frames import LIMITS, Key, encode_head, join_head, pack_header, unpack_header
 
@@ -51,7 +51,7 @@ ABORT_SECONDS = 1.0
 class Communicators(NamedTuple):
     """The communicator of all ranks, and its duplicates, which the transport owns.
 
-    `world` itself is only duplicated and, by `MpiTransport.kill_world`, aborted.
+    `world` itself is only duplicated and, by `MpiTransport.abort_job`, aborted.
     """
 
     world: MPI.Intracomm
@@ -84,7 +84,7 @@ class MpiTransport(Transport):
         node_peers: the other ranks of this node; owned by the transport from now on.
     """
 
-    ends_together = True
+    aborts_as_one = True
 
     def __init__(self, comms: Communicators, node_peers: NodePeers, progress: ProgressEngine, settings: MpiSettings):
         super().__init__(comms.world.rank, comms.world.size)
@@ -109,7 +109,7 @@ class MpiTransport(Transport):
         cores, arena = cores_of(node), Arena(settings.shared)
         progress = ProgressEngine(outcomes_now, PollBackoff.on_node(node.size, cores), arena.set_sleep_state)
         node_peers = NodePeers(node, world, cores, arena, progress)
-        progress.set_wakeable(node_peers.rings_all and node.size == world.size)
+        progress.set_wakeable(node_peers.can_ring_all and node.size == world.size)
         node.Free()
         return cls(comms, node_peers, progress, settings)
 
@@ -146,8 +146,8 @@ class MpiTransport(Transport):
         self.traffic.count_received(sum([block.nbytes for block in message.blocks]))
         return message
 
-    def holds(self, peer: int | None, key: Key) -> bool:
-        return self._messages.mailbox.holds(peer, key)
+    def probe(self, peer: int | None, key: Key) -> bool:
+        return self._messages.mailbox.probe(peer, key)
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._state.check_sendable(peer, channel)
@@ -175,14 +175,14 @@ class MpiTransport(Transport):
         return self._natives[group]
 
     async def open_shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> MpiShared | None:
-        if not KEEPS_ORDER or len({self.nodes[rank] for rank in ranks}) > 1:
+        if not TOTAL_STORE_ORDER or len({self.nodes[rank] for rank in ranks}) > 1:
             return None
         windows, others = await map_windows(self, ranks, channel, nbytes), [rank for rank in ranks if rank != self.rank]
         if windows is None:
             return None
         return MpiShared(windows, others, self._state, self._progress, self._node_peers)
 
-    def kill_world(self, code: int) -> None:
+    def abort_job(self, code: int) -> None:
         self._comms.world.Abort(code)
 
     async def abort(self, reason: str) -> None:

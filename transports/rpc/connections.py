@@ -16,7 +16,7 @@ from transports.rpc.handlers import Handlers
 from transports.wire.arrays import Block
 
 
-class Connected(Protocol):
+class ConnectionEnd(Protocol):
     """One end of a connection.
 
     Attributes:
@@ -30,7 +30,7 @@ class Connected(Protocol):
         """End the connection and remove it from the table."""
 
 
-C = TypeVar("C", bound=Connected)
+C = TypeVar("C", bound=ConnectionEnd)
 
 
 class ConnectionTable(Generic[C]):

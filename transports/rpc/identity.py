@@ -149,7 +149,7 @@ async def _connect_to(address: Address, me: PartyIdentity) -> tuple[socket.socke
         if isinstance(error, AuthenticationError):
             raise NoSharedKey(f"one of the two holds another key, or none; {SAME_KEY}") from error
         if isinstance(error, (WireError, RendezvousError)):
-            raise ConnectionRefusedError(f"what listens there is not the endpoint asked: {reason_of(error)}") from error
+            raise ConnectionRefusedError(f"another program answers at this address: {reason_of(error)}") from error
         if isinstance(error, TimeoutError):
             raise ConnectionRefusedError(f"what listens there does not reply ({error})") from error
         raise

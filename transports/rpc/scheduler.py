@@ -24,7 +24,7 @@ SHORT_BYTES = 64 << 10  # the longest body sent inside its frame; a longer one i
 MIN_PART, MAX_PART = 16 << 10, CACHED_CHUNK
 PART_S = 0.01
 PARTS_AHEAD = 2  # parts queued in the writer, so that it is never idle
-TURN_BYTES = 4 << 20  # bytes written before other tasks of the loop run
+MAX_BYTES_PER_CALLBACK = 4 << 20  # bytes written before other tasks of the loop run
 STREAMS = NUMBERS - 1  # 0: a body inside its frame
 
 
@@ -183,8 +183,8 @@ class SendScheduler:
         frame.written.add_done_callback(written)
 
     def _write_parts(self) -> None:
-        """Write a part of each lane in turn, until `PARTS_AHEAD` are queued in the writer or `TURN_BYTES` written."""
-        left = TURN_BYTES
+        """Write a part of each lane in turn, up to `PARTS_AHEAD` in the writer and `MAX_BYTES_PER_CALLBACK` in all."""
+        left = MAX_BYTES_PER_CALLBACK
         while self._order and self._writer is not None and self._writing < PARTS_AHEAD:
             if left <= 0:
                 self._loop.call_soon(self._write_parts)

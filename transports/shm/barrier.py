@@ -1,14 +1,14 @@
 """A barrier in shared memory for the ranks of a group: each rank's window and barrier count, and a futex to sleep on.
 
-    byte 0       64           128       192       4096
-    token        epoch        sleep     over      window
+    byte 0       64           128       192         4096
+    token        epoch        sleep     completed   window
 
-Each byte has one writer, its owner. The exception is `over`, the number of completed barriers, in the first rank's
-memory: any rank that sees that all have come writes it; if several ranks do, they write the same value. A sleeping rank
-waits for `over` to change, so the last rank to come wakes it once.
+Each byte has one writer, its owner. The exception is `completed`, the number of completed barriers, in the first rank's
+memory: the rank that observes the last arrival writes it; if several ranks do, they write the same value. A sleeping
+rank waits for it to change, so the last rank to come wakes it once.
 
 What a rank writes before it comes to a barrier is visible to every rank that has seen it come, because x86-64
-processors keep the order of a core's writes. Processors that do not (ARM) must not use this module: see `KEEPS_ORDER`.
+processors keep the order of a core's writes. Processors that do not (ARM) must not use this (`TOTAL_STORE_ORDER`).
 
 Why not only `sched_yield`: since Linux 6.18 a rank that yields goes behind all others for a whole slice (milliseconds)
 each time; a rank that sleeps on a futex is woken at once. Why not a semaphore: waking a futex on which no rank sleeps
@@ -43,11 +43,11 @@ class Futex:
 
     Args:
         memory: the mapping that holds them; stays mapped while this object exists.
-        at: their offset in it, a multiple of 4.
+        offset: where in it, a multiple of 4.
     """
 
-    def __init__(self, memory: mmap, at: int):
-        self._word = ctypes.c_uint32.from_buffer(memory, at)
+    def __init__(self, memory: mmap, offset: int):
+        self._word = ctypes.c_uint32.from_buffer(memory, offset)
         self._address = ctypes.byref(self._word)
         self._call = ctypes.CDLL(None).syscall
 
@@ -61,9 +61,9 @@ class Futex:
         self._call(FUTEX_CALL, self._address, WAKE, ALL, None, None, 0)
 
 
-EPOCH, SLEEP, OVER = 64, 128, 192
-HEAD = 4096
-KEEPS_ORDER = platform.machine() in ("x86_64", "AMD64")
+EPOCH, SLEEP, COMPLETED = 64, 128, 192
+HEADER_BYTES = 4096
+TOTAL_STORE_ORDER = platform.machine() in ("x86_64", "AMD64")
 CHECKS_PER_CLOCK_READ, YIELDS = 4, 100
 """How often a rank checks before it reads the clock; and how often it yields its core before it naps.
 
@@ -85,7 +85,7 @@ class Windows:
     """All windows of a group, mapped by one of its ranks.
 
     Args:
-        lent: this rank's memory: `HEAD` bytes, then its window.
+        own_memory: this rank's memory: `HEADER_BYTES` bytes, then its window.
         addresses: the addresses of the ranks' memory, in the group's order.
         rank: this rank's index among them.
     Attributes:
@@ -95,13 +95,15 @@ class Windows:
         OSError: a rank's memory cannot be mapped.
     """
 
-    def __init__(self, lent: MemoryFile, addresses: Sequence[bytes], rank: int):
-        nbytes = len(lent.memory)
-        maps = [lent.memory if at == rank else mapped(address, nbytes) for at, address in enumerate(addresses)]
-        self.windows = [memoryview(shared)[HEAD:] for shared in maps]
+    def __init__(self, own_memory: MemoryFile, addresses: Sequence[bytes], rank: int):
+        nbytes = len(own_memory.memory)
+        maps = [
+            own_memory.memory if index == rank else mapped(address, nbytes) for index, address in enumerate(addresses)
+        ]
+        self.windows = [memoryview(shared)[HEADER_BYTES:] for shared in maps]
         counters = [_count(shared, EPOCH) for shared in maps]
-        self._over = _count(maps[0], OVER)
-        self._futex = Futex(maps[0], OVER)  # the lower half of the count: x86-64 is little-endian
+        self._completed = _count(maps[0], COMPLETED)
+        self._futex = Futex(maps[0], COMPLETED)  # the lower half of the count: x86-64 is little-endian
         self._mine, self._my_sleep = counters.pop(rank), maps.pop(rank)
         self._others, self._sleeps = counters, maps
         self._fence = threading.Lock()
@@ -120,9 +122,9 @@ class Windows:
     def wake(self) -> list[int]:
         """Wake the napping ranks, once all have come. Returns the ranks in deep sleep, which need a doorbell.
 
-        A rank that announces sleep too late to be seen here sees that this rank has come: `arrive` ordered that write.
+        If a rank announces sleep after this check, its own re-check finds this rank's arrival (`arrive` ordered it).
         """
-        self._over[0] = self.epoch
+        self._completed[0] = self.epoch
         for sleep in self._sleeps:
             if sleep[SLEEP]:
                 return self._wake_sleepers()
@@ -132,11 +134,11 @@ class Windows:
         sleeps = [sleep[SLEEP] for sleep in self._sleeps]
         if WaitState.NAP in sleeps:
             self._futex.wake()
-        return [at for at, sleep in enumerate(sleeps) if sleep == WaitState.DEEP]
+        return [index for index, sleep in enumerate(sleeps) if sleep == WaitState.DEEP]
 
-    def sleeping(self, at: int) -> int:
+    def sleeping(self, index: int) -> int:
         """How the rank with this index among the others waits."""
-        return self._sleeps[at][SLEEP]
+        return self._sleeps[index][SLEEP]
 
     def sleep(self, sleep: WaitState) -> None:
         """Announce how this rank waits; after announcing sleep, the caller checks once more before it sleeps."""
@@ -151,9 +153,9 @@ class Windows:
     def first_absent(self, start: int = 0) -> int | None:
         """The index, from `start` on, of the first other rank that has not come to this barrier; None if all have."""
         due, others = self.epoch, self._others
-        for at in range(start, len(others)):
-            if others[at][0] < due:
-                return at
+        for index in range(start, len(others)):
+            if others[index][0] < due:
+                return index
         return None
 
     def spin(self, seconds: float, oversubscribed: bool) -> int | None:
@@ -183,11 +185,11 @@ class Windows:
     def _nap(self, absent: int, seconds: float) -> None:
         """Sleep until the barrier is over; a late wake-up from the previous barrier also ends the nap."""
         self.sleep(WaitState.NAP)
-        over = self._over[0]
+        completed = self._completed[0]
         if self.first_absent(absent) is not None:
-            self._futex.wait(over, seconds)
+            self._futex.wait(completed, seconds)
         self._my_sleep[SLEEP] = WaitState.NONE
 
 
-def _count(shared: mmap, at: int) -> memoryview:
-    return memoryview(shared)[at : at + 8].cast("Q")
+def _count(shared: mmap, offset: int) -> memoryview:
+    return memoryview(shared)[offset : offset + 8].cast("Q")

@@ -69,7 +69,7 @@ def mapped(address: bytes, nbytes: int) -> mmap.mmap:
     file = os.open(f"/proc/{process}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
     try:
         if os.pread(file, TOKEN_BYTES, 0) != token or os.fstat(file).st_size < nbytes:
-            raise FileNotFoundError(f"another file than was lent (process: {process}, descriptor: {number})")
+            raise FileNotFoundError(f"the descriptor is not the shared file (process: {process}, descriptor: {number})")
         if fcntl.fcntl(file, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
             raise PermissionError(f"the memory may still shrink (process: {process}, descriptor: {number})")
         return mmap.mmap(file, nbytes)

@@ -15,13 +15,13 @@ from typing import Any, Generic
 from transports.aio.nursery import Nursery
 from transports.errors import TransportError
 from transports.stream.handshake import Dialogue, H, Identity, P, Verdict, accepting
-from transports.stream.sockets import SILENCE_S, accept, read_exactly, tune
+from transports.stream.sockets import HANDSHAKE_TIMEOUT_S, accept, read_exactly, tune
 
 MAX_PENDING = 256
 
 
 async def run_handshake(sock: socket.socket, dialogue: Dialogue[H], on_read: Callable[[], None] = lambda: None) -> H:
-    """Run a handshake on a socket, within `SILENCE_S` seconds. Returns the hello of the other end.
+    """Run a handshake on a socket, within `HANDSHAKE_TIMEOUT_S` seconds. Returns the hello of the other end.
 
     Args:
         on_read: called after each read.
@@ -30,10 +30,10 @@ async def run_handshake(sock: socket.socket, dialogue: Dialogue[H], on_read: Cal
             dialogue.
     """
     try:
-        async with asyncio.timeout(SILENCE_S):
+        async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
             return await _steps(sock, dialogue, on_read)
     except TimeoutError as error:
-        raise TimeoutError(f"silent for {SILENCE_S:g} s") from error
+        raise TimeoutError(f"silent for {HANDSHAKE_TIMEOUT_S:g} s") from error
 
 
 async def _steps(sock: socket.socket, dialogue: Dialogue[H], on_read: Callable[[], None]) -> H:

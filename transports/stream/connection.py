@@ -21,14 +21,14 @@ from typing import Any
 
 from transports.errors import WireError
 from transports.stream.reader import FrameReader
-from transports.stream.sockets import SENDING_S, seconds_unacknowledged, system_text, unacknowledged
+from transports.stream.sockets import ACK_TIMEOUT_S, seconds_unacknowledged, system_text, unacknowledged
 from transports.stream.writer import LONG_BYTES, FrameQueue, Outgoing
 
 DISCARD_BYTES = 64 << 10
 SHORT_BYTES = 64 << 10
 STEP_BYTES = 64 << 10  # bytes that a peer must take within the time-out while this end closes
 CHECKS = 12  # checks of a connection within the time-out
-TURN_BYTES = 2 << 20  # bytes read from or written to one peer before the other peers' turn
+MAX_BYTES_PER_CALLBACK = 2 << 20  # bytes read from or written to one peer before the other peers' turn
 
 
 class Ending(Enum):
@@ -66,7 +66,7 @@ class FrameConnection:
         reader: FrameReader[Any],
         owner: ConnectionOwner,
         chunk: int = LONG_BYTES,
-        timeout: float = SENDING_S,
+        timeout: float = ACK_TIMEOUT_S,
     ):
         self._sock, self._owner = sock, owner
         self._reader: FrameReader[Any] | None = reader
@@ -181,7 +181,7 @@ class FrameConnection:
 
     def _read(self) -> None:
         try:
-            until = self._progress + TURN_BYTES
+            until = self._progress + MAX_BYTES_PER_CALLBACK
             while self._read_some() and self._progress < until:
                 pass
         except BlockingIOError:
@@ -210,7 +210,7 @@ class FrameConnection:
 
     def _flush(self) -> None:
         try:
-            self._progress += self._queue.flush(TURN_BYTES)
+            self._progress += self._queue.flush(MAX_BYTES_PER_CALLBACK)
             if not self._queue and self._closing is not None:
                 self._sock.shutdown(socket.SHUT_WR)
         except OSError as error:  # report it later: this write may answer a frame that is being read

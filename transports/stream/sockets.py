@@ -28,10 +28,10 @@ SPARE_FILES = 64
 CACHED_BUFFER = 1 << 20
 ANYWHERE = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 
-# All time limits of connections, in seconds. docs/transports.md lists them for users.
+# The time limits of established connections and handshakes, in seconds; docs/transports.md lists them for users.
 CONNECT_S = 15.0  # for one attempt to connect; the kernel alone would try for more than two minutes
-SILENCE_S = 4.0  # for each handshake, and for each reply of a rank to rank 0 during the rendezvous
-SENDING_S = 60.0  # without an acknowledgement of sent bytes, or an answer to a probe
+HANDSHAKE_TIMEOUT_S = 4.0  # for each handshake, and for each reply of a rank to rank 0 during the rendezvous
+ACK_TIMEOUT_S = 60.0  # without an acknowledgement of sent bytes, or an answer to a probe
 ABORT_S = 1.0  # for a failed rank to send its reason to the others
 CLOSE_S = 10.0  # without progress while a rank closes
 
@@ -176,7 +176,7 @@ async def read_exactly(sock: socket.socket, count: int) -> bytes:
             await readable(sock)
             continue
         if not part:
-            raise ConnectionResetError(f"the other side hung up (bytes: {len(data)} of {count})")
+            raise ConnectionResetError(f"the peer closed the connection (bytes: {len(data)} of {count})")
         data += part
     return bytes(data)
 

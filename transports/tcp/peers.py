@@ -18,17 +18,19 @@ class TcpPeers(PeerOwner):
     Args:
         sockets: one connected, non-blocking, authenticated socket for each other rank; owned from now on.
         limit: bytes of unexpected messages that are kept here from each peer; equal on all ranks.
-        near: the ranks on this machine, if each has a core of its own.
+        same_node_ranks: the ranks on this machine, if each has a core of its own.
     Attributes:
         state: whether this rank is open, and which peers are lost.
     """
 
-    def __init__(self, sockets: Mapping[int, socket.socket], limit: int, near: Collection[int]):
+    def __init__(self, sockets: Mapping[int, socket.socket], limit: int, same_node_ranks: Collection[int]):
         world_size = len(sockets) + 1
         self.messages = Mailbox[IncomingMessage](world_size)
         self.buffers = Mailbox[IncomingBuffer](world_size)
         self.state = TransportState(world_size)
-        self._peers = {rank: TcpPeer(rank, sock, self, limit, rank in near) for rank, sock in sockets.items()}
+        self._peers = {
+            rank: TcpPeer(rank, sock, self, limit, rank in same_node_ranks) for rank, sock in sockets.items()
+        }
 
     def __getitem__(self, rank: int) -> TcpPeer:
         return self._peers[rank]

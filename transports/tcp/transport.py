@@ -94,8 +94,8 @@ class TcpTransport(Transport):
         self._nodes = nodes or super().nodes
         self._core_per_rank = self.nodes.count(self.nodes[rank]) <= (cores or len(own_cores()))
         self._busy_poll = BusyPoll(self._core_per_rank)
-        near = [peer for peer in peers if self._core_per_rank and self.nodes[peer] == self.nodes[rank]]
-        self._peers = TcpPeers(peers, limit, near)
+        same_node_ranks = [peer for peer in peers if self._core_per_rank and self.nodes[peer] == self.nodes[rank]]
+        self._peers = TcpPeers(peers, limit, same_node_ranks)
         self._state, self._messages, self._buffers = self._peers.state, self._peers.messages, self._peers.buffers
 
     def __repr__(self) -> str:
@@ -125,8 +125,8 @@ class TcpTransport(Transport):
         self.traffic.count_received(incoming.nbytes)
         return Message(arrival.peer, incoming.header.key, incoming.blocks, incoming.header.note)
 
-    def holds(self, peer: int | None, key: Key) -> bool:
-        return self._messages.holds(peer, key)
+    def probe(self, peer: int | None, key: Key) -> bool:
+        return self._messages.probe(peer, key)
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._state.check_sendable(peer, channel)
@@ -151,7 +151,7 @@ class TcpTransport(Transport):
     async def _mismatch(self, peer: int, channel: int, expected: int, received: int) -> SizeMismatch:
         """The error for a buffer of another size; includes the beginning of a short buffer that is still available."""
         prefix = memoryview(b"")
-        if received <= PREFIX_BYTES and self._buffers.holds(peer, (channel,)):
+        if received <= PREFIX_BYTES and self._buffers.probe(peer, (channel,)):
             view = memoryview(bytearray(received))
             with suppress(WrongSize):  # another receive has taken it
                 await self._take(self._buffers, peer, (channel,), ReceiveMemory(view))
@@ -181,7 +181,7 @@ class TcpTransport(Transport):
         """Take a message or buffer, and wait for its last byte. Cancelled: put it back, and return the memory."""
         arrival = None
         try:
-            if not mailbox.holds(peer, key):
+            if not mailbox.probe(peer, key):
                 self._busy_poll.start()
             arrival = await mailbox.take(peer, key, memory)
             await arrival.item.wait_complete()

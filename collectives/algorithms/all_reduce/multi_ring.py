@@ -64,5 +64,5 @@ class MultiRingAllReduce(AllReduceAlgorithm, ClosedForms):
 def strides(size: int) -> list[int]:
     """The distance to the next rank in each ring, for at most `MAX_RINGS` rings; each ring is next to its reverse."""
     forward = [stride for stride in range(1, size // 2 + 1) if gcd(stride, size) == 1]
-    both = dict.fromkeys(turn for stride in forward for turn in (stride, size - stride))
+    both = dict.fromkeys(distance for stride in forward for distance in (stride, size - stride))
     return list(both)[:MAX_RINGS] or [1]

@@ -17,7 +17,7 @@ IN_PLACE_BYTES = 512 << 10
 CHUNK_BYTES = 512 << 10
 """Bytes copied or reduced at a time: they stay in a core's cache until another rank, or the next step, reads them (an
 all-reduce of two ranks in chunks of 1 MiB took 1.7 times as long for arrays of 64 MiB, 1.6 times for 16 MiB)."""
-TURN_S = 1e-3
+YIELD_AFTER_S = 1e-3
 """Seconds after which long work pauses, so that the event loop can run."""
 
 
@@ -79,10 +79,10 @@ class LoopYielder:
     """Lets the event loop run from time to time, during long work between two barriers."""
 
     def __init__(self, memory: SharedWindows):
-        self._memory, self._due = memory, perf_counter() + TURN_S
+        self._memory, self._due = memory, perf_counter() + YIELD_AFTER_S
 
     async def pause(self) -> None:
-        """Let the loop run if it has not for `TURN_S`."""
+        """Let the loop run if it has not for `YIELD_AFTER_S`."""
         if perf_counter() > self._due:
             await self._memory.yield_core()
-            self._due = perf_counter() + TURN_S
+            self._due = perf_counter() + YIELD_AFTER_S

@@ -176,7 +176,7 @@ class Compression:
 
     def _count(self, peer: int, packed: Packed) -> None:
         link = self.links.setdefault(peer, LinkBytes())
-        link.true += packed.true_bytes
+        link.true += packed.original_bytes
         link.sent += packed.nbytes
 
     async def _coding(self, category: str, key: Key, work: Callable[[], T]) -> T:

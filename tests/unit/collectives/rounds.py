@@ -65,7 +65,7 @@ class End:
     def next_serial(self, what):
         return 0
 
-    def holds(self, peer, key):
+    def probe(self, peer, key):
         return False
 
     async def send_buffer(self, peer, channel, buffer):

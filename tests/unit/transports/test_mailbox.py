@@ -53,7 +53,7 @@ async def test_take_nowait_returns_an_arrival_or_none(box, peer):
 async def test_after_a_failure_nothing_is_taken_without_waiting(box):
     box.arrived(1, ("k",), "here")
     box.fail_all(Closed("over"))
-    assert box.take_nowait(1, ("k",)) is None and not box.holds(1, ("k",))
+    assert box.take_nowait(1, ("k",)) is None and not box.probe(1, ("k",))
     with pytest.raises(Closed, match="over"):
         await box.take(1, ("k",))
 

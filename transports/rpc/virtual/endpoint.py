@@ -56,7 +56,7 @@ class NetworkView(Protocol):
     listeners: list[Callable[[FrameEvent], None]]
     scale: float
 
-    def listening(self, address: str) -> "VirtualEndpoint | None": ...
+    def endpoint_at(self, address: str) -> "VirtualEndpoint | None": ...
 
     def delay_line(self, source: str, destination: str) -> DelayLine: ...
 
@@ -168,10 +168,10 @@ class VirtualConnection:
         """Runs when the connection request arrives at the other side."""
         if self._was_reset:
             return
-        endpoint = self.endpoint.network.listening(self.address)
+        endpoint = self.endpoint.network.endpoint_at(self.address)
         if endpoint is None:
             back = self.endpoint.network.delay_line(self.address, self.endpoint.address)
-            back.send(PREAMBLE_BYTES, partial(self.end, "nobody listens there", sent=False))
+            back.send(PREAMBLE_BYTES, partial(self.end, "no endpoint listens there", sent=False))
             return
         self.other = endpoint.accept(self)
         self.other.emit(PREAMBLE_BYTES, partial(self._accepted, endpoint.party))

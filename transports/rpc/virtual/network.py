@@ -87,7 +87,7 @@ class VirtualNetwork:
         Raises:
             ValueError: it is open already.
         """
-        if self.listening(address_of(name)) is not None:
+        if self.endpoint_at(address_of(name)) is not None:
             raise ValueError(f"{address_of(name)} is open already; close or kill it first")
         end = VirtualEndpoint(self, self._process(name), next(self._incarnations), self.max_in_flight)
         self._endpoints[end.address] = end
@@ -139,12 +139,12 @@ class VirtualNetwork:
 
     def reset(self, one: str, other: str) -> None:
         """Break the connections between two live parties: frames under way are lost, and both sides see the break."""
-        end = self.listening(address_of(one))
+        end = self.endpoint_at(address_of(one))
         for connection in () if end is None else end.connections:
             if connection.address == address_of(other):
                 connection.reset()
 
-    def listening(self, address: str) -> VirtualEndpoint | None:
+    def endpoint_at(self, address: str) -> VirtualEndpoint | None:
         """The open endpoint at this address, or None."""
         end = self._endpoints.get(address)
         return None if end is None or end.closed else end

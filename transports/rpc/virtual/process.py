@@ -101,4 +101,4 @@ class Process:
             raise self._closed()
 
     def _closed(self) -> Closed:
-        return Closed(f"the process {self.name!r} is dead; end what still runs in its name")
+        return Closed(f"the process {self.name!r} is dead; cancel its remaining tasks")

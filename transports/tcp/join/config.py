@@ -89,5 +89,5 @@ def required(environ: Mapping[str, str], name: str) -> str:
 def required_int(environ: Mapping[str, str], name: str, minimum: int = 0, maximum: int = 2**32 - 1) -> int:
     text = required(environ, name)
     if not text.isascii() or not text.isdecimal() or not minimum <= int(text) <= maximum:
-        raise RendezvousError(f"{name} makes no sense (got: {text!r}, from {minimum} to {maximum}); {LAUNCH}")
+        raise RendezvousError(f"{name} must be an integer from {minimum} to {maximum} (got: {text!r}); {LAUNCH}")
     return int(text)

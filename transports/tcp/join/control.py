@@ -17,7 +17,7 @@ LENGTH = Struct("!I")
 SHORT = 1 << 12
 REASON_CHARACTERS = 900
 REFUSED = "refused"
-KINDS: dict[str, type[TransportError]] = {kind.__name__: kind for kind in (AuthenticationError, RendezvousError)}
+ERRORS: dict[str, type[TransportError]] = {kind.__name__: kind for kind in (AuthenticationError, RendezvousError)}
 
 
 async def send_control(sock: socket.socket, word: str, content: Any = None) -> None:
@@ -61,7 +61,7 @@ def parse_control(body: bytes) -> list[Any]:
 
 async def refuse(sock: socket.socket, error: TransportError) -> None:
     """Send a peer the reason why the rendezvous failed; best effort."""
-    kind = next((name for name, kind in KINDS.items() if isinstance(error, kind)), "RendezvousError")
+    kind = next((name for name, kind in ERRORS.items() if isinstance(error, kind)), "RendezvousError")
     try:
         await send_control(sock, REFUSED, [kind, str(error)[:REASON_CHARACTERS]])
     except OSError:
@@ -72,5 +72,5 @@ def reason(content: Any) -> TransportError:
     """The error that a refusal carries."""
     match content:
         case [str(kind), str(text)]:
-            return KINDS.get(kind, RendezvousError)(text)
+            return ERRORS.get(kind, RendezvousError)(text)
     return RendezvousError("rank 0 refused the rendezvous without a reason; see its own message")

@@ -15,7 +15,7 @@ from transports.errors import RendezvousError, TransportError, WireError
 from transports.stream.acceptor import Acceptor, AcceptorOwner
 from transports.stream.handshake import Verdict
 from transports.stream.key import SAME_KEY, UnprovenKey
-from transports.stream.sockets import SILENCE_S, Address, is_loopback, readable
+from transports.stream.sockets import HANDSHAKE_TIMEOUT_S, Address, is_loopback, readable
 from transports.tcp.join.control import read_control, refuse, send_control
 from transports.tcp.join.identity import RankHello, RankIdentity
 
@@ -88,8 +88,8 @@ class Coordinator(AcceptorOwner[RankHello]):
                 return await refuse(sock, RendezvousError(twice))
         rank = self._joined[hello.rank] = JoinedRank(sock, hello.incarnation, hello.machine)
         try:
-            async with asyncio.timeout(SILENCE_S):
-                rank.address = listening(await read_control(sock, "listening"))
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                rank.address = parse_listen_address(await read_control(sock, "listening"))
             self._check_complete()
             await readable(sock)  # an admitted rank sends nothing before the table: this rank has left
         except (TransportError, OSError, TimeoutError):
@@ -158,7 +158,7 @@ class Coordinator(AcceptorOwner[RankHello]):
             rank.sock.close()
 
 
-def listening(content: Any) -> Address:
+def parse_listen_address(content: Any) -> Address:
     """The address in a "listening" message; raises WireError for anything else."""
     try:
         host, port = content
@@ -177,8 +177,8 @@ def listening(content: Any) -> Address:
 def check_reach(addresses: Iterable[Address]) -> None:
     """Refuse a world in which some ranks listen on loopback and others do not."""
     hosts = {host for host, _ in addresses}
-    near = sorted(host for host in hosts if is_loopback(host))
-    if near and len(near) < len(hosts):
+    loopback_hosts = sorted(host for host in hosts if is_loopback(host))
+    if loopback_hosts and len(loopback_hosts) < len(hosts):
         raise RendezvousError(
             f"some ranks listen on loopback, others elsewhere ({', '.join(sorted(hosts))}); set MASTER_ADDR to an "
             "address of rank 0's machine that all machines can reach"

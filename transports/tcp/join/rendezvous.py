@@ -35,7 +35,7 @@ from transports.stream.sockets import (
 )
 from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.control import read_control, send_control
-from transports.tcp.join.coordinator import Coordinator, listening
+from transports.tcp.join.coordinator import Coordinator, parse_listen_address
 from transports.tcp.join.identity import RankHello, RankIdentity, digest
 from transports.tcp.join.meeting_points import MeetingPoint, check_key_required
 
@@ -51,9 +51,9 @@ class PeerSockets(dict[int, socket.socket]):
         machines: the machine identifier of each rank, including this rank.
     """
 
-    def __init__(self, me: RankIdentity, met: Mapping[int, tuple[socket.socket, bytes]]):
-        super().__init__({rank: sock for rank, (sock, _) in sorted(met.items())})
-        self.machines = {rank: machine for rank, (_, machine) in met.items()} | {me.rank: me.machine}
+    def __init__(self, me: RankIdentity, connected: Mapping[int, tuple[socket.socket, bytes]]):
+        super().__init__({rank: sock for rank, (sock, _) in sorted(connected.items())})
+        self.machines = {rank: machine for rank, (_, machine) in connected.items()} | {me.rank: me.machine}
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -152,7 +152,9 @@ async def join(
         async with asyncio.timeout(2 * config.wait):
             return await PeerConnector(me, (rank_0, hello.machine), table, opened).connect_all(listener)
     except TimeoutError as error:
-        raise RendezvousError(f"rank 0 fell silent during the rendezvous (waited: {2 * config.wait:g} s)") from error
+        raise RendezvousError(
+            f"no message from rank 0 during the rendezvous (waited: {2 * config.wait:g} s)"
+        ) from error
     except (OSError, WireError) as error:
         raise RendezvousError(f"rank 0 left during the rendezvous ({error}); see its own message") from error
 
@@ -169,7 +171,7 @@ def read_table(content: Any, config: TcpConfig) -> dict[int, RankAddress]:
     """Parse and check a table of ranks; raises WireError if it is malformed or names other ranks."""
     try:
         table = {
-            rank: RankAddress(check_key_required(listening([host, port]), config), incarnation)
+            rank: RankAddress(check_key_required(parse_listen_address([host, port]), config), incarnation)
             for rank, host, port, incarnation in content
         }
     except (TypeError, ValueError) as error:

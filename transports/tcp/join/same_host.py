@@ -36,7 +36,7 @@ NONCE_BYTES = 32
 ROOM_BYTES = 4 << 20
 """The kernel's send buffer: larger than a collective's piece, so that a rank writes a whole piece before the rank that
 shares its core runs (4 ranks on 2 cores, 16 MiB by `multi_ring`: 28.4 ms, and 31.8 ms with 1 MiB)."""
-CALLERS = 16
+BACKLOG = 16
 """The listener's backlog; one connection is expected."""
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
@@ -98,7 +98,7 @@ def open_listener(name: str) -> socket.socket | None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(name)
-        listener.listen(CALLERS)
+        listener.listen(BACKLOG)
         return make_nonblocking(listener)
     except OSError:
         listener.close()
@@ -122,7 +122,7 @@ def connect_unix(offer: Any) -> socket.socket | None:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         make_nonblocking(sock).connect(name)
-        if is_own(sock):
+        if same_user(sock):
             sock.sendall(nonce)
             return sock
     except (OSError, ValueError):
@@ -137,7 +137,7 @@ async def _accept_proved(listener: socket.socket, nonce: bytes) -> socket.socket
         sock = await accept(listener)
         try:
             with suppress(ConnectionError):
-                if is_own(sock) and hmac.compare_digest(await read_exactly(sock, NONCE_BYTES), nonce):
+                if same_user(sock) and hmac.compare_digest(await read_exactly(sock, NONCE_BYTES), nonce):
                     return sock
         except BaseException:
             sock.close()
@@ -158,7 +158,7 @@ def _enlarge_buffer(sock: socket.socket) -> socket.socket:
     return sock
 
 
-def is_own(sock: socket.socket) -> bool:
+def same_user(sock: socket.socket) -> bool:
     """Whether the process at the other end belongs to this user."""
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return _CREDENTIALS.unpack(credentials)[1] == os.getuid()

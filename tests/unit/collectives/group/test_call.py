@@ -31,9 +31,9 @@ async def late_sum(groups):
             tasks.create_task(group.transport.send(0, ("its call has arrived",)))
             await groups[0].transport.receive(group.rank, ("its call has arrived",))
     key = groups[0].calls.wait_check._key
-    assert all(groups[0].transport.holds(group.rank, key) for group in groups[1:])
+    assert all(groups[0].transport.probe(group.rank, key) for group in groups[1:])
     await asyncio.gather(all_reduce(groups[0], np.ones(4), "sum", "ring"), *sums)
-    assert not groups[0].transport.holds(None, key), "a message was left behind"
+    assert not groups[0].transport.probe(None, key), "a message was left behind"
 
 
 @pytest.mark.parametrize("scheme", ["local", "tcp"])
@@ -211,7 +211,7 @@ def test_no_call_is_reported_before_its_whole_patience():
         for seconds in (9.0, 9.9, 10.1):
             async with group.call(Signature("barrier")):
                 await clock.sleep(seconds)
-            told.append(ends[0].holds(1, group.calls.wait_check._key))
+            told.append(ends[0].probe(1, group.calls.wait_check._key))
         return told
 
     assert run_virtual(main()) == [False, False, True]

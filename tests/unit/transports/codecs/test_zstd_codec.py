@@ -29,8 +29,8 @@ def test_an_invalid_level_is_refused(level):
         find_codec(f"zstd:{level}")
 
 
-def opened(frame, true):
-    return unpack([Block.of(frame)], ["zstd", [["uint8", [true], 1]]])
+def opened(frame, original):
+    return unpack([Block.of(frame)], ["zstd", [["uint8", [original], 1]]])
 
 
 def test_a_zstd_frame_with_too_large_a_size_is_refused():
@@ -72,6 +72,6 @@ def test_two_parts_are_no_frame():
 
 def test_what_comes_out_may_be_written_to():
     packed = pack("zstd", [np.zeros(100_000)])
-    assert packed.nbytes < 1000 and packed.true_bytes == 800_000
+    assert packed.nbytes < 1000 and packed.original_bytes == 800_000
     (block,) = unpack(packed.blocks, packed.note)
     assert not block.data.readonly

@@ -38,7 +38,7 @@ def test_blocks_lie_one_after_the_other_where_they_were_put(ends):
 
 def test_a_processor_that_does_not_keep_the_order_of_its_accesses_gets_no_arena(monkeypatch):
     """There, a freed page could be overwritten before the last read of it."""
-    monkeypatch.setattr("transports.shm.arena.KEEPS_ORDER", False)
+    monkeypatch.setattr("transports.shm.arena.TOTAL_STORE_ORDER", False)
     arena = Arena(NBYTES)
     assert arena.address == bytes(ADDRESS_BYTES) and arena.put([body(1)]) is None
     arena.close()

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from transports.shm.barrier import HEAD, Futex, WaitState, Windows
+from transports.shm.barrier import HEADER_BYTES, Futex, WaitState, Windows
 from transports.shm.memfd import MemoryFile
 
 NBYTES = 64
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the call
 
 
 def ranks(size):
-    lents = [MemoryFile(HEAD + NBYTES) for _ in range(size)]
+    lents = [MemoryFile(HEADER_BYTES + NBYTES) for _ in range(size)]
     views = [Windows(lent, [each.address for each in lents], rank) for rank, lent in enumerate(lents)]
     for lent in lents:
         lent.close()
@@ -77,8 +77,8 @@ def test_a_napping_rank_is_woken_by_the_last_to_come():
 
 
 def test_memory_that_is_gone_cannot_be_mapped():
-    lent = MemoryFile(HEAD + NBYTES)
-    gone = MemoryFile(HEAD + NBYTES)
+    lent = MemoryFile(HEADER_BYTES + NBYTES)
+    gone = MemoryFile(HEADER_BYTES + NBYTES)
     gone.close()
     with pytest.raises(OSError):
         Windows(lent, [lent.address, gone.address], 0)

@@ -25,7 +25,7 @@ from functools import partial
 
 from transports.stream import sockets as _sockets
 from transports.stream.connection import Ending, FrameConnection
-from transports.stream.sockets import CONNECT_S, KEEPALIVE, SENDING_S, Keepalive, dial, seconds_unacknowledged, tune
+from transports.stream.sockets import ACK_TIMEOUT_S, CONNECT_S, KEEPALIVE, Keepalive, dial, seconds_unacknowledged, tune
 
 CLONE_NEWNET = 0x40000000
 LONG = bytes(32 << 20)
@@ -37,10 +37,10 @@ class Limits:
 
     keepalive: Keepalive = KEEPALIVE
     connect: float = CONNECT_S
-    sending: float = SENDING_S
+    sending: float = ACK_TIMEOUT_S
     mended: float = 5.0
-    stopped: float = 1.5 * SENDING_S
-    most: float = 4 * SENDING_S
+    stopped: float = 1.5 * ACK_TIMEOUT_S
+    most: float = 4 * ACK_TIMEOUT_S
 
 
 SHORT = Limits(Keepalive(1, 1, 1), connect=1.0, sending=2.5, mended=0.1, stopped=5.0, most=12.0)

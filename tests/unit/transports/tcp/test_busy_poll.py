@@ -9,7 +9,7 @@ from transports.stream.writer import CACHED_CHUNK, LONG_BYTES
 from transports.tcp.transport import BUSY_LOOP_S, BusyPoll
 from transports.testing import tcp_world
 
-TURN_S = BUSY_LOOP_S / 20
+YIELD_AFTER_S = BUSY_LOOP_S / 20
 
 
 class Loop(asyncio.SelectorEventLoop):
@@ -31,7 +31,7 @@ class Look(selectors.SelectSelector):
     def select(self, timeout=None):
         if timeout:
             self._loop.fell_asleep.append(self._loop.now)
-        self._loop.now += timeout or TURN_S
+        self._loop.now += timeout or YIELD_AFTER_S
         return super().select(0)
 
 
@@ -81,18 +81,18 @@ async def compute_no_more(busy_poll):
     ("waiting", "awake"),
     [
         (begin, BUSY_LOOP_S),
-        (begin_twice, BUSY_LOOP_S + 10 * TURN_S),
+        (begin_twice, BUSY_LOOP_S + 10 * YIELD_AFTER_S),
         (begin_while_computing, 0.0),
         (begin_to_compute, 0.0),
         (compute_no_more, BUSY_LOOP_S),
     ],
 )
 def test_a_waiting_rank_stays_awake_for_a_moment_unless_it_computes(waiting, awake):
-    assert falls_asleep(waiting) == pytest.approx(awake, abs=2 * TURN_S)
+    assert falls_asleep(waiting) == pytest.approx(awake, abs=2 * YIELD_AFTER_S)
 
 
 def test_no_rank_stays_awake_if_ranks_outnumber_cores():
-    assert falls_asleep(begin, core_per_rank=False) == pytest.approx(0.0, abs=2 * TURN_S)
+    assert falls_asleep(begin, core_per_rank=False) == pytest.approx(0.0, abs=2 * YIELD_AFTER_S)
 
 
 @pytest.mark.parametrize(

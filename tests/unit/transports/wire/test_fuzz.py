@@ -13,7 +13,7 @@ from transports import PeerLost, RendezvousError, TransportError, WireError
 from transports.stream.handshake import PROOF_BYTES, VERDICT, Role, Verdict
 from transports.stream.incoming import IncomingMessage
 from transports.stream.reader import DIRECT_BYTES, STAGING_BYTES, FrameReader
-from transports.stream.sockets import SILENCE_S, accept, dial, listen, read_exactly
+from transports.stream.sockets import HANDSHAKE_TIMEOUT_S, accept, dial, listen, read_exactly
 from transports.tcp.flow_control import credit_limit
 from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.coordinator import Coordinator
@@ -285,7 +285,7 @@ def test_a_caller_is_told_at_once_when_what_answers_is_no_rank(noise, until):
 
     async def scenario():
         with listen((LOOPBACK, 0)) as listener:
-            async with asyncio.timeout(SILENCE_S), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S), asyncio.TaskGroup() as group:
                 group.create_task(answer(listener))
                 with pytest.raises(TransportError) as caught:
                     await connect(listener.getsockname(), identity(1), 0)

@@ -105,7 +105,7 @@ async def test_the_killed_end_at_once_and_others_see_it_a_delay_later():
         assert seen.value.sent and world.told == ["begun", "ended"]
         assert world.clock.now() == pytest.approx(1.0 + DELAY)
         assert [party.address for party in world.lost] == [world.b.address]
-        with pytest.raises(Unreachable, match="nobody listens") as seen:
+        with pytest.raises(Unreachable, match="no endpoint listens") as seen:
             await world.asking()
         assert not seen.value.sent
 

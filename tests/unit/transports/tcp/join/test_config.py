@@ -56,7 +56,7 @@ def test_a_variable_that_is_missing_or_makes_no_sense_is_named(name):
 
 
 def test_a_rank_outside_the_world_is_named_with_the_range():
-    with pytest.raises(RendezvousError, match=r"RANK makes no sense \(got: '4', from 0 to 3\)"):
+    with pytest.raises(RendezvousError, match=r"RANK must be an integer from 0 to 3 \(got: '4'\)"):
         config("tcp://", {**TORCHRUN, "RANK": "4"})
 
 

@@ -98,7 +98,7 @@ async def test_an_unauthenticated_caller_that_connects_first_is_refused(stranger
         return connect_unix(told)
 
     own = iter([True, stranger != "is another user", True])
-    monkeypatch.setattr(same_host, "is_own", lambda sock: next(own))
+    monkeypatch.setattr(same_host, "same_user", lambda sock: next(own))
     monkeypatch.setattr(same_host, "connect_unix", first_a_stranger)
     ours, theirs = await asyncio.gather(upgrade_to_unix(0, {1: met[0]}), upgrade_to_unix(1, {0: met[1]}))
     ours[1].sendall(b"hello")
