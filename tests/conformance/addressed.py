@@ -45,7 +45,7 @@ async def it_is_known_whether_a_message_has_come(end):
     await meet(end, "over")
 
 
-async def keys_may_be_asked_for_in_any_order(end):
+async def keys_may_be_received_in_any_order(end):
     sends = [end.send(right_of(end), (n, "x"), filled(end.rank, SMALL + n % 2 * LARGE, n)) for n in range(20)]
     async with sending(*sends):
         for n in reversed(range(20)):
@@ -152,7 +152,7 @@ async def a_receive_that_waited_with_an_unfit_array_leaves_the_message(end):
         assert same(frame.blocks[0], filled(left_of(end), size))
 
 
-async def a_receive_from_anyone_hears_everybody(end):
+async def a_receive_from_any_peer_gets_every_message(end):
     for size in (SMALL, LARGE):
         ranks = range(end.world_size)
         async with sending(*(end.send(rank, ("any", size), filled(end.rank, size)) for rank in ranks)):

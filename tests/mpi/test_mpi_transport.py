@@ -161,7 +161,7 @@ def test_what_exceeds_a_piece_is_still_one_message(clause):
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize(
-    "clause", ["keys_may_be_asked_for_in_any_order", "messages_with_one_key_come_in_the_order_sent"]
+    "clause", ["keys_may_be_received_in_any_order", "messages_with_one_key_come_in_the_order_sent"]
 )
 @pytest.mark.parametrize("inline", [0, 1 << 20])
 def test_where_a_body_travels_makes_no_difference(clause, inline):

@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from tests.conformance.asking import CLAUSES
+from tests.conformance.requests import CLAUSES
 from transports.emulation.options import LinkShape
 from transports.rpc import endpoint_schemes
 from transports.rpc.identity import parse_address

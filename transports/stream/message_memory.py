@@ -11,7 +11,9 @@ from transports.wire.frames import Header, Key
 
 FRAME_BYTES = 2 << 10  # a message without arrays and note, or a buffer, in a mailbox (measured: 1.6 and 1.4 KiB)
 BLOCK_BYTES = 768  # an array without its bytes (measured: 736)
-ITEM_BYTES = 128  # a value unpacked by msgpack, without the characters of a text (a dict of one item counts as 3: 99 bytes measured)
+ITEM_BYTES = (
+    128  # a value unpacked by msgpack, without a text's characters (a one-item dict counts as 3: 99 bytes each)
+)
 
 
 class Shaped(Protocol):

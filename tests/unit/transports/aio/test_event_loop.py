@@ -9,7 +9,7 @@ from transports.aio.event_loop import yield_to_timers
 
 
 @pytest.mark.parametrize("factory", [new_event_loop, asyncio.new_event_loop])
-def test_step_aside_resumes_after_all_due_timers(factory):
+def test_yield_to_timers_resumes_after_all_due_timers(factory):
     ran = []
 
     async def other():

@@ -74,7 +74,7 @@ SLURM = {"SLURM_MPI_TYPE": "pmi2", "PMI_SIZE": "4"}
         (OPEN_MPI, SLURM, None),
     ],
 )
-def test_slurm_is_told_no_address_it_would_cut_unless_the_user_says_so(version, environ, module):
+def test_slurm_gets_ofi_addresses_by_default(version, environ, module):
     """Slurm's PMI-2 cut MPICH's UCX address where the memory behind it had few zeros: jobs aborted or hung at once."""
     assert settings(version, environ).get("MPIR_CVAR_CH4_NETMOD") == module
 

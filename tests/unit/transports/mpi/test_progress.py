@@ -48,7 +48,7 @@ def test_a_rank_with_doorbells_sleeps_after_quiet_time():
     assert backoff.nap(6e-3, computing=True, asleep=True) == 1.0
 
 
-async def test_what_comes_without_a_request_is_asked_for_too_and_a_wake_ends_the_sleep():
+async def test_the_receiver_is_polled_too_and_a_wake_ends_the_sleep():
     async with polling(PollBackoff(spin_s=0, quiet_before_sleep_s=0, sleep_s=1000)) as (progress, library):
         news, heard = [], asyncio.Event()
 

@@ -97,7 +97,7 @@ def test_a_viewed_body_outlives_the_arena(ends):
     arena.set_sleep_state(1)
 
 
-def test_a_peer_dozes_until_another_marks_it_awake(ends):
+def test_a_peer_sleeps_until_another_marks_it_awake(ends):
     arena, window = ends
     assert window.sleep_state == 0 and not window.mark_awake()
     for how in (1, 2):

@@ -110,7 +110,7 @@ async def test_the_killed_end_at_once_and_others_see_it_a_delay_later():
         assert not seen.value.sent
 
 
-async def test_a_kill_ends_the_asks_the_tasks_and_the_sleep_of_the_killed():
+async def test_a_kill_ends_the_requests_the_tasks_and_the_sleep_of_the_killed():
     async with opened() as world:
         clock = world.network.clock("b")
         world.a.handle("wait", world.wait)
@@ -192,7 +192,7 @@ async def test_a_kill_behind_a_cut_is_not_seen_until_it_is_healed():
             await asked
 
 
-async def test_a_reset_breaks_the_connection_and_the_next_ask_makes_another():
+async def test_a_reset_breaks_the_connection_and_the_next_request_makes_another():
     async with opened() as world:
         heard = []
         world.b.on_lost(heard.append)

@@ -35,7 +35,7 @@ def test_torchruns_variables_say_the_rest():
 @pytest.mark.parametrize(
     ("url", "store"), [("tcp://node7:29500", True), ("tcp://node7:29501", False), ("tcp://10.0.0.1", False)]
 )
-def test_the_store_is_asked_only_where_the_launcher_says_it_is(url, store):
+def test_the_store_is_used_only_where_the_launcher_names_it(url, store):
     assert config(url, TORCHRUN).store is store
     assert not config(url, {**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "False"}).store
 

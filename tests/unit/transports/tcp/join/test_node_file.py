@@ -32,7 +32,7 @@ async def test_rank_0_is_found_from_when_it_opens_until_all_have_met(folder):
     assert list(folder.iterdir()) == []
 
 
-async def test_a_file_that_a_dead_rank_0_left_behind_is_not_believed_and_makes_way_for_the_next():
+async def test_a_stale_node_file_is_ignored_and_replaced():
     killed = NodeFile(config(0))
     with await killed.open():
         left = killed._file.read_bytes()
@@ -71,7 +71,7 @@ async def test_a_file_that_may_be_another_users_is_refused(harm, tmp_path):
         here.close()
 
 
-async def test_a_process_that_cannot_read_the_file_gets_no_seat_and_the_ranks_meet():
+async def test_a_process_without_access_to_the_file_is_refused_and_the_ranks_connect():
     configs = [config(rank, wait=20.0) for rank in range(2)]
     points = [NodeFile(each) for each in configs]
     rank_0 = asyncio.create_task(gather(configs[0], points[0]))

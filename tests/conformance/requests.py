@@ -56,7 +56,7 @@ async def pair(world, **topics):
     return asker, answerer
 
 
-async def a_question_comes_back_with_its_note_and_arrays(world):
+async def a_request_is_answered_with_its_note_and_arrays(world):
     a, b = await pair(world, echo=echo)
     note = {"id": [3, 14], "loss": 2.5, "name": "stage", "raw": b"\0", "none": None}
     for size in (0, 1, SMALL, LARGE):
@@ -69,7 +69,7 @@ async def a_question_comes_back_with_its_note_and_arrays(world):
     assert not a.invalid_input and not b.invalid_input
 
 
-async def the_asker_is_known_to_the_handler(world):
+async def the_handler_knows_the_sender_of_a_request(world):
     a, b = await pair(world)
     askers = []
 
@@ -82,7 +82,7 @@ async def the_asker_is_known_to_the_handler(world):
     assert askers == [((a.address, a.incarnation), "who")]
 
 
-async def questions_of_one_topic_are_heard_in_the_order_asked(world):
+async def requests_of_one_topic_are_handled_in_the_order_sent(world):
     heard = []
 
     async def hear(request):
@@ -95,7 +95,7 @@ async def questions_of_one_topic_are_heard_in_the_order_asked(world):
     assert heard == list(range(len(sizes)))
 
 
-async def answers_come_in_any_order(world):
+async def responses_come_in_any_order(world):
     hold = Holding()
     a, b = await pair(world, hold=hold, echo=echo)
     first = asyncio.create_task(a.request(b.address, "hold", note="first"))
@@ -105,7 +105,7 @@ async def answers_come_in_any_order(world):
     assert (await first).note == "first"
 
 
-async def a_refusal_comes_with_its_facts(world):
+async def a_rejection_carries_its_facts(world):
     async def stale(request):
         raise Rejected("stale", step=7, of="stage 2")
 
@@ -191,7 +191,7 @@ async def notes_count_as_the_memory_that_they_take(world):
     assert (await a.request(b.address, "hold", note=small)).note == small
 
 
-async def who_is_not_there_is_unreachable_and_nothing_was_sent(world):
+async def an_absent_party_is_unreachable_and_nothing_was_sent(world):
     a, b = await pair(world, echo=echo)
     await b.close()
     for address in (b.address, "no address"):
@@ -200,7 +200,7 @@ async def who_is_not_there_is_unreachable_and_nothing_was_sent(world):
         assert seen.value.address == address and not seen.value.sent
 
 
-async def who_dies_while_handling_is_lost_at_once(world):
+async def a_party_that_dies_while_handling_is_lost_at_once(world):
     hold, lost = Holding(), []
     a, b = await pair(world, hold=hold)
     a.on_lost(lost.append)
@@ -215,7 +215,7 @@ async def who_dies_while_handling_is_lost_at_once(world):
     await hold.ended.wait()
 
 
-async def both_sides_hear_that_a_connection_was_closed(world):
+async def both_sides_learn_that_a_connection_was_closed(world):
     a, b = await pair(world, echo=echo)
     lost, heard = [], asyncio.Event()
     a.on_lost(lost.append)
@@ -226,7 +226,7 @@ async def both_sides_hear_that_a_connection_was_closed(world):
     assert lost == [(b.address, b.incarnation), (a.address, a.incarnation)]
 
 
-async def who_calls_and_is_called_at_once_is_lost_once(world):
+async def parties_that_call_one_another_at_once_are_lost_once(world):
     a, b = await pair(world, echo=echo)
     a.handle("echo", echo)
     await asyncio.gather(a.request(b.address, "echo"), b.request(a.address, "echo"))
@@ -257,7 +257,7 @@ async def an_on_lost_callback_that_raises_fails_the_endpoint_which_goes_on(world
         await a.failed
 
 
-async def who_answered_a_party_that_died_does_not_go_on(world):
+async def a_handler_for_a_party_that_died_is_cancelled(world):
     hold = Holding()
     a, b = await pair(world, hold=hold)
     asked = asyncio.create_task(a.request(b.address, "hold"))
@@ -269,7 +269,7 @@ async def who_answered_a_party_that_died_does_not_go_on(world):
     assert not hold.go.is_set()
 
 
-async def a_cancelled_ask_cancels_its_handler_and_nothing_else(world):
+async def a_cancelled_request_cancels_its_handler_and_nothing_else(world):
     hold, other = Holding(), Holding()
     a, b = await pair(world, hold=hold, other=other, echo=echo)
     goes_on = asyncio.create_task(a.request(b.address, "other", note="on"))
@@ -284,7 +284,7 @@ async def a_cancelled_ask_cancels_its_handler_and_nothing_else(world):
     assert not b.failed.done() and not b.invalid_input
 
 
-async def an_ask_cancelled_on_its_way_leaves_its_memory_and_the_connection_alone(world):
+async def a_request_cancelled_on_its_way_leaves_its_memory_and_the_connection_alone(world):
     a, b = await pair(world, echo=echo)
     await a.request(b.address, "echo")
     for turns in range(6):
@@ -301,7 +301,7 @@ async def an_ask_cancelled_on_its_way_leaves_its_memory_and_the_connection_alone
     assert not a.invalid_input and not b.invalid_input
 
 
-async def parties_ask_one_another_at_once_and_while_they_answer(world):
+async def parties_request_of_one_another_at_once_and_while_they_respond(world):
     a, b = await pair(world)
 
     async def count_down(request):
@@ -329,7 +329,7 @@ async def large_arrays_cross_on_their_way(world):
         assert [bytes(block.data) for block in response.blocks] == [bytes_of(LARGE, n).tobytes(), bytes_of(n).tobytes()]
 
 
-async def a_party_may_ask_itself(world):
+async def a_party_may_send_itself_a_request(world):
     a, _ = await pair(world)
     a.handle("echo", echo, ROOM)
     assert bytes((await a.request(a.address, "echo", bytes_of(LARGE))).blocks[0].data) == bytes_of(LARGE).tobytes()
@@ -394,7 +394,7 @@ async def what_was_delivered_is_the_receivers_own(world):
         assert not data.any()
 
 
-async def what_the_wire_cannot_carry_is_an_error_of_who_says_it(world):
+async def what_the_wire_cannot_carry_is_an_error_of_its_sender(world):
     async def answers_badly(request):
         return Response(note=object())
 
@@ -489,7 +489,7 @@ async def a_handler_may_close_its_endpoint(world):
     await b.close()
 
 
-async def hundreds_ask_one_at_once(world):
+async def hundreds_send_requests_to_one_at_once(world):
     b = await world.open()
     b.handle("echo", echo, ROOM)
     askers = [await world.open() for _ in range(8)]
