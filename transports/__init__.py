@@ -5,7 +5,7 @@ Also the codecs: `pack` makes arrays smaller, and `unpack` checks every field of
 
 from transports.aio.event_loop import new_event_loop
 from transports.aio.nursery import Nursery
-from transports.base import Message, Traffic, Transport
+from transports.base import Message, Transport
 from transports.codecs import MAX_PACKED_BYTES, Codec, Packed, codec_names, find_codec, pack, unpack
 from transports.errors import (
     AuthenticationError,
@@ -18,6 +18,7 @@ from transports.errors import (
     WireError,
 )
 from transports.registry import open_local, open_transport, read_url, schemes
+from transports.state import Traffic
 from transports.wire.arrays import ArrayType, Block, wire_name
 from transports.wire.frames import Key, parse_layout
 

@@ -2,21 +2,16 @@
 
 *Addressed* messages carry a key. A receive may be posted before or after the message arrives, in any order. *Bare*
 buffers carry only bytes, on a numbered channel between two ranks that both know the size; collectives use them.
-
-Also the state that every transport keeps of itself: open or ended, and which peers are lost.
 """
 
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from transports.errors import PeerLost, TransportError
+from transports.state import Traffic
 from transports.wire.arrays import Block
 from transports.wire.frames import Key
-
-CHANNELS = 16384
 
 
 class Message(NamedTuple):
@@ -33,35 +28,6 @@ class Message(NamedTuple):
     key: Key
     blocks: tuple[Block, ...] = ()
     note: Any = None
-
-
-@dataclass(slots=True)
-class Traffic:
-    """Payload bytes and messages that this rank has sent and received; headers are not counted.
-
-    Attributes:
-        bytes_to: by peer, where there are any.
-    """
-
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    messages_sent: int = 0
-    messages_received: int = 0
-    bytes_to: Counter[int] = field(default_factory=Counter)
-
-    def count_sent(self, peer: int, nbytes: int, messages: int = 1) -> None:
-        """Count a message or buffer sent to this peer. A caller takes back what is no payload by negative numbers."""
-        self.messages_sent += messages
-        self.bytes_sent += nbytes
-        if total := self.bytes_to[peer] + nbytes:
-            self.bytes_to[peer] = total
-        else:
-            self.bytes_to.pop(peer, None)
-
-    def count_received(self, nbytes: int, messages: int = 1) -> None:
-        """Count a received message or buffer, as `count_sent` does."""
-        self.messages_received += messages
-        self.bytes_received += nbytes
 
 
 class NativeCollectives(Protocol):
@@ -160,17 +126,21 @@ class Transport(ABC):
         """Whether a message with this key has arrived from this peer (None: from any peer) and can be received."""
 
     @abstractmethod
-    async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, *, overhead: int = 0) -> None:
         """Send bare bytes on a channel (0 <= channel < 16384); order is kept per (peer, channel).
 
+        Args:
+            overhead: bytes of the buffer that `traffic` does not count as payload.
         Raises:
             WireError: the buffer has gaps, or items that are not plain numbers. Else as `send`.
         """
 
     @abstractmethod
-    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, overhead: int = 0) -> None:
         """Fill `buffer` with the next buffer from this peer on this channel; the sizes must be equal.
 
+        Args:
+            overhead: as for `send_buffer`.
         Raises:
             SizeMismatch: the sizes differ; do not use the channel again. WireError: as `send_buffer`. Else as
             `receive`.
@@ -243,51 +213,3 @@ class Transport(ABC):
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
-
-
-class TransportState:
-    """Whether this end is open, and which peers are lost, in a world of this size. The first reason is kept and raised.
-
-    Attributes:
-        end: the error that ended this end; None while it is open.
-        lost: the error for each lost peer.
-    """
-
-    def __init__(self, world_size: int):
-        self._world_size = world_size
-        self.end: TransportError | None = None
-        self.lost: dict[int, PeerLost] = {}
-
-    def end_with(self, error: TransportError) -> TransportError:
-        """End with this reason. Returns the reason that is kept: the first."""
-        self.end = self.end or error
-        return self.end
-
-    def lose(self, error: PeerLost) -> None:
-        """Record that a peer is lost; the first reason is kept."""
-        self.lost.setdefault(error.rank, error)
-
-    def check(self, peer: int | None, channel: int = 0) -> None:
-        """Check that this end may receive from this peer (None: any) on this channel.
-
-        Raises:
-            TransportError: this end has ended; the error is the reason.
-            ValueError: no such rank or channel.
-        """
-        if self.end is not None:
-            raise self.end.with_traceback(None)
-        if not 0 <= channel < CHANNELS:
-            raise ValueError(f"no such channel (channel: {channel}, channels: {CHANNELS}); they run from 0 up")
-        if peer is not None and not 0 <= peer < self._world_size:
-            size = self._world_size
-            raise ValueError(f"no such rank (peer: {peer}, world size: {size}); ranks run from 0 to world size - 1")
-
-    def check_sendable(self, peer: int, channel: int = 0) -> None:
-        """As `check`, for sending, which needs a peer that is not lost.
-
-        Raises:
-            PeerLost: the peer is lost.
-        """
-        self.check(peer, channel)
-        if peer in self.lost:
-            raise self.lost[peer].with_traceback(None)

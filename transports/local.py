@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from transports.aio.event_loop import resolve
-from transports.base import Message, Transport, TransportState
+from transports.base import Message, Transport
 from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
 from transports.mailbox import Mailbox
+from transports.state import TransportState
 from transports.urls import ParsedUrl
 from transports.wire.arrays import Block, copied, destinations, fill, receive_blocks
 from transports.wire.frames import Key, pack_header, unpack_header
@@ -96,14 +97,14 @@ class LocalTransport(Transport):
     def probe(self, peer: int | None, key: Key) -> bool:
         return self._messages.probe(peer, key)
 
-    async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, *, overhead: int = 0) -> None:
         self._state.check_sendable(peer, channel)
         block = Block.bare(buffer)
         offer = _Offer(peer, (block,))
         self._ranks[peer]._buffers.arrived(self.rank, (channel,), offer)
-        await self._until_taken(offer)
+        await self._until_taken(offer, overhead)
 
-    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, overhead: int = 0) -> None:
         self._state.check(peer, channel)
         block = Block.bare(buffer)
         offer = (await self._buffers.take(peer, (channel,))).item
@@ -112,7 +113,7 @@ class LocalTransport(Transport):
             offer.release()
             raise SizeMismatch(peer, channel, block.nbytes, offer.nbytes, prefix)
         offer.copy_into((block,))
-        self.traffic.count_received(offer.nbytes)
+        self.traffic.count_received(offer.nbytes, overhead)
 
     def last_key(self, peer: int) -> Key | None:
         return self._messages.last_key(peer)
@@ -138,7 +139,7 @@ class LocalTransport(Transport):
             other._buffers.drop(self.rank)
             other._lose(PeerLost(self.rank, reason))
 
-    async def _until_taken(self, offer: _Offer) -> None:
+    async def _until_taken(self, offer: _Offer, overhead: int = 0) -> None:
         self._outgoing.add(offer)
         try:
             await offer.taken
@@ -148,7 +149,7 @@ class LocalTransport(Transport):
             raise
         finally:
             self._outgoing.discard(offer)
-        self.traffic.count_sent(offer.peer, offer.nbytes)
+        self.traffic.count_sent(offer.peer, offer.nbytes, overhead)
 
     def _others(self) -> list["LocalTransport"]:
         return [other for other in self._ranks if other is not self]

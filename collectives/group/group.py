@@ -48,18 +48,16 @@ class Communicator:
                 these two ranks share, for example with the size of the array between them.
         Raises: as `Transport.send_buffer`.
         """
-        peer, call, fingerprint = self.ranks[to], self.calls.running, b""
+        peer, call, overhead = self.ranks[to], self.calls.running, 0
         if not view.nbytes:
             return
         if call.first_to(peer):
             if view.nbytes <= INLINE_BYTES:
                 fingerprint = signature.fingerprint if signature else call.fingerprint
-                view = memoryview(b"".join((fingerprint, view)))
+                view, overhead = memoryview(b"".join((fingerprint, view))), FINGERPRINT_BYTES
             else:
                 await self._send_fingerprint(peer, signature or call.signature)
-        await self.transport.send_buffer(peer, self.channel, view)
-        if fingerprint:
-            self.transport.traffic.count_sent(peer, -FINGERPRINT_BYTES, messages=0)
+        await self.transport.send_buffer(peer, self.channel, view, overhead=overhead)
 
     async def receive(self, source: int, view: memoryview, expected: Signature | None = None) -> None:
         """Fill `view` with the next bytes from a rank of the group, inside a call.
@@ -112,8 +110,8 @@ class Communicator:
             await self._receive_first(peer, call, 0, expected)
 
     async def _send_fingerprint(self, peer: int, signature: Signature) -> None:
-        await self.transport.send_buffer(peer, self.channel, memoryview(signature.fingerprint))
-        self.transport.traffic.count_sent(peer, -FINGERPRINT_BYTES, messages=-1)
+        fingerprint = memoryview(signature.fingerprint)
+        await self.transport.send_buffer(peer, self.channel, fingerprint, overhead=FINGERPRINT_BYTES)
 
     async def _receive_first(
         self, peer: int, call: Call, nbytes: int = 0, expected: Signature | None = None
@@ -121,12 +119,11 @@ class Communicator:
         """Receive and compare a peer's fingerprint. Returns the bytes after it; bytes of another size have it too."""
         packed = memoryview(bytearray(FINGERPRINT_BYTES + nbytes))
         try:
-            await self.transport.receive_buffer(peer, self.channel, packed)
+            await self.transport.receive_buffer(peer, self.channel, packed, overhead=FINGERPRINT_BYTES)
         except SizeMismatch as mismatch:
             if len(mismatch.prefix) >= FINGERPRINT_BYTES:
                 call.compare(peer, mismatch.prefix, expected)
             raise
-        self.transport.traffic.count_received(-FINGERPRINT_BYTES, messages=0 if nbytes else -1)
         call.compare(peer, packed, expected)
         return packed[FINGERPRINT_BYTES:]
 

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from transports.aio.event_loop import yield_to_timers
-from transports.base import Transport, TransportState
+from transports.base import Transport
 from transports.mpi.agreement import all_gather
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
 from transports.shm.barrier import HEADER_BYTES, WaitState, Windows
 from transports.shm.memfd import ADDRESS_BYTES, MemoryFile
+from transports.state import TransportState
 
 YIELD_AFTER_S = 1e-3
 """The loop runs after at most this many seconds."""

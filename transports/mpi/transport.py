@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
-from transports.base import Message, Transport, TransportState
+from transports.base import Message, Transport
 from transports.errors import Closed, TransportError
 from transports.mpi.backoff import PollBackoff
 from transports.mpi.bodies import Bodies
@@ -42,6 +42,7 @@ from transports.mpi.shared import MpiShared, map_windows
 from transports.mpi.shutdown import Shutdown
 from transports.shm.arena import Arena
 from transports.shm.barrier import TOTAL_STORE_ORDER
+from transports.state import TransportState
 from transports.wire.arrays import Block, destinations, flat_bytes
 from transports.wire.frames import LIMITS, Key, encode_head, join_head, pack_header, unpack_header
 
@@ -149,17 +150,17 @@ class MpiTransport(Transport):
     def probe(self, peer: int | None, key: Key) -> bool:
         return self._messages.mailbox.probe(peer, key)
 
-    async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, *, overhead: int = 0) -> None:
         self._state.check_sendable(peer, channel)
         data = flat_bytes(buffer)
         await self._channels.send(peer, channel, data)
-        self.traffic.count_sent(peer, data.nbytes)
+        self.traffic.count_sent(peer, data.nbytes, overhead)
 
-    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, overhead: int = 0) -> None:
         self._state.check(peer, channel)
         data = flat_bytes(buffer)
         await self._channels.receive(peer, channel, data)
-        self.traffic.count_received(data.nbytes)
+        self.traffic.count_received(data.nbytes, overhead)
 
     def computing(self, busy: bool) -> None:
         self._progress.computing(busy)

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, Protocol
 
-from transports.base import CHANNELS
 from transports.errors import PeerLost, WireError
 from transports.mailbox import Mailbox
+from transports.state import CHANNELS
 from transports.stream.connection import ConnectionOwner, Ending, FrameConnection
 from transports.stream.incoming import EMPTY_BODY, IncomingBody, IncomingBuffer, IncomingMessage
 from transports.stream.message_memory import FRAME_BYTES, kept_bytes, overhead

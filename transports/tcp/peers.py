@@ -4,9 +4,9 @@ import asyncio
 import socket
 from collections.abc import Collection, Mapping
 
-from transports.base import TransportState
 from transports.errors import PeerAborted, PeerLost, TransportError
 from transports.mailbox import Mailbox
+from transports.state import TransportState
 from transports.stream.connection import Ending
 from transports.stream.incoming import IncomingBuffer, IncomingMessage
 from transports.tcp.peer import PeerOwner, TcpPeer, Views

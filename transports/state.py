@@ -1,0 +1,90 @@
+"""What every transport keeps of itself: what it has sent and received, whether it is open, which peers are lost."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from transports.errors import PeerLost, TransportError
+
+CHANNELS = 16384
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Payload bytes and messages that this rank has sent and received; headers are not counted.
+
+    Attributes:
+        bytes_to: by peer, where there are any.
+    """
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    messages_sent: int = 0
+    messages_received: int = 0
+    bytes_to: Counter[int] = field(default_factory=Counter)
+
+    def count_sent(self, peer: int, nbytes: int, overhead: int = 0) -> None:
+        """Count a message or buffer sent to this peer.
+
+        Args:
+            overhead: bytes that are no payload; a buffer of nothing else is not counted.
+        """
+        payload = nbytes - overhead
+        if payload or not overhead:
+            self.messages_sent += 1
+            self.bytes_sent += payload
+        if payload:
+            self.bytes_to[peer] += payload
+
+    def count_received(self, nbytes: int, overhead: int = 0) -> None:
+        """Count a received message or buffer, as `count_sent` does."""
+        if nbytes > overhead or not overhead:
+            self.messages_received += 1
+            self.bytes_received += nbytes - overhead
+
+
+class TransportState:
+    """Whether this end is open, and which peers are lost, in a world of this size. The first reason is kept and raised.
+
+    Attributes:
+        end: the error that ended this end; None while it is open.
+        lost: the error for each lost peer.
+    """
+
+    def __init__(self, world_size: int):
+        self._world_size = world_size
+        self.end: TransportError | None = None
+        self.lost: dict[int, PeerLost] = {}
+
+    def end_with(self, error: TransportError) -> TransportError:
+        """End with this reason. Returns the reason that is kept: the first."""
+        self.end = self.end or error
+        return self.end
+
+    def lose(self, error: PeerLost) -> None:
+        """Record that a peer is lost; the first reason is kept."""
+        self.lost.setdefault(error.rank, error)
+
+    def check(self, peer: int | None, channel: int = 0) -> None:
+        """Check that this end may receive from this peer (None: any) on this channel.
+
+        Raises:
+            TransportError: this end has ended; the error is the reason.
+            ValueError: no such rank or channel.
+        """
+        if self.end is not None:
+            raise self.end.with_traceback(None)
+        if not 0 <= channel < CHANNELS:
+            raise ValueError(f"no such channel (channel: {channel}, channels: {CHANNELS}); they run from 0 up")
+        if peer is not None and not 0 <= peer < self._world_size:
+            size = self._world_size
+            raise ValueError(f"no such rank (peer: {peer}, world size: {size}); ranks run from 0 to world size - 1")
+
+    def check_sendable(self, peer: int, channel: int = 0) -> None:
+        """As `check`, for sending, which needs a peer that is not lost.
+
+        Raises:
+            PeerLost: the peer is lost.
+        """
+        self.check(peer, channel)
+        if peer in self.lost:
+            raise self.lost[peer].with_traceback(None)
