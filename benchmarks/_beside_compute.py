@@ -58,7 +58,7 @@ class Computing:
         for _ in range(TURNS):
             unpolled += self._thread.submit(self._work, self._times // TURNS).result()
             polled += await self._begin(self._times // TURNS)
-        self._transport.computing(False)
+        self._transport.set_computing(False)
         await self._transport.send(self._peer, ("after work", number))
         await waiting
         return polled / unpolled - 1
@@ -69,7 +69,7 @@ class Computing:
         await asyncio.sleep(SETTLED_S)
         seconds = await road.ping_pong(first, 1)
         await working
-        self._transport.computing(False)
+        self._transport.set_computing(False)
         return seconds
 
     def close(self) -> None:
@@ -77,5 +77,5 @@ class Computing:
         self._thread.shutdown()
 
     def _begin(self, times: int) -> asyncio.Future:
-        self._transport.computing(True)
+        self._transport.set_computing(True)
         return asyncio.get_running_loop().run_in_executor(self._thread, self._work, times)

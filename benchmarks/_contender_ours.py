@@ -19,7 +19,7 @@ from transports import Transport
 
 async def contend(transport: Transport, task: Task) -> int:
     """One rank of all trials."""
-    executor = TorchExecutor("cpu", RealClock(), transport.computing)
+    executor = TorchExecutor("cpu", RealClock(), transport.set_computing)
     try:
         async with Actor(transport) as actor:
             results = [await _trial(actor, executor, task.contest, trial) for trial in task.trials]

@@ -44,7 +44,7 @@ class Feed:
 
 async def soak(transport: Transport, steps: int, settled: int, looks: int) -> int:
     """Train, look at the levels behind `settled` steps and at the end, and let rank 0 print those of all ranks."""
-    executor = TorchExecutor("cpu", RealClock(), transport.computing)
+    executor = TorchExecutor("cpu", RealClock(), transport.set_computing)
     try:
         async with Actor(transport) as actor:
             optimizer_config = OptimizerConfig(lr=1e-3, steps=steps, warmup=0)

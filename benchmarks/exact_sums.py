@@ -104,7 +104,7 @@ async def bench(transport: Transport, options: Options) -> int:
     """One rank: train steps of both kinds in turn; rank 0 tells their times."""
     plan = Plan(options.schedule, transport.world_size, 1, options.microbatch, options.microbatches)
     with ExitStack() as stack:
-        executor = TorchExecutor("cpu", RealClock(), transport.computing)
+        executor = TorchExecutor("cpu", RealClock(), transport.set_computing)
         stack.callback(executor.close)
         async with Actor(transport) as actor:
             trainers = {}

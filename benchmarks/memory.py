@@ -110,7 +110,7 @@ async def bench(transport: Transport, options: Options) -> int:
 
 async def _held(transport: Transport, options: Options, before: int) -> Holding:
     plan, rank = options.plan(transport.world_size), transport.rank
-    executor = TorchExecutor("cpu", RealClock(), transport.computing)
+    executor = TorchExecutor("cpu", RealClock(), transport.set_computing)
     try:
         async with Actor(transport) as actor:
             tokens = RandomTokens(options.vocab, (options.microbatch, options.seq))

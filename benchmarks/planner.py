@@ -90,7 +90,7 @@ async def bench(transport: Transport, options: Options, launch: Launch) -> int:
 async def _tried(transport: Transport, planned: PlannedGPT2, picked: Sequence[Outcome]) -> list[Outcome]:
     """The same on rank 0, with that first which took least of those that the planner would try."""
     best = await _shared(transport, "tried", picked[:TRIES])
-    executor = TorchExecutor("cpu", RealClock(), transport.computing)
+    executor = TorchExecutor("cpu", RealClock(), transport.set_computing)
     try:
         seconds = await try_plans(transport, planned, best, executor, _say)
     finally:
@@ -145,7 +145,7 @@ async def _measured(
 ) -> list[tuple[list[float], list[int]]]:
     """(seconds of each step, bytes of each rank) of each, on rank 0; one pass over all, and one back."""
     rows = [(list[float](), list[int]()) for _ in chosen]
-    device = TorchExecutor("cpu", RealClock(), transport.computing)
+    device = TorchExecutor("cpu", RealClock(), transport.set_computing)
     try:
         async with Actor(transport) as actor:
             for turn, place in enumerate([*range(len(chosen)), *reversed(range(len(chosen)))]):

@@ -172,7 +172,7 @@ class Transport(ABC):
         """
         raise TypeError(f"ranks of {type(self).__name__} exit one by one; end each of them")
 
-    def computing(self, busy: bool) -> None:  # noqa: B027 (a hint may be ignored)
+    def set_computing(self, busy: bool) -> None:  # noqa: B027 (a hint may be ignored)
         """Hint that the local device is busy (poll rarely) or idle (poll often)."""
 
     def last_key(self, peer: int) -> Key | None:

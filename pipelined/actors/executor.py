@@ -80,7 +80,7 @@ class TorchExecutor(Executor):
 
     Args:
         device: "cpu" or "cuda:0".
-        on_busy: called with True when work begins and False when it ends (a transport's `computing`).
+        on_busy: called with True when work begins and False when it ends (a transport's `set_computing`).
     """
 
     def __init__(self, device: str, clock: Clock, on_busy: Callable[[bool], None] = lambda busy: None):
@@ -109,7 +109,7 @@ class TorchExecutor(Executor):
             device = f"cuda:{local_rank % torch.cuda.device_count()}"
         else:
             torch.set_num_threads(threads or max(1, len(sched_getaffinity(0)) // ranks_here))
-        return cls(device, RealClock(), transport.computing)
+        return cls(device, RealClock(), transport.set_computing)
 
     async def _compute(self, op: str, work: Callable[[], T]) -> T:
         """Run the work in the thread; this takes one turn of the event loop, `run_in_executor` takes three."""

@@ -24,7 +24,7 @@ async def opened(
     transport: Transport, job: JobDescription, tracer: Tracer | None = None, orders: Mapping[int, Order] | None = None
 ) -> AsyncIterator[RankTrainer]:
     """The trainer of one rank."""
-    executor = TorchExecutor("cpu", RealClock(), transport.computing)
+    executor = TorchExecutor("cpu", RealClock(), transport.set_computing)
     try:
         async with Actor(transport) as actor:
             yield RankTrainer(actor, job, executor=executor, tracer=tracer or NullTracer(), orders=orders)

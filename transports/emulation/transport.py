@@ -89,8 +89,8 @@ class SlowTransport(Transport):
     def abort_job(self, code: int) -> None:
         self._inner.abort_job(code)
 
-    def computing(self, busy: bool) -> None:
-        self._inner.computing(busy)
+    def set_computing(self, busy: bool) -> None:
+        self._inner.set_computing(busy)
 
     def last_key(self, peer: int) -> Key | None:
         return self._inner.last_key(peer)

@@ -290,7 +290,7 @@ class ProgressEngine:
         self._wakeable = woken
         self.wake()
 
-    def computing(self, busy: bool) -> None:
+    def set_computing(self, busy: bool) -> None:
         self._computing = busy
         self.wake()
 

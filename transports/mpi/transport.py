@@ -162,8 +162,8 @@ class MpiTransport(Transport):
         await self._channels.receive(peer, channel, data)
         self.traffic.count_received(data.nbytes, overhead)
 
-    def computing(self, busy: bool) -> None:
-        self._progress.computing(busy)
+    def set_computing(self, busy: bool) -> None:
+        self._progress.set_computing(busy)
 
     def last_key(self, peer: int) -> Key | None:
         return self._messages.mailbox.last_key(peer)

@@ -158,8 +158,8 @@ class TcpTransport(Transport):
                 prefix = view
         return SizeMismatch(peer, channel, expected, received, prefix[:expected])
 
-    def computing(self, busy: bool) -> None:
-        self._busy_poll.computing(busy)
+    def set_computing(self, busy: bool) -> None:
+        self._busy_poll.set_computing(busy)
 
     async def abort(self, reason: str) -> None:
         last = encode(TcpKind.ABORT, note=reason[:REASON_CHARACTERS])
@@ -218,7 +218,7 @@ class BusyPoll:
             self._spinning = True
             self._loop.call_soon(self._spin)
 
-    def computing(self, busy: bool) -> None:
+    def set_computing(self, busy: bool) -> None:
         """State whether this rank computes; if so, the loop may sleep at once."""
         self._computing = busy
 

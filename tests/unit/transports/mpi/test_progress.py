@@ -184,7 +184,7 @@ async def test_a_change_of_load_ends_a_nap():
         asked = library.asked
         progress.watch("a", lambda outcome: None)
         await progress.next_poll()
-        progress.computing(True)
+        progress.set_computing(True)
         await progress.next_poll()
         assert library.asked >= asked + 2
 
@@ -228,7 +228,7 @@ async def test_a_waiting_task_may_poll_a_little_first():
 @pytest.mark.parametrize("why", ["oversubscribed", "computing", "busy"])
 async def test_a_wait_does_not_poll_by_itself_where_others_need_the_time(why):
     async with polling(PollBackoff.on_node(4 if why == "oversubscribed" else 1, 2)) as (progress, library):
-        progress.computing(why == "computing")
+        progress.set_computing(why == "computing")
         for request in range(100 if why == "busy" else 1):
             progress.watch(request, lambda outcome: None)
         asked = library.asked
@@ -254,7 +254,7 @@ async def test_polling_while_the_loop_runs_ends_when_the_request_is_done():
 async def test_a_request_is_polled_while_there_is_time_and_this_rank_does_not_compute(seconds, computing, looks):
     looked = []
     progress = ProgressEngine(Library().test, PollBackoff())  # it does not run, so only `test_while` looks
-    progress.computing(computing)
+    progress.set_computing(computing)
     waiting = asyncio.create_task(progress.test_while("a", lambda: looked.append("a"), seconds))
     for _ in range(5):
         await asyncio.sleep(0)
@@ -292,7 +292,7 @@ async def test_one_request_may_be_looked_at_without_being_watched():
         answers = iter([None, None, "done"])
         assert progress.spin(lambda: next(answers)) == "done" and not progress.requests
         assert progress.spin(lambda: None) is None
-        progress.computing(True)
+        progress.set_computing(True)
         answers = iter([None, "too late"])
         assert progress.spin(lambda: next(answers)) is None
 
@@ -316,7 +316,7 @@ async def test_a_rank_announces_its_sleep_state():
         _,
     ):
         for busy in (False, True, False):
-            progress.computing(busy)
+            progress.set_computing(busy)
             for _ in range(5):
                 await asyncio.sleep(0)
     assert said == [SleepState.IDLE, SleepState.COMPUTING, SleepState.IDLE]

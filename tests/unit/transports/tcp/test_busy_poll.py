@@ -62,18 +62,18 @@ async def begin_twice(busy_poll):
 
 
 async def begin_while_computing(busy_poll):
-    busy_poll.computing(True)
+    busy_poll.set_computing(True)
     busy_poll.start()
 
 
 async def begin_to_compute(busy_poll):
     busy_poll.start()
-    busy_poll.computing(True)
+    busy_poll.set_computing(True)
 
 
 async def compute_no_more(busy_poll):
-    busy_poll.computing(True)
-    busy_poll.computing(False)
+    busy_poll.set_computing(True)
+    busy_poll.set_computing(False)
     busy_poll.start()
 
 
