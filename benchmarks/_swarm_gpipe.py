@@ -38,7 +38,7 @@ class SlowLinks(Platform):
         if source == target:
             return now
         link = self._links.setdefault(ends, SlowLink(self._shape, ends))
-        return link.passage(now, round(self._tensor)).arrives
+        return link.passage(now, round(self._tensor)).arrival
 
 
 def flush_seconds(

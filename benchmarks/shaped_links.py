@@ -93,7 +93,7 @@ def drawn(shape: LinkShape, turns: int) -> list[float]:
     there, back = SlowLink(shape, (0, 1)), SlowLink(shape, (1, 0))
     ways, now = [], 0.0
     for _ in range(WARM_UP + turns):
-        arrived = back.passage(there.passage(now, 0).arrives, 0).arrives
+        arrived = back.passage(there.passage(now, 0).arrival, 0).arrival
         ways.append((arrived - now) / 2)
         now = arrived
     return ways[WARM_UP:]

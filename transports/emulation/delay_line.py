@@ -94,7 +94,7 @@ class DelayLine:
         """
         now = self._loop.time() if sent is None else sent
         passage = self._link.passage(self._up.transmit(now, now, nbytes) if self._up else now, nbytes)
-        self._queue.append((passage.arrives, deliver, nbytes if self._down else None))
+        self._queue.append((passage.arrival, deliver, nbytes if self._down else None))
         if self._timer is None and not self._delivering:
             self._arm()
         return passage
@@ -114,9 +114,9 @@ class DelayLine:
         if not self._delivering:
             self._arm()
 
-    def _passed_at(self, down: AccessLine, arrives: float, nbytes: float) -> float:
+    def _passed_at(self, down: AccessLine, arrival: float, nbytes: float) -> float:
         """The time when bytes that arrive over the link have passed the receiver's line."""
-        return down.transmit(arrives - nbytes / self._up.rate if self._up else arrives, arrives, nbytes)
+        return down.transmit(arrival - nbytes / self._up.rate if self._up else arrival, arrival, nbytes)
 
     def _due(self) -> float:
         return max(self._queue[0][0] - self.lead_s, self._not_before)
@@ -130,8 +130,8 @@ class DelayLine:
         now, queue = self._loop.time(), self._queue
         try:
             while queue and self._due() <= now and self._is_open():
-                arrives, deliver, nbytes = queue.popleft()
-                passed = arrives if nbytes is None or not self._down else self._passed_at(self._down, arrives, nbytes)
+                arrival, deliver, nbytes = queue.popleft()
+                passed = arrival if nbytes is None or not self._down else self._passed_at(self._down, arrival, nbytes)
                 if nbytes is not None and passed > now:
                     queue.appendleft((passed, deliver, None))
                 else:
@@ -145,13 +145,13 @@ class _Delayed:
     """A message under way, with a future that is done when the sender may reuse the memory.
 
     Args:
-        room: bytes of the window that it takes; 0 if the message stays in the sender's memory until it is received.
+        window_bytes: what it takes of the window; 0 if it stays in the sender's memory until it is received.
     """
 
-    __slots__ = ("blocks", "forward", "forwarding", "free", "room")
+    __slots__ = ("blocks", "forward", "forwarding", "free", "window_bytes")
 
-    def __init__(self, blocks: Sequence[Block], forward: Forward, room: int):
-        self.blocks, self.forward, self.room = blocks, forward, room
+    def __init__(self, blocks: Sequence[Block], forward: Forward, window_bytes: int):
+        self.blocks, self.forward, self.window_bytes = blocks, forward, window_bytes
         self.free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.forwarding: asyncio.Task[None] | None = None
 
@@ -177,7 +177,7 @@ class DelayedSender:
     def __init__(self, link: SlowLink, window: float, ahead: float, failed: Callable[[TransportError], None]):
         self._line, self._window, self._ahead, self._failed = DelayLine(link), window, ahead, failed
         self._loop = asyncio.get_running_loop()
-        self._under_way: dict[_Delayed, None] = {}
+        self._in_flight: dict[_Delayed, None] = {}
         self._drained = asyncio.Event()
         self._drained.set()
         self._forwarding: set[asyncio.Task[None]] = set()
@@ -195,11 +195,11 @@ class DelayedSender:
         nbytes = sum(block.nbytes for block in blocks)
         fits = nbytes <= self._window
         delayed = _Delayed(copied(blocks) if fits else blocks, forward, nbytes if fits else 0)
-        self._window -= delayed.room
-        self._under_way[delayed] = None
+        self._window -= delayed.window_bytes
+        self._in_flight[delayed] = None
         self._drained.clear()
-        passage = self._line.send(nbytes + head_bytes, lambda: self._arrive(delayed, passage.arrives), sent)
-        leaving = self._loop.call_at(max(sent, passage.left - self._ahead), delayed.resolve) if fits else None
+        passage = self._line.send(nbytes + head_bytes, lambda: self._arrive(delayed, passage.arrival), sent)
+        leaving = self._loop.call_at(max(sent, passage.departure - self._ahead), delayed.resolve) if fits else None
         try:
             await delayed.free
         except asyncio.CancelledError:
@@ -222,20 +222,20 @@ class DelayedSender:
     def fail(self, error: TransportError) -> None:
         """Drop all messages under way, and fail their sends."""
         self._line.close()
-        for delayed in list(self._under_way):
-            self._window += delayed.room
+        for delayed in list(self._in_flight):
+            self._window += delayed.window_bytes
             delayed.resolve(error)
             self._remove(delayed)
 
     def _remove(self, delayed: _Delayed) -> None:
-        del self._under_way[delayed]
-        if not self._under_way:
+        del self._in_flight[delayed]
+        if not self._in_flight:
             self._drained.set()
 
     def _arrive(self, delayed: _Delayed, due: float) -> None:
         delayed.forwarding = self._loop.create_task(self._forward(delayed, due))
         self._forwarding.add(delayed.forwarding)
-        delayed.forwarding.add_done_callback(partial(self._on_done, delayed.room))
+        delayed.forwarding.add_done_callback(partial(self._on_done, delayed.window_bytes))
         self._remove(delayed)
 
     async def _forward(self, delayed: _Delayed, due: float) -> None:
@@ -263,6 +263,6 @@ class DelayedSender:
         if abs(late) > ROUNDING_S:
             self._line.lead_s = min(max(0.0, self._line.lead_s + GAIN * late), MAX_LATENESS_S)
 
-    def _on_done(self, room: int, forwarding: asyncio.Task[None]) -> None:
-        self._window += room
+    def _on_done(self, window_bytes: int, forwarding: asyncio.Task[None]) -> None:
+        self._window += window_bytes
         self._forwarding.discard(forwarding)

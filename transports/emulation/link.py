@@ -19,8 +19,8 @@ MIN_TIMEOUT_S = 0.2
 class Passage:
     """One message's times: when its last byte leaves, and when it arrives."""
 
-    left: float
-    arrives: float
+    departure: float
+    arrival: float
 
 
 class SlowLink:
@@ -38,10 +38,10 @@ class SlowLink:
     def passage(self, now: float, nbytes: float) -> Passage:
         """The times of a message that is sent now, behind all earlier messages."""
         self._left = max(now, self._left) + nbytes / self._shape.rate
-        self._arrived = max(self._arrived, self._left + self._under_way())
+        self._arrived = max(self._arrived, self._left + self._transit_seconds())
         return Passage(self._left, self._arrived)
 
-    def _under_way(self) -> float:
+    def _transit_seconds(self) -> float:
         """Seconds between leaving and arrival, with random losses and jitter."""
         shape, timeouts = self._shape, 0
         while self._random.random() < shape.loss:

@@ -19,7 +19,7 @@ from transports.state import TransportState
 from transports.wire.arrays import Block, flat_bytes
 from transports.wire.frames import PREAMBLE_BYTES, Key, pack_header, unpack_header
 
-BUFFER_BYTES = 4 << 20  # of emulated kernel buffers; bytes in flight on the link come on top
+SEND_BUFFER_BYTES = 4 << 20  # of emulated kernel buffers; bytes in flight on the link come on top
 AHEAD_BYTES = 1 << 20  # bytes not yet left when a send returns, so that a late next send leaves no gap on the link
 
 T = TypeVar("T")
@@ -150,5 +150,5 @@ class SlowTransport(Transport):
             shape = self._shape.between(self.rank, peer)
             in_flight = 0.0 if shape.rate == math.inf else shape.rate * (shape.delay + shape.jitter)
             link, ahead = SlowLink(shape, (self.rank, peer)), AHEAD_BYTES / shape.rate
-            self._senders[peer] = DelayedSender(link, BUFFER_BYTES + in_flight, ahead, self._record_error)
+            self._senders[peer] = DelayedSender(link, SEND_BUFFER_BYTES + in_flight, ahead, self._record_error)
         return self._senders[peer]

@@ -50,7 +50,8 @@ class Shutdown:
         """Receive and drop the buffers of closed peers. Returns whether all is received, or polling has failed."""
         if self._progress.failure is not None:
             return True
-        return len(self._state.lost) == self._comm.size and self._channels.drain() and not self._progress.requests
+        everyone = len(self._state.lost) == self._comm.size  # this rank, too, sends itself a GOODBYE
+        return everyone and self._channels.drain() and not self._progress.requests
 
     def refuse(self, error: TransportError) -> TransportError:
         """Fail every waiting and later operation here. Returns the reason that is kept: the first."""

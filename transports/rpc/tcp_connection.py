@@ -132,7 +132,7 @@ class SlowWriter:
     def write(self, views: Sequence[bytes | memoryview]) -> Outgoing:
         copy = b"".join(views)
         frame = Outgoing((), LONG_BYTES)
-        self._loop.call_at(self._delay_line.send(len(copy), partial(self._arrive, copy)).left, frame.resolve)
+        self._loop.call_at(self._delay_line.send(len(copy), partial(self._arrive, copy)).departure, frame.resolve)
         return frame
 
     def withdraw(self, frame: Outgoing) -> bool:

@@ -55,7 +55,7 @@ class WireLimits:
 
 
 class FrameKinds(Generic[K]):
-    """The kinds of frames of one protocol.
+    """The kinds of frames of one protocol. A number means the same in all protocols, so some skip numbers.
 
     Args:
         headerless: the kinds whose frames have no header; all others have one.

@@ -15,7 +15,7 @@ def link(**shape):
 
 
 def test_a_message_leaves_after_its_bytes_and_arrives_a_delay_later():
-    assert link(delay=2.0, rate=10.0).passage(5.0, 30) == Passage(left=8.0, arrives=10.0)
+    assert link(delay=2.0, rate=10.0).passage(5.0, 30) == Passage(departure=8.0, arrival=10.0)
 
 
 def test_messages_leave_one_after_another_and_their_delays_overlap():
@@ -30,7 +30,7 @@ def test_without_a_rate_size_does_not_matter():
 
 def test_jitter_is_spread_evenly_around_the_delay():
     slow = link(delay=1.0, jitter=0.5)
-    delays = [slow.passage(10.0 * n, 0).arrives - 10.0 * n for n in range(4000)]
+    delays = [slow.passage(10.0 * n, 0).arrival - 10.0 * n for n in range(4000)]
     assert min(delays) >= 0.5 and max(delays) <= 1.5
     assert statistics.mean(delays) == pytest.approx(1.0, abs=0.02)
     assert statistics.pstdev(delays) == pytest.approx(0.5 / 3**0.5, rel=0.05)
@@ -38,7 +38,7 @@ def test_jitter_is_spread_evenly_around_the_delay():
 
 def test_each_loss_costs_a_time_out_and_the_next_one_twice_that():
     slow = link(delay=0.1, loss=0.3)
-    delays = [round(slow.passage(1e5 * n, 0).arrives - 1e5 * n - 0.1, 6) for n in range(4000)]
+    delays = [round(slow.passage(1e5 * n, 0).arrival - 1e5 * n - 0.1, 6) for n in range(4000)]
     seen = {delay: delays.count(delay) / 4000 for delay in delays}
     assert timeout(LinkShape(delay=0.1, loss=0.3)) == pytest.approx(0.4)
     for losses, waited in enumerate((0.0, 0.4, 1.2, 2.8)):
@@ -66,7 +66,7 @@ def test_each_draw_costs_exactly_the_closed_form(losses, spread, monkeypatch):
     drawn = Drawn([0.4999] * losses + [0.5], spread)
     monkeypatch.setattr("transports.emulation.link.random.Random", lambda seed: drawn)
     passage = SlowLink(shape, (0, 1)).passage(8.0, 0)
-    assert passage.arrives - passage.left == 0.25 + 0.125 * spread + (2**losses - 1) * timeout(shape)
+    assert passage.arrival - passage.departure == 0.25 + 0.125 * spread + (2**losses - 1) * timeout(shape)
 
 
 def test_a_time_out_is_a_round_trip_and_four_variations_or_a_fifth_of_a_second():
@@ -85,8 +85,8 @@ def test_order_is_kept_and_nothing_comes_before_it_has_left(sends, delay, loss, 
     for pause, nbytes in sends:
         now += pause
         passage = slow.passage(now, nbytes)
-        assert passage.left >= max(now, before.left) + nbytes / 500.0 * (1 - 1e-9)
-        assert passage.arrives >= max(passage.left, before.arrives)
+        assert passage.departure >= max(now, before.departure) + nbytes / 500.0 * (1 - 1e-9)
+        assert passage.arrival >= max(passage.departure, before.arrival)
         before = passage
 
 

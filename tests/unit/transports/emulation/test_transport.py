@@ -7,7 +7,7 @@ import pytest
 
 from transports import Closed, PeerLost, open_local, open_transport
 from transports.emulation.options import LinkShape
-from transports.emulation.transport import AHEAD_BYTES, BUFFER_BYTES, SlowTransport
+from transports.emulation.transport import AHEAD_BYTES, SEND_BUFFER_BYTES, SlowTransport
 from transports.local import world
 
 pytestmark = pytest.mark.virtual
@@ -87,7 +87,7 @@ async def test_memory_may_be_reused_once_a_send_returns_though_the_bytes_are_sti
 
 async def test_beyond_the_window_a_send_waits_for_the_receiver_and_no_copy_is_made():
     here, there = ends = slowed(delay=1.0)
-    body = np.zeros(BUFFER_BYTES + 1, np.uint8)
+    body = np.zeros(SEND_BUFFER_BYTES + 1, np.uint8)
     sending = asyncio.ensure_future(here.send(1, ("large",), body))
     await asyncio.sleep(7.0)
     assert not sending.done()
@@ -101,7 +101,7 @@ async def test_beyond_the_window_a_send_waits_for_the_receiver_and_no_copy_is_ma
 
 async def test_unexpected_messages_do_not_delay_requested_ones():
     here, there = ends = slowed(delay=1.0)
-    body = np.zeros(BUFFER_BYTES, np.uint8)
+    body = np.zeros(SEND_BUFFER_BYTES, np.uint8)
     sends = [asyncio.ensure_future(here.send(1, ("k", n), body)) for n in range(5)]
     for n in reversed(range(5)):
         await there.receive(0, ("k", n))
