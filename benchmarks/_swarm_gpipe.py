@@ -13,7 +13,7 @@ from pipelined.programs.instructions import Token
 from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages, Platform, VirtualWorker
 from pipelined.schedules import Shape, find
 from transports.emulation.link import SlowLink
-from transports.emulation.options import LinkShape
+from transports.emulation.options import LinkProfile
 
 
 class SlowLinks(Platform):
@@ -23,7 +23,7 @@ class SlowLinks(Platform):
         tensor: bytes of an activation or a gradient.
     """
 
-    def __init__(self, shape: LinkShape, tensor: float):
+    def __init__(self, shape: LinkProfile, tensor: float):
         self._shape, self._tensor, self._clock = shape, tensor, VirtualClock()
         self._links: dict[tuple[int, int], SlowLink] = {}
 
@@ -42,7 +42,7 @@ class SlowLinks(Platform):
 
 
 def flush_seconds(
-    depth: int, microbatches: int, work: Work, shape: LinkShape, tensor: float = 0.0, flushes: int = 1
+    depth: int, microbatches: int, work: Work, shape: LinkProfile, tensor: float = 0.0, flushes: int = 1
 ) -> float:
     """Seconds of a flush, the mean of so many in a row."""
     gpipe = find("gpipe")

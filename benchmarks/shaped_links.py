@@ -18,8 +18,8 @@ from benchmarks._results import Reported, tell
 from benchmarks._shaped_pair import WARM_UP
 from pipelined.errors import UsageError
 from transports.emulation.link import SlowLink, timeout
-from transports.emulation.options import EXAMPLE, OPTIONS, LinkShape
-from transports.urls import split_shape
+from transports.emulation.options import EXAMPLE, OPTIONS, LinkProfile
+from transports.urls import split_profile
 
 PROMISE = 0.05
 """How far from what was asked a latency or a rate may be."""
@@ -55,7 +55,7 @@ class Options(Reported):
         check(least=2, turns=[self.turns])
         check(streams=[self.streams], bytes=[self.bytes], messages=[self.messages])
         try:
-            shapes = [split_shape(query)[0] for query in self.shapes]
+            shapes = [split_profile(query)[0] for query in self.shapes]
         except ValueError as error:
             raise UsageError(str(error)) from error
         if None in shapes:
@@ -64,7 +64,7 @@ class Options(Reported):
 
 def measured(query: str, options: Options) -> Row:
     """One shape: its mean latency and median rate, beside what was asked."""
-    shape = split_shape(query)[0].between(0, 1)
+    shape = split_profile(query)[0].between(0, 1)
     limited = not math.isinf(shape.rate)
     sizes = {name: getattr(options, name) for name in ("turns", "bytes", "messages")}
     task = {"url": f"tcp://?{query}", "loop": "select", "streams": options.streams if limited else 0, **sizes}
@@ -80,7 +80,7 @@ def measured(query: str, options: Options) -> Row:
     return row
 
 
-def expected(shape: LinkShape) -> float:
+def expected(shape: LinkProfile) -> float:
     """The mean latency of an empty message: jitter evens out, and k losses in a row cost 2**k - 1 time-outs.
 
     The mean of 2**k - 1 with a chance p of a loss is p / (1 - 2p), which is finite up to p = 1/2.
@@ -88,7 +88,7 @@ def expected(shape: LinkShape) -> float:
     return shape.delay + timeout(shape) * shape.loss / (1 - 2 * shape.loss)
 
 
-def drawn(shape: LinkShape, turns: int) -> list[float]:
+def drawn(shape: LinkProfile, turns: int) -> list[float]:
     """Half of each way there and back that is timed, as the links' seed has it: seconds of empty messages."""
     there, back = SlowLink(shape, (0, 1)), SlowLink(shape, (1, 0))
     ways, now = [], 0.0

@@ -17,7 +17,7 @@ from benchmarks._swarm_actors import first, flow
 from benchmarks._swarm_devices import Work
 from benchmarks._swarm_gpipe import flush_seconds
 from benchmarks._swarm_setting import Actors, Step
-from transports.emulation.options import LinkShape
+from transports.emulation.options import LinkProfile
 
 LINE = 500e6 / 8
 """Bytes a second each way (section 4.1)."""
@@ -189,7 +189,7 @@ def table_2_costs(model: str) -> tuple[Work, float]:
 
 def _gpipe_loses(work: Work, tensor: float) -> float:
     """Percent by which latency makes a flush longer."""
-    shapes = LinkShape(DELAY, JITTER, LINE), LinkShape(rate=LINE)
+    shapes = LinkProfile(DELAY, JITTER, LINE), LinkProfile(rate=LINE)
     return _more(*(flush_seconds(STAGES, FLUSH, work, shape, tensor, FLUSHES) for shape in shapes))
 
 

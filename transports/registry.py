@@ -8,7 +8,7 @@ make links slow (`transports.emulation.options`) work with every transport and a
 from pkgutil import resolve_name
 
 from transports.base import Transport
-from transports.emulation.options import LinkShape
+from transports.emulation.options import LinkProfile
 from transports.urls import ParsedUrl
 
 TRANSPORTS = {
@@ -60,9 +60,9 @@ def open_local(url: str, world_size: int) -> list[Transport]:
     return [_slowed(rank, parsed.links) for rank in world(world_size)]
 
 
-def _slowed(transport: Transport, shape: LinkShape | None) -> Transport:
-    if shape is None:
+def _slowed(transport: Transport, profile: LinkProfile | None) -> Transport:
+    if profile is None:
         return transport
     from transports.emulation.transport import SlowTransport
 
-    return SlowTransport(transport, shape)
+    return SlowTransport(transport, profile)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from urllib.parse import parse_qsl, urlsplit
 
-from transports.emulation.options import OPTIONS, LinkShape, read_shape
+from transports.emulation.options import OPTIONS, LinkProfile, read_profile
 
 
 class ParsedUrl:
@@ -20,7 +20,7 @@ class ParsedUrl:
     Attributes:
         text: the whole URL.
         host: the host's name or address; None if it has none.
-        links: the shape of its slow links; None: not slowed.
+        links: the profile of its slow links; None: not slowed.
     Raises:
         ValueError: no such scheme (the error lists the known ones), an option given twice, or invalid options of slow
             links.
@@ -32,7 +32,7 @@ class ParsedUrl:
         if self.scheme not in schemes:
             known = ", ".join(f"{scheme}://" for scheme in sorted(schemes))
             raise ValueError(f"unknown {what} {url!r}; known: {known}")
-        self.links, self._options = split_shape(self._parts.query)
+        self.links, self._options = split_profile(self._parts.query)
         self._known: list[str] = []
 
     @property
@@ -101,8 +101,8 @@ class ParsedUrl:
         return f"{self.scheme}://{self._parts.netloc}"
 
 
-def split_shape(query: str) -> tuple[LinkShape | None, dict[str, str]]:
-    """Parse the shape in a URL's query. Returns the shape (None if no option gives one) and the other options.
+def split_profile(query: str) -> tuple[LinkProfile | None, dict[str, str]]:
+    """Parse the profile in a URL's query. Returns the profile (None if no option gives one) and the other options.
 
     Raises:
         ValueError: a value is wrong (the error says what is allowed), or an option is given twice.
@@ -113,4 +113,4 @@ def split_shape(query: str) -> tuple[LinkShape | None, dict[str, str]]:
             values = ", ".join(text for other, text in options if other == name)
             raise ValueError(f"?{name}= is given {count} times in one URL (values: {values}); give it once")
     given = {name: text for name, text in options if name in OPTIONS}
-    return (read_shape(given) if given else None), {name: text for name, text in options if name not in OPTIONS}
+    return (read_profile(given) if given else None), {name: text for name, text in options if name not in OPTIONS}

@@ -7,7 +7,7 @@ import pytest
 
 from pipelined.aio.clock import run_virtual
 from tests.conformance.requests import CLAUSES
-from transports.emulation.options import LinkShape
+from transports.emulation.options import LinkProfile
 from transports.rpc import endpoint_schemes
 from transports.rpc.identity import parse_address
 from transports.rpc.tcp import open_at
@@ -55,7 +55,7 @@ class Tcp:
 class SlowTcp(Tcp):
     """The same behind slow links."""
 
-    shape = LinkShape(delay=2e-3, jitter=1e-3, rate=1e9)
+    shape = LinkProfile(delay=2e-3, jitter=1e-3, rate=1e9)
 
 
 WORLDS = {"virtual": Virtual, "tcp": Tcp, "slow tcp": SlowTcp}

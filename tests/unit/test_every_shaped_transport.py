@@ -10,7 +10,7 @@ from tests.conformance.neighbours import public
 from transports import Transport
 from transports.emulation.transport import SlowTransport
 from transports.local import world
-from transports.urls import split_shape
+from transports.urls import split_profile
 
 CLAUSES = {**EVERYWHERE, **WHERE_RANKS_DIE}
 QUERIES = ["delay=5ms", "delay=50ms&jitter=50ms&rate=500mbit&loss=0.1&seed=3"]
@@ -20,7 +20,7 @@ QUERIES = ["delay=5ms", "delay=50ms&jitter=50ms&rate=500mbit&loss=0.1&seed=3"]
 @pytest.mark.parametrize("query", QUERIES)
 @pytest.mark.parametrize("clause", CLAUSES)
 async def test_clause(clause, query):
-    shape, _ = split_shape(query)
+    shape, _ = split_profile(query)
 
     await hold([SlowTransport(end, shape) for end in world(3)], CLAUSES[clause], seconds=1e4)
 
@@ -64,7 +64,7 @@ def noting(asked):
 async def test_every_public_member_of_the_contract_is_asked_of_the_slowed_end(name):
     asked = set()
 
-    end = SlowTransport(noting(asked), split_shape("delay=5ms")[0])
+    end = SlowTransport(noting(asked), split_profile("delay=5ms")[0])
     asked.clear()
     member = getattr(end, name)
     if inspect.ismethod(member):

@@ -10,7 +10,7 @@ no I/O.
 import random
 from dataclasses import dataclass
 
-from transports.emulation.options import LinkShape
+from transports.emulation.options import LinkProfile
 
 MIN_TIMEOUT_S = 0.2
 
@@ -30,29 +30,29 @@ class SlowLink:
         ends: the ranks or names of sender and receiver; with the seed they determine losses and jitter.
     """
 
-    def __init__(self, shape: LinkShape, ends: tuple[int | str, int | str]):
-        self._shape = shape
-        self._random = random.Random(f"{shape.seed}: {ends[0]} to {ends[1]}")
+    def __init__(self, profile: LinkProfile, ends: tuple[int | str, int | str]):
+        self._profile = profile
+        self._random = random.Random(f"{profile.seed}: {ends[0]} to {ends[1]}")
         self._left = self._arrived = float("-inf")
 
     def passage(self, now: float, nbytes: float) -> Passage:
         """The times of a message that is sent now, behind all earlier messages."""
-        self._left = max(now, self._left) + nbytes / self._shape.rate
+        self._left = max(now, self._left) + nbytes / self._profile.rate
         self._arrived = max(self._arrived, self._left + self._transit_seconds())
         return Passage(self._left, self._arrived)
 
     def _transit_seconds(self) -> float:
         """Seconds between leaving and arrival, with random losses and jitter."""
-        shape, timeouts = self._shape, 0
-        while self._random.random() < shape.loss:
+        profile, timeouts = self._profile, 0
+        while self._random.random() < profile.loss:
             timeouts += 1
-        waited = (2**timeouts - 1) * timeout(shape)  # each time-out is twice the one before
-        return waited + shape.delay + shape.jitter * self._random.uniform(-1, 1)
+        waited = (2**timeouts - 1) * timeout(profile)  # each time-out is twice the one before
+        return waited + profile.delay + profile.jitter * self._random.uniform(-1, 1)
 
 
-def timeout(shape: LinkShape) -> float:
+def timeout(profile: LinkProfile) -> float:
     """Seconds after which a sender retransmits: a round trip and four times its variation (at least 0.2 s).
 
     Source: RFC 6298, section 2, with Linux's least variation; doubling is its section 5.5.
     """
-    return 2 * shape.delay + max(4 * shape.jitter, MIN_TIMEOUT_S)
+    return 2 * profile.delay + max(4 * profile.jitter, MIN_TIMEOUT_S)

@@ -19,7 +19,7 @@ _FRACTION = re.compile(r"(?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
-class LinkShape:
+class LinkProfile:
     """The properties of a slow link; the defaults have no effect.
 
     Args:
@@ -53,8 +53,8 @@ class LinkShape:
                     f"before it was sent: lower jitter= or raise {name}="
                 )
 
-    def between(self, source: int, target: int) -> "LinkShape":
-        """The shape of the link between two ranks, without nodes."""
+    def between(self, source: int, target: int) -> "LinkProfile":
+        """The profile of the link between two ranks, without nodes."""
         delay, rate = self.delay, self.rate
         if self.node and source // self.node != target // self.node:
             delay = delay if self.far_delay is None else self.far_delay
@@ -62,16 +62,16 @@ class LinkShape:
         return replace(self, delay=delay, rate=rate, node=0, far_delay=None, far_rate=None)
 
 
-OPTIONS = tuple(field.name.replace("_", "-") for field in fields(LinkShape))
+OPTIONS = tuple(field.name.replace("_", "-") for field in fields(LinkProfile))
 
 
-def read_shape(given: Mapping[str, str]) -> LinkShape:
-    """The shape that these options give, by name.
+def read_profile(given: Mapping[str, str]) -> LinkProfile:
+    """The profile that these options give, by name.
 
     Raises:
         ValueError: a value is wrong; the error says what is allowed.
     """
-    return LinkShape(**{name.replace("-", "_"): _READERS[name](name, text) for name, text in given.items()})
+    return LinkProfile(**{name.replace("-", "_"): _READERS[name](name, text) for name, text in given.items()})
 
 
 def _with_unit(units: dict[str, float]) -> Callable[[str, str], float]:

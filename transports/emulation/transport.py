@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from transports.base import Message, Transport
 from transports.emulation.delay_line import DelayedSender, Forward
 from transports.emulation.link import SlowLink
-from transports.emulation.options import LinkShape
+from transports.emulation.options import LinkProfile
 from transports.errors import Closed, PeerAborted, PeerLost, TransportError
 from transports.state import TransportState
 from transports.wire.arrays import Block, flat_bytes
@@ -30,21 +30,21 @@ class SlowTransport(Transport):
 
     Args:
         inner: the transport that sends; owned from now on.
-        shape: the shape of the links to all peers, separately in each direction. If it has nodes, `nodes` are these.
+        profile: that of the links to all peers, each direction apart. If it has nodes, `nodes` are these.
     """
 
-    def __init__(self, inner: Transport, shape: LinkShape):
+    def __init__(self, inner: Transport, profile: LinkProfile):
         super().__init__(inner.rank, inner.world_size)
-        self._inner, self._shape = inner, shape
+        self._inner, self._profile = inner, profile
         self._state = TransportState(inner.world_size)
         self._senders: dict[int, DelayedSender] = {}
 
     def __repr__(self) -> str:
-        return f"<SlowTransport {self._inner!r}: {self._shape}>"
+        return f"<SlowTransport {self._inner!r}: {self._profile}>"
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        node = self._shape.node
+        node = self._profile.node
         return tuple(rank - rank % node for rank in range(self.world_size)) if node else self._inner.nodes
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
@@ -147,8 +147,8 @@ class SlowTransport(Transport):
 
     def _sender(self, peer: int) -> DelayedSender:
         if peer not in self._senders:
-            shape = self._shape.between(self.rank, peer)
-            in_flight = 0.0 if shape.rate == math.inf else shape.rate * (shape.delay + shape.jitter)
-            link, ahead = SlowLink(shape, (self.rank, peer)), AHEAD_BYTES / shape.rate
+            profile = self._profile.between(self.rank, peer)
+            in_flight = 0.0 if profile.rate == math.inf else profile.rate * (profile.delay + profile.jitter)
+            link, ahead = SlowLink(profile, (self.rank, peer)), AHEAD_BYTES / profile.rate
             self._senders[peer] = DelayedSender(link, SEND_BUFFER_BYTES + in_flight, ahead, self._record_error)
         return self._senders[peer]

@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 
-from transports.emulation.options import LinkShape
+from transports.emulation.options import LinkProfile
 from transports.errors import AuthenticationError, RendezvousError
 from transports.rpc.base import Party, Unreachable
 from transports.rpc.connections import CommonEndpoint
@@ -56,7 +56,7 @@ async def open_url(url: ParsedUrl) -> "TcpEndpoint":
 async def open_at(
     host_port: Address,
     key: bytes = b"",
-    shape: LinkShape | None = None,
+    profile: LinkProfile | None = None,
     max_in_flight: int = MAX_IN_FLIGHT,
     bind_address: Address | None = None,
 ) -> "TcpEndpoint":
@@ -64,7 +64,7 @@ async def open_at(
 
     Args:
         key: the shared secret; empty: none, and then only loopback is allowed.
-        shape: the shape of emulated slow links to all others.
+        profile: the profile of emulated slow links to all others.
         max_in_flight: bytes of messages that one connection may have in this endpoint's memory, headers included.
         bind_address: the address to listen at, if a router or container forwards `host_port` to it.
     Raises:
@@ -87,7 +87,7 @@ async def open_at(
             f"cannot listen there ({system_text(error)}; host: {where[0]}, port: {where[1]}); choose another address"
         ) from error
     own = host, host_port[1] or listener.getsockname()[1]
-    end = TcpEndpoint(own, listener, key, shape, max_in_flight)
+    end = TcpEndpoint(own, listener, key, profile, max_in_flight)
     await end.listen()
     return end
 
@@ -100,9 +100,11 @@ def is_anywhere(host: str) -> bool:
 class TcpEndpoint(CommonEndpoint[Connection], AcceptorOwner[PartyHello]):
     """See `open_at`."""
 
-    def __init__(self, own: Address, listener: socket.socket, key: bytes, shape: LinkShape | None, max_in_flight: int):
+    def __init__(
+        self, own: Address, listener: socket.socket, key: bytes, profile: LinkProfile | None, max_in_flight: int
+    ):
         super().__init__(format_address(own), secrets.randbits(63), max_in_flight)
-        self._me, self._shape = PartyIdentity(own, self.incarnation, key), shape
+        self._me, self._profile = PartyIdentity(own, self.incarnation, key), profile
         self._acceptor = Acceptor(listener, self._me, self)
         self._calls: dict[asyncio.Task[None], None] = {}
         self._closing: asyncio.Task[None] | None = None
@@ -156,7 +158,7 @@ class TcpEndpoint(CommonEndpoint[Connection], AcceptorOwner[PartyHello]):
         self.handlers.fail(error)
 
     def _connection(self, address: str) -> Connection:
-        connection = Connection(self, address, self._shape)
+        connection = Connection(self, address, self._profile)
         self.connections.add(connection)
         return connection
 

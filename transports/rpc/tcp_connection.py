@@ -14,7 +14,7 @@ from typing import Any
 
 from transports.emulation.delay_line import DelayLine
 from transports.emulation.link import SlowLink
-from transports.emulation.options import LinkShape
+from transports.emulation.options import LinkProfile
 from transports.errors import WireError
 from transports.rpc.base import Party, Unreachable, reason_of
 from transports.rpc.channel import RpcChannel
@@ -38,14 +38,14 @@ class Connection(ConnectionOwner):
     Args:
         endpoint: the endpoint that owns this end.
         address: the other party's address, as the caller gave it.
-        shape: the shape of the emulated slow link for outgoing frames; None: not slowed.
+        profile: the profile of the emulated slow link for outgoing frames; None: not slowed.
 
     Attributes:
         ended: whether the connection has ended.
     """
 
-    def __init__(self, endpoint: "CommonEndpoint[Connection]", address: str, shape: LinkShape | None):
-        self.address, self._endpoint, self._shape = address, endpoint, shape
+    def __init__(self, endpoint: "CommonEndpoint[Connection]", address: str, profile: LinkProfile | None):
+        self.address, self._endpoint, self._profile = address, endpoint, profile
         self.channel = RpcChannel(endpoint.handlers, self)
         self._scheduler, self._reassembly = SendScheduler(), Reassembly(self.channel, self._received)
         self._reader = FrameReader(KINDS, self._reassembly)
@@ -58,8 +58,8 @@ class Connection(ConnectionOwner):
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         self._connection = FrameConnection(sock, self._reader, self)
-        if self._shape is not None:
-            self._slow = SlowWriter(self._connection, SlowLink(self._shape, (self._endpoint.address, peer.address)))
+        if self._profile is not None:
+            self._slow = SlowWriter(self._connection, SlowLink(self._profile, (self._endpoint.address, peer.address)))
         self._scheduler.begin(self._slow or self._connection)
 
     def send(

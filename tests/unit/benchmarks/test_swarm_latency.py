@@ -7,7 +7,7 @@ from benchmarks._swarm_devices import CodingTime, Work
 from benchmarks._swarm_gpipe import flush_seconds
 from benchmarks._swarm_setting import Actors
 from benchmarks.swarm_latency import RTTS_MS, TABLE_1, TABLE_2, Cost, Latency, cost, latency, table_1_costs
-from transports.emulation.options import LinkShape
+from transports.emulation.options import LinkProfile
 
 
 def test_one_microbatch_takes_its_work_its_messages_and_its_round_trips_one_after_another():
@@ -59,9 +59,9 @@ def test_a_cell_says_whether_it_was_kept(one, queued, kept):
 
 def test_a_flush_of_gpipe_waits_for_each_hop_there_and_back():
     work = Work(1.0, 2.0)
-    assert flush_seconds(4, 8, work, LinkShape()) == (8 + 3) * 3
-    assert flush_seconds(4, 8, work, LinkShape(delay=0.5)) == (8 + 3) * 3 + 6 * 0.5
-    assert flush_seconds(2, 4, work, LinkShape(rate=1.0), tensor=10) == pytest.approx(4 * 10 + 1 + 1 + 4 * 10 + 2 + 2)
+    assert flush_seconds(4, 8, work, LinkProfile()) == (8 + 3) * 3
+    assert flush_seconds(4, 8, work, LinkProfile(delay=0.5)) == (8 + 3) * 3 + 6 * 0.5
+    assert flush_seconds(2, 4, work, LinkProfile(rate=1.0), tensor=10) == pytest.approx(4 * 10 + 1 + 1 + 4 * 10 + 2 + 2)
 
 
 def test_latency_costs_the_swarm_little_where_gpipe_loses_much():

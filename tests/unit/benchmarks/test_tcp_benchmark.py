@@ -9,7 +9,7 @@ from benchmarks._ranks import launch, spread
 from pipelined.aio.clock import run_virtual
 from pipelined.errors import UsageError
 from transports import open_local
-from transports.emulation.options import LinkShape
+from transports.emulation.options import LinkProfile
 
 TIMES = {
     "bare": [1.0, 2.0, 4.0],
@@ -36,8 +36,8 @@ def test_an_all_reduce_has_its_bandwidths_and_ratio():
 
 
 def test_what_a_slow_link_is_expected_to_take():
-    assert shaped_links.expected(LinkShape(delay=0.05, jitter=0.05)) == 0.05
-    assert shaped_links.expected(LinkShape(delay=0.1, loss=0.25)) == pytest.approx(0.1 + 0.4 * 0.25 / 0.5)
+    assert shaped_links.expected(LinkProfile(delay=0.05, jitter=0.05)) == 0.05
+    assert shaped_links.expected(LinkProfile(delay=0.1, loss=0.25)) == pytest.approx(0.1 + 0.4 * 0.25 / 0.5)
 
 
 def test_what_chance_asks_of_a_slow_link_is_drawn_as_the_link_draws_it():
@@ -54,7 +54,7 @@ def test_what_chance_asks_of_a_slow_link_is_drawn_as_the_link_draws_it():
         await asyncio.gather(here.close(), there.close())
         return latencies[shaped_links.WARM_UP :]
 
-    shape = LinkShape(delay=0.05, jitter=0.05, loss=0.2, seed=3)
+    shape = LinkProfile(delay=0.05, jitter=0.05, loss=0.2, seed=3)
     asked = shaped_links.drawn(shape, 30)
     assert run_virtual(main(30)) == pytest.approx(asked, rel=1e-6)
     assert shaped_links.standard_error([1.5, 2.5], [1.0, 1.0]) == pytest.approx(0.5)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from transports.emulation.delay_line import AccessLine, DelayLine
 from transports.emulation.link import SlowLink
-from transports.emulation.options import LinkShape
+from transports.emulation.options import LinkProfile
 from transports.rpc.handlers import MAX_IN_FLIGHT
 from transports.rpc.virtual.endpoint import SCHEME, FrameEvent, VirtualEndpoint
 from transports.rpc.virtual.process import Process
@@ -59,7 +59,11 @@ class VirtualNetwork:
         max_in_flight: int = MAX_IN_FLIGHT,
         scale: float = 1.0,
     ):
-        self._shape, self.max_in_flight, self.scale = LinkShape(delay, jitter, rate, seed=seed), max_in_flight, scale
+        self._profile, self.max_in_flight, self.scale = (
+            LinkProfile(delay, jitter, rate, seed=seed),
+            max_in_flight,
+            scale,
+        )
         self.listeners: list[Callable[[FrameEvent], None]] = []
         self._incarnations = count(1)
         self._processes: dict[str, Process] = {}
@@ -135,7 +139,7 @@ class VirtualNetwork:
     def heal(self, *names: str) -> None:
         """Undo `cut` (two names) or `cut_off` (one name): the held frames arrive in order, a delay from now."""
         self._cuts.discard(frozenset(names))
-        self._recheck(*names, after=self._shape.delay)
+        self._recheck(*names, after=self._profile.delay)
 
     def reset(self, one: str, other: str) -> None:
         """Break the connections between two live parties: frames under way are lost, and both sides see the break."""
@@ -160,11 +164,11 @@ class VirtualNetwork:
         names = source.removeprefix(SCHEME), destination.removeprefix(SCHEME)
         is_open = partial(self._is_open, *names)
         if source == destination:
-            return DelayLine(SlowLink(LinkShape(), names), is_open)
+            return DelayLine(SlowLink(LinkProfile(), names), is_open)
         up, down = self._access_lines.get(source, (None, None))[0], self._access_lines.get(destination, (None, None))[1]
         added = self._added_delays.get(source, 0.0) + self._added_delays.get(destination, 0.0)
-        shape = replace(self._shape, delay=self._shape.delay + added)
-        return DelayLine(SlowLink(shape, (source, destination)), is_open, up=up, down=down)
+        profile = replace(self._profile, delay=self._profile.delay + added)
+        return DelayLine(SlowLink(profile, (source, destination)), is_open, up=up, down=down)
 
     def _process(self, name: str) -> Process:
         if name not in self._processes:

@@ -7,7 +7,7 @@ import pytest
 from pipelined.aio.clock import run_virtual
 from transports.emulation.delay_line import AccessLine, DelayLine
 from transports.emulation.link import SlowLink
-from transports.emulation.options import LinkShape
+from transports.emulation.options import LinkProfile
 
 DELAY = 0.5
 
@@ -16,7 +16,7 @@ def ways(ends, lines):
     """One way for each pair of ends, with the lines of those that have one."""
     return {
         (source, target): DelayLine(
-            SlowLink(LinkShape(DELAY), (source, target)),
+            SlowLink(LinkProfile(DELAY), (source, target)),
             up=lines.get((source, "up")),
             down=lines.get((target, "down")),
         )

@@ -6,7 +6,7 @@ import pytest
 
 from transports.emulation.delay_line import MAX_LATENESS_S, DelayedSender
 from transports.emulation.link import SlowLink
-from transports.emulation.options import LinkShape
+from transports.emulation.options import LinkProfile
 
 DELAY = 5e-3
 
@@ -40,7 +40,7 @@ def arrivals(messages, late=0.0, carry=None):
             await (carry(loop) if carry else asyncio.sleep(0))
             found.append(loop.time() - sent - DELAY)
 
-        sender = DelayedSender(SlowLink(LinkShape(delay=DELAY), (0, 1)), 1 << 20, 0.0, pytest.fail)
+        sender = DelayedSender(SlowLink(LinkProfile(delay=DELAY), (0, 1)), 1 << 20, 0.0, pytest.fail)
         for _ in range(messages):
             sent = loop.time()
             await sender.post(sent, [], 0, hand_over)

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transports.emulation.link import Passage, SlowLink, timeout
-from transports.emulation.options import LinkShape
+from transports.emulation.options import LinkProfile
 
 
-def link(**shape):
-    return SlowLink(LinkShape(**shape), (0, 1))
+def link(**profile):
+    return SlowLink(LinkProfile(**profile), (0, 1))
 
 
 def test_a_message_leaves_after_its_bytes_and_arrives_a_delay_later():
@@ -40,7 +40,7 @@ def test_each_loss_costs_a_time_out_and_the_next_one_twice_that():
     slow = link(delay=0.1, loss=0.3)
     delays = [round(slow.passage(1e5 * n, 0).arrival - 1e5 * n - 0.1, 6) for n in range(4000)]
     seen = {delay: delays.count(delay) / 4000 for delay in delays}
-    assert timeout(LinkShape(delay=0.1, loss=0.3)) == pytest.approx(0.4)
+    assert timeout(LinkProfile(delay=0.1, loss=0.3)) == pytest.approx(0.4)
     for losses, waited in enumerate((0.0, 0.4, 1.2, 2.8)):
         assert seen[waited] == pytest.approx(0.7 * 0.3**losses, rel=0.25)
 
@@ -62,16 +62,16 @@ class Drawn:
 @pytest.mark.parametrize("spread", [-1.0, 0.0, 0.25, 1.0])
 def test_each_draw_costs_exactly_the_closed_form(losses, spread, monkeypatch):
     """With k losses of chance p^k (1 - p), and spreads that are even, the means are exactly those of the law."""
-    shape = LinkShape(delay=0.25, jitter=0.125, loss=0.5)
+    profile = LinkProfile(delay=0.25, jitter=0.125, loss=0.5)
     drawn = Drawn([0.4999] * losses + [0.5], spread)
     monkeypatch.setattr("transports.emulation.link.random.Random", lambda seed: drawn)
-    passage = SlowLink(shape, (0, 1)).passage(8.0, 0)
-    assert passage.arrival - passage.departure == 0.25 + 0.125 * spread + (2**losses - 1) * timeout(shape)
+    passage = SlowLink(profile, (0, 1)).passage(8.0, 0)
+    assert passage.arrival - passage.departure == 0.25 + 0.125 * spread + (2**losses - 1) * timeout(profile)
 
 
 def test_a_time_out_is_a_round_trip_and_four_variations_or_a_fifth_of_a_second():
-    assert timeout(LinkShape(delay=0.05)) == pytest.approx(0.3)
-    assert timeout(LinkShape(delay=0.1, jitter=0.1)) == pytest.approx(0.6)
+    assert timeout(LinkProfile(delay=0.05)) == pytest.approx(0.3)
+    assert timeout(LinkProfile(delay=0.1, jitter=0.1)) == pytest.approx(0.6)
 
 
 @given(
@@ -92,7 +92,7 @@ def test_order_is_kept_and_nothing_comes_before_it_has_left(sends, delay, loss, 
 
 def test_losses_depend_on_the_seed_and_the_ends():
     def story(seed, ends):
-        slow = SlowLink(LinkShape(delay=1.0, jitter=1.0, loss=0.5, seed=seed), ends)
+        slow = SlowLink(LinkProfile(delay=1.0, jitter=1.0, loss=0.5, seed=seed), ends)
         return [slow.passage(0.0, 1) for _ in range(20)]
 
     assert story(1, (0, 1)) == story(1, (0, 1))

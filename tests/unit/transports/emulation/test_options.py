@@ -4,18 +4,18 @@ import math
 
 import pytest
 
-from transports.urls import split_shape
+from transports.urls import split_profile
 
 
 def test_every_option_is_read_in_its_units_and_what_is_not_of_links_is_left():
-    shape, others = split_shape("wait=60&delay=50ms&jitter=2.5ms&rate=500mbit&loss=0.01&seed=7")
+    shape, others = split_profile("wait=60&delay=50ms&jitter=2.5ms&rate=500mbit&loss=0.01&seed=7")
     assert (shape.delay, shape.jitter) == pytest.approx((0.05, 0.0025))
     assert (shape.rate, shape.loss, shape.seed) == (62.5e6, 0.01, 7)
     assert others == {"wait": "60"}
 
 
 def test_links_between_nodes_have_a_delay_and_a_rate_of_their_own():
-    shape, others = split_shape("delay=1ms&rate=1gbit&loss=0.5&seed=7&node=4&far-delay=5ms&far-rate=200mbit")
+    shape, others = split_profile("delay=1ms&rate=1gbit&loss=0.5&seed=7&node=4&far-delay=5ms&far-rate=200mbit")
     near, far = shape.between(4, 7), shape.between(3, 4)
     assert (near.delay, near.rate, far.delay, far.rate) == pytest.approx((1e-3, 1.25e8, 5e-3, 2.5e7))
     assert (near.loss, near.seed) == (far.loss, far.seed) == (0.5, 7)
@@ -23,14 +23,14 @@ def test_links_between_nodes_have_a_delay_and_a_rate_of_their_own():
 
 
 def test_links_between_nodes_are_as_inside_where_nothing_else_is_said():
-    shape, _ = split_shape("delay=1ms&rate=1gbit&node=2&far-rate=200mbit")
+    shape, _ = split_profile("delay=1ms&rate=1gbit&node=2&far-rate=200mbit")
     assert (shape.between(0, 2).delay, shape.between(0, 2).rate) == pytest.approx((1e-3, 2.5e7))
-    assert split_shape("delay=1ms&node=2")[0].between(0, 2) == split_shape("delay=1ms")[0]
+    assert split_profile("delay=1ms&node=2")[0].between(0, 2) == split_profile("delay=1ms")[0]
 
 
 def test_without_link_options_there_is_no_shape():
-    assert split_shape("wait=60") == (None, {"wait": "60"})
-    assert split_shape("") == (None, {})
+    assert split_profile("wait=60") == (None, {"wait": "60"})
+    assert split_profile("") == (None, {})
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_without_link_options_there_is_no_shape():
     ],
 )
 def test_units(query, field, value):
-    assert getattr(split_shape(query)[0], field) == pytest.approx(value)
+    assert getattr(split_profile(query)[0], field) == pytest.approx(value)
 
 
 @pytest.mark.parametrize(
@@ -80,4 +80,4 @@ def test_units(query, field, value):
 )
 def test_an_invalid_value_is_refused_with_the_allowed_ones(query, allowed):
     with pytest.raises(ValueError, match=allowed):
-        split_shape(query)
+        split_profile(query)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from transports import Closed, PeerLost, open_local, open_transport
-from transports.emulation.options import LinkShape
+from transports.emulation.options import LinkProfile
 from transports.emulation.transport import AHEAD_BYTES, SEND_BUFFER_BYTES, SlowTransport
 from transports.local import world
 
@@ -16,7 +16,7 @@ HEADS = 64  # bytes of preamble and header, at most, in here
 
 
 def slowed(world_size=2, **shape):
-    return [SlowTransport(end, LinkShape(**shape)) for end in world(world_size)]
+    return [SlowTransport(end, LinkProfile(**shape)) for end in world(world_size)]
 
 
 def now():
