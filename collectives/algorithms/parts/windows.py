@@ -27,7 +27,7 @@ class SharedMemoryAlgorithm(Algorithm):
     preferred = True
 
     async def is_available(self, group: Group) -> bool:
-        return await group.shared.open() is not None
+        return group.shared.memory is not None or await group.shared.open() is not None
 
 
 async def open_buffer(group: Group, vector: Vector) -> DoubleBuffer:
