@@ -10,6 +10,7 @@ import inspect
 import logging
 import os
 import signal
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -55,11 +56,16 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: runs_alone(item.nodeid))
     ranks, full, part = (config.getoption(name) for name in ("--with-mpi", "--full", "--slice"))
 
-    def unasked(item):
-        beyond = item.get_closest_marker("full") and not full and not (part and item.nodeid in part)
-        return beyond or (item.get_closest_marker("mpi") and not ranks)
+    positions = Counter()
 
-    out = {item for item in items if unasked(item)}
+    def beyond(item):
+        if full or not item.get_closest_marker("full"):
+            return False
+        test = item.nodeid.partition("[")[0]
+        positions[test] += 1
+        return not (part and part.takes(test, positions[test] - 1))
+
+    out = {item for item in items if beyond(item) or (item.get_closest_marker("mpi") and not ranks)}
     if out:
         config.hook.pytest_deselected(items=list(out))
         items[:] = [item for item in items if item not in out]

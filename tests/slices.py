@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Slice:
-    """Slice `number` of `count`: every test belongs to one slice by a checksum of its name, whatever else is added."""
+    """Slice `number` of `count`.
+
+    The cases of one test go to the slices in turn, so that every slice has its share of each grid, and no slice takes
+    much longer than another. Where the turn begins is drawn from the test's name.
+    """
 
     number: int
     count: int
@@ -24,8 +28,14 @@ class Slice:
             raise argparse.ArgumentTypeError(f"a slice is K/N with 0 <= K < N, as 3/70 (given: {text!r})")
         return cls(int(number), int(count))
 
-    def __contains__(self, name):
-        return zlib.crc32(name.encode()) % self.count == self.number
+    def takes(self, test, position):
+        """Whether this slice has a case of a test.
+
+        Args:
+            test: the name of the test, without the case.
+            position: of the case among those of the test, from 0.
+        """
+        return (zlib.crc32(test.encode()) + position) % self.count == self.number
 
     def __str__(self):
         return f"{self.number}/{self.count}"

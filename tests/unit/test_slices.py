@@ -1,4 +1,4 @@
-"""Slices of the large grids: together they are the whole, and none overlaps another."""
+"""Slices of the large grids: together they are the whole, none overlaps another, and all are equally large."""
 
 import argparse
 
@@ -6,16 +6,19 @@ import pytest
 
 from tests.slices import Slice
 
-NAMES = [f"tests/unit/test_grid.py::test_a_case[{case}]" for case in range(2000)]
+CASES = range(2000)
 
 
-def test_every_name_is_in_exactly_one_slice():
-    slices = [Slice(number, 70) for number in range(70)]
-    assert all(sum(name in part for part in slices) == 1 for name in NAMES)
+@pytest.mark.parametrize("test", ["tests/unit/test_grid.py::test_a_case", "tests/unit/test_grid.py::test_another"])
+def test_every_case_is_in_exactly_one_slice_and_slices_differ_by_one_case_at_most(test):
+    slices = [[case for case in CASES if Slice(number, 70).takes(test, case)] for number in range(70)]
+    assert sorted(case for one in slices for case in one) == list(CASES)
+    assert {len(one) for one in slices} == {28, 29}
 
 
-def test_slices_are_of_similar_size():
-    sizes = [sum(name in Slice(number, 10) for name in NAMES) for number in range(10)]
+def test_the_only_cases_of_many_tests_are_spread_over_the_slices():
+    parts = [Slice(number, 10) for number in range(10)]
+    sizes = [sum(part.takes(f"tests/unit/test_grid.py::test_{case}", 0) for case in CASES) for part in parts]
     assert 150 < min(sizes) <= max(sizes) < 250, sizes
 
 
