@@ -56,8 +56,9 @@ def test_the_proof_agrees_with_the_execution_of_thousands_of_damaged_programs():
 
 
 @pytest.mark.full
-def test_the_proof_agrees_with_the_execution_of_tens_of_thousands_of_damaged_programs():
-    agreement(2, 10 * PROGRAMS, DAMAGES)
+@pytest.mark.parametrize("part", range(20))
+def test_the_proof_agrees_with_the_execution_of_tens_of_thousands_of_damaged_programs(part):
+    agreement(f"2 {part}", PROGRAMS // 2, DAMAGES)
 
 
 @pytest.mark.parametrize("limits", LIMITS[1:], ids=str)
@@ -67,9 +68,10 @@ def test_within_limits_the_proof_agrees_with_the_execution(limits):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("part", range(12))
 @pytest.mark.parametrize("limits", LIMITS[1:], ids=str)
-def test_within_limits_the_proof_agrees_with_thousands_of_executions(limits):
-    agreement(4, 2 * PROGRAMS, DAMAGES, **limits)
+def test_within_limits_the_proof_agrees_with_thousands_of_executions(limits, part):
+    agreement(f"4 {part}", PROGRAMS // 6, DAMAGES, **limits)
 
 
 @pytest.mark.parametrize("limits", LIMITS, ids=str)
