@@ -104,12 +104,24 @@ def kept(keep, count=4):
         tracemalloc.stop()
 
 
+KEYS = {
+    "a number": (1 << 60,),
+    "many numbers": tuple(range(1 << 60, (1 << 60) + 16)),
+    "texts": ("k" * 500, "😀" * 500),
+}
+
+
 @pytest.mark.parametrize(
-    ("note", "arrays"), [*((note, "none") for note in NOTES), *(("none", each) for each in ARRAYS)]
+    ("key", "note", "arrays"),
+    [  # what key, note and arrays take adds up, so each is met in all forms beside one form of the others
+        *(("a number", note, "none") for note in NOTES),
+        *(("a number", "none", each) for each in ARRAYS if ARRAYS[each]),
+        *((key, "none", "none") for key in KEYS if key != "a number"),
+        ("many numbers", "none", "many of many dimensions"),
+    ],
 )
-@pytest.mark.parametrize("key", [(1 << 60,), tuple(range(1 << 60, (1 << 60) + 16)), ("k" * 500, "😀" * 500)])
 def test_no_message_takes_more_memory_than_it_counts(key, note, arrays):
-    blocks, mailbox = [Block.of(array) for array in ARRAYS[arrays]], Mailbox(2)
+    key, blocks, mailbox = KEYS[key], [Block.of(array) for array in ARRAYS[arrays]], Mailbox(2)
 
     def arrive(number):
         header = unpack_header(pack_header((number, *key[1:]), blocks, NOTES[note]))
