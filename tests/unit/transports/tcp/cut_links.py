@@ -39,7 +39,7 @@ class Limits:
     connect: float = CONNECT_S
     sending: float = ACK_TIMEOUT_S
     mended: float = 5.0
-    stopped: float = 1.5 * ACK_TIMEOUT_S
+    stopped: float = 1.25 * ACK_TIMEOUT_S
     most: float = 4 * ACK_TIMEOUT_S
 
 
