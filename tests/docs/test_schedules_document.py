@@ -19,6 +19,7 @@ from transports.local import world
 
 DOCUMENT = ROOT / "docs" / "schedules.md"
 EXAMPLE = ROOT / "docs" / "examples" / "gems.py"
+SMALL = "--layers 2 --d-model 16 --seq 16 --sample 0 --data LICENSE".split()
 TABLES = [ROOT / "docs" / "examples" / name for name in ("late.csv", "segment.csv")]
 
 
@@ -83,8 +84,7 @@ def test_what_was_measured_is_laid_beside_what_was_expected(in_root, tmp_path, c
         text = text.replace(name, str(tmp_path / name))
     expect, measure, compare = map(shlex.split, text.splitlines())
     assert main(expect[3:]) == 0
-    flags = "--layers 2 --d-model 16 --seq 16 --sample 0 --data LICENSE".split()
-    command, env = mpirun("mpich", 4, *measure[4:], *flags)
+    command, env = mpirun("mpich", 4, *measure[4:], *SMALL)
     done = launched(command, timeout=60, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert main(compare[3:]) == 0
@@ -103,7 +103,7 @@ def test_tables_are_shown_and_written(in_root, tmp_path, capsys):
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.stem)
 def test_a_table_trains_under_mpirun(in_root, table):
     *_, job = block_with(f"schedule docs/examples/{table.name}").splitlines()
-    command, env = mpirun("mpich", 2, *shlex.split(job)[4:], "--steps", 2, "--sample", 0, "--data", "LICENSE")
+    command, env = mpirun("mpich", 2, *shlex.split(job)[4:], "--steps", 2, *SMALL)
     done = launched(command, timeout=60, env=env)
     assert done.returncode == 0 and "validation loss" in done.stdout, done.stdout + done.stderr
 

@@ -27,7 +27,8 @@ def without_extras(module, *arguments):
 
 
 def test_one_process_trains_without_any_extra_on_the_text_that_python_has_with_it():
-    done = without_extras("apps.gpt2", "--depth", 2, "--steps", 1, "--sample", 0)
+    small = ["--layers", 2, "--d-model", 16, "--seq", 16, "--sample", 0]
+    done = without_extras("apps.gpt2", "--depth", 2, "--steps", 1, *small)
     assert done.returncode == 0, done.stderr
     assert "the help topics of Python 3." in done.stdout and "validation loss" in done.stdout
 
