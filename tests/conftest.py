@@ -111,18 +111,18 @@ def pytest_runtest_call(item):
     """Let a test marked mpi end together on all ranks, and fail on all where it fails on one."""
     if not item.get_closest_marker("mpi"):
         return (yield)
-    from mpi4py import MPI
+    from tests.mpi.every_rank import of_every_rank
 
     result, error = None, None
     try:
         result = yield
     except (Exception, pytest.fail.Exception, pytest.skip.Exception) as raised:
         error = raised
-    failed = MPI.COMM_WORLD.allgather(error is not None and not isinstance(error, pytest.skip.Exception))
+    failed = of_every_rank(bytes([error is not None and not isinstance(error, pytest.skip.Exception)]))
     if error:
         raise error
-    if any(failed):
-        pytest.fail(f"failed on ranks {[rank for rank, bad in enumerate(failed) if bad]}", pytrace=False)
+    if any(map(any, failed)):
+        pytest.fail(f"failed on ranks {[rank for rank, bad in enumerate(failed) if any(bad)]}", pytrace=False)
     return result
 
 

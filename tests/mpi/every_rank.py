@@ -4,6 +4,7 @@ And what runs at which number of ranks: everything at one number for each MPI, a
 """
 
 import asyncio
+import time
 
 import pytest
 from mpi4py import MPI
@@ -36,14 +37,26 @@ def full_elsewhere(value, always):
 
 
 def sampled(clauses, way=0):
-    """Clauses as parameters: all of them at one number of ranks, at others one in three of the short ones.
+    """Clauses as parameters: all of them at one number of ranks; of the short ones a third at 8, the others at 3.
 
     Args:
         way: another number for each way in which the clauses are kept, so that each way takes others.
     """
     short = [name for name in clauses if not any(word in name for word in LONG)]
-    taken = short[(WORLD.size + way) % 3 :: 3]  # 3, 4 and 8 ranks take all of them between them
+    taken = [name for at, name in enumerate(short) if ((at + way) % 3 == 0) == (WORLD.size > 4)]
     return [full_elsewhere(name, THOROUGH or name in taken) for name in clauses]
+
+
+def of_every_rank(data):
+    """These bytes of each rank, by rank; as many on all of them.
+
+    A rank sleeps until the last has called this. In MPI's own wait it would take the core that the others compute on.
+    """
+    everyones = bytearray(len(data) * WORLD.size)
+    gathered = WORLD.Iallgather(data, everyones)
+    while not gathered.Test():
+        time.sleep(0.0005)
+    return [bytes(everyones[at : at + len(data)]) for at in range(0, len(everyones), len(data))]
 
 
 async def from_rank_0(transport, compute):
