@@ -16,6 +16,7 @@ from collectives import Group, barrier
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import TimedExecutor
+from pipelined.aio.nursery import Nursery
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.overlap import SYNCS
 from pipelined.programs.plan import Plan
@@ -120,8 +121,10 @@ class EmulatedJob:
         start = self._context.executor.clock.now()
         prepared = self._prepared[sync]
         sums = self._sums(prepared, algorithm, summed)
-        worker, order = TrainWorker(self._context, number, sums, prepared.instructions), prepared.instructions
-        await (follow_order(worker, order) if self._recorded else prepared.schedule.schedule(worker))
+        order = prepared.instructions
+        async with Nursery() as queue:
+            worker = TrainWorker(self._context, number, sums, order, instructions=queue)
+            await (follow_order(worker, order) if self._recorded else prepared.schedule.schedule(worker))
         await sums.finish()
         return self._context.executor.clock.now() - start
 

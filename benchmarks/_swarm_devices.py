@@ -45,10 +45,10 @@ class Counted(TimedExecutor):
         """Seconds computed until now."""
         return self.busy + (0.0 if self._began is None else self.clock.now() - self._began)
 
-    async def _compute(self, op: str, work: Callable[[], Any]) -> Any:
+    async def _compute(self, op: str, seconds: float) -> None:
         self._began = self.clock.now()
         try:
-            return await super()._compute(op, work)
+            await super()._compute(op, seconds)
         finally:
             self._began = None
             if op in PASSES:

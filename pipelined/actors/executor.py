@@ -5,16 +5,19 @@ the work would take, on its clock: emulated on the real clock, virtual on the vi
 """
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from os import sched_getaffinity
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from pipelined.aio.clock import Clock, RealClock
 from transports import Transport
 
 T = TypeVar("T")
+Outcome = tuple[T | None, BaseException | None, float, float]
+"""Result or error of a piece of work, its start and its end."""
 PATIENCE_S = 3.0
 """Seconds that a cancelled rank waits for its running work before it sends its peers the reason for its exit."""
 
@@ -33,7 +36,7 @@ class ClockedDevice(Device, Protocol):
 
 
 class Executor(ABC):
-    """Runs the computations of one worker.
+    """Runs the computations of one worker, one at a time, in the order in which they are queued.
 
     Attributes:
         device: the torch device of the tensors that it computes with: "cpu" or "cuda:0".
@@ -45,10 +48,11 @@ class Executor(ABC):
 
     def __init__(self, clock: Clock, on_busy: Callable[[bool], None] = lambda busy: None):
         self.clock, self.busy, self.took = clock, 0.0, dict[str, float]()
-        self._on_busy, self._turn = on_busy, asyncio.Lock()
+        self._on_busy, self._unfinished = on_busy, 0
 
+    @abstractmethod
     async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:
-        """Do one piece of work, after the work that was requested before it.
+        """Queue one piece of work, and wait for its end.
 
         Args:
             op: "forward", "backward", … (a timed executor has a duration for each).
@@ -56,31 +60,33 @@ class Executor(ABC):
         Returns: the result of `work`, and its start and end, in seconds of the clock.
         Cancelled: waits up to `PATIENCE_S` for running work, then raises the cancellation.
         """
-        async with self._turn:
-            self._on_busy(True)
-            start = self.clock.now()
-            try:
-                result = await self._compute(op, work)
-            finally:
-                self._on_busy(False)
-                end = self.clock.now()
-                self.took[op] = end - start
-                self.busy += end - start
-        return result, start, end
-
-    @abstractmethod
-    async def _compute(self, op: str, work: Callable[[], T]) -> T: ...
 
     def close(self) -> None:  # noqa: B027 (most executors hold nothing)
         """Release the thread, if there is one."""
+
+    def _queued(self) -> None:
+        self._unfinished += 1
+        if self._unfinished == 1:
+            self._on_busy(True)
+
+    def _ended(self) -> None:
+        self._unfinished -= 1
+        if not self._unfinished:
+            self._on_busy(False)
+
+    def _record(self, op: str, seconds: float) -> None:
+        self.took[op] = seconds
+        self.busy += seconds
 
 
 class TorchExecutor(Executor):
     """Computes on a CPU or a GPU, in one thread, so that messages are sent and received at the same time.
 
+    The thread takes the next piece of work out of its queue without waiting for the event loop.
+
     Args:
         device: "cpu" or "cuda:0".
-        on_busy: called with True when work begins and False when it ends (a transport's `set_computing`).
+        on_busy: called with True when work is queued and with False when none is left (a transport's `set_computing`).
     """
 
     def __init__(self, device: str, clock: Clock, on_busy: Callable[[bool], None] = lambda busy: None):
@@ -111,22 +117,40 @@ class TorchExecutor(Executor):
             torch.set_num_threads(threads or max(1, len(sched_getaffinity(0)) // ranks_here))
         return cls(device, RealClock(), transport.set_computing)
 
-    async def _compute(self, op: str, work: Callable[[], T]) -> T:
-        """Run the work in the thread; this takes one turn of the event loop, `run_in_executor` takes three."""
+    async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:
+        """See `Executor.run`; this takes one turn of the event loop, `run_in_executor` takes three."""
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[tuple[T, None] | tuple[None, BaseException]] = loop.create_future()
-        running = self._thread.submit(lambda: loop.call_soon_threadsafe(_settle, done, self._finish(work)))
+        done: asyncio.Future[Outcome[T]] = loop.create_future()
+
+        def compute() -> None:
+            start = self.clock.now()
+            outcome = *self._finish(work), start, self.clock.now()
+            loop.call_soon_threadsafe(self._settle, op, done, outcome)
+
+        running = self._thread.submit(compute)
+        self._queued()
         try:
-            result, error = await done
+            result, error, start, end = await done
         except asyncio.CancelledError:
-            await asyncio.wait([asyncio.wrap_future(running)], timeout=PATIENCE_S)
+            if running.cancel():
+                self._ended()
+            else:
+                await asyncio.wait([asyncio.wrap_future(running)], timeout=PATIENCE_S)
             raise
         if error is not None:
             try:
                 raise error
             finally:
-                del error  # else error and frame refer to each other and keep the work's tensors alive
-        return result  # type: ignore[return-value]
+                del error, done  # else they and the frame refer to each other and keep the work's tensors alive
+        return result, start, end  # type: ignore[return-value]
+
+    def _settle(self, op: str, done: "asyncio.Future[Outcome[T]]", outcome: Outcome[T]) -> None:
+        """Set the result, unless the waiting caller was cancelled."""
+        self._ended()
+        _, _, start, end = outcome
+        self._record(op, end - start)
+        if not done.done():
+            done.set_result(outcome)
 
     def _finish(self, work: Callable[[], T]) -> tuple[T, None] | tuple[None, BaseException]:
         """Run the work; wait for the kernels of a GPU here, in the thread, not in the event loop."""
@@ -148,20 +172,35 @@ class TorchExecutor(Executor):
 class TimedExecutor(Executor):
     """Waits for the duration of each kind of work: two cores can run 64 such "GPUs", a virtual clock 2,048.
 
+    Queued work begins when the work before it should have ended, so that late timers of the real clock do not add up.
+
     Args:
         seconds: duration of each op; other ops take no time.
     """
 
     def __init__(self, seconds: Mapping[str, float], clock: Clock, on_busy: Callable[[bool], None] = lambda busy: None):
         super().__init__(clock, on_busy)
-        self.seconds = seconds
+        self.seconds, self._turn, self._end = seconds, asyncio.Lock(), -math.inf
 
-    async def _compute(self, op: str, work: Callable[[], Any]) -> Any:
-        await self.clock.sleep(self.seconds.get(op, 0.0))
-        return work()
+    async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:
+        """See `Executor.run`."""
+        queued = self.clock.now()
+        self._queued()
+        try:
+            async with self._turn:
+                start, seconds = max(queued, self._end), self.seconds.get(op, 0.0)
+                self._end = start + seconds
+                try:
+                    await self._compute(op, seconds - (self.clock.now() - start))
+                    result = work()
+                except BaseException:
+                    self._end = self.clock.now()
+                    raise
+        finally:
+            self._ended()
+        self._record(op, self._end - start)
+        return result, start, self._end
 
-
-def _settle(done: "asyncio.Future[Any]", outcome: object) -> None:
-    """Set the result, unless the waiting caller was cancelled."""
-    if not done.done():
-        done.set_result(outcome)
+    async def _compute(self, op: str, seconds: float) -> None:
+        """Let the seconds pass that a piece of work still takes."""
+        await self.clock.sleep(max(0.0, seconds))

@@ -11,6 +11,7 @@ from typing import Any
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
 from pipelined.actors.executor import Executor
+from pipelined.aio.nursery import Nursery
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare
 from pipelined.traces.file import NullTracer
@@ -48,7 +49,9 @@ async def measure_instruction(actor: Actor, executor: Executor) -> float:
     for number in range(ROUNDS):
         await gather(actor.transport, f"instruction round {number}", None)
         start = executor.clock.now()
-        await prepared.schedule.schedule(TrainWorker(context, number, program=prepared.instructions))
+        async with Nursery() as queue:
+            worker = TrainWorker(context, number, program=prepared.instructions, instructions=queue)
+            await prepared.schedule.schedule(worker)
         taken.append((executor.clock.now() - start) / sum(i.computes for i in prepared.instructions))
     everyone = await gather(actor.transport, "instruction seconds", statistics.median(taken))
     return statistics.median(everyone) if everyone else 0.0

@@ -15,9 +15,10 @@ from typing import Any, Protocol
 from pipelined.actors.actor import Actor
 from pipelined.actors.executor import Executor
 from pipelined.actors.messages import Activation, Address, Gradient
+from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.programs.gradient_sync import GradientSync
-from pipelined.programs.instructions import OPS, SUM, Instruction
+from pipelined.programs.instructions import OPS, Instruction
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.virtual_worker import DueMessages
 from pipelined.random.keyed_random import KeyedRandom
@@ -28,6 +29,9 @@ from pipelined.training.exchange.compression import Compression
 from pipelined.training.exchange.prefetch import MessageSource, Origin, Prefetcher
 from pipelined.training.exchange.stream import Parcel
 from transports import Message, TransportError
+
+AHEAD = 2
+"""Instructions that wait in the queue of the device behind the one that it computes."""
 
 
 class StageFailed(Exception):
@@ -125,6 +129,9 @@ class RankContext:
 class TrainWorker(Worker):
     """One worker of one group in one step.
 
+    With a parent for its instructions a verb returns when its work is queued: the device goes from one instruction to
+    the next without waiting for the event loop. Results and messages follow the end of the work.
+
     Args:
         context: the context of the rank.
         step: the step, from 0.
@@ -132,6 +139,7 @@ class TrainWorker(Worker):
         program: this worker's instructions as proved, so that it can request messages early, and a dynamic schedule
             waits briefly for messages that are due; empty if they are not known beforehand.
         messages: where it takes its messages from; None: from a `Prefetcher` of its own.
+        instructions: the parent of queued instructions; None: a verb returns at the end of its instruction.
 
     Attributes:
         losses: mean (or summed) loss by global microbatch, for microbatches that have their last stage here.
@@ -144,51 +152,69 @@ class TrainWorker(Worker):
         step: int,
         sums: GradientSync[Any] | None = None,
         program: Sequence[Instruction] = (),
+        *,
         messages: MessageSource | None = None,
+        instructions: Nursery | None = None,
     ):
         super().__init__(context.worker, context.plan.layout)
         self.context, self.step, self._sums = context, step, sums
-        self.losses: dict[int, float] = {}
-        self.count = 0.0
+        self.losses, self.count = dict[int, float](), 0.0
         self._due = DueMessages(program)
-        expected = filter(None, map(self.origin, program))
-        self._messages = messages or Prefetcher(context.actor, expected, receive=context.messages.receive)
+        origins = filter(None, map(self.origin, program))
+        self._messages = messages or Prefetcher(context.actor, origins, receive=context.messages.receive)
+        self._instructions, self._room = instructions, asyncio.Semaphore(1 + AHEAD)
+        self._last: asyncio.Task[None] | None = None
 
     async def execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         """Wait for the instruction's message, compute, send the result, and start the gradient sums that are due."""
         at = Instruction(op, pipe, stage, microbatch)
+        if self._instructions is None:
+            await self._run(at, await self._message(at))
+        else:
+            await self._room.acquire()
+            message = await self._message(at)
+            self._last = self._instructions.create_task(self._queued(at, message, self._last))
+
+    async def _queued(self, at: Instruction, message: Message | None, before: "asyncio.Task[None] | None") -> None:
+        """An instruction of the queue, behind the one before it."""
+        if not at.computes and before is not None:
+            await asyncio.wait([before])
+        await self._run(at, message)
+        self._room.release()
+
+    async def _run(self, at: Instruction, message: Message | None) -> None:
         with self._name_in_errors(at):
-            if op == "F":
-                await self._forward(at)
-            elif op == "W":
-                await self._compute(at, lambda: self.context.stages[stage].backward_weight(_alive(at)))
-            elif op != SUM:
-                await self._backward(at)
+            if at.op == "F":
+                await self._forward(at, message)
+            elif at.op == "W":
+                await self._compute(at, lambda: self.context.stages[at.stage].backward_weight((at.pipe, at.microbatch)))
+            elif at.computes:
+                await self._backward(at, message)
         if self._sums is not None:
             self._sums.ended(at)
 
     def arrived(self, at: At) -> bool:
         """Whether an instruction's message is on this rank, or the instruction needs no message."""
-        origin = self.origin(Instruction(*at))
-        return origin is None or self._messages.arrived(*origin)
+        return (origin := self.origin(Instruction(*at))) is None or self._messages.arrived(*origin)
 
     async def arrival(self, choices: Sequence[At], patience: float) -> None:
-        """Wait for a message that is due, at most for a share of the duration of the last weight half here."""
+        """Wait for a due message while the device is busy, and then for a share of the last weight half here."""
         if patience == math.inf:
             return await super().arrival(choices, patience)
-        due = [at for at in (Instruction(*at) for at in choices) if self._due.covers(at, self.halves)]
-        requests = [self._messages.requested(*origin) for at in due if (origin := self.origin(at))]
-        if known := [request for request in requests if request is not None]:
+        due = (one for at in choices if self._due.covers(one := Instruction(*at), self.halves))
+        known = [known for at in due if (origin := self.origin(at)) and (known := self._messages.requested(*origin))]
+        if self._last is not None:
+            await asyncio.wait([*known, self._last], return_when=asyncio.FIRST_COMPLETED)
+        if known:
             seconds = patience * self.context.executor.took.get(OPS["W"], 0.0)
             await asyncio.wait(known, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
-    async def _forward(self, at: Instruction) -> None:
-        held, random, targets = self.context.stages[at.stage], self._random(at), self._targets(at)
-        arrived = await self._arrival(at) if at.stage else None
+    async def _forward(self, at: Instruction, message: Message | None) -> None:
+        held, random = self.context.stages[at.stage], self._random(at)
 
         def work() -> Any:
-            x = self.context.feed.inputs(self.step, self._number(at)) if arrived is None else arrived
-            return held.forward(_alive(at), x, random, targets)
+            x = message or self.context.feed.inputs(self.step, self._number(at))
+            return held.forward((at.pipe, at.microbatch), x, random, self._targets(at))
 
         output = await self._compute(at, work)
         if at.stage == self.layout.depth - 1:
@@ -208,27 +234,25 @@ class TrainWorker(Worker):
         self.losses[number] = float(total)
         self.count += 1.0 if count is None else count
 
-    async def _backward(self, at: Instruction) -> None:
+    async def _backward(self, at: Instruction, gradient: Message | None) -> None:
         """A whole backward or its input half; sends the gradient at once, even if other work is pending here."""
-        held, random, targets = self.context.stages[at.stage], self._random(at), self._targets(at)
-        gradient = await self._arrival(at) if targets is None else None
-        scale = 1.0 / self.context.plan.microbatches_an_update
+        held, key = self.context.stages[at.stage], (at.pipe, at.microbatch)
+        random, scale = self._random(at), 1.0 / self.context.plan.microbatches_an_update
         half = held.backward if at.op == "B" else held.backward_input
-        back = await self._compute(at, lambda: half(_alive(at), gradient, scale, random, targets))
+        back = await self._compute(at, lambda: half(key, gradient, scale, random, self._targets(at)))
         if at.stage > 0 and back is not None:
             self._send(at, Gradient(self.step, at.pipe, at.stage - 1, at.microbatch), back)
 
-    async def _arrival(self, at: Instruction) -> Message:
-        """The message that an instruction needs."""
-        origin = self.origin(at)
-        assert origin is not None
-        with self.context.tracer.span("receive", str(origin[1][0]), **self._span_fields(at)):
+    async def _message(self, at: Instruction) -> Message | None:
+        """The message that an instruction needs; None if it needs none."""
+        if (origin := self.origin(at)) is None:
+            return None
+        with self._name_in_errors(at), self.context.tracer.span("receive", str(origin[1][0]), **self._span_fields(at)):
             return await self._messages.take(*origin)
 
     async def _compute(self, at: Instruction, work: Callable[[], Any]) -> Any:
-        name = OPS[at.op]
+        name, place = OPS[at.op], (self.step, at.stage, at.microbatch, at.pipe)
         result, start, end = await self.context.compute(name, work)
-        place = self.step, at.stage, at.microbatch, at.pipe
         self.context.tracer.record(name.partition("_")[0], name, start, end, place)
         return result
 
@@ -260,9 +284,8 @@ class TrainWorker(Worker):
 
     def _targets(self, at: Instruction) -> Any:
         """The targets of the last stage; None on other stages."""
-        if at.stage < self.layout.depth - 1:
-            return None
-        return self.context.feed.targets(self.step, self._number(at))
+        last = at.stage == self.layout.depth - 1
+        return self.context.feed.targets(self.step, self._number(at)) if last else None
 
     @contextmanager
     def _name_in_errors(self, at: Instruction) -> Iterator[None]:
@@ -274,7 +297,3 @@ class TrainWorker(Worker):
         except Exception as error:
             where = f"rank {self.context.actor.rank}, step {self.step}: {OPS[at.op]} of microbatch {at.microbatch}"
             raise StageFailed(f"{where} through stage {at.stage} (pipe {at.pipe}) failed: {error!r}") from error
-
-
-def _alive(at: Instruction) -> tuple[int, int]:
-    return at.pipe, at.microbatch

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 
 import torch
 
+from pipelined.aio.nursery import Nursery
 from pipelined.programs.gradient_sync import GradientSync
+from pipelined.programs.instructions import Instruction
 from pipelined.programs.prepare import Prepared
 from pipelined.training.optimizer import update
-from pipelined.training.parameters import LocalParameters
+from pipelined.training.parameters import Bucket, LocalParameters
 from pipelined.training.replay import Order, follow_order
 from pipelined.training.segments.segment import Segment, StepAccount
 from pipelined.training.segments.team_stage import TeamStage
@@ -62,12 +64,13 @@ class FlushedStep(Segment):
         self._passes += 1
         prepared, context, order = self._prepared, self._context, self._order
         sync = GradientSync(context.actor, self._local.buckets, self._sums.sum, prepared.instructions)
-        self._worker = TrainWorker(context, self._step, sync, order or prepared.instructions)
-        if order:
-            await follow_order(self._worker, order)
-        else:
-            await prepared.schedule.schedule(self._worker)
+        async with Nursery() as instructions:
+            self._worker = worker = self._work(sync, order or prepared.instructions, instructions)
+            await (follow_order(worker, order) if order else prepared.schedule.schedule(worker))
         await sync.finish()
+
+    def _work(self, sync: GradientSync[Bucket], program: Sequence[Instruction], instructions: Nursery) -> TrainWorker:
+        return TrainWorker(self._context, self._step, sync, program, instructions=instructions)
 
     async def admits(self, number: int) -> bool:
         return number == 0
@@ -96,6 +99,10 @@ class TeamStep(FlushedStep):
         await super()._pass()
         for stage in self._stages():
             await stage.sum_gradients(self._local.parameters)
+
+    def _work(self, sync: GradientSync[Bucket], program: Sequence[Instruction], instructions: Nursery) -> TrainWorker:
+        """A worker that ends every instruction before the next: the event loop moves tensors inside of one."""
+        return TrainWorker(self._context, self._step, sync, program)
 
     async def complete(self, number: int) -> StepAccount:
         account = await super().complete(number)

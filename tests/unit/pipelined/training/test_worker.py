@@ -10,6 +10,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.executor import TimedExecutor
 from pipelined.actors.messages import Gradient
 from pipelined.aio.clock import VirtualClock, run_virtual
+from pipelined.aio.nursery import Nursery
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs, price
@@ -34,6 +35,8 @@ class Hollow:
         self.last, self.index, self.fails = index == depth - 1, index, fails
 
     def forward(self, which, x, random, targets=None):
+        if (self.index, *which, "F") == self.fails:
+            raise FloatingPointError("too large")
         return Parcel((0.0 if self.last else np.zeros(1),))
 
     def backward(self, which, gradient, scale, random, targets=None):
@@ -63,13 +66,14 @@ class NoSums:
         self.done[instruction] = self.clock.now()
 
 
-def walk(plan, by="order", fails=None, late=0.0, half=None):
+def walk(plan, by="order", fails=None, late=0.0, half=None, queued=True):
     """Run one step on the virtual clock over real messages: the end, each rank's spans, when its instructions ended.
 
     Args:
         by: "order", that of the priced program, or "schedule", the coroutine with its own answers.
         late: seconds that a forward takes longer on rank 1.
         half: what the last weight half of the step before took, if there was one.
+        queued: let the schedule go on while instructions are computed.
     """
     program = record(find(plan.schedule), plan.shape, COSTS)
 
@@ -81,8 +85,10 @@ def walk(plan, by="order", fails=None, late=0.0, half=None):
             device = TimedExecutor({**SECONDS, "forward": COSTS.forward + late * (actor.rank == 1)}, clock)
             device.took.update({} if half is None else {"backward_weight": half})
             context = RankContext(actor, plan, stages, device, NoFeed(), tracer, seed=0)
-            worker = TrainWorker(context, 0, sums := NoSums(clock), instructions)
-            await (follow_order(worker, instructions) if by == "order" else find(plan.schedule).schedule(worker))
+            async with Nursery() as queue:
+                parent = queue if queued else None
+                worker = TrainWorker(context, 0, sums := NoSums(clock), instructions, instructions=parent)
+                await (follow_order(worker, instructions) if by == "order" else find(plan.schedule).schedule(worker))
         return clock.now(), tracer.events(), sums.done
 
     async def everyone():
@@ -100,10 +106,11 @@ def ends(events, name):
     return {(int(place[1]), int(place[2])): float(times[1]) for k, times, place in rows if k == kind}
 
 
+@pytest.mark.parametrize("queued", [True, False], ids=["queued", "one by one"])
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{plan.schedule}-D{plan.depth}-N{plan.microbatches}")
-def test_a_step_takes_what_its_program_is_priced_at(plan):
+def test_a_step_takes_what_its_program_is_priced_at(plan, queued):
     program = record(find(plan.schedule), plan.shape, COSTS)
-    assert max(end for end, _, _ in walk(plan)) == price(program, COSTS).makespan
+    assert max(end for end, _, _ in walk(plan, queued=queued)) == price(program, COSTS).makespan
 
 
 @pytest.mark.parametrize("name", SPLIT)
@@ -127,10 +134,11 @@ def test_the_gradient_goes_on_before_the_weight_half():
 
 
 @pytest.mark.parametrize("microbatches", [1, 4, 9])
-def test_a_dynamic_schedule_runs_weight_halves_while_messages_are_awaited(microbatches):
+@pytest.mark.parametrize("queued", [True, False], ids=["queued", "one by one"])
+def test_a_dynamic_schedule_runs_weight_halves_while_messages_are_awaited(microbatches, queued):
     """By its own answers no worker idles while it has a weight half to do."""
     plan = Plan("chimera_w", 4, 1, 1, microbatches)
-    for _, events, _ in walk(plan, by="schedule"):
+    for _, events, _ in walk(plan, by="schedule", queued=queued):
         inputs, weights = ends(events, "backward_input"), ends(events, "backward_weight")
         compute = sorted(
             (start, end)
@@ -164,3 +172,35 @@ def test_a_failing_weight_half_is_blamed_on_its_place():
         walk(Plan("zb_h1", 2, 1, 1, 2), fails=(1, 0, 1))
     where = r"rank 1, step 0: backward_weight of microbatch 1 through stage 1 \(pipe 0\) failed: .*too large"
     assert caught.group_contains(StageFailed, match=where)
+
+
+def test_a_queued_forward_that_fails_ends_the_wait_for_a_message():
+    """The schedule has gone on to wait for a gradient that never comes: the rank would wait for ever."""
+    with pytest.raises(ExceptionGroup) as caught:
+        walk(Plan("one_f_one_b", 2, 1, 1, 1), fails=(0, 0, 0, "F"))
+    where = r"rank 0, step 0: forward of microbatch 0 through stage 0 \(pipe 0\) failed: .*too large"
+    assert caught.group_contains(StageFailed, match=where)
+
+
+def test_the_schedule_is_at_most_two_instructions_ahead_of_the_device():
+    """Else messages would be taken, and held, long before their instruction."""
+    plan, begun, ahead = Plan("gpipe", 1, 1, 1, 6), [], []
+
+    class Watched(Hollow):
+        def forward(self, which, x, random, targets=None):
+            ahead.append(len(begun) - which[1] - 1)
+            return super().forward(which, x, random, targets)
+
+    async def main():
+        clock = VirtualClock()
+        (transport,) = world(1)
+        async with Actor(transport) as actor, Nursery() as queue:
+            device = TimedExecutor(SECONDS, clock)
+            context = RankContext(actor, plan, {0: Watched(0, 1)}, device, NoFeed(), Tracer(clock.now), seed=0)
+            worker = TrainWorker(context, 0, instructions=queue)
+            for microbatch in range(6):
+                await worker.forward(0)
+                begun.append(microbatch)
+
+    run_virtual(main())
+    assert ahead == [2, 2, 2, 2, 1, 0]
