@@ -70,7 +70,7 @@ async def run(training, data, *, peers, trainers=1, seed=None, steps=STEPS):
 
     Args:
         data: makes the data of one trainer.
-        seed: of kills, departures and moves at random moments; None: none.
+        seed: of kills, stops, departures and moves at random moments; None: none.
     """
     draw = random.Random(seed)
     swarm = VirtualParties(VirtualNetwork(seed or 0, delay=1e-3, jitter=5e-4), training.rules())
@@ -132,14 +132,17 @@ def moved(draw, stages):
 
 
 async def strike(swarm, draw, start):
-    """Kill peers and trainers, let peers leave, and start others, at random moments."""
+    """Kill and stop peers, kill trainers, let peers leave, and start others, at random moments."""
     number = 0
     while True:
         await asyncio.sleep(draw.uniform(0.02, 0.3))
         number += 1
-        match draw.choice(["kill", "kill", "leave", "join", "trainer"]):
+        match draw.choice(["kill", "kill", "stop", "leave", "join", "trainer"]):
             case "kill" if spare := spared(swarm):
                 swarm.kill(draw.choice(spare))
+            case "stop" if spare := spared(swarm):
+                swarm.network.freeze(name := draw.choice(spare))
+                asyncio.get_running_loop().call_later(draw.uniform(0.2, 2.5), swarm.network.thaw, name)
             case "leave" if spare := spared(swarm):
                 swarm.peers[draw.choice(spare)].peer.leave()
             case "trainer" if len(swarm.trainers) > 1:
