@@ -22,7 +22,6 @@ from collectives.algorithms.parts.windows import (
 )
 from collectives.arrays import Range, Vector, pieces
 from collectives.group import Group
-from collectives.group.call import Call
 
 
 class SharedAllGather(SharedMemoryAlgorithm, AllGatherAlgorithm):
@@ -37,38 +36,38 @@ class SharedAllGather(SharedMemoryAlgorithm, AllGatherAlgorithm):
         Source: Graham, Shipman, "MPI Support for Multi-core Architectures: Optimized Shared Memory Collectives",
             section 3.
         """
-        buffer, call = await open_buffer(group, vector), group.calls.running
+        buffer = await open_buffer(group, vector)
         if group.size == 1:
             return
         if arrays := in_place(group, vector):
-            await _in_place(call, buffer, arrays, spans)
+            await _in_place(buffer, arrays, spans)
         else:
-            await _by_windows(call, buffer, vector, spans)
+            await _by_windows(buffer, vector, spans)
 
 
-async def _in_place(call: Call, buffer: DoubleBuffer, arrays: Sequence[Vector], spans: Sequence[Range]) -> None:
+async def _in_place(buffer: DoubleBuffer, arrays: Sequence[Vector], spans: Sequence[Range]) -> None:
     """Copy every segment from the array of its rank.
 
     Args:
         arrays: the array of every rank, in the group's order.
     """
-    await buffer.advance(call)
+    await buffer.advance()
     own, yielder = arrays[buffer.rank], LoopYielder(buffer.memory)
     for rank in others(buffer.rank, buffer.size):
         for low, high in pieces(*spans[rank], cached_elements(own)):
             own.bytes(low, high)[:] = arrays[rank].bytes(low, high)
             await yielder.pause()
-    await buffer.advance(call)  # until then others read this rank's segment
+    await buffer.advance()  # until then others read this rank's segment
 
 
-async def _by_windows(call: Call, buffer: DoubleBuffer, vector: Vector, spans: Sequence[Range]) -> None:
+async def _by_windows(buffer: DoubleBuffer, vector: Vector, spans: Sequence[Range]) -> None:
     max_elements = min(buffer.whole_chunk_elements, cached_elements(vector))
     chunks = max(1, -(-max(high - low for low, high in spans) // max_elements))
     for step in range(chunks):
         buffer.copy_in(_chunk(vector, spans[buffer.rank], step, max_elements), buffer.whole_slot(buffer.rank))
         if step:
             _copy_out(buffer, [_chunk(vector, span, step - 1, max_elements) for span in spans])
-        await buffer.advance(call)
+        await buffer.advance()
     _copy_out(buffer, [_chunk(vector, span, chunks - 1, max_elements) for span in spans])
 
 

@@ -40,7 +40,6 @@ from collectives.algorithms.parts.windows import (
 )
 from collectives.arrays import Vector, pieces, segment
 from collectives.group import Group
-from collectives.group.call import Call
 from collectives.reduction import Reduction
 
 SHORT_BYTES = 1 << 20
@@ -63,32 +62,32 @@ class SharedAllReduce(SharedMemoryAlgorithm, AllReduceAlgorithm):
         Source: Graham, Shipman, "MPI Support for Multi-core Architectures: Optimized Shared Memory Collectives",
             section 3.
         """
-        buffer, call = await open_buffer(group, vector), group.calls.running
+        buffer = await open_buffer(group, vector)
         length, peers, max_elements = len(vector), group.size - 1, buffer.whole_chunk_elements
         if not peers or not length:
             return reduction.finish(vector.elements, group.size)
         if arrays := in_place(group, vector):
-            await _in_place(call, buffer, arrays, reduction)
+            await _in_place(buffer, arrays, reduction)
         elif length <= max_elements and (peers == 1 or vector.nbytes * peers <= SHORT_BYTES):
-            await _each_reduces(call, buffer, [vector], reduction)
+            await _each_reduces(buffer, [vector], reduction)
         elif peers == 1 and vector.itemsize > SLOW_ITEMSIZE:
-            await _each_reduces(call, buffer, _chunks(vector, min(max_elements, cached_elements(vector))), reduction)
+            await _each_reduces(buffer, _chunks(vector, min(max_elements, cached_elements(vector))), reduction)
         else:
-            await _reduce_scatter_gather(call, buffer, _chunks(vector, buffer.chunk_elements), reduction)
+            await _reduce_scatter_gather(buffer, _chunks(vector, buffer.chunk_elements), reduction)
 
 
 def _chunks(vector: Vector, max_elements: int) -> list[Vector]:
     return [vector.slice(*span) for span in pieces(0, len(vector), max_elements)]
 
 
-async def _each_reduces(call: Call, buffer: DoubleBuffer, chunks: Iterable[Vector], reduction: Reduction) -> None:
+async def _each_reduces(buffer: DoubleBuffer, chunks: Iterable[Vector], reduction: Reduction) -> None:
     """Copy in one whole chunk after another, and reduce the previous one from the windows of all ranks."""
     previous = None
     for chunk in chunks:
         buffer.copy_in(chunk.data, buffer.whole_slot(buffer.rank))
         if previous is not None:
             _reduce_whole(buffer, previous, reduction)
-        await buffer.advance(call)
+        await buffer.advance()
         previous = chunk
     if previous is not None:
         _reduce_whole(buffer, previous, reduction)
@@ -103,12 +102,10 @@ def _reduce_whole(buffer: DoubleBuffer, chunk: Vector, reduction: Reduction) -> 
     reduction.finish(chunk.elements, buffer.size)
 
 
-async def _reduce_scatter_gather(
-    call: Call, buffer: DoubleBuffer, chunks: Sequence[Vector], reduction: Reduction
-) -> None:
+async def _reduce_scatter_gather(buffer: DoubleBuffer, chunks: Sequence[Vector], reduction: Reduction) -> None:
     for step in range(len(chunks) + 2):
         if step:
-            await buffer.advance(call)
+            await buffer.advance()
         if step < len(chunks):
             _copy_in(buffer, chunks[step])
         if 1 <= step <= len(chunks):
@@ -116,7 +113,7 @@ async def _reduce_scatter_gather(
         if step >= 2:
             _copy_out(buffer, chunks[step - 2])
     if buffer.size == 2:
-        await buffer.advance(call)  # the next whole chunk may overwrite a half that the other rank still reads
+        await buffer.advance()  # the next whole chunk may overwrite a half that the other rank still reads
 
 
 def _copy_in(buffer: DoubleBuffer, chunk: Vector) -> None:
@@ -141,14 +138,14 @@ def _copy_out(buffer: DoubleBuffer, chunk: Vector) -> None:
         buffer.copy_out(rank, rank, chunk.bytes(*segment(len(chunk), buffer.size, rank)), barriers_ago=2)
 
 
-async def _in_place(call: Call, buffer: DoubleBuffer, arrays: Sequence[Vector], reduction: Reduction) -> None:
+async def _in_place(buffer: DoubleBuffer, arrays: Sequence[Vector], reduction: Reduction) -> None:
     """Reduce arrays that all ranks map in the order of ranks into the first one, and copy the result to the others.
 
     Args:
         arrays: the array of every rank, in the group's order.
     Cost: two barriers; each byte of an array is read from memory once and written once. No extra memory.
     """
-    await buffer.advance(call)
+    await buffer.advance()
     (first, *rest), yielder = arrays, LoopYielder(buffer.memory)
     for low, high in pieces(*segment(len(first), buffer.size, buffer.rank), cached_elements(first, len(arrays))):
         into = first.elements[low:high]
@@ -158,4 +155,4 @@ async def _in_place(call: Call, buffer: DoubleBuffer, arrays: Sequence[Vector], 
         for other in rest:
             other.bytes(low, high)[:] = first.bytes(low, high)
         await yielder.pause()
-    await buffer.advance(call)
+    await buffer.advance()

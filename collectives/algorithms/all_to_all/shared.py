@@ -36,7 +36,7 @@ class SharedAllToAll(SharedMemoryAlgorithm, AllToAllAlgorithm):
         Source: Graham, Shipman, "MPI Support for Multi-core Architectures: Optimized Shared Memory Collectives",
             section 3.
         """
-        buffer, call = await open_buffer(group, BYTES), group.calls.running
+        buffer = await open_buffer(group, BYTES)
         incoming[group.rank][:] = outgoing[group.rank]
         peers = list(others(group.rank, group.size))
         if not peers:
@@ -46,12 +46,12 @@ class SharedAllToAll(SharedMemoryAlgorithm, AllToAllAlgorithm):
         for rank in peers:
             buffer.copy_in(np.array([outgoing[rank].nbytes, chunks]).view(np.uint8).data, rank)
         _copy_in(buffer, outgoing, 0, chunk_bytes)
-        await buffer.advance(call)
+        await buffer.advance()
         chunks = max(chunks, *(_check(group, buffer, rank, incoming[rank].nbytes) for rank in peers))
         for step in range(1, chunks):
             _copy_in(buffer, outgoing, step, chunk_bytes)
             _copy_out(buffer, incoming, step - 1, chunk_bytes)
-            await buffer.advance(call)
+            await buffer.advance()
         _copy_out(buffer, incoming, chunks - 1, chunk_bytes)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from collectives.arrays import Vector
 from collectives.group import Group
-from collectives.group.call import Call, Unsupported
+from collectives.group.call import Unsupported
 from collectives.group.signature import FINGERPRINT_BYTES
 from transports.base import SharedWindows
 
@@ -50,16 +50,18 @@ class DoubleBuffer:
         self.slot_elements = self._slot_bytes // vector.itemsize
         self.chunk_elements = self.slot_elements * group.size
         self.whole_chunk_elements = self.chunk_elements if group.size == 2 else self.slot_elements
-        self._own, self._compared = self._windows[self.rank].data, 0
+        self._own = self._windows[self.rank].data
+        self._calls, self._compared = group.calls, 0
         self._whole_length = -1
         self._whole_chunks: list[list[Any]] = [[], []]
 
-    async def advance(self, call: Call) -> None:
+    async def advance(self) -> None:
         """Wait at a barrier: what was written is then read. The first one of a call compares the call on all ranks.
 
         Raises:
             Mismatch: another rank called something else. Else as `SharedWindows.barrier`.
         """
+        call = self._calls.running
         if self._compared == call.number:
             return await self.memory.barrier()
         self._compared = call.number

@@ -24,7 +24,6 @@ from collectives.algorithms.parts.windows import (
 )
 from collectives.arrays import Range, Vector, pieces
 from collectives.group import Group
-from collectives.group.call import Call
 from collectives.reduction import Reduction
 
 
@@ -40,24 +39,22 @@ class SharedReduceScatter(SharedMemoryAlgorithm, ReduceScatterAlgorithm):
         Source: Graham, Shipman, "MPI Support for Multi-core Architectures: Optimized Shared Memory Collectives",
             section 3.
         """
-        buffer, call = await open_buffer(group, vector), group.calls.running
+        buffer = await open_buffer(group, vector)
         if group.size == 1:
             return reduction.finish(vector.elements, 1)
         if arrays := in_place(group, vector):
-            await _in_place(call, buffer, arrays, spans[group.rank], reduction)
+            await _in_place(buffer, arrays, spans[group.rank], reduction)
         else:
-            await _by_windows(call, buffer, vector, spans, reduction)
+            await _by_windows(buffer, vector, spans, reduction)
 
 
-async def _in_place(
-    call: Call, buffer: DoubleBuffer, arrays: Sequence[Vector], span: Range, reduction: Reduction
-) -> None:
+async def _in_place(buffer: DoubleBuffer, arrays: Sequence[Vector], span: Range, reduction: Reduction) -> None:
     """Reduce a segment of all arrays into this rank's; each reads and writes segments that no other rank writes.
 
     Args:
         arrays: the array of every rank, in the group's order.
     """
-    await buffer.advance(call)
+    await buffer.advance()
     own, yielder = arrays[buffer.rank], LoopYielder(buffer.memory)
     for low, high in pieces(*span, cached_elements(own)):
         into = own.elements[low:high]
@@ -65,12 +62,10 @@ async def _in_place(
         combine([into, *rest], into, reduction)
         reduction.finish(into, buffer.size)
         await yielder.pause()
-    await buffer.advance(call)  # until then others read this rank's array
+    await buffer.advance()  # until then others read this rank's array
 
 
-async def _by_windows(
-    call: Call, buffer: DoubleBuffer, vector: Vector, spans: Sequence[Range], reduction: Reduction
-) -> None:
+async def _by_windows(buffer: DoubleBuffer, vector: Vector, spans: Sequence[Range], reduction: Reduction) -> None:
     max_elements = min(buffer.slot_elements, cached_elements(vector))
     chunks = [list(pieces(low, high, max_elements)) for low, high in spans]
     own = chunks[buffer.rank]
@@ -80,7 +75,7 @@ async def _by_windows(
                 buffer.copy_in(vector.bytes(*chunks[rank][step]), rank)
         if 0 < step <= len(own):
             _reduce(buffer, vector, own[step - 1], reduction)
-        await buffer.advance(call)
+        await buffer.advance()
     if len(own) == max(map(len, chunks)) and own:
         _reduce(buffer, vector, own[-1], reduction)
 
