@@ -82,11 +82,11 @@ class LocalTransport(Transport):
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
         self._state.check(peer)
-        places = destinations(into)
+        targets = destinations(into)
         arrival = await self._messages.take(peer, key)
         header = unpack_header(arrival.item.header)
         try:
-            blocks = receive_blocks(header.layouts, places)
+            blocks = receive_blocks(header.layouts, targets)
         except ValueError:
             self._messages.put_back(arrival)
             raise

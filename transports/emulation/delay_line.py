@@ -47,7 +47,7 @@ class AccessLine:
 
 
 class DelayLine:
-    """The messages under way from one end to the other.
+    """The messages in flight from one end to the other.
 
     Args:
         link: computes when a message arrives.
@@ -100,7 +100,7 @@ class DelayLine:
         return passage
 
     def close(self) -> None:
-        """Drop all messages under way."""
+        """Drop all messages in flight."""
         self._queue.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -142,7 +142,7 @@ class DelayLine:
 
 
 class _Delayed:
-    """A message under way, with a future that is done when the sender may reuse the memory.
+    """A message in flight, with a future that is done when the sender may reuse the memory.
 
     Args:
         window_bytes: what it takes of the window; 0 if it stays in the sender's memory until it is received.
@@ -169,7 +169,7 @@ class DelayedSender:
     """The messages to one peer over a slow link.
 
     Args:
-        window: bytes of copied messages that may be under way or wait at the receiver's end.
+        window: bytes of copied messages that may be in flight or wait at the receiver's end.
         ahead: a send returns this many seconds before the message's last byte has left.
         failed: called with the error of a message that could not be delivered.
     """
@@ -210,7 +210,7 @@ class DelayedSender:
                 leaving.cancel()
 
     async def drained(self) -> None:
-        """Wait until no message is under way: all have been passed to the inner transport."""
+        """Wait until no message is in flight: all have been passed to the inner transport."""
         await self._drained.wait()
         await asyncio.sleep(0)  # let the last tasks that it created start
 
@@ -220,7 +220,7 @@ class DelayedSender:
             await asyncio.wait(self._forwarding)
 
     def fail(self, error: TransportError) -> None:
-        """Drop all messages under way, and fail their sends."""
+        """Drop all messages in flight, and fail their sends."""
         self._line.close()
         for delayed in list(self._in_flight):
             self._window += delayed.window_bytes

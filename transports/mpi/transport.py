@@ -46,7 +46,7 @@ from transports.state import TransportState
 from transports.wire.arrays import Block, destinations, flat_bytes
 from transports.wire.frames import LIMITS, Key, encode_head, join_head, pack_header, unpack_header
 
-ABORT_SECONDS = 1.0
+ABORT_S = 1.0
 
 
 class Communicators(NamedTuple):
@@ -192,7 +192,7 @@ class MpiTransport(Transport):
         ended = self._shutdown.refuse(Closed(f"rank {self.rank} aborted: {reason}"))
         frame = encode_head(MpiKind.ABORT, note=reason[: LIMITS.header // 8])
         with suppress(TimeoutError, TransportError):
-            async with asyncio.timeout(ABORT_SECONDS):
+            async with asyncio.timeout(ABORT_S):
                 await asyncio.gather(*[self._frames.send(peer, frame) for peer in range(self.world_size)])
         self._shutdown.fail(ended)
         await self.close()

@@ -15,7 +15,7 @@ from transports.wire.frames import Header
 
 
 class RpcClient:
-    """The requests under way, by number."""
+    """The requests in flight, by number."""
 
     def __init__(self, sink: FrameSink, budget: MemoryBudget):
         self._sink, self._budget = sink, budget

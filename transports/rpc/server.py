@@ -37,7 +37,7 @@ class _Slot:
 
 
 class RpcServer:
-    """The requests under way, by number."""
+    """The requests in flight, by number."""
 
     def __init__(self, handlers: Handlers, sink: FrameSink, budget: MemoryBudget):
         self._handlers, self._sink, self._budget = handlers, sink, budget

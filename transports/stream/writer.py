@@ -111,8 +111,8 @@ class FrameQueue:
 
     def fail(self, error: Exception, *, begun: bool) -> None:
         """Fail the queued frames; a frame that has begun only if `begun`."""
-        spared = [] if begun else [frame for frame in self._queue if frame.begun]
+        kept = [] if begun else [frame for frame in self._queue if frame.begun]
         for frame in self._queue:
-            if frame not in spared:
+            if frame not in kept:
                 frame.resolve(error)
-        self._queue = deque(spared)
+        self._queue = deque(kept)

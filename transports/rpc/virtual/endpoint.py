@@ -148,7 +148,7 @@ class VirtualConnection:
         self.end("this end was killed")
 
     def reset(self) -> None:
-        """Break the connection: frames under way are lost, and each side sees the break after the link's delay."""
+        """Break the connection: frames in flight are lost, and each side sees the break after the link's delay."""
         reason, self._was_reset = "the connection was reset", True
         self.endpoint.network.delay_line(self.address, self.endpoint.address).send(
             PREAMBLE_BYTES, partial(self.end, reason)

@@ -142,7 +142,7 @@ class VirtualNetwork:
         self._recheck(*names, after=self._profile.delay)
 
     def reset(self, one: str, other: str) -> None:
-        """Break the connections between two live parties: frames under way are lost, and both sides see the break."""
+        """Break the connections between two live parties: frames in flight are lost, and both sides see the break."""
         end = self.endpoint_at(address_of(one))
         for connection in () if end is None else end.connections:
             if connection.address == address_of(other):
