@@ -34,13 +34,13 @@ from pipelined.training.segments.agreement import StepAgreement
 from pipelined.training.segments.flushed_step import FlushedStep, TeamStep, piece_names
 from pipelined.training.segments.overlapping_steps import OverlappingSteps
 from pipelined.training.segments.segment import Segment
-from pipelined.training.segments.team_stage import TeamStage, split_model
 from pipelined.training.segments.versioned_stage import VersionedStage, versioned
 from pipelined.training.stage import Stage
 from pipelined.training.step_report import StepReport, check_finite
 from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.exact_sums import ExactSums
 from pipelined.training.sums.gradient_sums import GradientSums
+from pipelined.training.teams.stage import TeamStage, split_model
 from pipelined.training.worker import MicrobatchSource, RankContext
 
 WORLD_CHANNEL = 0

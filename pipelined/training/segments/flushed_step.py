@@ -17,9 +17,9 @@ from pipelined.training.optimizer import update
 from pipelined.training.parameters import Bucket, LocalParameters
 from pipelined.training.replay import Order, follow_order
 from pipelined.training.segments.segment import Segment, StepAccount
-from pipelined.training.segments.team_stage import TeamStage
 from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.gradient_sums import GradientSums
+from pipelined.training.teams.stage import TeamStage
 from pipelined.training.worker import RankContext, TrainWorker
 
 
