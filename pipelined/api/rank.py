@@ -18,14 +18,12 @@ from pipelined.errors import UsageError
 from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
-from pipelined.sharding import Shards, path
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.claim import claimed
 from pipelined.state.checkpoints.trainer_state import gather_state, load, save
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.digests import require_equal_batches
 from pipelined.training.evaluate import Window, evaluate
-from pipelined.training.segments.team_stage import TeamStage
 from pipelined.training.step_report import StepReport
 from pipelined.training.trainer import JobDescription, Numerics, RankTrainer
 from transports import Transport
@@ -156,20 +154,8 @@ class RankSession:
 
     async def state_dict(self) -> dict[str, torch.Tensor] | None:
         """The state of the whole model, as the user's module names it, on rank 0; None elsewhere."""
-        tensors = await (gather_state(self.trainer) if self._job.plan.tensor == 1 else self._whole())
+        tensors = await gather_state(self.trainer)
         return None if tensors is None else self._job.model.state_dict(tensors)
-
-    async def _whole(self) -> dict[str, torch.Tensor] | None:
-        """Every parameter and buffer by name, from the pieces of this rank's team, on rank 0; None elsewhere."""
-        (stage,) = self.trainer.context.stages.values()
-        assert isinstance(stage, TeamStage)
-        lie, found = stage.model.parameters(), {}
-        for name, tensor in self.trainer.local.tensors.items():
-            found[name] = tensor.detach().clone()
-            if name in lie:
-                whole = Shards(lie[name].mesh, lie[name].lengths, "")
-                found[name] = await stage.network.carry(path(lie[name], whole), found[name])
-        return None if self.trainer.context.actor.rank else found
 
 
 def _trainer(actor: Actor, job: TrainingJob, optimizer: UserOptimizer, executor: TorchExecutor) -> RankTrainer:

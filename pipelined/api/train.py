@@ -86,7 +86,7 @@ def train(
             "auto" finds the fastest arrangement as `pipelined.plan` does, with what is given besides, and trains by it.
         depth: the stages of a pipeline; default: one for each rank of it, or two where the schedule needs two.
         width: pipelines that run in parallel, each on its own microbatches; default: 1, or all ranks with `tensor`.
-        tensor, layout: the ranks of a worker, at depth 1, and how they split every layer; see docs/sharding.md.
+        tensor, layout: the ranks of a worker, and how they split every layer; see docs/sharding.md.
         microbatches: microbatches of one pipeline in a step; default: twice the depth.
         steps: the steps to train; default: as many as there are batches (`len(batches)`).
         dtype, autocast: the dtype of parameters, activations and floating-point inputs; bfloat16 inside the forward.

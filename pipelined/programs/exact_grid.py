@@ -70,8 +70,12 @@ def require_exact(plan: Plan, compress: str) -> None:
     """Refuse what makes summands or updates depend on the arrangement.
 
     Raises:
-        UsageError: a codec between stages, a schedule without a flush, microbatches that are doubled or halved.
+        UsageError: a codec between stages, a schedule without a flush, microbatches that are doubled or halved, several
+            ranks a worker.
     """
+    if plan.tensor > 1:
+        fact = f"members of a team add up pieces of a product, which rounds (tensor: {plan.tensor})"
+        raise UsageError(f"{fact}; exact sums need `tensor=1`")
     if compress != "none":
         fact = f"a codec between stages rounds what passes them, so sums depend on the cut (codec: {compress})"
         raise UsageError(f"{fact}; exact sums need `compress=none`")

@@ -71,9 +71,9 @@ class Plan:
         if self.total_microbatches // self.width % every:
             fact = f"{self.schedule} updates by {every} microbatches at a time (microbatches: "
             raise PlanError(f"{fact}{self.microbatches}); use a multiple of {every}")
-        if self.tensor > 1 and (self.depth > 1 or not self.flushes):
-            fact = f"only a single stage, with a flush, is split over ranks (tensor: {self.tensor}, depth: {self.depth}"
-            raise PlanError(f"{fact}, schedule: {self.schedule}); use depth 1 and a schedule with a flush, or tensor 1")
+        if self.tensor > 1 and not self.flushes:
+            fact = f"only a schedule with a flush is split over ranks (tensor: {self.tensor}, schedule: "
+            raise PlanError(f"{fact}{self.schedule}); use a schedule with a flush, or tensor 1")
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "Plan":

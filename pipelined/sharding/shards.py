@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,33 @@ Ranges = tuple[tuple[int, int], ...]
 
 Piece = tuple[Ranges, ...]
 """For each dimension its ranges."""
+
+
+class TensorPart(NamedTuple):
+    """A piece of a tensor of a known shape.
+
+    Args:
+        whole: the shape of the tensor.
+        indices: those of its elements that are in the piece.
+    """
+
+    whole: tuple[int, ...]
+    indices: Piece
+
+    @classmethod
+    def everything(cls, whole: Sequence[int]) -> "TensorPart":
+        """All of a tensor."""
+        return cls(tuple(whole), tuple(_held(size, ()) for size in whole))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the piece."""
+        return shape_of(self.indices)
+
+    def overlap(self, other: "TensorPart") -> Piece | None:
+        """The indices in both pieces; None: there are none."""
+        both = tuple(map(common, self.indices, other.indices))
+        return both if all(both) else None
 
 
 class Shards:
@@ -70,7 +97,7 @@ class Shards:
 
     def shape(self, rank: int) -> tuple[int, ...]:
         """The shape of the rank's own array."""
-        return tuple(map(length_of, self.pieces(rank)))
+        return shape_of(self.pieces(rank))
 
     def size(self, rank: int) -> int:
         """The elements of the rank's own array."""
@@ -133,6 +160,45 @@ def length_of(ranges: Ranges) -> int:
     return sum(high - low for low, high in ranges)
 
 
+def shape_of(piece: Piece) -> tuple[int, ...]:
+    """The shape of the array of these indices."""
+    return tuple(map(length_of, piece))
+
+
+def merged(piece: Piece, lengths: Sequence[int], shape: Sequence[int]) -> Piece:
+    """The same indices in a tensor of fewer dimensions, each of which is one or several neighbours of the piece's.
+
+    Args:
+        lengths: the shape in which the piece is given, such as (C, 3, H, K).
+        shape: the other one, such as (C, 3·H·K).
+    Raises:
+        UsageError: the one is not the other with neighbouring dimensions made one.
+    """
+    sides, at = [], 0
+    for number, size in enumerate(shape):
+        first = at
+        at = len(lengths) if number == len(shape) - 1 else at + 1
+        while at < len(lengths) and prod(lengths[first:at]) < size:
+            at += 1
+        if prod(lengths[first:at]) != size:
+            fact = f"dimensions that cannot be merged (from: {tuple(lengths)}, to: {tuple(shape)})"
+            raise UsageError(f"{fact}; merge neighbouring ones alone")
+        sides.append(_flat(piece[first:at], lengths[first:at]))
+    return tuple(sides)
+
+
+def _flat(sides: Sequence[Ranges], lengths: Sequence[int]) -> Ranges:
+    """The ranges of several dimensions as ranges of their row-major numbers."""
+    flat: Sequence[tuple[int, int]] = ((0, 1),)
+    for ranges, length in zip(sides, lengths, strict=True):
+        if ranges == ((0, length),):
+            flat = [(low * length, high * length) for low, high in flat]
+        else:
+            rows = [row for low, high in flat for row in range(low, high)]
+            flat = [(row * length + low, row * length + high) for row in rows for low, high in ranges]
+    return _joined(flat)
+
+
 @lru_cache(maxsize=1 << 16)
 def common(one: Ranges, two: Ranges) -> Ranges:
     """The indices in both."""
@@ -159,8 +225,7 @@ def _within(outer: Ranges, inner: Ranges) -> Ranges:
 
 def take(array: Any, piece: Piece) -> Any:
     """A new contiguous array of the elements at these indices of an array."""
-    shape = tuple(map(length_of, piece))
-    taken = empty_like(array, shape)
+    taken = empty_like(array, shape_of(piece))
     for source, place in _blocks(piece):
         taken[place] = array[source]
     return taken

@@ -1,9 +1,11 @@
 """Evaluation and sampling: forward passes through the pipeline, without training.
 
-Every pipe of every group evaluates its share of the windows; each held stage is a task of its own. A sender waits until
-its message is received, so at most one activation per stage is in flight.
+Every pipe of every group evaluates its share of the windows. Window i of a pipe is to pass stage s at time i + s, and
+each rank works in the order of these times: so all members of a team do the same passes in one order, and what a pass
+waits for always comes before it. A stage sends its next activation when its last one is received.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,23 +42,34 @@ async def evaluate(
         tag: distinguishes this evaluation's messages from another's.
         on_progress: called with the number of forwards that this rank has done, and their total.
     """
-    totals, done = np.zeros((2, len(windows))), 0
-    shares = {
-        place: [i for i in range(len(windows)) if _pipe_of_window(context, i) == (context.group, place[0])]
-        for place in context.plan.layout.held_by(context.worker)
-    }
-
-    def through() -> None:
-        nonlocal done
-        done += 1
-        on_progress(done, sum(map(len, shares.values())))
-
+    totals, due = np.zeros((2, len(windows))), _in_order(context, len(windows))
+    sent: dict[tuple[int, int], asyncio.Task[None]] = {}
     async with Nursery() as tasks:
-        for place, mine in shares.items():
-            tasks.create_task(_stage(context, model, windows, mine, place, tag=tag, totals=totals, through=through))
+        for done, (pipe, stage, number) in enumerate(due, 1):
+            inputs, targets = windows[number]
+            x = inputs if stage == 0 else await _take(context, pipe, stage - 1, ("evaluate", tag, stage, number))
+            if stage == context.plan.depth - 1:
+                totals[:, number] = await _loss(context, model, x, targets)
+            else:
+                y = await _forward(context, stage, x)
+                if before := sent.get((pipe, stage)):
+                    await before
+                sending = _send(context, pipe, stage + 1, ("evaluate", tag, stage + 1, number), y)
+                sent[pipe, stage] = tasks.create_task(sending)
+            on_progress(done, len(due))
     await all_reduce(world, totals)
     losses, counts = totals.tolist()
     return float(sum(losses)) / sum(counts)
+
+
+def _in_order(context: RankContext, windows: int) -> list[tuple[int, int, int]]:
+    """This rank's passes, (pipe, stage, window), in the order of their times."""
+    shares = [_pipe_of_window(context, number) for number in range(windows)]
+    timed = []
+    for pipe, stage in context.plan.layout.held_by(context.worker):
+        mine = [number for number, share in enumerate(shares) if share == (context.group, pipe)]
+        timed += [(place + stage, number, pipe, stage) for place, number in enumerate(mine)]
+    return [(pipe, stage, number) for _, number, pipe, stage in sorted(timed)]
 
 
 def _pipe_of_window(context: RankContext, number: int) -> tuple[int, int]:
@@ -65,43 +78,19 @@ def _pipe_of_window(context: RankContext, number: int) -> tuple[int, int]:
     return number % width, number // width % context.plan.layout.pipes
 
 
-async def _stage(
-    context: RankContext,
-    model: Model,
-    windows: Sequence[Window],
-    mine: Sequence[int],
-    place: tuple[int, int],
-    *,
-    tag: int,
-    totals: np.ndarray,
-    through: Callable[[], None],
-) -> None:
-    pipe, stage = place
-    last = context.plan.depth - 1
-    for number in mine:
-        inputs, targets = windows[number]
-        x = inputs if stage == 0 else await _take(context, pipe, stage - 1, ("evaluate", tag, stage, number))
-        if stage < last:
-            y = await _forward(context, stage, x)
-            peer = context.holder(pipe, stage + 1)
-            await context.actor.transport.send(peer, ("evaluate", tag, stage + 1, number), *y.tensors, note=y.note)
-        else:
-            totals[:, number] = await _loss(context, model, x, targets)
-        through()
-
-
-async def _output(context: RankContext, stage: int, x: Any) -> Tree:
-    """What a stage of this rank, as a trainer builds it, gives: substitutes for measurements do not evaluate."""
+def _held(context: RankContext, stage: int) -> Stage | TeamStage:
+    """A stage of this rank, as a trainer builds it: substitutes for measurements do not evaluate."""
     held = context.stages[stage]
     assert isinstance(held, Stage | TeamStage)
-    return await _compute(context, lambda: held.evaluate(x))
+    return held
 
 
 async def _loss(context: RankContext, model: Model, x: Any, targets: Tree) -> tuple[float, float]:
     """The loss of a window, summed over what it counts, and the count; of a team only the first member counts."""
-    output = await _output(context, context.plan.depth - 1, x)
-    if context.member:
-        return 0.0, 0.0
+    held = _held(context, context.plan.depth - 1)
+    if isinstance(held, TeamStage):
+        return await _compute(context, lambda: held.score(x, targets))
+    output = await _compute(context, lambda: held.evaluate(x))
     return await _compute(context, lambda: _scored(context, model, output, targets))
 
 
@@ -114,8 +103,15 @@ def _scored(context: RankContext, model: Model, output: Tree, targets: Tree) -> 
 
 
 async def _forward(context: RankContext, stage: int, x: Any) -> Parcel:
-    output = await _output(context, stage, x)
+    held = _held(context, stage)
+    if isinstance(held, TeamStage):
+        return await _compute(context, lambda: held.evaluate(x))
+    output = await _compute(context, lambda: held.evaluate(x))
     return await _compute(context, lambda: pack_tree(output))
+
+
+async def _send(context: RankContext, pipe: int, stage: int, key: tuple[int | str, ...], parcel: Parcel) -> None:
+    await context.actor.transport.send(context.holder(pipe, stage), key, *parcel.tensors, note=parcel.note)
 
 
 async def _take(context: RankContext, pipe: int, stage: int, key: tuple[int | str, ...]) -> Any:

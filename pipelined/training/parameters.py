@@ -10,8 +10,8 @@ every rank that holds any of its stages; each rank contributes its own sum once.
 the same order, from the plan and the names alone.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -21,8 +21,17 @@ from torch import nn
 from pipelined.programs.bucket_names import Stages, name_buckets
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
-from pipelined.training.check_model import check_built, check_methods, holders_of_names, persistent_buffers, survey
+from pipelined.training.check_model import (
+    Survey,
+    check_built,
+    check_methods,
+    holders_of_names,
+    persistent_buffers,
+    survey,
+)
 from pipelined.training.model import Model
+from pipelined.training.teams.model import split_model
+from pipelined.training.teams.pieces import Membership
 
 T = TypeVar("T", bound=torch.Tensor)
 
@@ -111,6 +120,7 @@ class LocalParameters:
         channels: the number of every bucket of the job, the same on all ranks.
         names: every parameter of the whole model, in the model's order.
         rank: this rank.
+        team: what this rank, as a member of a team, holds of each parameter.
     """
 
     modules: Mapping[int, nn.Module]
@@ -120,6 +130,7 @@ class LocalParameters:
     channels: Mapping[Stages, int]
     names: tuple[str, ...]
     rank: int
+    team: Membership = field(default_factory=Membership)
 
     @property
     def kept(self) -> dict[str, torch.Tensor]:
@@ -133,13 +144,17 @@ class LocalParameters:
 
     @property
     def state_names(self) -> list[str]:
-        """The names that this rank writes to a checkpoint: parameters and buffers of which it is the first holder."""
-        return [name for name in self.tensors if self.holders[name][0] == self.rank]
+        """The names that this rank writes to a checkpoint: parameters and buffers of which it is the first holder.
+
+        Of a team each first holder of a piece writes it.
+        """
+        return [name for name in self.tensors if self.holders[name][0] == self.rank and self.team.counts(name)]
 
     def squares(self) -> dict[str, float]:
-        """The squared gradient norm of each owned parameter, in float64."""
+        """The squared gradient norm of each owned parameter, or piece of one, by its entry; in float64."""
         owned = [bucket.squares() for bucket in self.buckets if bucket.owner == self.rank]
-        return {name: square for squares in owned for name, square in squares.items()}
+        each = {name: square for squares in owned for name, square in squares.items()}
+        return {self.team.entry(name): square for name, square in each.items() if self.team.counts(name)}
 
     def clear_gradients(self) -> None:
         for bucket in self.buckets:
@@ -159,7 +174,7 @@ def build_local(
     """Build the parameters and buffers of one rank.
 
     Args:
-        model: of a team, that of the rank's member.
+        model: the whole; of a team's a rank builds its member's pieces.
         sequence: tokens per sequence, for the costs of layers.
         seed: the seed of the initial values; None leaves them unset, to be loaded.
     Raises:
@@ -167,14 +182,14 @@ def build_local(
         ModelError: the model would not train correctly.
     """
     check_methods(model)
-    cut = partition(model.costs(sequence), plan.depth)
-    stages = survey(model, cut, dtype)
-    modules = {stage: model.build(cut[stage], dtype, device, seed) for stage in plan.stages_of(rank)}
+    cut, member = partition(model.costs(sequence), plan.depth), plan.member(rank)
+    own: Model = model if plan.tensor == 1 else split_model(model).of_member(member)
+    stages = survey(own, cut, dtype)
+    modules = {stage: own.build(cut[stage], dtype, device, seed) for stage in plan.stages_of(rank)}
     for stage, module in modules.items():
         check_built(stage, module, stages[stage])
     parameters, kept = _tie(modules, _parameters), _tie(modules, persistent_buffers)
     named = name_buckets({index: list(stage.trained) for index, stage in enumerate(stages)})
-    member = plan.member(rank)
     buckets = tuple(
         fill_bucket(plan, stages, {name: parameters[name] for name in names}, member)
         for stages, names in named.items()
@@ -184,7 +199,13 @@ def build_local(
     everywhere = holders_of_names(stages, lambda stage: stage.everything)
     holders = {name: plan.holders(*everywhere[name], member=member) for name in (*parameters, *kept)}
     names = tuple(holders_of_names(stages, lambda stage: {**stage.trained, **stage.frozen}))
-    return LocalParameters(modules, parameters, holders, buckets, channels, names, rank)
+    team = _membership(model, plan, member, survey(model, cut, dtype)) if plan.tensor > 1 else Membership()
+    return LocalParameters(modules, parameters, holders, buckets, channels, names, rank, team)
+
+
+def _membership(model: Model, plan: Plan, member: int, wholes: Sequence[Survey]) -> Membership:
+    shapes = {name: shape for stage in wholes for name, shape in stage.everything.items()}
+    return Membership(plan.tensor, member, split_model(model).parameters(), shapes)
 
 
 def _tie(modules: Mapping[int, nn.Module], found: Callable[[nn.Module], Mapping[str, T]]) -> dict[str, T]:

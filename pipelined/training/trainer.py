@@ -18,6 +18,7 @@ from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
 from pipelined.programs.bucket_names import Stages
 from pipelined.programs.exact_grid import require_exact
+from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan, PlanError
 from pipelined.programs.prepare import Prepared, prepare
 from pipelined.programs.step_totals import StepTotals
@@ -31,7 +32,7 @@ from pipelined.training.parameters import LocalParameters, build_local
 from pipelined.training.replay import Order
 from pipelined.training.running_statistics import StatisticsExchange
 from pipelined.training.segments.agreement import StepAgreement
-from pipelined.training.segments.flushed_step import FlushedStep, TeamStep, piece_names
+from pipelined.training.segments.flushed_step import FlushedStep
 from pipelined.training.segments.overlapping_steps import OverlappingSteps
 from pipelined.training.segments.segment import Segment
 from pipelined.training.segments.versioned_stage import VersionedStage, versioned
@@ -40,7 +41,9 @@ from pipelined.training.step_report import StepReport, check_finite
 from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.exact_sums import ExactSums
 from pipelined.training.sums.gradient_sums import GradientSums
-from pipelined.training.teams.stage import TeamStage, split_model
+from pipelined.training.teams.model import split_model
+from pipelined.training.teams.pieces import TeamSums
+from pipelined.training.teams.stage import TeamStage
 from pipelined.training.worker import MicrobatchSource, RankContext
 
 WORLD_CHANNEL = 0
@@ -124,7 +127,7 @@ class RankTrainer:
         self.model, self.plan, self.optimizer_config = job.model, job.plan, job.optimizer_config
         plan, device = job.plan, torch.device(executor.device)
         self.local: LocalParameters = build_local(
-            split_model(job.model).of_member(plan.member(actor.rank)) if plan.tensor > 1 else job.model,
+            job.model,
             plan,
             actor.rank,
             sequence=job.sequence,
@@ -138,11 +141,10 @@ class RankTrainer:
         compression = Compression(actor, job.numerics.compress, tracer)
         self.context = RankContext(actor, plan, stages, executor, job.feed, tracer, job.seed, compression)
         self.optimizer = job.optimizer_config.build(self.local.parameters)
-        self.sums = GradientSums(self._bucket_groups(), job.numerics.all_reduce, tracer)
+        self.sums = GradientSums(self._bucket_groups(), job.numerics.all_reduce, tracer, self._team_sums())
         statistics = StatisticsExchange(self.context, {n: stage.statistics for n, stage in stages.items()})
-        totals = StepTotals(
-            piece_names(self.local.names, plan.tensor), plan.total_microbatches, 0 if plan.flushes else plan.depth
-        )
+        entries = self.local.team.entries(self.local.names)
+        totals = StepTotals(entries, plan.total_microbatches, 0 if plan.flushes else plan.depth)
         self._agreement = StepAgreement(
             self.context,
             self.world,
@@ -165,13 +167,23 @@ class RankTrainer:
         plan, module, numerics = job.plan, self.local.modules[index], job.numerics
         replicas, device = len(plan.holders(index)), torch.device(executor.device)
         if plan.tensor > 1:
-            if numerics.autocast or numerics.exact_sums:
-                raise PlanError("a team has neither autocast nor exact sums yet; leave them out, or use tensor 1")
-            channel = WORLD_CHANNEL + 1 + len(self.local.channels)
-            network = MeshGroups(actor.transport, channel, ranks=plan.team(actor.rank))
-            return TeamStage(split_model(job.model), module, network, executor, numerics.recompute, replicas)
+            layers = partition(job.model.costs(job.sequence), plan.depth)[index]
+            network = MeshGroups(actor.transport, self._team_channel(index), ranks=plan.team(actor.rank))
+            model, passes = split_model(job.model), (numerics.autocast, numerics.recompute)
+            return TeamStage(model, module, layers, index, network, executor, *passes, replicas)
         parts = job.model, module, index, plan.depth, device, numerics.autocast, numerics.recompute, replicas
         return Stage(*parts, accumulation=self.accumulation)
+
+    def _team_channel(self, number: int) -> int:
+        """The channel of a stage's moves, and behind those of all stages that of a bucket's sums in the team."""
+        return WORLD_CHANNEL + 1 + len(self.local.channels) + number
+
+    def _team_sums(self) -> TeamSums | None:
+        transport, plan = self.context.actor.transport, self.plan
+        if plan.tensor == 1:
+            return None
+        channels = {stages: self._team_channel(plan.depth + n) for stages, n in self.local.channels.items()}
+        return TeamSums(self.local.team.lie, transport, plan.team(transport.rank), channels)
 
     def _accumulation(self, job: JobDescription, executor: Executor) -> Accumulation:
         if not job.numerics.exact_sums:
@@ -257,17 +269,8 @@ class RankTrainer:
                 orders=self._orders,
             )
         order = self._orders.get(steps[0], self._orders[max(self._orders)]) if self._orders else ()
-        kind = TeamStep if self.plan.tensor > 1 else FlushedStep
-        return kind(
-            self.context,
-            self.local,
-            self.sums,
-            self.optimizer,
-            accumulation=self.accumulation,
-            step=steps[0],
-            prepared=prepared,
-            order=order,
-        )
+        parts, accumulation = (self.context, self.local, self.sums, self.optimizer), self.accumulation
+        return FlushedStep(*parts, accumulation=accumulation, step=steps[0], prepared=prepared, order=order)
 
     async def _prepare(self) -> Prepared:
         """Before the first step: prove the schedule, and open what the gradient sums need."""

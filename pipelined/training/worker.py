@@ -58,7 +58,7 @@ class Computation(Protocol):
         self, key: tuple[int, int], gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
     ) -> Parcel | Coroutine[Any, Any, Parcel | None] | None: ...
 
-    def backward_weight(self, key: tuple[int, int]) -> Coroutine[Any, Any, None] | None: ...
+    def backward_weight(self, key: tuple[int, int]) -> None: ...
 
 
 class MicrobatchSource(Protocol):
@@ -289,11 +289,12 @@ class TrainWorker(Worker):
 
     @contextmanager
     def _name_in_errors(self, at: Instruction) -> Iterator[None]:
-        """Add rank, stage and microbatch to an instruction's error; a transport's errors name their rank already."""
+        """Add rank, stage, shard and microbatch to an instruction's error; a transport's errors name their rank."""
         try:
             yield
         except (TransportError, UsageError):
             raise
         except Exception as error:
             where = f"rank {self.context.actor.rank}, step {self.step}: {OPS[at.op]} of microbatch {at.microbatch}"
-            raise StageFailed(f"{where} through stage {at.stage} (pipe {at.pipe}) failed: {error!r}") from error
+            shard = f", shard {self.context.member} of {shards}" if (shards := self.context.plan.tensor) > 1 else ""
+            raise StageFailed(f"{where} through stage {at.stage} (pipe {at.pipe}{shard}) failed: {error!r}") from error

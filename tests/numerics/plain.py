@@ -5,7 +5,7 @@ It uses none of the runtime: one module, one loop over microbatches, torch's own
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from pipelined.random.keyed_random import KeyedRandom, drawing_from
 from pipelined.traces.file import Tracer
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.replay import Order
-from pipelined.training.trainer import JobDescription, Numerics
+from pipelined.training.trainer import JobDescription, Numerics, RankTrainer
 from tests.numerics.trained import opened
 from transports import Transport
 
@@ -108,9 +108,12 @@ class Feed:
 
 @dataclass
 class Outcome:
+    """What a run ends with; gradients are those of its first update, clipped."""
+
     losses: list[float]
     norms: list[float]
     parameters: dict[str, torch.Tensor]
+    gradients: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 def plain(case: Case, steps: int = 5) -> Outcome:
@@ -122,7 +125,7 @@ def plain(case: Case, steps: int = 5) -> Outcome:
     vectors = [p for p in parameters.values() if p.dim() < 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = AdamW(groups, betas=(0.9, 0.95))
-    losses, norms = [], []
+    losses, norms, gradients = [], [], dict[str, torch.Tensor]()
     for step in range(steps):
         optimizer.zero_grad()
         loss = torch.zeros((), dtype=torch.float64)
@@ -132,11 +135,12 @@ def plain(case: Case, steps: int = 5) -> Outcome:
             loss = loss + model.loss(logits, feed.targets(step, microbatch)) / total
         loss.backward()
         norms.append(float(torch.nn.utils.clip_grad_norm_(parameters.values(), OPTIMIZER.clip)))
+        gradients = gradients or {name: p.grad.clone() for name, p in parameters.items()}
         for group in optimizer.param_groups:
             group["lr"] = OPTIMIZER.rate(step)
         optimizer.step()
         losses.append(loss.item())
-    return Outcome(losses, norms, {name: p.detach() for name, p in parameters.items()})
+    return Outcome(losses, norms, {name: p.detach() for name, p in parameters.items()}, gradients)
 
 
 async def pipelined(
@@ -148,9 +152,23 @@ async def pipelined(
 ) -> Outcome:
     """Train one rank of an arrangement; what it holds at the end."""
     async with opened(transport, case.job(), tracer, orders) as trainer:
+        gradients = first_gradients(trainer)
         reports = [await trainer.step(step) for step in range(steps)]
     parameters = {name: p.detach() for name, p in trainer.local.parameters.items()}
-    return Outcome([r.loss for r in reports], [r.grad_norm for r in reports], parameters)
+    return Outcome([r.loss for r in reports], [r.grad_norm for r in reports], parameters, gradients)
+
+
+def first_gradients(trainer: RankTrainer) -> dict[str, torch.Tensor]:
+    """The gradients by which a rank makes its first update, by name; there when that update is made."""
+    found, update, parameters = dict[str, torch.Tensor](), trainer.optimizer.step, trainer.local.parameters
+
+    def keeping() -> None:
+        if not found:
+            found.update((name, p.grad.clone()) for name, p in parameters.items() if p.grad is not None)
+        update()
+
+    trainer.optimizer.step = keeping
+    return found
 
 
 def assert_same(expected: Outcome, got: Outcome, tolerance: float = 1e-10) -> None:

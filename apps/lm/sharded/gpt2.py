@@ -24,6 +24,7 @@ from pipelined.sharding.operators.matmul import LEAD, SplitMatmul, multiply
 from pipelined.sharding.operators.stream import drop, layer_norm, residual
 from pipelined.sharding.operators.verbs import Reader, Value
 from pipelined.sharding.operators.vocabulary import cross_entropy, embed, ids_of, logits, table
+from pipelined.sharding.shards import merged, shape_of, take
 from pipelined.training.parameters import register_tensor
 
 Pieces = Mapping[str, torch.Tensor]
@@ -68,6 +69,10 @@ class ShardedGPT2(GPT2):
         """How the residual stream (B, T, C) lies; lead: (B, T)."""
         return Shards(self.mesh, (*lead, self.config.d_model), f"S0:rows S{LEAD}:columns")
 
+    def between(self, lengths: tuple[int, ...]) -> Shards:
+        """How the stream lies between two stages: as everywhere."""
+        return self.stream(lengths[:LEAD])
+
     def parameters(self) -> dict[str, Shards]:
         """How each parameter lies, by its plain name; some have more dimensions than the plain tensor of that name."""
         c = self.config.d_model
@@ -98,26 +103,35 @@ class ShardedGPT2(GPT2):
         """The mean cross-entropy of a microbatch.
 
         Args:
-            output: logits (B, T, V), as `output` gives them.
+            output: logits (B, T, V), as `part` gives them.
             targets: (B, T), as `ids`.
         Returns: a sum over the axis `rows` of the head's mesh; of its gradient every rank has the whole.
         """
         return await cross_entropy(run, output, targets)
 
-    async def output(self, run: Reader, ids: Value, pieces: Pieces, random: KeyedRandom | None = None) -> Value:
-        """The logits of a microbatch, (B, T, V), split over all ranks.
+    async def part(
+        self, run: Reader, layers: range, x: Value, pieces: Pieces, random: KeyedRandom | None = None
+    ) -> Value:
+        """A range of layers, of a microbatch.
 
         Args:
-            ids: (B, T), as `ids`.
+            x: ids (B, T), as `ids`, where the range begins with the first layer; else (B, T, C), as `stream`.
             random: of the microbatch's dropout; None: nothing is dropped.
+        Returns: (B, T, C), as `stream`; behind the last layer the logits (B, T, V), split over all ranks.
         """
-        x = await self.embedding(run, ids, pieces, random)
-        for block in range(self.config.layers):
-            x = await self.block(run, block, x, pieces, random)
-        weight, bias = (pieces[f"transformer.ln_f.{each}"] for each in ("weight", "bias"))
-        x = await layer_norm(run, x, weight, bias)
-        head = self.operators["wte"]
-        return await logits(run, head, x, pieces[EMBEDDING if self.config.tied else HEAD])
+        for layer in layers:
+            if layer == 0:
+                x = await self.embedding(run, x, pieces, random)
+            elif layer == self.layers - 1:
+                x = await self.head(run, x, pieces)
+            else:
+                x = await self.block(run, layer - 1, x, pieces, random)
+        return x
+
+    async def head(self, run: Reader, x: Value, pieces: Pieces) -> Value:
+        """The last norm and the logits, (B, T, V), split over all ranks; x is (B, T, C), as `stream`."""
+        x = await layer_norm(run, x, *(pieces[f"transformer.ln_f.{each}"] for each in ("weight", "bias")))
+        return await logits(run, self.operators["wte"], x, pieces[EMBEDDING if self.config.tied else HEAD])
 
     def ids(self, lead: tuple[int, ...]) -> Shards:
         """How ids and targets (B, T) lie; lead: (B, T)."""
@@ -170,9 +184,7 @@ class MemberGPT2(GPT2):
         self._whole, self._member = whole, member
 
     def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:
-        """Build the pieces of a range of layers, each cut from the initial values of its whole.
-
-        A piece has as many dimensions as its whole, as only matrices decay; it is flattened from its shards' shape.
+        """Build the pieces of a range of layers, each a block cut from the initial values of its whole.
 
         Cost: no more memory than the pieces, and the largest whole parameter once, which every rank draws.
         """
@@ -180,12 +192,12 @@ class MemberGPT2(GPT2):
         with torch.device("meta"):
             wholes = dict(self._part(layers).named_parameters())
         for name, whole in wholes.items():
-            shape = lie[name].shape(self._member)
-            piece = torch.empty(shape, dtype=dtype, device=device)
+            held = merged(lie[name].pieces(self._member), lie[name].lengths, whole.shape)
+            piece = torch.empty(shape_of(held), dtype=dtype, device=device)
             if seed is not None and not abstract:
                 full = nn.Parameter(torch.empty(whole.shape, dtype=dtype))
                 with torch.no_grad():
                     initialise(full, name, seed, self.config)
-                    piece.copy_(self._whole.local(name, full, self._member))
-            register_tensor(part, name, nn.Parameter(piece.flatten(whole.dim() - 1)))
+                    piece.copy_(take(full, held))
+            register_tensor(part, name, nn.Parameter(piece))
         return part

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from pipelined.api.model.sequential import LayeredModel, Loss, Sequential
-from pipelined.api.split.layer import ForwardPass, team
+from pipelined.api.split.layer import BY_ROWS, ForwardPass, team
 from pipelined.api.split.table import WHOLE, split_row
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom
@@ -89,19 +89,29 @@ class SplitRow(LayeredModel):
         """How inputs and targets lie: whole on all ranks; lead: their shape."""
         return Shards(team(self.ranks), lead, "")
 
-    async def output(
-        self, run: Reader, ids: Value, pieces: Mapping[str, torch.Tensor], random: KeyedRandom | None = None
+    def between(self, lengths: tuple[int, ...]) -> Shards:
+        """How a tensor lies between two stages: every rank has its own rows."""
+        return Shards(team(self.ranks), lengths, BY_ROWS)
+
+    async def part(
+        self,
+        run: Reader,
+        layers: range,
+        x: Value,
+        pieces: Mapping[str, torch.Tensor],
+        random: KeyedRandom | None = None,
     ) -> Value:
-        """The output of the last layer.
+        """The output of a range of layers.
 
         Args:
-            ids: the inputs, as `ids`.
-            pieces: a rank's pieces of all parameters, and all buffers.
+            x: the inputs, as `ids`, or the output of the layer before the range.
+            pieces: a rank's pieces of the range's parameters, and its buffers.
             random: of the microbatch; None in an evaluation.
         """
-        at, x = ForwardPass(run, random), ids
+        at, wanted = ForwardPass(run, random), {self._row.names[number] for number in layers}
         for layer in self.split:
-            x = await layer.forward(at, x, self._own(layer.name, pieces))
+            if layer.name.partition(".")[0] in wanted:
+                x = await layer.forward(at, x, self._own(layer.name, pieces))
         return x
 
     async def score(self, run: Reader, output: Value, targets: Value) -> Value:

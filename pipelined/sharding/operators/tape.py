@@ -54,6 +54,7 @@ class Tape:
         network: carries pieces: `MeshGroups`, or what notes that it would.
         device: computes: an executor, or what counts; on a timed one the durations are those of the names.
         training: False: nothing is kept for a backward.
+        autocast: multiplications in bfloat16; their results, parameters and sums keep the dtype of the values.
 
     Attributes:
         noted: what the layers noted beside their results, in order.
@@ -61,8 +62,8 @@ class Tape:
     Gradients of parameters gather in their `grad`, as partial sums over the axes on which they are broadcast.
     """
 
-    def __init__(self, network: Carrier, device: Device, training: bool = True):
-        self.network, self.device, self.training = network, device, training
+    def __init__(self, network: Carrier, device: Device, training: bool = True, autocast: bool = False):
+        self.network, self.device, self.training, self.autocast = network, device, training, autocast
         self.rank = network.rank
         self._entries: list[Computed | Moved] = []
         self.noted: list[Any] = []
@@ -84,19 +85,24 @@ class Tape:
 
         def computed() -> torch.Tensor:
             with torch.set_grad_enabled(self.training):
-                return work(*given)
+                return self._cast(work, given) if self.autocast else work(*given)
 
         produced, *_ = await self.device.run(name, computed)
         if tuple(produced.shape) != result.shape(self.rank):
             shapes = f"rank: {self.rank}, got: {tuple(produced.shape)}, layout's: {result.shape(self.rank)}"
             raise ValueError(f"{name} gave another shape ({shapes})")
         value = Value(produced.detach(), result, not constant and any(map(_trained, operands)))
-        if value.trained:
+        if value.trained and self.training:
             pairs = zip(operands, given, strict=True)
             inputs = tuple((operand, leaf) for operand, leaf in pairs if isinstance(operand, Value))
             parameters = tuple(operand for operand in operands if isinstance(operand, torch.Tensor))
             self._entries.append(Computed(name, inputs, parameters, value, produced))
         return value
+
+    def _cast(self, work: Callable[..., torch.Tensor], given: Sequence[torch.Tensor]) -> torch.Tensor:
+        with torch.autocast(given[0].device.type, torch.bfloat16):
+            result = work(*given)
+        return result.float() if result.dtype == torch.bfloat16 else result
 
     def _leaf(self, operand: Operand) -> torch.Tensor:
         if not isinstance(operand, Value):
@@ -107,7 +113,7 @@ class Tape:
         """See `Reader.move`."""
         way = path(value.shards, target, replicated=replicated)
         moved = Value(await self.network.carry(way, value.array), target, value.trained)
-        if value.trained:
+        if value.trained and self.training:
             self._entries.append(Moved(value, moved, way))
         return moved
 
@@ -129,11 +135,14 @@ class Tape:
             if isinstance(entry, Computed):
                 yield from entry.parameters
 
-    async def backward(self, value: Value, gradient: torch.Tensor) -> None:
+    async def backward(
+        self, value: Value, gradient: torch.Tensor, back: Callable[[Computed], None] | None = None
+    ) -> None:
         """Walk back from a value.
 
         Args:
             gradient: this rank's piece of the value's gradient, in the layout of its cotangent.
+            back: walks one computation back, as `compute_back`, its default, does.
         """
         value.gradient = gradient
         while self._entries:
@@ -141,7 +150,7 @@ class Tape:
             if isinstance(entry, Moved):
                 await self._move_back(entry)
             else:
-                await self.device.run(f"{entry.name} back", partial(_compute_back, entry))
+                await self.device.run(f"{entry.name} back", partial(back or compute_back, entry))
 
     async def _move_back(self, entry: Moved) -> None:
         if entry.moved.gradient is not None:
@@ -152,7 +161,7 @@ def _trained(operand: Operand) -> bool:
     return operand.trained if isinstance(operand, Value) else operand.requires_grad
 
 
-def _compute_back(entry: Computed) -> None:
+def compute_back(entry: Computed) -> None:
     """Give each input its gradient, zeros where this rank's piece has no part in the result.
 
     Whether a value has a gradient, which then is moved, must be the same on all ranks.

@@ -1,25 +1,22 @@
 """One step with a flush: run the schedule, finish the gradient sums, and update after all ranks have agreed.
 
-The accumulation may run the schedule again. In a team norms are those of pieces.
+The accumulation may run the schedule again.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
 
 import torch
 
 from pipelined.aio.nursery import Nursery
 from pipelined.programs.gradient_sync import GradientSync
-from pipelined.programs.instructions import Instruction
 from pipelined.programs.prepare import Prepared
 from pipelined.training.optimizer import update
-from pipelined.training.parameters import Bucket, LocalParameters
+from pipelined.training.parameters import LocalParameters
 from pipelined.training.replay import Order, follow_order
 from pipelined.training.segments.segment import Segment, StepAccount
 from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.gradient_sums import GradientSums
-from pipelined.training.teams.stage import TeamStage
 from pipelined.training.worker import RankContext, TrainWorker
 
 
@@ -65,12 +62,13 @@ class FlushedStep(Segment):
         prepared, context, order = self._prepared, self._context, self._order
         sync = GradientSync(context.actor, self._local.buckets, self._sums.sum, prepared.instructions)
         async with Nursery() as instructions:
-            self._worker = worker = self._work(sync, order or prepared.instructions, instructions)
+            parent = (
+                instructions if context.plan.tensor == 1 else None
+            )  # a team's tensors move inside of an instruction
+            program = order or prepared.instructions
+            self._worker = worker = TrainWorker(context, self._step, sync, program, instructions=parent)
             await (follow_order(worker, order) if order else prepared.schedule.schedule(worker))
         await sync.finish()
-
-    def _work(self, sync: GradientSync[Bucket], program: Sequence[Instruction], instructions: Nursery) -> TrainWorker:
-        return TrainWorker(self._context, self._step, sync, program, instructions=instructions)
 
     async def admits(self, number: int) -> bool:
         return number == 0
@@ -78,6 +76,8 @@ class FlushedStep(Segment):
     async def complete(self, number: int) -> StepAccount:
         await self._drained.wait()
         squares, _, _ = await self._context.executor.run("norm", self._local.squares)
+        if self._context.member:  # all members of a team have the losses, and the first reports them
+            return StepAccount(squares=Counter(squares))
         return StepAccount(self._worker.losses, self._worker.count, Counter(squares))
 
     async def update(self, rate: float | None, gradient_scale: float) -> None:
@@ -90,42 +90,3 @@ class FlushedStep(Segment):
 
     def record_agreed(self, number: int, stop: bool) -> None:
         """Nothing: the next step is a segment of its own."""
-
-
-class TeamStep(FlushedStep):
-    """See `FlushedStep`, of a member of a team. Every member has the losses; the first one reports them."""
-
-    async def _pass(self) -> None:
-        await super()._pass()
-        for stage in self._stages():
-            await stage.sum_gradients(self._local.parameters)
-
-    def _work(self, sync: GradientSync[Bucket], program: Sequence[Instruction], instructions: Nursery) -> TrainWorker:
-        """A worker that ends every instruction before the next: the event loop moves tensors inside of one."""
-        return TrainWorker(self._context, self._step, sync, program)
-
-    async def complete(self, number: int) -> StepAccount:
-        account = await super().complete(number)
-        member = self._context.member
-        held = [stage.counts for stage in self._stages()]
-        squares = {
-            piece_name(name, member): square
-            for name, square in account.squares.items()
-            if any(counts(name) for counts in held)
-        }
-        if member:
-            return StepAccount(squares=Counter(squares))
-        return StepAccount(account.losses, account.count, Counter(squares))
-
-    def _stages(self) -> list[TeamStage]:
-        return [stage for stage in self._context.stages.values() if isinstance(stage, TeamStage)]
-
-
-def piece_name(name: str, member: int) -> str:
-    """A member's piece of a parameter, among the entries of the step's totals."""
-    return f"{name}:{member}"
-
-
-def piece_names(names: Sequence[str], members: int) -> Sequence[str]:
-    """The entries of the step's totals for norms: every parameter, or every member's piece of it."""
-    return names if members == 1 else [piece_name(name, member) for name in names for member in range(members)]

@@ -11,6 +11,7 @@ from pipelined.errors import UsageError
 from pipelined.programs.bucket_names import Stages
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.parameters import Bucket
+from pipelined.training.teams.pieces import TeamSums
 
 
 class GradientSums:
@@ -20,14 +21,26 @@ class GradientSums:
         groups: the holders of each bucket, by the bucket's stages.
         algorithm: an all-reduce, by name or by size (see `collectives.all_reduce`).
         tracer: records each sum.
+        team: the sums inside this rank's team, which come first; None: the rank is a team of one.
     """
 
-    def __init__(self, groups: Mapping[Stages, Group], algorithm: str, tracer: Tracer | NullTracer | None = None):
-        self._groups, self._algorithm, self._tracer = groups, algorithm, tracer or NullTracer()
+    def __init__(
+        self,
+        groups: Mapping[Stages, Group],
+        algorithm: str,
+        tracer: Tracer | NullTracer | None = None,
+        team: TeamSums | None = None,
+    ):
+        self._groups, self._algorithm, self._tracer, self._team = groups, algorithm, tracer or NullTracer(), team
 
     async def sum(self, bucket: Bucket) -> None:
-        """Sum a bucket's gradient over its holders, in place; a gradient on a GPU is copied to the host and back."""
+        """Sum a bucket's gradient over its holders, in place; a gradient on a GPU is copied to the host and back.
+
+        Of a team's pieces, those that several members hold are summed over these members first.
+        """
         with self._tracer.span("all_reduce", f"stage {'+'.join(map(str, bucket.stages))}"):
+            if self._team is not None:
+                await self._team.sum(bucket.stages, bucket.parameters)
             if len(bucket.holders) == 1:
                 return
             host = bucket.summed.cpu()

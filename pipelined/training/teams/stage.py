@@ -1,12 +1,14 @@
 """A stage whose tensors are split over the members of a team: its passes are coroutines over the tape.
 
 Every member does the same passes in the same order, each on its own pieces. Between computations tensors move from
-member to member, so the event loop awaits a pass; only its computations run on the executor.
+member to member, so the event loop awaits a pass; only its computations run on the executor. What flows to another
+stage goes from each member to the same member of that stage's team, in pieces of 1/T of the bytes. The weight half of a
+backward moves nothing, so each member may run it when it likes.
 """
 
-from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -16,140 +18,142 @@ from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Shards
 from pipelined.sharding.groups import MeshGroups
-from pipelined.sharding.operators.tape import Tape, sum_gradients
-from pipelined.sharding.operators.verbs import Reader, Value
-from pipelined.training.exchange.stream import Arrived, Parcel, Tree, open_tree
-from pipelined.training.model import Model
+from pipelined.sharding.operators.tape import Computed, Tape, compute_back
+from pipelined.sharding.operators.verbs import Value
+from pipelined.training.exchange.stream import Arrived, Parcel, Tree, differentiable, open_tree
 from pipelined.training.running_statistics import RunningStatistics
+from pipelined.training.split_backward import WeightHalf, backward_input
 from pipelined.training.stage import MicrobatchKey
+from pipelined.training.teams.model import TeamModel
+from transports import Message, WireError
 
 
-@runtime_checkable
-class TeamModel(Model, Protocol):
-    """A model that a team can split; as a `Model` it is the whole."""
+class Live(NamedTuple):
+    """A microbatch between its forward and its backward; with recomputation the input alone."""
 
-    def of_member(self, member: int) -> Model:
-        """The model of which `build` gives a member's pieces, as many dimensions each as the whole parameter."""
-        ...
-
-    def parameters(self) -> dict[str, Shards]:
-        """How each parameter lies; a member's piece has this shape, or is flattened from it."""
-        ...
-
-    def ids(self, lead: tuple[int, ...]) -> Shards:
-        """How inputs and targets lie; lead: their shape."""
-        ...
-
-    def output(
-        self, run: Reader, ids: Value, pieces: Mapping[str, torch.Tensor], random: KeyedRandom | None = None
-    ) -> Coroutine[Any, Any, Value]:
-        """The logits; random: of the microbatch's dropout, None: nothing is dropped."""
-        ...
-
-    def score(self, run: Reader, output: Value, targets: Value) -> Coroutine[Any, Any, Value]:
-        """The mean loss, as a sum over some axes; of its gradient every member has the whole."""
-        ...
-
-
-def split_model(model: Model) -> TeamModel:
-    """The model, which a team splits.
-
-    Raises:
-        UsageError: it does not say how.
-    """
-    if not isinstance(model, TeamModel):
-        fact = f"a {type(model).__name__} does not say how ranks split it"
-        raise UsageError(f"{fact}; write what pipelined.training.teams.stage.TeamModel lists, or use tensor 1")
-    return model
+    x: Value
+    run: tuple[Tape, Value] | None
 
 
 @dataclass
 class TeamStage:
-    """The only stage of a pipeline, as one member of a team holds it.
+    """A range of layers, as one member of a team holds it.
 
     Args:
         model: the whole.
-        module: this member's pieces, by the names of the whole.
+        module: this member's pieces of these layers, by the names of the whole.
+        layers: the range.
+        index: the number of the stage.
         network: carries pieces among the members.
         executor: runs each computation.
-        recompute: keep only the input of a microbatch, and run its forward again before its backward.
-        replicas: the ranks that hold the same pieces.
+        autocast, recompute, replicas: as of a `Stage`; replicas are the ranks that hold the same pieces.
     """
 
     model: TeamModel
     module: nn.Module
+    layers: range
+    index: int
     network: MeshGroups
     executor: Executor
+    autocast: bool = False
     recompute: bool = False
     replicas: int = 1
-    alive: dict[MicrobatchKey, tuple[Tape, Value]] = field(default_factory=dict)
+    alive: dict[MicrobatchKey, Live] = field(default_factory=dict)
+    pending: dict[MicrobatchKey, list[WeightHalf]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.statistics = RunningStatistics(self.module, 0, self.replicas)
+        self.statistics = RunningStatistics(self.module, self.index, self.replicas)
         self._lie = self.model.parameters()
         self._device = torch.device(self.executor.device)
+
+    @property
+    def first(self) -> bool:
+        return self.layers.start == 0
+
+    @property
+    def last(self) -> bool:
+        return self.layers.stop == self.model.layers
 
     async def forward(self, key: MicrobatchKey, x: Arrived, random: KeyedRandom, targets: Tree = None) -> Parcel:
         """Forward one microbatch; see `Stage.forward`.
 
-        Returns: the loss, which all members add up to the same number.
+        Returns: this member's piece for the next stage; on the last stage the loss, which all members add up to the
+            same number.
         """
-        tape = self._tape(not self.recompute)
-        summand = await self._loss(tape, x, targets, random)
-        self.statistics.note(random.step, random.microbatch, tape.noted)
-        self.alive[key] = tape, self._placed(x) if self.recompute else summand
-        loss = Value(summand.array, summand.shards, False)
-        whole = await tape.move(loss, Shards(loss.shards.mesh, (), ""))
-        return Parcel((whole.array.cpu(), None))
+        tape, given = self._tape(not self.recompute), self._opened(x)
+        output = await self._apply(tape, given, random, targets)
+        if self.statistics.any:
+            self.statistics.note(random.step, random.microbatch, tape.noted)
+        self.alive[key] = Live(given, None if self.recompute else (tape, output))
+        return self._parcel(await _everywhere(tape, output) if self.last else output)
 
     async def backward(
         self, key: MicrobatchKey, gradient: Arrived | None, scale: float, random: KeyedRandom, targets: Tree = None
-    ) -> None:
+    ) -> Parcel | None:
         """Backward one microbatch; see `Stage.backward`. Gradients gather as summands of the members' pieces."""
-        tape, kept = self.alive.pop(key)
-        if self.recompute:
-            tape = self._tape(True)
-            kept = await self._loss(tape, kept.array, targets, random, placed=kept)
-        await tape.backward(kept, torch.full_like(kept.array, scale))
+        tape, x, output = await self._revived(key, random, targets)
+        await tape.backward(output, self._seed(output, gradient, scale))
+        return self._back(x)
 
     async def backward_input(
         self, key: MicrobatchKey, gradient: Arrived | None, scale: float, random: KeyedRandom, targets: Tree = None
-    ) -> None:
-        """The whole backward: no rank waits for a gradient of the first stage's input."""
-        await self.backward(key, gradient, scale, random, targets)
+    ) -> Parcel | None:
+        """The half of `backward` with all its moves; see `Stage.backward_input`."""
+        tape, x, output = await self._revived(key, random, targets)
+        halves = self.pending[key] = list[WeightHalf]()
+        await tape.backward(output, self._seed(output, gradient, scale), partial(_input_half, halves))
+        return self._back(x)
 
-    async def backward_weight(self, key: MicrobatchKey) -> None:
-        """Nothing: see `backward_input`."""
+    def backward_weight(self, key: MicrobatchKey) -> None:
+        """The half of `backward` that accumulates the gradients of parameters."""
+        for half in self.pending.pop(key):
+            half.run()
 
-    async def evaluate(self, x: Arrived) -> Tree:
-        """Forward without random numbers; the whole logits, equal on all members.
+    async def evaluate(self, x: Arrived) -> Parcel:
+        """Forward without random numbers: this member's piece, or on the last stage the whole logits on every member.
 
-        Cost: a member holds the logits of the whole microbatch once.
+        Cost: on the last stage a member holds the logits of the whole microbatch once.
         """
         tape = self._tape(False)
-        output = await self.model.output(tape, self._placed(x), self._pieces())
-        whole = Shards(output.shards.mesh, output.shards.lengths, "")
-        return (await tape.move(Value(output.array, output.shards, False), whole)).array
+        output = await self._part(tape, self._opened(x))
+        return self._parcel(await _everywhere(tape, output) if self.last else output)
 
-    async def sum_gradients(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Add up, in place, the gradients of the pieces that several members hold; all members call this."""
-        trained = {name: each for name, each in parameters.items() if each.requires_grad}
-        await sum_gradients(self.network, [(each, self._lie[name]) for name, each in trained.items()])
+    async def score(self, x: Arrived, targets: Tree) -> tuple[float, float]:
+        """The loss of the last stage without random numbers, summed over the targets, and their number.
 
-    def counts(self, name: str) -> bool:
-        """Whether this member is the first of those that hold its piece of a parameter."""
-        shards = self._lie[name]
-        at = shards.mesh.coordinates(self.network.rank)
-        return not any(place for axis, place in at.items() if axis not in shards.layout.split)
+        The first member counts them, the others give zeros; each computes with its own pieces alone.
+        """
+        tape = self._tape(False)
+        output = await self._part(tape, self._opened(x))
+        loss = await _everywhere(tape, await self.model.score(tape, output, self._placed(targets)))
+        tokens = float(targets.numel())
+        return (0.0, 0.0) if self.network.rank else (float(loss.array) * tokens, tokens)
 
-    async def _loss(
-        self, tape: Tape, x: Arrived, targets: Tree, random: KeyedRandom, placed: Value | None = None
-    ) -> Value:
-        output = await self.model.output(tape, placed or self._placed(x), self._pieces(), random)
-        return await self.model.score(tape, output, self._placed(targets))
+    async def _apply(self, tape: Tape, x: Value, random: KeyedRandom, targets: Tree) -> Value:
+        output = await self._part(tape, x, random)
+        return await self.model.score(tape, output, self._placed(targets)) if self.last else output
+
+    async def _part(self, tape: Tape, x: Value, random: KeyedRandom | None = None) -> Value:
+        """What the layers give, as it lies between two stages, or as the last layer leaves it."""
+        output = await self.model.part(tape, self.layers, x, self._pieces(), random)
+        return output if self.last else await tape.move(output, self.model.between(output.shards.lengths))
+
+    async def _revived(self, key: MicrobatchKey, random: KeyedRandom, targets: Tree) -> tuple[Tape, Value, Value]:
+        """The tape of a microbatch (a new one if it is recomputed), its input and its output."""
+        x, run = self.alive.pop(key)
+        if run is None:
+            tape = self._tape(True)
+            run = tape, await self._apply(tape, x, random, targets)
+        return run[0], x, run[1]
 
     def _tape(self, training: bool) -> Tape:
-        return Tape(self.network, self.executor, training)
+        return Tape(self.network, self.executor, training, self.autocast)
+
+    def _pieces(self) -> dict[str, torch.Tensor]:
+        """Parameters as they lie, and buffers."""
+        lie, rank = self._lie, self.network.rank
+        pieces = {name: each.view(lie[name].shape(rank)) for name, each in self.module.named_parameters()}
+        return {**pieces, **dict(self.module.named_buffers())}
 
     def _placed(self, whole: Arrived) -> Value:
         """This member's piece of inputs or targets."""
@@ -160,8 +164,60 @@ class TeamStage:
         shards = self.model.ids(tuple(tensor.shape))
         return Value(shards.local(tensor, self.network.rank), shards, False)
 
-    def _pieces(self) -> dict[str, torch.Tensor]:
-        """Parameters as they lie, and buffers."""
-        lie, rank = self._lie, self.network.rank
-        pieces = {name: each.view(lie[name].shape(rank)) for name, each in self.module.named_parameters()}
-        return {**pieces, **dict(self.module.named_buffers())}
+    def _opened(self, x: Arrived) -> Value:
+        """This member's piece of what flows into the stage.
+
+        Raises:
+            WireError: a message that holds another piece.
+        """
+        if not isinstance(x, Message):
+            return self._placed(x)
+        match x.note:
+            case ["piece", *lengths] if lengths and all(type(size) is int and size >= 0 for size in lengths):
+                return self._held(x.blocks[0].torch(), self.model.between(tuple(lengths)))
+        raise WireError(f"a message that is no piece of a stream ({x.note!r:.80}); install one release on every rank")
+
+    def _held(self, piece: torch.Tensor, shards: Shards) -> Value:
+        shape = shards.shape(self.network.rank)
+        if tuple(piece.shape) != shape:
+            fact = f"a piece of another shape (member: {self.network.rank}, due: {shape}, came: {tuple(piece.shape)})"
+            raise WireError(f"{fact}; give every rank the same layout")
+        return Value(piece.to(self._device), shards, differentiable(piece))
+
+    def _parcel(self, value: Value) -> Parcel:
+        return Parcel((value.array.cpu(),), None if self.last else ["piece", *value.shards.lengths])
+
+    def _seed(self, output: Value, gradient: Arrived | None, scale: float) -> torch.Tensor:
+        """This member's piece of the gradient at which a backward begins."""
+        if gradient is None:
+            return torch.full_like(output.array, scale)
+        return self._held(open_tree(gradient, self._device), output.shards).array
+
+    def _back(self, x: Value) -> Parcel | None:
+        if self.first:
+            return None
+        return Parcel(((torch.zeros_like(x.array) if x.gradient is None else x.gradient).cpu(),))
+
+
+async def _everywhere(tape: Tape, value: Value) -> Value:
+    """The whole of a value on every member, without a gradient."""
+    whole = Shards(value.shards.mesh, value.shards.lengths, "")
+    return await tape.move(Value(value.array, value.shards, False), whole)
+
+
+def _input_half(halves: list[WeightHalf], entry: Computed) -> None:
+    """Walk one computation back to its inputs alone; the weight half is put with the others.
+
+    Where no parameter takes part, that is all.
+    """
+    if not entry.parameters:
+        return compute_back(entry)
+    gradient, trained = entry.result.gradient, [pair for pair in entry.inputs if pair[0].trained]
+    if gradient is None:
+        return
+    back: list[torch.Tensor | None] = [None] * len(trained)
+    if entry.produced.requires_grad:
+        back, half = backward_input([entry.produced], [gradient], [leaf for _, leaf in trained])
+        halves.append(half)
+    for (value, leaf), given in zip(trained, back, strict=True):
+        value.add(torch.zeros_like(leaf) if given is None else given)

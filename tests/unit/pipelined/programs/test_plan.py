@@ -108,7 +108,13 @@ def test_the_ranks_of_a_worker_are_in_the_json_of_a_plan_only_where_they_are_sev
     assert Plan.of(json.loads(json.dumps(team.plain()))) == team != alone
 
 
-@pytest.mark.parametrize(("schedule", "depth"), [("gpipe", 2), ("pipedream_2bw", 1)])
-def test_teams_of_several_stages_or_without_a_flush_are_refused(schedule, depth):
-    with pytest.raises(PlanError, match=rf"only a single stage, with a flush.*depth: {depth}, schedule: {schedule}"):
-        Plan(schedule, depth, 1, 1, 4, tensor=2)
+def test_a_piece_of_a_stage_is_held_by_the_same_member_in_every_pipe_and_group():
+    plan = Plan("chimera", depth=2, width=2, microbatch=1, microbatches=2, tensor=3)
+    assert plan.world_size == 12
+    assert plan.holders(0, member=2) == (2, 5, 8, 11)
+    assert [plan.holder(1, pipe, 1, member=1) for pipe in range(2)] == [10, 7]
+
+
+def test_teams_without_a_flush_are_refused():
+    with pytest.raises(PlanError, match=r"only a schedule with a flush.*tensor: 2, schedule: pipedream_2bw"):
+        Plan("pipedream_2bw", 1, 1, 1, 4, tensor=2)

@@ -6,6 +6,7 @@ import torch
 
 from pipelined.errors import UsageError
 from pipelined.sharding import Mesh, Shards
+from pipelined.sharding.shards import TensorPart, merged, take
 
 WHOLE = np.arange(15.0).reshape(5, 3)
 
@@ -98,3 +99,29 @@ def test_pieces_of_a_matrix_by_rows_and_columns_with_copies():
     for rank in range(4, 8):
         assert weight.local(tensor, rank).tolist() == [[8, 9], [12, 13]]
     assert weight.local(tensor, 23).tolist() == [[18, 19], [22, 23]]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "shape", "layout"),
+    [
+        ((4, 3, 6, 2), (4, 36), "S0:a S2:b"),  # queries, keys and values by heads
+        ((6, 2, 5), (12, 5), "S0:a S2/2:b"),  # heads before
+        ((3, 6, 2), (36,), "S1:b S1:a"),
+        ((5, 1, 1), (5,), "S0:a S0:b"),
+        ((4, 3), (4, 3), "S1:a"),
+        ((2, 0, 3), (2, 0), "S0:a"),
+    ],
+)
+def test_indices_of_merged_dimensions_are_those_of_the_reshaped_tensor(lengths, shape, layout):
+    shards, whole = Shards(Mesh("a=2 b=3"), lengths, layout), np.arange(np.prod(lengths)).reshape(lengths)
+    for rank in range(6):
+        part = TensorPart(shape, merged(shards.pieces(rank), lengths, shape))
+        np.testing.assert_array_equal(
+            take(whole.reshape(shape), part.indices).ravel(), shards.local(whole, rank).ravel()
+        )
+        assert part.shape == take(whole.reshape(shape), part.indices).shape
+
+
+def test_dimensions_that_cannot_be_merged_are_refused():
+    with pytest.raises(UsageError, match=r"dimensions that cannot be merged \(from: \(4, 3\), to: \(6, 2\)\)"):
+        merged((((0, 4),), ((0, 3),)), (4, 3), (6, 2))

@@ -72,7 +72,9 @@ async def train(tape, model, wholes):
     for step in range(STEPS):
         shards = model.ids((B, T))
         ids, targets = (Value(shards.local(each, tape.rank), shards, False) for each in batch(step, model.config.vocab))
-        loss = await model.score(tape, await model.output(tape, ids, pieces, KeyedRandom(3, step, 0)), targets)
+        loss = await model.score(
+            tape, await model.part(tape, range(model.layers), ids, pieces, KeyedRandom(3, step, 0)), targets
+        )
         step_of.zero_grad()
         await tape.backward(loss, torch.ones((), dtype=torch.float64))
         await sum_gradients(tape.network, [(pieces[name], lie[name]) for name in pieces])

@@ -1,0 +1,90 @@
+"""The pieces of parameters that one member of a team holds, and the sums of their gradients inside the team."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from pipelined.programs.bucket_names import Stages
+from pipelined.sharding import Shards
+from pipelined.sharding.groups import MeshGroups
+from pipelined.sharding.operators.tape import sum_gradients
+from pipelined.sharding.shards import TensorPart, merged, take
+from transports import Transport
+
+
+@dataclass(frozen=True)
+class Membership:
+    """A rank's place in its team, and what it holds of each parameter; a team of one holds whole tensors.
+
+    Args:
+        members: T.
+        member: the rank's number in the team.
+        lie: how each parameter lies in the team, perhaps as a tensor of more dimensions; empty for a team of one.
+        wholes: the shapes of all parameters, by name; empty for a team of one.
+    """
+
+    members: int = 1
+    member: int = 0
+    lie: Mapping[str, Shards] = field(default_factory=dict)
+    wholes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def counts(self, name: str, member: int | None = None) -> bool:
+        """Whether a member, by default this one, is the first of those that hold its piece of a tensor.
+
+        It alone counts and saves the piece. The first member does so with what all hold whole.
+        """
+        member = self.member if member is None else member
+        if name not in self.lie:
+            return member == 0
+        shards = self.lie[name]
+        at = shards.mesh.coordinates(member)
+        return not any(place for axis, place in at.items() if axis not in shards.layout.split)
+
+    def part(self, name: str, member: int | None = None) -> TensorPart | None:
+        """What a member holds of a tensor, by default this one; None: it holds all of it."""
+        if name not in self.lie:
+            return None
+        shards, whole = self.lie[name], self.wholes[name]
+        indices = shards.pieces(self.member if member is None else member)
+        return TensorPart(whole, merged(indices, shards.lengths, whole))
+
+    def parts(self, names: Iterable[str]) -> dict[str, TensorPart]:
+        """What this member holds of those of these tensors of which it holds a piece."""
+        return {name: part for name in names if (part := self.part(name)) is not None}
+
+    def cut(self, name: str, whole: torch.Tensor) -> torch.Tensor:
+        """What this member holds of a tensor, from all of it."""
+        part = self.part(name)
+        cut: torch.Tensor = whole if part is None else take(whole, part.indices)
+        return cut
+
+    def entry(self, name: str, member: int | None = None) -> str:
+        """The name of a member's piece of a tensor, by default of this one's, among those of all members."""
+        return name if self.members == 1 else f"{name}:{self.member if member is None else member}"
+
+    def entries(self, names: Sequence[str]) -> list[str]:
+        """Those of every member's piece of these tensors."""
+        return [self.entry(name, member) for name in names for member in range(self.members)]
+
+
+class TeamSums:
+    """Sums, inside the team, of the gradients of pieces that several members hold.
+
+    Args:
+        lie: how each parameter lies.
+        transport: this rank's end of the network.
+        ranks: the members.
+        channels: of the moves of each bucket's sum, by its stages; several sums may be under way at a time.
+    """
+
+    def __init__(
+        self, lie: Mapping[str, Shards], transport: Transport, ranks: Sequence[int], channels: Mapping[Stages, int]
+    ):
+        self._lie = lie
+        self._networks = {stages: MeshGroups(transport, channel, ranks=ranks) for stages, channel in channels.items()}
+
+    async def sum(self, stages: Stages, parameters: Mapping[str, torch.Tensor]) -> None:
+        """Add up, in place, the gradients of a bucket's pieces; every member calls this once a step."""
+        pieces = [(piece, self._lie[name]) for name, piece in parameters.items()]
+        await sum_gradients(self._networks[stages], pieces)

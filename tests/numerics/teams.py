@@ -1,0 +1,117 @@
+"""Workers of several ranks: their arrangements, and whole tensors from what the ranks hold."""
+
+import asyncio
+from dataclasses import dataclass, replace
+
+import pytest
+
+from apps.lm.models.gpt2_presets import ModelConfig
+from apps.lm.sharded.gpt2 import ShardedGPT2
+from apps.lm.sharded.layouts import factors_of
+from tests.numerics.arrangements import SPLIT
+from tests.numerics.plain import SEQUENCE, Case
+from tests.unit.pipelined.sharding.operators.ranks import together
+from transports import new_event_loop
+from transports.local import world
+
+MIXED = {
+    2: "c_attn=1.1.2,attn.c_proj=2.1.1,c_fc=1.2.1,mlp.c_proj=1.1.2",
+    3: "c_attn=1.3.1,attn.c_proj=1.1.3,c_fc=1.1.3,mlp.c_proj=1.3.1,wte=1.1.3",
+    4: "c_attn=2.2.1,attn.c_proj=2.1.2,c_fc=1.2.2,mlp.c_proj=1.1.4,wte=2.2.1",
+    8: "c_attn=2.2.2,attn.c_proj=2.1.4,c_fc=1.4.2,mlp.c_proj=1.1.8,wte=2.4.1",
+}
+"""For each number of ranks a layout in which every operator has its own factors."""
+
+
+@dataclass(frozen=True)
+class TeamCase(Case):
+    """An arrangement of teams, of a model with 8 heads."""
+
+    tensor: int = 2
+    layout: str = "megatron"
+    layers: int = 2
+
+    @property
+    def plan(self):
+        return replace(super().plan, tensor=self.tensor)
+
+    @property
+    def model(self):
+        """The whole model, also for one rank a worker."""
+        sizes = ModelConfig(self.layers, 16, 8, 13, SEQUENCE, self.dropout, self.tied)
+        layout = MIXED[self.tensor] if self.layout == "mixed" else self.layout
+        return ShardedGPT2(sizes, factors_of(layout, self.tensor))
+
+    def __str__(self):
+        extras = [self.scale] * (self.scale != "direct") + ["recompute"] * self.recompute
+        extras += ["dropout"] * (self.dropout > 0) + ["untied"] * (not self.tied)
+        sizes = f"D{self.depth}-W{self.width}-N{self.microbatches}-T{self.tensor}"
+        return "-".join([self.schedule, sizes, self.layout, *extras])
+
+
+ALWAYS = [
+    TeamCase("one_f_one_b", 1, 1, 2, dropout=0.2),
+    TeamCase("gpipe", 1, 2, 2, layout="data"),
+    TeamCase("gpipe", 1, 1, 1, layers=1, tensor=8, layout="mixed"),
+    TeamCase("zb_h1", 2, 1, 3, layout="mixed", dropout=0.2),
+    TeamCase("one_f_one_b", 2, 2, 2, layout="data", recompute=True, dropout=0.2),
+    TeamCase("chimera", 2, 1, 2, tensor=3),
+    TeamCase("chimera", 2, 1, 4, layout="data", scale="forward-doubling", tied=False),
+    TeamCase("zb_v", 4, 1, 3, tensor=3, layout="mixed", recompute=True),
+    TeamCase("chimera_w", 4, 1, 4, pipes=4, layout="mixed"),
+    TeamCase("gpipe", 2, 1, 2, tensor=4, layout="mixed", tied=False, dropout=0.2),
+]
+"""What every run of the tests trains."""
+
+
+def grid():
+    """Every number of ranks, depth and width with every schedule that has a flush; the rest goes round."""
+    shapes = [
+        (name, depth, {})
+        for name in ("gpipe", "one_f_one_b", "chimera", *SPLIT)
+        for depth in (1, 2, 4)
+        if depth > 1 or name in ("gpipe", "one_f_one_b", "zb_h1")
+    ]
+    shapes += [("gems", 2, {}), ("gems", 3, {}), ("interleaved", 4, {"chunks": 2}), ("chimera_w", 4, {"pipes": 4})]
+    shapes += [("chimera", 2, {"scale": scale}) for scale in ("forward-doubling", "backward-halving")]
+    cases = [
+        TeamCase(name, depth, width, 4, tensor=tensor, **knobs)
+        for tensor in MIXED
+        for width in (1, 2)
+        for name, depth, knobs in shapes
+    ]
+    return [_varied(number, case) for number, case in enumerate(cases)]
+
+
+def _varied(number, case):
+    layouts = ("megatron", "mixed", "data") if case.tensor == 2 else ("megatron", "mixed")
+    case = replace(case, layout=layouts[number % len(layouts)], tied=number % 5 != 4)
+    return replace(case, dropout=0.2 * (number % 3 > 0), recompute=number % 3 == 1)
+
+
+def parametrised():
+    """`ALWAYS`, and with --full every case of the grid."""
+    rest = [pytest.param(case, marks=pytest.mark.full, id=f"grid-{case}") for case in grid()]
+    return [*(pytest.param(case, id=str(case)) for case in ALWAYS), *rest]
+
+
+def on_every_rank(case, work):
+    """What a coroutine of each rank's transport returns."""
+
+    async def everyone():
+        return await asyncio.gather(*map(work, world(case.plan.world_size)))
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(everyone())
+
+
+def whole_of(case, held, name):
+    """A tensor from the first team that has it.
+
+    Args:
+        held: what each rank holds, by name.
+    """
+    shards = case.model.parameters()[name]
+    first = next(rank for rank, tensors in enumerate(held) if name in tensors)
+    pieces = [held[rank][name].view(shards.shape(member)) for member, rank in enumerate(case.plan.team(first))]
+    return together(shards, pieces)
