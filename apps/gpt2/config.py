@@ -30,7 +30,7 @@ class Config(RunFlags):
     With --schedule swarm the peers of a stage, 2 by default; a launcher's ranks determine their number."""
     tensor: int = 1
     """Ranks of a worker (T), which split every tensor of its stages: rank = (group * workers + worker) * T + member.
-    Above 1 at depth 1, with a flush."""
+    Above 1 with a flush; the depth is then 1 by default."""
     layout: str | None = None
     """How they split the model: data, megatron, or ROWS.COLUMNS.CONTRACTION by operator, such as
     c_attn=1.2.1,attn.c_proj=1.1.2,c_fc=1.2.1,mlp.c_proj=1.1.2,wte=1.2.1. Default: megatron."""

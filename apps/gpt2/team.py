@@ -11,11 +11,11 @@ from pipelined.programs.plan import Plan
 LAYOUT = "megatron"
 """The layout of several ranks, by default."""
 ALONE: dict[str, Any] = {
-    **dict.fromkeys(("plan", "init", "export", "checkpoint", "resume", "trace", "replay")),
-    **{"exact_sums": False, "digest": 0, "compress": "none"},
+    "plan": None,
+    "exact_sums": False,
 }
 """Flags that only a worker of one rank has yet, with the values that leave them out."""
-ALONE_VALUES = {"dtype": "bfloat16", "all_reduce": "measured"}
+ALONE_VALUES = {"all_reduce": "measured"}
 """Values of other flags that only a worker of one rank has yet."""
 
 

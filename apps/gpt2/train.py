@@ -90,7 +90,7 @@ async def train(
             trainer = _build(actor, job, text, executor, tracer=tracer, orders=await _orders(transport, job))
             await _run(Session(job, text, trainer, stop, claimed))
             if config.trace:
-                await write_trace(transport, tracer, config.trace)
+                await write_trace(transport, tracer, config.trace, job.plan.tensor)
     finally:
         executor.close()
     return 0
@@ -234,13 +234,16 @@ async def _restore(session: Session) -> int:
 
 
 async def _initialise(session: Session, directory: Path) -> None:
-    """Load the parameters of a Hugging Face directory."""
-    from apps.lm.huggingface.write import read_tensors
+    """Load the parameters of a Hugging Face directory, or this member's pieces of them."""
+    from apps.lm.huggingface.read import each_tensor
     from pipelined.actors.agree import agree
 
-    parameters = session.trainer.local.parameters
-    reading = asyncio.to_thread(read_tensors, directory, list(parameters))
-    values = await agree(session.trainer.context.actor.transport, "init", reading)
+    parameters, team = session.trainer.local.parameters, session.trainer.local.team
+
+    def read() -> dict[str, torch.Tensor]:
+        return {name: team.cut(name, whole) for name, whole in each_tensor(directory, parameters)}
+
+    values = await agree(session.trainer.context.actor.transport, "init", asyncio.to_thread(read))
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(values[name])

@@ -45,18 +45,23 @@ class Span:
     pipe: int = NOWHERE
 
 
-def write(path: str | Path, per_rank: Sequence[Events], offsets: Sequence[float] | None = None) -> None:
+def write(
+    path: str | Path, per_rank: Sequence[Events], offsets: Sequence[float] | None = None, members: int = 1
+) -> None:
     """Write the events of all ranks as one timeline, gzipped if the path ends in .gz; replaces the file atomically.
 
     Args:
         per_rank: events by rank.
         offsets: seconds to add to each rank's times to bring them to one clock.
+        members: ranks of a worker; the name of a rank's thread has its member.
     Cost: 32,000 events take 0.4 s and 0.3 MB gzipped.
     """
     spans = _aligned(per_rank, offsets or [0.0] * len(per_rank))
     lanes = [_lanes([*mine, *_idle(rank, mine, spans)]) for rank, mine in enumerate(spans)]
     processes = max((lane for mine in lanes for lane, _ in mine), default=0) + 1
-    lines = chain(_names(len(per_rank), processes), (_line(lane, span) for mine in lanes for lane, span in mine))
+    lines = chain(
+        _names(len(per_rank), processes, members), (_line(lane, span) for mine in lanes for lane, span in mine)
+    )
     part = Path(f"{path}.part")
     opener = gzip.open if str(path).endswith(".gz") else open
     with opener(part, "wt") as file:
@@ -134,14 +139,15 @@ def _lanes(spans: list[Span]) -> list[tuple[int, Span]]:
     return placed
 
 
-def _names(ranks: int, processes: int) -> Iterator[dict[str, Any]]:
+def _names(ranks: int, processes: int, members: int) -> Iterator[dict[str, Any]]:
     width = len(str(max(ranks - 1, 0)))
     for pid in range(processes):
         name = f"messages {pid}" if pid else "pipeline"
         yield {"name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": name}}
         yield {"name": "process_sort_index", "ph": "M", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
         for rank in range(ranks):
-            args = {"name": f"rank {rank:0{width}}"}
+            member = f" (member {rank % members} of worker {rank // members})" if members > 1 else ""
+            args = {"name": f"rank {rank:0{width}}{member}"}
             yield {"name": "thread_name", "ph": "M", "pid": pid, "tid": rank + 1, "args": args}
 
 

@@ -13,9 +13,11 @@ PINGS = 5
 """Round trips for comparing clocks with a rank; the quickest one counts."""
 
 
-async def write_trace(transport: Transport, tracer: Tracer, path: Path) -> None:
+async def write_trace(transport: Transport, tracer: Tracer, path: Path, members: int = 1) -> None:
     """Write one timeline of all ranks.
 
+    Args:
+        members: ranks of a worker.
     Raises:
         UsageError: on every rank, if rank 0 cannot write the file.
     """
@@ -25,7 +27,7 @@ async def write_trace(transport: Transport, tracer: Tracer, path: Path) -> None:
         if transport.rank == 0:
             offsets, events = zip(*everyone, strict=True)
             try:
-                write(path, [Events.unpack(packed) for packed in events], offsets)
+                write(path, [Events.unpack(packed) for packed in events], offsets, members)
             except OSError as error:
                 fact = f"cannot write the trace to {path} ({error.strerror})"
                 raise UsageError(f"{fact}; make room there, or name another --trace") from error

@@ -14,6 +14,7 @@ from pipelined.actors.agree import agree, broadcast, gather
 from pipelined.training.check_model import ModelError
 from pipelined.training.exchange.stream import Tree, tensors_of
 from pipelined.training.parameters import LocalParameters
+from pipelined.training.teams.gather import whole_of
 from transports import Transport
 
 Digests = Mapping[str, bytes]
@@ -28,7 +29,7 @@ async def require_equal_replicas(transport: Transport, local: LocalParameters) -
         share tensors; only if these differ, one digest per tensor.
     """
     mine = await asyncio.to_thread(_digests, local)
-    sets = {name: ",".join(map(str, local.holders[name])) for name in mine}
+    sets = {local.team.entry(name): ",".join(map(str, ranks)) for name, ranks in local.holders.items()}
     gathered = await gather(transport, "initial values", _joined(mine, sets))
     unequal = await broadcast(transport, "unequal initial values", [name for name, *_ in _unequal(gathered)])
     if unequal:
@@ -54,14 +55,15 @@ async def model_digest(transport: Transport, local: LocalParameters) -> str:
 
     It depends on names, dtypes, shapes and values alone: equal in any arrangement that computes the same bits.
 
-    Cost: one hash of every byte, outside the event loop; 16 bytes and a name of each parameter to rank 0.
+    Cost: one hash of every byte, outside the event loop; 16 bytes and a name of each parameter to rank 0. The first
+        member of a team has each of its parameters whole once, one after another.
     """
 
-    def own() -> Digests:
-        parameters = {name: local.parameters[name] for name in local.state_names if name in local.parameters}
-        return {name: _described(tensor) + _digest(tensor) for name, tensor in parameters.items()}
-
-    gathered = await gather(transport, "digests", await asyncio.to_thread(own))
+    own: dict[str, bytes] = {}
+    for name in local.state_names:
+        if name in local.parameters and (tensor := await whole_of(transport, local, name)) is not None:
+            own[name] = await asyncio.to_thread(_described_and_hashed, tensor)
+    gathered = await gather(transport, "digests", own)
     if transport.rank:
         return ""
     every = {name: digest for digests in gathered for name, digest in digests.items()}
@@ -71,12 +73,17 @@ async def model_digest(transport: Transport, local: LocalParameters) -> str:
     return hashed.hexdigest()
 
 
+def _described_and_hashed(tensor: torch.Tensor) -> bytes:
+    return _described(tensor) + _digest(tensor)
+
+
 def _described(tensor: torch.Tensor) -> bytes:
     return f"{tensor.dtype} {tuple(tensor.shape)} ".encode()
 
 
 def _digests(local: LocalParameters) -> Digests:
-    return {name: _digest(tensor) for name, tensor in local.tensors.items() if len(local.holders[name]) > 1}
+    shared = {name: tensor for name, tensor in local.tensors.items() if len(local.holders[name]) > 1}
+    return {local.team.entry(name): _digest(tensor) for name, tensor in shared.items()}
 
 
 def _joined(digests: Digests, sets: Mapping[str, str]) -> Digests:
@@ -117,7 +124,7 @@ def tree_digest(tree: Tree) -> bytes:
     """A digest of every tensor of a tree: dtypes, shapes and values."""
     hashed = hashlib.blake2b(digest_size=16)
     for tensor in tensors_of(tree):
-        hashed.update(_described(tensor) + _digest(tensor))
+        hashed.update(_described_and_hashed(tensor))
     return hashed.digest()
 
 

@@ -8,6 +8,7 @@ computed. An order that is read is proved before a rank follows it, like any sch
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -110,9 +111,17 @@ def _prove(path: Path, plan: Plan, first: int, steps: int, by_rank: Mapping[int,
     if sorted(by_rank) != list(range(plan.world_size)):
         raise TraceError(f"{fact}; {remedy}")
     layout = find(plan.schedule).layout(replace(plan.shape, steps=steps))
-    for group in range(plan.width):
-        ranks = [plan.rank(group, worker) for worker in range(layout.workers)]
+    for group, member in product(range(plan.width), range(plan.tensor)):
+        ranks = [plan.rank(group, worker, member) for worker in range(layout.workers)]
         try:
             check(Program(layout, tuple(tuple(by_rank[rank]) for rank in ranks)))
         except ScheduleError as error:
             raise TraceError(f"{fact}; {remedy}\n{error}") from error
+        for rank in ranks:
+            if _with_moves(by_rank[rank]) != _with_moves(by_rank[rank - member]):
+                raise TraceError(f"{fact}: ranks {rank - member} and {rank} are one worker in two orders; {remedy}")
+
+
+def _with_moves(order: Sequence[Instruction]) -> list[Instruction]:
+    """The instructions in which the members of a team move tensors: all but the weight halves."""
+    return [instruction for instruction in order if instruction.op != "W"]

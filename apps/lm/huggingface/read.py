@@ -6,7 +6,7 @@ torch is imported only where tensors move.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,15 +64,18 @@ def read_tensors(directory: str | Path, names: Iterable[str]) -> "dict[str, torc
     Raises:
         UsageError: one is missing, or a file is broken.
     """
+    return dict(each_tensor(directory, names))
+
+
+def each_tensor(directory: str | Path, names: Iterable[str]) -> "Iterator[tuple[str, torch.Tensor]]":
+    """As `read_tensors`, one tensor after another, so that they need not fit into memory together."""
     stored = _find_tensors(directory)
-    tensors = {}
     for name in names:
         if name not in stored:
             raise UsageError(
                 f"{directory} holds no tensor {name} ({len(stored)} others); give a complete GPT-2 directory"
             )
-        tensors[name] = stored[name].read()
-    return tensors
+        yield name, stored[name].read()
 
 
 def digest_of_weights(directory: str | Path) -> str:

@@ -1,5 +1,5 @@
 """Checkpoints: saving, finding and loading the state of a run. State is keyed by parameter name, never by stage number
-or rank, so any arrangement can load what another one saved.
+or rank, so any arrangement can load what another one saved, also one that splits parameters over other ranks.
 
 A save has three parts. Rank 0 removes the files of interrupted saves (`clean`, if its run has claimed the directory).
 Every rank writes the parameters it owns (`write_shard`). When all ranks have, rank 0 names the checkpoint (`commit`).
@@ -10,24 +10,26 @@ imported only when tensors are read or written.
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelined.sharding.shards import TensorPart
 from pipelined.state.checkpoints.directory import clean as _clean
 from pipelined.state.checkpoints.directory import found, is_checkpoint, part_of, prune, publish
-from pipelined.state.checkpoints.manifest import (
-    MANIFEST,
+from pipelined.state.checkpoints.manifest import MANIFEST, Meta, force, read_manifest, require_identity, write_manifest
+from pipelined.state.checkpoints.pieces import (
+    Assembly,
     CheckpointError,
-    Meta,
     ShardRecord,
-    TensorRecord,
-    force,
-    read_manifest,
-    require_identity,
-    write_manifest,
+    parts_of,
+    record_of,
+    recorded,
+    require_saved,
+    solid,
 )
 
 if TYPE_CHECKING:
@@ -69,7 +71,14 @@ def clean(directory: str | Path) -> None:
 
 
 def write_shard(
-    directory: str | Path, step: int, rank: int, world_size: int, owned: State, *, token: str = ""
+    directory: str | Path,
+    step: int,
+    rank: int,
+    world_size: int,
+    owned: State,
+    *,
+    token: str = "",
+    parts: Mapping[str, TensorPart] | None = None,
 ) -> ShardRecord:
     """Write the state that this rank owns into the unfinished checkpoint, and force it to disk.
 
@@ -77,6 +86,7 @@ def write_shard(
         owned: tensors of any dtype, shape and device; they may be views of one buffer if they do not overlap; may be
             empty. The tensors must not change during the call.
         token: the token of this save, the same on all ranks and different for each save.
+        parts: what the rank holds of those parameters that it does not hold whole.
     Returns: the record of this shard, plain data for `commit`.
     Raises:
         CheckpointError: the shard could not be written; its file is removed. Other files are unchanged.
@@ -89,11 +99,11 @@ def write_shard(
     width = max(2, len(str(world_size)))
     part = part_of(Path(directory), step, token)
     path = part / f"shard-{rank:0{width}}-of-{world_size:0{width}}.safetensors"
-    solid = {name: {field: _solid(tensor) for field, tensor in fields.items()} for name, fields in owned.items()}
-    records = {name: {field: _record(tensor) for field, tensor in fields.items()} for name, fields in solid.items()}
+    own = {name: {field: solid(tensor) for field, tensor in fields.items()} for name, fields in owned.items()}
+    records = {name: {field: record_of(tensor) for field, tensor in fields.items()} for name, fields in own.items()}
     try:
         part.mkdir(parents=True, exist_ok=True)
-        tensors = {_key(name, field): tensor for name, fs in solid.items() for field, tensor in fs.items()}
+        tensors = {_key(name, field): tensor for name, fs in own.items() for field, tensor in fs.items()}
         save_file(tensors, path, {WRITTEN: _hash(records)})
         force(path)
         force(part)
@@ -102,7 +112,10 @@ def write_shard(
         with suppress(OSError):
             path.unlink()
         raise CheckpointError(f"rank {rank} cannot write {path} ({error}); free or choose another place") from error
-    return ShardRecord(file=path.name, bytes=size, tensors=records)
+    shard = ShardRecord(file=path.name, bytes=size, tensors=records)
+    if parts:
+        shard["parts"] = {name: recorded(part) for name, part in parts.items()}
+    return shard
 
 
 def commit(directory: str | Path, meta: Meta, shards: Iterable[ShardRecord], keep: int, token: str = "") -> Path:
@@ -181,7 +194,7 @@ def open(path: str | Path) -> "Checkpoint":
         there = ", ".join(one.name for one in found(path.parent if where else path).values()) or "none"
         raise CheckpointError(f"no checkpoint {path} (there: {there}); name one, or the directory of a saved run")
     meta, shards = read_manifest(where)
-    return Checkpoint(where, meta, {name: shard for shard in shards for name in shard["tensors"]})
+    return Checkpoint(where, meta, shards)
 
 
 @dataclass(frozen=True)
@@ -191,16 +204,25 @@ class Checkpoint:
     Args:
         path: the directory of the checkpoint.
         meta: its step, identity, configuration and scalars.
-        shard_of: the shard that holds each parameter, by name.
+        shards: the records of its files.
     """
 
     path: Path
     meta: Meta
-    shard_of: Mapping[str, ShardRecord]
+    shards: Sequence[ShardRecord]
+
+    @cached_property
+    def shards_of(self) -> Mapping[str, Sequence[ShardRecord]]:
+        """The shards that hold each parameter, or pieces of it, by name."""
+        found: dict[str, list[ShardRecord]] = {}
+        for shard in self.shards:
+            for name in shard["tensors"]:
+                found.setdefault(name, []).append(shard)
+        return found
 
     @property
     def names(self) -> list[str]:
-        return list(self.shard_of)
+        return list(self.shards_of)
 
     def require(self, identity: Mapping[str, Any]) -> "Checkpoint":
         """Return this checkpoint if it was saved from this model.
@@ -211,44 +233,44 @@ class Checkpoint:
         require_identity(self.path, self.meta, identity)
         return self
 
-    def load(self, names: Iterable[str]) -> "dict[str, dict[str, torch.Tensor]]":
+    def load(
+        self, names: Iterable[str], parts: Mapping[str, TensorPart] | None = None
+    ) -> "dict[str, dict[str, torch.Tensor]]":
         """Read these parameters with all their fields into CPU memory, and check each tensor against its hash.
 
+        Args:
+            parts: what is wanted of those parameters of which not all is.
         Raises:
             CheckpointError: a name is not in the checkpoint, or bytes differ from those saved.
-        Cost: reads only the bytes of these parameters; opens each shard that holds one of them once.
+        Cost: reads only the tensors that have something of these parameters, and opens each shard that holds one once;
+            beside what is returned, memory of one saved tensor at a time.
         """
-        names = list(names)
-        missing = [name for name in names if name not in self.shard_of]
+        wanted = {name: Assembly(name, (parts or {}).get(name)) for name in names}
+        missing = [name for name in wanted if name not in self.shards_of]
         if missing:
-            fact = f"{self.path} lacks {missing[0]} (missing: {len(missing)}, saved: {len(self.shard_of)})"
+            fact = f"{self.path} lacks {missing[0]} (missing: {len(missing)}, saved: {len(self.shards_of)})"
             raise CheckpointError(f"{fact}; it was saved by a run without it")
-        of_file: dict[str, list[str]] = {}
-        for name in names:
-            of_file.setdefault(self.shard_of[name]["file"], []).append(name)
-        state = {name: fields for file, mine in of_file.items() for name, fields in self._read(file, mine)}
-        return {name: state[name] for name in names}
+        for shard in self.shards:
+            there = parts_of(shard)
+            held = {name: there.get(name) for name in shard["tensors"] if name in wanted}
+            if mine := [name for name, part in held.items() if wanted[name].needs(part)]:
+                for name, fields in self._read(shard, mine):
+                    wanted[name].add(fields, held[name])
+        return {name: each.fields for name, each in wanted.items()}
 
-    def _read(self, file: str, names: list[str]) -> "Iterator[tuple[str, dict[str, torch.Tensor]]]":
+    def _read(self, shard: ShardRecord, names: list[str]) -> "Iterator[tuple[str, dict[str, torch.Tensor]]]":
         from safetensors import SafetensorError, safe_open
 
-        path = self.path / file
+        path = self.path / shard["file"]
         try:
-            with safe_open(path, framework="pt") as shard:
+            with safe_open(path, framework="pt") as file:
                 for name in names:
-                    records = self.shard_of[name]["tensors"][name]
-                    fields = {field: shard.get_tensor(_key(name, field)) for field in records}
-                    yield name, _as_saved(path, name, fields, records)
+                    records = shard["tensors"][name]
+                    fields = {field: file.get_tensor(_key(name, field)) for field in records}
+                    require_saved(path, name, fields, records)
+                    yield name, fields
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path} is damaged ({error}); resume from another checkpoint") from error
-
-
-def _as_saved(path: Path, name: str, fields: "dict[str, torch.Tensor]", records: Mapping[str, TensorRecord]) -> Any:
-    for field, tensor in fields.items():
-        if _record(tensor) != records[field]:
-            fact = f"{path} is damaged ({name}, {field}: not the bytes that were saved)"
-            raise CheckpointError(f"{fact}; resume from another checkpoint")
-    return fields
 
 
 def _refuse_another_writer(part: Path, shards: Iterable[ShardRecord]) -> None:
@@ -276,14 +298,3 @@ def _hash(records: Mapping[str, Any]) -> str:
 
 def _key(name: str, field: str) -> str:
     return f"{name}/{field}"
-
-
-def _solid(tensor: "torch.Tensor") -> "torch.Tensor":
-    return tensor.detach().cpu().contiguous()
-
-
-def _record(tensor: "torch.Tensor") -> TensorRecord:
-    import torch
-
-    digest = hashlib.sha256(tensor.reshape(-1).view(torch.uint8).numpy().data).hexdigest()
-    return TensorRecord(shape=list(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."), sha256=digest)

@@ -8,32 +8,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
-from pipelined.errors import UsageError
+from pipelined.state.checkpoints.pieces import CheckpointError, ShardRecord, read_part, recorded, require_covered
 
-FORMAT = 1
+FORMAT = 2
+"""The newest format, which has pieces of parameters. A checkpoint without them is 1, which older releases read."""
 MANIFEST = "manifest.json"
-
-
-class CheckpointError(UsageError):
-    """A checkpoint that cannot be used or written; the message gives its path, the error and the remedy."""
-
-
-class TensorRecord(TypedDict):
-    """One tensor of a shard; sha256 is of its bytes in C order."""
-
-    shape: list[int]
-    dtype: str
-    sha256: str
-
-
-class ShardRecord(TypedDict):
-    """One shard file, as plain data for the wire and JSON: its name, its size, its tensors by name and field."""
-
-    file: str
-    bytes: int
-    tensors: dict[str, dict[str, TensorRecord]]
 
 
 @dataclass(frozen=True)
@@ -57,11 +38,13 @@ def write_manifest(directory: Path, meta: Meta, shards: list[ShardRecord]) -> No
     """Write the manifest of the shards that lie in a directory, and force both to disk.
 
     Raises:
-        CheckpointError: two shards hold one parameter, or a shard is missing or has another size than was written.
+        CheckpointError: two shards hold one element, pieces of a parameter do not cover it, or a shard is missing or
+            has another size than was written.
     """
-    _refuse_two_owners(shards)
+    require_covered(shards)
     _refuse_cut_short(directory, shards, "every rank must write to one directory that all of them share")
-    (directory / MANIFEST).write_text(json.dumps({"format": FORMAT, **asdict(meta), "shards": shards}, indent=1))
+    version = FORMAT if any("parts" in shard for shard in shards) else 1
+    (directory / MANIFEST).write_text(json.dumps({"format": version, **asdict(meta), "shards": shards}, indent=1))
     force(directory / MANIFEST)
     force(directory)
 
@@ -79,7 +62,7 @@ def read_manifest(directory: Path) -> tuple[Meta, list[ShardRecord]]:
             fact = f"{directory} was saved by a newer version (format: {document['format']}, known up to: {FORMAT})"
             raise CheckpointError(f"{fact}; update this program")
         meta = Meta(*(document[key] for key in ("step", "identity", "config", "scalars")))
-        shards = [ShardRecord(file=s["file"], bytes=s["bytes"], tensors=s["tensors"]) for s in document["shards"]]
+        shards = [_shard(record) for record in document["shards"]]
         _check_types(meta, shards)
     except OSError as error:
         raise CheckpointError(
@@ -115,6 +98,13 @@ def force(path: Path) -> None:
         os.close(descriptor)
 
 
+def _shard(record: Any) -> ShardRecord:
+    shard = ShardRecord(file=record["file"], bytes=record["bytes"], tensors=record["tensors"])
+    if "parts" in record:
+        shard["parts"] = {str(name): recorded(read_part(part)) for name, part in record["parts"].items()}
+    return shard
+
+
 def _check_types(meta: Meta, shards: list[ShardRecord]) -> None:
     """Raise TypeError if the JSON is not the manifest of a checkpoint, or names a file outside its directory."""
     for name, value in asdict(meta).items():
@@ -126,16 +116,7 @@ def _check_types(meta: Meta, shards: list[ShardRecord]) -> None:
         tensors = shard["tensors"]
         if type(tensors) is not dict or not all(type(fields) is dict for fields in tensors.values()):
             raise TypeError(f"the tensors of {shard['file']} are no fields by name")
-
-
-def _refuse_two_owners(shards: list[ShardRecord]) -> None:
-    owner: dict[str, str] = {}
-    for shard in shards:
-        for name in shard["tensors"]:
-            if name in owner:
-                fact = f"parameter {name} was written twice ({owner[name]} and {shard['file']})"
-                raise CheckpointError(f"{fact}; give each parameter one owner")
-            owner[name] = shard["file"]
+    require_covered(shards)
 
 
 def _refuse_cut_short(directory: Path, shards: list[ShardRecord], remedy: str) -> None:

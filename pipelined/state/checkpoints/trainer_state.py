@@ -1,7 +1,8 @@
 """Saving and loading the state of a trainer: which rank writes what, and how all ranks agree on success.
 
-The owner of a parameter writes it, with its optimizer state; the first holder of a persistent buffer writes it. On load
-each rank reads the tensors that it holds, at any depth, width or schedule. Files are written outside the event loop.
+The owner of a parameter writes it, with its optimizer state; the first holder of a persistent buffer writes it. Of a
+tensor that a team splits the first holder of each piece writes that. On load each rank reads the tensors or pieces that
+it holds, at any depth, width, schedule or number of ranks a worker. Files are written outside the event loop.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta
 from pipelined.training.optimizer import has_shape_of_parameter, updates_made
+from pipelined.training.teams.gather import whole_of
 from pipelined.training.trainer import RankTrainer
 
 MOST_UPDATES = 1 << 53
@@ -39,7 +41,8 @@ async def save(
     cleaning = asyncio.to_thread(checkpoint.clean, directory) if claimed and not rank else asyncio.sleep(0)
     await agree(transport, f"clean {step}", cleaning)
     token = await broadcast(transport, f"token {step}", secrets.token_hex(4))
-    state = {name: trainer.state_of(name) for name in trainer.local.state_names}
+    names = trainer.local.state_names
+    state, parts = {name: trainer.state_of(name) for name in names}, trainer.local.team.parts(names)
 
     def commit() -> Path:
         if rank:
@@ -50,7 +53,8 @@ async def save(
         return checkpoint.commit(directory, meta, records, keep, token)
 
     try:
-        writing = asyncio.to_thread(checkpoint.write_shard, directory, step, rank, ranks, state, token=token)
+        where = directory, step, rank, ranks
+        writing = asyncio.to_thread(checkpoint.write_shard, *where, state, token=token, parts=parts)
         record = await agree(transport, f"shard {step}", writing)
         gathered = await gather(transport, f"records {step}", [record, updates_made(trainer.optimizer)])
         return await agree(transport, f"commit {step}", asyncio.to_thread(commit))
@@ -69,8 +73,9 @@ async def load(trainer: RankTrainer, path: Path) -> int:
 
     def read() -> tuple[int, int, dict[str, Any]]:
         found = checkpoint.open(path).require(trainer.model.identity())
-        state, updates = found.load(trainer.local.tensors), _updates(found)
-        _require_shapes(found.path, trainer.local.tensors, state)
+        tensors, team = trainer.local.tensors, trainer.local.team
+        state, updates = found.load(tensors, team.parts(tensors)), _updates(found)
+        _require_shapes(found.path, tensors, state)
         return found.meta.step, updates, state
 
     step, updates, state = await agree(trainer.context.actor.transport, "load", asyncio.to_thread(read))
@@ -86,13 +91,17 @@ async def gather_state(trainer: RankTrainer) -> dict[str, Tensor] | None:
     Cost: one message a tensor to rank 0, which holds the whole model in memory.
     """
     actor, local = trainer.context.actor, trainer.local
-    own = {name: local.tensors[name].detach().cpu() for name in local.state_names}
     if actor.rank:
-        actor.tell(0, ("state", "names"), note=list(own))
-        for name, tensor in own.items():
+        actor.tell(0, ("state", "names"), note=[] if local.team.member else local.state_names)
+    found = {}
+    for name in local.state_names:
+        tensor = await whole_of(actor.transport, local, name)
+        if tensor is not None and actor.rank:
             actor.tell(0, ("state", name), tensor)
+        elif tensor is not None:
+            found[name] = tensor.clone()
+    if actor.rank:
         return None
-    found = {name: tensor.clone() for name, tensor in own.items()}
     for rank in range(1, actor.transport.world_size):
         names = (await actor.receive(rank, ("state", "names"))).note
         for name in names:

@@ -152,7 +152,7 @@ def test_a_kill_at_any_touch_of_the_disk_leaves_a_whole_checkpoint(tmp_path, ste
         code = killed_at(moment, lambda d=directory: save(d, step, [NAMES[:3], NAMES[3:]], keep=1, value=2.0))
         assert code in (0, -signal.SIGKILL)
         saved = checkpoint.open(directory)
-        is_new = len({saved.shard_of[name]["file"] for name in NAMES}) == 2
+        is_new = len(saved.shards) == 2
         same(saved.load(NAMES), state(value=2.0 if is_new else 1.0))
         assert is_new or saved.path.name in (before.name, f"{before.name}.old")
         for named in directory.glob("step-????????"):
@@ -239,6 +239,11 @@ def test_a_damaged_manifest_is_named(tmp_path, text):
 
 
 SHARD = {"file": "a", "bytes": 1, "tensors": {}}
+NO_PARTS = [
+    *(None, [], {"whole": [3]}, {"whole": [3], "indices": 5}, {"whole": [3], "indices": []}),
+    *({"whole": [3], "indices": [ranges]} for ranges in ([[0, 4]], [[2, 1]], [[1, 1]], [[0, 1, 2]], [["0", 1]], [1])),
+    *({"whole": [size], "indices": [[[0, 1]]]} for size in (-1, 0.5, True)),
+]
 
 
 @pytest.mark.parametrize(
@@ -246,6 +251,7 @@ SHARD = {"file": "a", "bytes": 1, "tensors": {}}
     [
         *({"step": "3"}, {"identity": []}, {"config": []}, {"scalars": None}, {"shards": {"a": 1}}),
         *({"shards": [{**SHARD, **wrong}]} for wrong in ({"file": 5}, {"file": "../a"}, {"tensors": {"name": []}})),
+        *({"shards": [{**SHARD, "parts": {"x": wrong}}]} for wrong in NO_PARTS),
     ],
     ids=str,
 )
@@ -265,8 +271,8 @@ def test_a_checkpoint_without_a_manifest_is_named(tmp_path):
 
 def test_a_newer_format_is_refused(tmp_path):
     manifest = save(tmp_path, 1, [NAMES]) / "manifest.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 2}))
-    with pytest.raises(CheckpointError, match=r"newer version \(format: 2, known up to: 1\); update"):
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 3}))
+    with pytest.raises(CheckpointError, match=r"newer version \(format: 3, known up to: 2\); update"):
         checkpoint.open(tmp_path)
 
 

@@ -1,0 +1,178 @@
+"""The pieces of a checkpoint's tensors: how the manifest has them, and how a tensor is put together from those saved.
+
+A rank of a team saves what it holds of a parameter. The pieces of a parameter cover it, each element once, in any
+number of shards; a run with another number of ranks a worker takes what it needs of each. torch is not imported here.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+
+from pipelined.errors import UsageError
+from pipelined.sharding.shards import TensorPart, put, take, within
+
+if TYPE_CHECKING:
+    import torch
+
+
+class CheckpointError(UsageError):
+    """A checkpoint that cannot be used or written; the message gives its path, the error and the remedy."""
+
+
+class TensorRecord(TypedDict):
+    """One tensor of a shard; sha256 is of its bytes in C order."""
+
+    shape: list[int]
+    dtype: str
+    sha256: str
+
+
+class PartRecord(TypedDict):
+    """Which part of a parameter a shard has: the parameter's shape, and for each dimension ranges [low, high)."""
+
+    whole: list[int]
+    indices: list[list[list[int]]]
+
+
+class ShardRecord(TypedDict):
+    """One shard file, as plain data for the wire and JSON: its name, its size, its tensors by name and field.
+
+    `parts` has those parameters of which the shard has a piece; without it all are whole.
+    """
+
+    file: str
+    bytes: int
+    tensors: dict[str, dict[str, TensorRecord]]
+    parts: NotRequired[dict[str, PartRecord]]
+
+
+def solid(tensor: "torch.Tensor") -> "torch.Tensor":
+    """A tensor as it is written: contiguous, on the host, without a history."""
+    return tensor.detach().cpu().contiguous()
+
+
+def record_of(tensor: "torch.Tensor") -> TensorRecord:
+    """The record of a tensor as it is written."""
+    import torch
+
+    digest = hashlib.sha256(tensor.reshape(-1).view(torch.uint8).numpy().data).hexdigest()
+    return TensorRecord(shape=list(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."), sha256=digest)
+
+
+def require_saved(
+    path: Path, name: str, fields: "Mapping[str, torch.Tensor]", records: Mapping[str, TensorRecord]
+) -> None:
+    """Refuse a parameter of a shard if the bytes of a field are not those that were saved.
+
+    Raises:
+        CheckpointError: names the parameter and the field.
+    """
+    for field, tensor in fields.items():
+        if record_of(tensor) != records[field]:
+            fact = f"{path} is damaged ({name}, {field}: not the bytes that were saved)"
+            raise CheckpointError(f"{fact}; resume from another checkpoint")
+
+
+def recorded(part: TensorPart) -> PartRecord:
+    """A part as plain data."""
+    return PartRecord(whole=list(part.whole), indices=[[list(each) for each in ranges] for ranges in part.indices])
+
+
+def read_part(record: Any) -> TensorPart:
+    """A part from plain data.
+
+    Raises:
+        TypeError, KeyError: the data describe no part.
+    """
+    whole, indices = tuple(record["whole"]), tuple(tuple(map(tuple, ranges)) for ranges in record["indices"])
+    if len(whole) != len(indices):
+        raise TypeError(f"indices of {len(indices)} dimensions of {len(whole)}")
+    for size, ranges in zip(whole, indices, strict=True):
+        ends = [0, *(end for each in ranges for end in each), size]
+        if not all(type(end) is int for end in ends) or ends != sorted(ends):
+            raise TypeError(f"ranges {ranges} of a length of {size}")
+        if any(len(each) != 2 or each[0] == each[1] for each in ranges):
+            raise TypeError(f"ranges {ranges}, one of which is empty")
+    return TensorPart(whole, indices)
+
+
+def parts_of(shard: ShardRecord) -> dict[str, TensorPart]:
+    """The parameters of which a shard has a piece, and the pieces."""
+    return {name: read_part(record) for name, record in shard.get("parts", {}).items()}
+
+
+def require_covered(shards: Iterable[ShardRecord]) -> None:
+    """Refuse shards of which two hold one element of a parameter, or none does.
+
+    Raises:
+        CheckpointError: names the parameter.
+    """
+    held: dict[str, list[tuple[str, TensorPart | None]]] = {}
+    for shard in shards:
+        parts = parts_of(shard)
+        for name in shard["tensors"]:
+            held.setdefault(name, []).append((shard["file"], parts.get(name)))
+    for name, each in held.items():
+        if len(each) > 1 or each[0][1] is not None:
+            _require_covered(name, each)
+
+
+def _require_covered(name: str, held: Sequence[tuple[str, TensorPart | None]]) -> None:
+    parts = [(file, part) for file, part in held if part is not None]
+    for (file, one), (other, two) in combinations(held, 2):
+        if one is None or two is None or one.overlap(two):
+            fact = f"parameter {name} was written twice ({file} and {other})"
+            raise CheckpointError(f"{fact}; give each parameter one owner")
+    shapes = {part.whole for _, part in parts}
+    there = sum(prod(part.shape) for _, part in parts)
+    if len(shapes) > 1 or there != prod(parts[0][1].whole):
+        counts = f"shapes: {', '.join(map(str, sorted(shapes)))}; elements there: {there}"
+        raise CheckpointError(f"pieces of parameter {name} do not make one tensor ({counts}); save again")
+
+
+class Assembly:
+    """The fields of one parameter, or of a piece of it, as they are put together from the shards.
+
+    Args:
+        name: of the parameter.
+        wanted: what is wanted of it; None: all of it.
+    """
+
+    def __init__(self, name: str, wanted: TensorPart | None):
+        self.name, self.wanted = name, wanted
+        self.fields: dict[str, Any] = {}
+
+    def needs(self, held: TensorPart | None) -> bool:
+        """Whether a shard that holds this part of the parameter (None: all of it) has anything that is wanted.
+
+        Of a piece without elements the first shard gives dtypes and fields.
+        """
+        if held is None or self.wanted is None:
+            return True
+        return held.overlap(self.wanted) is not None or not (self.fields or prod(self.wanted.shape))
+
+    def add(self, fields: Mapping[str, Any], held: TensorPart | None) -> None:
+        """Take what is wanted of the fields of one shard; those without the shape of the piece are taken as they are.
+
+        Raises:
+            CheckpointError: the parameter has another shape than is wanted.
+        """
+        if held is None and (self.wanted is None or "value" not in fields):
+            self.fields = dict(fields)
+            return
+        held = held or TensorPart.everything(fields["value"].shape)
+        wanted = self.wanted or TensorPart.everything(held.whole)
+        if held.whole != wanted.whole:
+            fact = f"{self.name} is saved in another shape (saved: {held.whole}, model: {wanted.whole})"
+            raise CheckpointError(f"{fact}; resume with the model that was saved, or start anew in another directory")
+        overlap = held.overlap(wanted)
+        for field, tensor in fields.items():
+            if tuple(tensor.shape) != held.shape or not held.whole:
+                self.fields.setdefault(field, tensor)
+                continue
+            into = self.fields.setdefault(field, tensor.new_empty(wanted.shape))
+            if overlap is not None:
+                put(into, within(wanted.indices, overlap), take(tensor, within(held.indices, overlap)))
