@@ -159,6 +159,8 @@ def require_equal(done, expected):
         (words, 4, {"layout": "1=2.1.2,3=1.4.1", "width": 1}),
         (own, 2, {"schedule": "zb_h1"}),
         (own, 3, {}),
+        (images, 2, {"depth": 2, "schedule": "zb_h1", "recompute": True}),
+        (words, 2, {"depth": 2, "schedule": "chimera"}),
     ],
     ids=lambda value: value.__name__ if callable(value) else str(value),
 )
@@ -191,7 +193,7 @@ def refused(capfd, layers, **arguments):
         ({"tensor": 2, "layout": "1=2.1.2,3=1.2.1"}, r"1=2.1.2 is for 4 ranks \(ranks of a worker: 2\)"),
         ({"tensor": 2, "layout": "2=1.2.1"}, "no layout: '2=1.2.1' .* for 0, 1, 3, 6"),
         ({"tensor": 2, "layout": "6=2.1.1"}, r"tied weights in two layouts \(0.weight: "),
-        ({"tensor": 2, "depth": 2}, "depth"),
+        ({"tensor": 2, "schedule": "pipedream_2bw"}, "only a schedule with a flush"),
         ({"tensor": 2, "exact_sums": True}, "exact sums"),
         ({"layout": "data"}, "one rank splits nothing"),
         ({"tensor": 0}, "tensor must be at least 1"),

@@ -1,0 +1,91 @@
+"""The stage of a team: what its members send in each pass, and what they refuse."""
+
+import pytest
+import torch
+
+from pipelined.random.keyed_random import KeyedRandom
+from pipelined.sharding import Shards, path
+from pipelined.sharding.operators.record import piece, record
+from pipelined.sharding.operators.verbs import Value
+from tests.numerics.plain import SEQUENCE, Feed
+from tests.numerics.teams import TeamCase
+from tests.numerics.trained import on_ranks
+from transports import Block, Message, WireError
+
+CASE = TeamCase("gpipe", 2, 1, 1, tensor=4, layout="mixed")
+ROWS = 2
+
+
+def predicted(case, stage, member):
+    """The bytes that a member sends in the forward and in the backward of a stage, from the meta device."""
+    model = case.model
+    pieces = {name: piece(member, shards, torch.float64) for name, shards in model.parameters().items()}
+
+    async def passes(tape):
+        shards = model.stream((ROWS, SEQUENCE)) if stage.index else model.ids((ROWS, SEQUENCE))
+        dtype = torch.float64 if stage.index else torch.int64
+        x = torch.empty(shards.shape(member), dtype=dtype, device="meta")
+        output = await model.part(tape, stage.layers, Value(x, shards, bool(stage.index)), pieces)
+        if not stage.last:
+            return output
+        lie = model.ids((ROWS, SEQUENCE))
+        targets = Value(torch.zeros(lie.shape(member), dtype=torch.int64, device="meta"), lie, False)
+        return await model.score(tape, output, targets)
+
+    found = record(member, passes)
+    loss = Shards(model.operators["wte"].mesh, (), "P:rows")
+    reported = 8 * path(loss, Shards(loss.mesh, (), "")).elements(member) if stage.last else 0
+    return found.forward.nbytes + reported, found.backward.nbytes
+
+
+async def passed(trainer):
+    """Run one microbatch through both stages; the bytes that this rank sent in each pass, and those between stages."""
+    context, sent = trainer.context, []
+    end, random, key = context.actor.transport, KeyedRandom(3, 0, 0), (0, 0)
+    ((index, stage),) = context.stages.items()
+    peer = context.holder(0, 1 - index)
+    x = (await end.receive(peer, ("x",))) if index else Feed().inputs(0, 0)
+    targets = Feed().targets(0, 0) if index else None
+    before = end.traffic.bytes_sent
+    output = await stage.forward(key, x, random, targets)
+    sent.append(end.traffic.bytes_sent - before)
+    if not index:
+        await end.send(peer, ("x",), *output.tensors, note=output.note)
+    gradient = None if index else await end.receive(peer, ("gradient",))
+    before = end.traffic.bytes_sent
+    back = await stage.backward_input(key, gradient, 1.0, random, targets)
+    sent.append(end.traffic.bytes_sent - before)
+    stage.backward_weight(key)
+    assert end.traffic.bytes_sent - before == sent[1]
+    if index:
+        await end.send(peer, ("gradient",), *back.tensors)
+    between = (back if index else output).tensors[0].nbytes
+    return tuple(sent), predicted(CASE, stage, context.member), between
+
+
+def test_every_member_sends_what_the_record_of_its_stage_says_and_its_share_of_the_stream():
+    for sent, expected, between in on_ranks(CASE.job(), passed):
+        assert sent == expected
+        assert between == ROWS * SEQUENCE * 16 * 8 / CASE.tensor
+
+
+@pytest.mark.parametrize(
+    ("note", "shape", "message"),
+    [
+        (
+            ["piece", 2, 6, 16],
+            (1, 6, 16),
+            r"a piece of another shape \(member: \d, due: \(1, 6, 8\), came: \(1, 6, 16\)\)",
+        ),
+        (None, (1, 6, 8), "a message that is no piece of a stream"),
+        (["piece", 2, "6"], (1, 6, 8), "a message that is no piece of a stream"),
+    ],
+)
+def test_a_message_with_another_piece_is_refused(note, shape, message):
+    async def work(trainer):
+        (stage,) = trainer.context.stages.values()
+        block = Block.of(torch.zeros(shape, dtype=torch.float64))
+        with pytest.raises(WireError, match=message):
+            await stage.evaluate(Message(0, ("x",), (block,), note))
+
+    on_ranks(CASE.job(), work)
