@@ -1,1 +1,1 @@
-"""What every program shares: paths of a command line, progress on a terminal, files of JSON lines."""
+"""What programs share: flags, the choice of a plan, the report, checks of paths, files of JSON lines."""
