@@ -13,7 +13,7 @@ from apps.vgg.job import resolve
 from apps.vgg.model import builders
 from apps.vgg.planned_model import chain
 from apps.vgg.presets import PRESETS
-from apps.vgg.train import order
+from apps.vgg.train import model_of, order
 from collectives import Links
 from pipelined.errors import UsageError
 from pipelined.sharding.search.network import Network
@@ -58,6 +58,7 @@ def test_convolutions_are_split_by_images_unless_a_layout_is_given():
     assert job.layout.startswith("conv1_1=2.1.1,conv1_2=2.1.1") and "fc" not in job.layout
     assert resolve(Config(tensor=2, layout="data"), 2).layout == "data"
     assert resolve(Config(), 2).layout is None
+    assert model_of(job).described().endswith("2.1.1, fc6 (Linear) 1.2.1, fc7 (Linear) 1.1.2, fc8 (Linear) 1.2.1")
 
 
 @pytest.mark.parametrize(
@@ -84,14 +85,13 @@ def test_without_scikit_learn_the_program_ends_before_torch(monkeypatch, capsys)
     assert "apps.vgg.train" not in sys.modules
 
 
-def test_a_few_steps_and_the_count_of_what_is_right(capsys, tmp_path):
+def test_a_step_and_the_count_of_what_is_right(capsys, tmp_path):
     if find_spec("sklearn") is None:
         absent("no scikit-learn")
-    assert program.main(["--steps", "2", "--batch", "8", "--metrics", str(tmp_path / "metrics"), "--tensor", "2"]) == 0
+    assert program.main(["--steps", "1", "--batch", "120", "--metrics", str(tmp_path / "metrics")]) == 0
     said = capsys.readouterr().out
-    assert "layout: 2 ranks a worker; conv1_1 (Conv2d) 2.1.1" in said
     assert "of 360 right" in said and "logistic regression: 3" in said
-    assert '"images": 8' in (tmp_path / "metrics").read_text()
+    assert '"images": 120' in (tmp_path / "metrics").read_text()
 
 
 @pytest.mark.parametrize(("ranks", "least"), [(16, 1_807_232), (32, 2_734_208), (64, 3_936_512)])
