@@ -10,6 +10,7 @@ behind. It sends a datagram to every rank that has a socket already; a later ran
 
 import asyncio
 import errno
+import gc
 import os
 import re
 import signal
@@ -84,10 +85,14 @@ def hold_exit_code(code: int, launch: Launch) -> int:
 
 
 def end_process(code: int) -> NoReturn:
-    """Exit; after a failure immediately, because threads may still be computing."""
+    """Exit; after a failure immediately, because threads may still be computing.
+
+    Python's last garbage collections examine no object that exists now: with torch loaded they would take a second.
+    """
     if code in (FAILED, INTERRUPTED):
         sys.stdout.flush()
         os._exit(code)
+    gc.freeze()
     sys.exit(code)
 
 

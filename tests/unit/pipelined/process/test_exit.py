@@ -53,6 +53,26 @@ def test_a_block_that_is_left_in_time_ends_nothing():
     assert timer.finished.is_set()
 
 
+CYCLE = """
+import atexit, sys
+from pipelined.process.exit import end_process
+class Examined:
+    def __init__(self):
+        self.itself = self
+    def __del__(self):
+        print("examined")
+Examined()
+atexit.register(print, "ended in order")
+"""
+
+
+@pytest.mark.parametrize(("end", "printed"), [("end_process(2)", []), ("sys.exit(2)", ["examined"])])
+def test_at_its_end_a_process_does_not_look_through_all_of_its_objects_for_garbage(end, printed):
+    """A second for each process that has loaded torch."""
+    code, out, _ = ended(CYCLE + end)
+    assert (code, out.splitlines()) == (2, ["ended in order", *printed])
+
+
 @pytest.mark.parametrize("code", [1, 130])
 def test_a_failed_process_does_not_wait_for_its_threads(code):
     script = f"""
