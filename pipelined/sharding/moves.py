@@ -79,12 +79,13 @@ class Move:
         """The elements that all ranks send."""
         return sum(map(self.elements, range(self.source.mesh.size)))
 
-    def seconds(self, links: Links | Mapping[str, Links], itemsize: int = 4) -> float:
+    def seconds(self, links: Links | Mapping[str, Links], itemsize: int = 4, node: int = 0) -> float:
         """The time of the busiest rank.
 
         Args:
             links: between any two ranks, or by axis; a group over several axes is as slow as the slowest of them.
             itemsize: bytes of an element.
+            node: ranks of a node, between which `links.far` counts; 0: all ranks are on one.
         """
         return 0.0
 
@@ -110,12 +111,24 @@ class CollectiveMove(Move):
 
     algorithm: ClassVar[str]
     table: ClassVar[AlgorithmTable[Any]]
-    reduced: ClassVar[float] = 0.0
-    """Elements that the busiest rank adds up, for each that it sends."""
+    passes: ClassVar[int] = 1
+    """As often a rank sends its share of the array."""
 
-    def seconds(self, links: Links | Mapping[str, Links], itemsize: int = 4) -> float:
-        each, messages = self._links(links), self.table.forms(self.algorithm).steps(self.group_size)
-        return messages * each.alpha + self.max_elements * itemsize * (each.beta + self.reduced * each.gamma)
+    def seconds(self, links: Links | Mapping[str, Links], itemsize: int = 4, node: int = 0) -> float:
+        """By the algorithm's closed form, of an array of which each rank would send what the busiest does."""
+        each, forms, ranks = self._links(links), self.table.forms(self.algorithm), self.group_size
+        if ranks == 1:
+            return 0.0
+        nbytes = round(self.max_elements * itemsize * ranks / (ranks - 1) / self.passes)
+        return max(forms.seconds(nodes, nbytes, each) for nodes in self._nodes(node))
+
+    def _nodes(self, node: int) -> set[tuple[int, ...]]:
+        """Of every group of ranks, for each rank the place of the first on its node."""
+        if not node:
+            return {(0,) * self.group_size}
+        groups = {self.group(rank) for rank in range(self.source.mesh.size)}
+        on = [[rank // node for rank in group] for group in groups]
+        return {tuple(map(nodes.index, nodes)) for nodes in on}
 
     def _along(self, groups: Groups) -> Group:
         return groups.along(self.source.mesh, self.axes)
@@ -165,7 +178,7 @@ class AllGather(CollectiveMove):
 
 
 class ReduceScatter(CollectiveMove):
-    name, algorithm, table, reduced = "reduce_scatter", "ring", REDUCE_SCATTER, 1.0
+    name, algorithm, table = "reduce_scatter", "ring", REDUCE_SCATTER
 
     def elements(self, rank: int) -> int:
         """All but the rank's own piece."""
@@ -188,7 +201,7 @@ class ReduceScatter(CollectiveMove):
 
 
 class ReduceToAll(CollectiveMove):
-    name, algorithm, table, reduced = "all_reduce", "ring", ALL_REDUCE, 0.5
+    name, algorithm, table, passes = "all_reduce", "ring", ALL_REDUCE, 2
 
     def elements(self, rank: int) -> int:
         """Each segment of the flat array twice, but the rank's own and the next one's once."""

@@ -48,9 +48,9 @@ class Path:
         """The elements that the rank sends."""
         return sum(move.elements(rank) for move in self.moves)
 
-    def seconds(self, links: Links | Mapping[str, Links], itemsize: int = 4) -> float:
+    def seconds(self, links: Links | Mapping[str, Links], itemsize: int = 4, node: int = 0) -> float:
         """The sum over the moves of the busiest rank's time; see `Move.seconds`."""
-        return sum(move.seconds(links, itemsize) for move in self.moves)
+        return sum(move.seconds(links, itemsize, node) for move in self.moves)
 
     @cached_property
     def backward(self) -> "Path":

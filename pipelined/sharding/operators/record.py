@@ -63,14 +63,15 @@ class PhaseRecord:
         moves = (step for step in self.steps if isinstance(step, MoveStep))
         return sum(step.itemsize * step.path.elements(self.rank) for step in moves)
 
-    def seconds(self, links: Links, speed: float) -> float:
+    def seconds(self, links: Links, speed: float, node: int = 0) -> float:
         """How long it takes, one step after another.
 
         Args:
             speed: operations a second.
+            node: ranks of a node; see `pipelined.sharding.moves.Move.seconds`.
         """
         return sum(
-            step.operations / speed if isinstance(step, ComputeStep) else step.path.seconds(links, step.itemsize)
+            step.operations / speed if isinstance(step, ComputeStep) else step.path.seconds(links, step.itemsize, node)
             for step in self.steps
         )
 

@@ -1,0 +1,208 @@
+"""What strategies of a sharded GPT-2 block take, beside predictions: `python -m benchmarks.shard_strategies`.
+
+Figure 4 of AutoDDL. A step of one block (forward, backward, sums of the gradients) is run by 40 strategies with this
+project's own collectives over slow links: on the virtual clock, where nothing but messages takes time, on one node and
+on two; and with --real in real time, 8 ranks in this process. The prediction is the record of the same code.
+"""
+
+import asyncio
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import combinations
+from statistics import median
+from typing import Any
+
+import torch
+import tyro
+
+from apps.lm.models.gpt2_presets import ModelConfig
+from apps.lm.sharded.gpt2 import ShardedGPT2
+from apps.lm.sharded.layouts import OPERATORS, Factors, factors_of
+from benchmarks._results import Reported, tell
+from collectives import Links
+from pipelined.actors.executor import TimedExecutor
+from pipelined.aio.clock import RealClock, VirtualClock, run_virtual
+from pipelined.sharding.groups import MeshGroups
+from pipelined.sharding.operators.record import piece, record
+from pipelined.sharding.operators.tape import Tape, sum_gradients, sum_path
+from pipelined.sharding.operators.verbs import Value
+from pipelined.sharding.search.matmul import factorizations
+from transports import open_local
+
+RANKS = 8
+SEQUENCES, TOKENS = 8, 32
+BLOCK = ModelConfig(layers=1, d_model=128, heads=8, vocab=64, positions=TOKENS, dropout=0.0)
+ITEMSIZE = 4
+AT_ONCE = 1e30
+"""Operations a second of ranks on the virtual clock, where computing takes no time."""
+KNOWN = ("data", "megatron")
+
+
+@dataclass(frozen=True)
+class Options(Reported):
+    """Run strategies of a block, and compare them with their predictions."""
+
+    strategies: int = 40
+    """Strategies, the known ones among them."""
+    real: bool = False
+    """Run in real time, on one node."""
+    repeats: int = 3
+    """Steps of each strategy in real time, of which the median counts."""
+    seed: int = 0
+    """Of the draw of strategies."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """Slow links of ranks in one process.
+
+    Args:
+        url: with the options of the links.
+        links: the same as costs.
+        node: ranks of a node; 0: all on one.
+    """
+
+    name: str
+    url: str
+    links: Links
+    node: int = 0
+
+
+SLOW = Links(5e-3, 8 / 200e6, 0.0)
+ONE_NODE = Network("one node", "local://?delay=5ms&rate=200mbit", SLOW)
+TWO_NODES = Network(
+    "two nodes",
+    "local://?delay=1ms&rate=1000mbit&node=4&far-delay=5ms&far-rate=200mbit",
+    Links(1e-3, 8 / 1000e6, 0.0, far=SLOW),
+    node=4,
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A strategy.
+
+    Args:
+        factors: of a block's four multiplications.
+        predicted, taken: seconds of a step.
+    """
+
+    factors: str
+    predicted: float
+    taken: float
+
+    @property
+    def error(self) -> float:
+        return self.taken / self.predicted - 1
+
+
+def strategies(number: int, seed: int = 0) -> list[dict[str, Factors]]:
+    """Different strategies of a block: the known ones, then some drawn from all."""
+    chance = random.Random(seed)
+    every: list[Factors] = [(p0, p1, p2) for p0, p1, p2 in factorizations(RANKS)]
+    found = [factors_of(name, RANKS) for name in KNOWN]
+    megatron = found[-1]
+    while len(found) < number:
+        drawn = dict(zip(OPERATORS, [*chance.choices(every, k=4), megatron["wte"]], strict=True))
+        if drawn not in found:
+            found.append(drawn)
+    return found[:number]
+
+
+def predicted(factors: dict[str, Factors], network: Network) -> float:
+    """Seconds of a step, from the record of rank 0: its moves are those of all ranks."""
+    model = ShardedGPT2(BLOCK, factors)
+    lie, shards = _lie(model), model.stream((SEQUENCES, TOKENS))
+    pieces = {name: piece(0, each, torch.float32) for name, each in lie.items()}
+    x = Value(piece(0, shards, torch.float32, trained=False), shards)
+    found = record(0, lambda tape: model.block(tape, 0, x, pieces))
+    sums = sum(sum_path(each).seconds(network.links, ITEMSIZE, network.node) for each in lie.values())
+    phases = found.forward, found.backward
+    return sums + sum(phase.seconds(network.links, AT_ONCE, network.node) for phase in phases)
+
+
+async def taken(factors: dict[str, Factors], network: Network, clock: RealClock | VirtualClock) -> float:
+    """Seconds of a step of all ranks."""
+    ends = open_local(network.url, RANKS)
+    tapes = [Tape(MeshGroups(end, 3), TimedExecutor({}, clock)) for end in ends]
+    model = ShardedGPT2(BLOCK, factors)
+    start = clock.now()
+    await asyncio.gather(*(_step(tape, model) for tape in tapes))
+    return clock.now() - start
+
+
+async def _step(tape: Tape, model: ShardedGPT2) -> None:
+    shards, lie = model.stream((SEQUENCES, TOKENS)), _lie(model)
+    pieces = {name: torch.ones(each.shape(tape.rank)).requires_grad_() for name, each in lie.items()}
+    y = await model.block(tape, 0, Value(torch.ones(shards.shape(tape.rank)), shards), pieces)
+    await tape.backward(y, torch.ones_like(y.array))
+    await sum_gradients(tape.network, [(pieces[name], each) for name, each in lie.items()])
+
+
+def _lie(model: ShardedGPT2) -> dict[str, Any]:
+    return {name: each for name, each in model.parameters().items() if ".h.0." in name}
+
+
+def run(factors: dict[str, Factors], network: Network, repeats: int = 0) -> Run:
+    """Predict and run a strategy: on the virtual clock, or so often in real time."""
+    text = " ".join(".".join(map(str, factors[name])) for name in OPERATORS[:4])
+    if not repeats:
+        return Run(text, predicted(factors, network), run_virtual(taken(factors, network, VirtualClock())))
+    times = [asyncio.run(taken(factors, network, RealClock())) for _ in range(repeats)]
+    return Run(text, predicted(factors, network), median(times))
+
+
+def tau(runs: Sequence[Run]) -> float:
+    """Kendall's tau of predictions and times; a pair that is equal in either counts 0."""
+    signs = [_sign(a.predicted - b.predicted) * _sign(a.taken - b.taken) for a, b in combinations(runs, 2)]
+    return sum(signs) / len(signs)
+
+
+def _sign(number: float) -> int:
+    return (number > 0) - (number < 0)
+
+
+def regret(runs: Sequence[Run]) -> float:
+    """How much longer the strategy with the shortest prediction takes than the fastest, as a share."""
+    return min(runs, key=lambda each: each.predicted).taken / min(each.taken for each in runs) - 1
+
+
+def summary(runs: Sequence[Run]) -> dict[str, float]:
+    """Errors as shares of the predictions, tau and regret."""
+    errors = [each.error for each in runs]
+    found = {"median_error": median(map(abs, errors)), "least_error": min(errors), "most_error": max(errors)}
+    return {**found, "tau": tau(runs), "regret": regret(runs)}
+
+
+def table(found: dict[str, Any]) -> str:
+    """A line a strategy, and the summary of each network."""
+    lines = []
+    for name, each in found.items():
+        lines += [name, f"{'factors':<28}{'predicted ms':>14}{'taken ms':>12}{'error':>9}"]
+        for one in each["runs"]:
+            times = f"{1e3 * one['predicted']:>14.2f}{1e3 * one['taken']:>12.2f}"
+            lines.append(f"{one['factors']:<28}{times}{one['taken'] / one['predicted'] - 1:>9.2%}")
+        told = each["summary"]
+        errors = f"median error {told['median_error']:.2%} ({told['least_error']:+.2%} to {told['most_error']:+.2%})"
+        lines += [f"{errors}, tau {told['tau']:.3f}, regret {told['regret']:.2%}", ""]
+    return "\n".join(lines).rstrip()
+
+
+def main(options: Options) -> None:
+    """Run all strategies on the networks asked for."""
+    torch.set_num_threads(1)
+    found, repeats = {}, options.repeats if options.real else 0
+    for network in (ONE_NODE,) if options.real else (ONE_NODE, TWO_NODES):
+        runs = []
+        for number, factors in enumerate(strategies(options.strategies, options.seed), 1):
+            print(f"{network.name}: strategy {number} of {options.strategies}", end="\r", file=sys.stderr)
+            runs.append(run(factors, network, repeats))
+        found[network.name] = {"runs": [asdict(each) for each in runs], "summary": summary(runs)}
+    tell(options, found, partial(table, found))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options))

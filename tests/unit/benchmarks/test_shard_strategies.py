@@ -1,0 +1,41 @@
+"""Strategies of a GPT-2 block over slow links take what was predicted (AutoDDL, Figure 4, without its noise)."""
+
+from itertools import combinations
+
+import pytest
+
+from benchmarks.shard_strategies import ONE_NODE, TWO_NODES, Run, regret, run, strategies, tau
+
+SAMPLES = [pytest.param(3, id="3"), pytest.param(40, id="40", marks=pytest.mark.full)]
+
+
+@pytest.mark.parametrize("number", SAMPLES)
+def test_on_one_node_they_take_what_was_predicted_in_the_predicted_order(number):
+    runs = [run(factors, ONE_NODE) for factors in strategies(number)]
+    for each in runs:
+        assert abs(each.error) < 0.005, each
+    for one, other in combinations(runs, 2):
+        fast, slow = sorted([one, other], key=lambda each: each.predicted)
+        if slow.predicted > 1.01 * fast.predicted:
+            assert fast.taken < slow.taken, (fast, slow)
+
+
+@pytest.mark.parametrize("number", SAMPLES)
+def test_on_two_nodes_none_takes_longer_than_predicted(number):
+    runs = [run(factors, TWO_NODES) for factors in strategies(number)]
+    for each in runs:
+        assert each.taken <= each.predicted * 1.005, each
+    if number == 40:
+        assert tau(runs) >= 0.9
+
+
+def test_tau_is_the_share_of_pairs_in_order_less_that_of_pairs_out_of_order():
+    runs = [Run("", 1.0, 1.1), Run("", 2.0, 2.5), Run("", 3.0, 2.4)]
+    assert tau(runs) == pytest.approx((2 - 1) / 3)
+    assert regret(runs) == 0.0
+    assert regret([Run("", 1.0, 3.0), Run("", 2.0, 2.0)]) == pytest.approx(0.5)
+
+
+def test_strategies_differ():
+    drawn = [tuple(each.items()) for each in strategies(40)]
+    assert len(set(drawn)) == 40
