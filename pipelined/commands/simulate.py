@@ -19,6 +19,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shape(parser)
     parser.add_argument("--width", type=int, default=1, metavar="W", help="pipeline groups side by side")
     parser.add_argument(
+        "--tensor",
+        type=int,
+        default=1,
+        metavar="T",
+        help="ranks of a worker; --costs are then those of a worker with the moves among its ranks, --memory those of "
+        "a rank",
+    )
+    parser.add_argument(
         "--costs",
         default="",
         help="seconds of a stage: forward (1), backward (2), backward-input, backward-weight, update (0); one number "
@@ -71,6 +79,7 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.name,
         **arrangement(arguments),
         width=arguments.width,
+        tensor=arguments.tensor,
         costs=pairs("--costs", arguments.costs, COSTS),
         memory=pairs("--memory", arguments.memory, SIZES, sizes=True),
         **machine(arguments),

@@ -19,10 +19,10 @@ class VirtualCores:
     the same, so a piece of work ends when `_done` reaches its value at the beginning plus the length of the piece.
 
     Args:
-        number: cores; 0 for one per rank.
+        number: cores, or for teams the cores for each member; 0 for one per rank.
     """
 
-    def __init__(self, number: int):
+    def __init__(self, number: float):
         self._number, self._clock, self._order = number or math.inf, VirtualClock(), count()
         self._busy: list[tuple[float, int, asyncio.Future[None]]] = []
         self._done = self._updated_at = 0.0

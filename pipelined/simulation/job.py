@@ -9,6 +9,7 @@ from pipelined.programs.instructions import OPS, Instruction
 from pipelined.programs.overlap import SYNCS
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs
+from pipelined.simulation.links import VirtualLinks
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.traffic import totals_bytes
 from pipelined.simulation.workload import Workload
@@ -20,6 +21,9 @@ STEP_TOTALS = "ledger"
 @dataclass(frozen=True)
 class Job:
     """A step to simulate; the arguments are those of `simulator.simulate`.
+
+    The members of a team do the same at the same time, so the first of them stands for all. Costs are those of one
+    member.
 
     Its gradient sums stand where the plan's own costs have gaps. `costs` are those that the job itself would give.
 
@@ -66,17 +70,27 @@ class Job:
         Args:
             steps: steps of the segment.
         Returns: (ranks, seconds) by name: for parameters the stages that hold them, without a flush (these stages, the
-            number of the update); for the step totals `STEP_TOTALS`.
+            number of the update); for the step totals `STEP_TOTALS`. Of each team the ranks have the first member.
         """
         plan, sums = self.plan, dict[Hashable, tuple[tuple[int, ...], float]]()
         for group in self.workload.parameters:
-            holders = plan.holders(*group.stages)
-            seconds = self.machine.sum_seconds(self.all_reduce, holders, group.sum_bytes)
+            seconds = max(
+                self.machine.sum_seconds(self.all_reduce, plan.holders(*group.stages, member=member), group.sum_bytes)
+                for member in self.members
+            )
             updates = [(group.stages, update) for update in range(steps * plan.updates_a_step)]
-            sums |= dict.fromkeys([group.stages] if plan.flushes else updates, (holders, seconds))
+            names = [group.stages] if plan.flushes else updates
+            sums |= dict.fromkeys(names, (plan.holders(*group.stages), seconds))
         everyone = tuple(range(plan.world_size))
-        sums[STEP_TOTALS] = everyone, self.machine.sum_seconds("auto", everyone, totals_bytes(plan, self.workload))
+        seconds = self.machine.sum_seconds("auto", everyone, totals_bytes(plan, self.workload))
+        sums[STEP_TOTALS] = everyone[:: plan.tensor], seconds
         return sums
+
+    @property
+    def members(self) -> range:
+        """The members of a team whose links may differ: only the first where nodes cut no team, or teams no node."""
+        node, team = self.machine.node, self.plan.tensor
+        return range(team if node and node % team and team % node else 1)
 
     @property
     def costs(self) -> Costs:
@@ -88,13 +102,12 @@ class Job:
 
     def _hops(self) -> Iterator[float]:
         """The seconds of a message over each boundary between two ranks of a group."""
-        plan = self.plan
+        plan, links = self.plan, VirtualLinks(self.machine, self.members)
         for pipe in range(plan.layout.pipes):
             for stage in range(plan.depth - 1):
                 ends = plan.holder(0, pipe, stage), plan.holder(0, pipe, stage + 1)
                 if ends[0] != ends[1]:
-                    link = self.machine.link(*ends)
-                    yield self.coding(stage) + link.alpha + self.message_bytes(stage) * link.beta
+                    yield self.coding(stage) + links.travel(*ends, self.message_bytes(stage))
 
 
 def with_costs(plan: Plan, workload: Workload, machine: Machine, recompute: bool = False) -> Plan:

@@ -6,29 +6,45 @@ their own closed forms price them. Source: Hockney's alpha-beta model, with the 
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 
+from collectives import Links
 from pipelined.simulation.machine import Machine
 
 
 class VirtualLinks:
-    """The links of a machine, and the time until which each is occupied."""
+    """The links of a machine, and the time until which each is occupied.
 
-    def __init__(self, machine: Machine):
-        self._machine = machine
+    A message between teams goes from member to member at once; it has arrived when the slowest of them has.
+
+    Args:
+        members: the numbers of the members whose links are to be compared; 0 alone where all have the same.
+    """
+
+    def __init__(self, machine: Machine, members: Sequence[int] = (0,)):
+        self._machine, self._members = machine, members
         self._free: dict[tuple[int, int], float] = defaultdict(float)
 
     def travel(self, source: int, target: int, nbytes: float) -> float:
-        """Seconds of a message over a free link; 0 from a rank to itself."""
+        """Seconds of a message over a free link; 0 from a rank to itself.
+
+        Args:
+            source, target: the first members of two teams.
+        """
         if source == target:
             return 0.0
-        link = self._machine.link(source, target)
+        link = self._link(source, target, nbytes)
         return link.alpha + nbytes * link.beta
 
     def send(self, source: int, target: int, nbytes: float, now: float) -> float:
         """Send a message once the link is free of earlier ones; returns the time of its arrival, in seconds."""
         if source == target:
             return now
-        link = self._machine.link(source, target)
+        link = self._link(source, target, nbytes)
         left = max(now, self._free[source, target]) + nbytes * link.beta
         self._free[source, target] = left
         return left + link.alpha
+
+    def _link(self, source: int, target: int, nbytes: float) -> Links:
+        links = [self._machine.link(source + member, target + member) for member in self._members]
+        return links[0] if len(links) == 1 else max(links, key=lambda link: link.alpha + nbytes * link.beta)

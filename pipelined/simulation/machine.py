@@ -52,14 +52,15 @@ class Machine:
     def sum_seconds(self, algorithm: str, ranks: tuple[int, ...], nbytes: int) -> float:
         """The seconds of a gradient sum over these ranks if they do nothing else; `auto` takes the cheapest."""
         nodes = [rank - rank % self.node if self.node else 0 for rank in ranks]
-        return ALL_REDUCE.forms_of(algorithm, nodes, nbytes, self._sums).seconds(nodes, nbytes, self._sums)
+        return ALL_REDUCE.forms_of(algorithm, nodes, nbytes, self.sum_links).seconds(nodes, nbytes, self.sum_links)
 
     def shares(self, ranks: int) -> bool:
         """Whether this number of ranks has to share the cores."""
         return 0 < self.cores < ranks
 
     @property
-    def _sums(self) -> Links:
+    def sum_links(self) -> Links:
+        """The links of collectives, those between nodes as `far`."""
         return replace(self.sums or self.near, far=self.far_sums or self._far)
 
     @property

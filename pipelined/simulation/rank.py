@@ -44,7 +44,7 @@ class GroupPlatform(Platform):
     """
 
     def __init__(self, job: Job, hardware: Hardware, group: int):
-        self.job, self.hardware, self._first = job, hardware, job.plan.rank(group, 0)
+        self.job, self.hardware, self._group = job, hardware, group
         self._clock = VirtualClock()
         machine = job.machine
         self._certain = not machine.interference and not machine.shares(job.plan.world_size)
@@ -60,16 +60,19 @@ class GroupPlatform(Platform):
         if not self._certain:
             return math.inf
         nbytes, coding = self._carried(token)
-        return coding + self.hardware.links.travel(self._first + source, self._first + target, nbytes)
+        return coding + self.hardware.links.travel(self._rank(source), self._rank(target), nbytes)
 
     def send(self, token: Token, source: int, target: int) -> float:
         nbytes, coding = self._carried(token)
-        ends = self._first + source, self._first + target
+        ends = self._rank(source), self._rank(target)
         return self.hardware.links.send(*ends, nbytes, self._clock.now() + coding)
 
     def _lost(self, worker: int, start: float) -> float:
         share = self.job.machine.interference
-        return share and share * self.hardware.sums.overlap(self._first + worker, start, self._clock.now())
+        return share and share * self.hardware.sums.overlap(self._rank(worker), start, self._clock.now())
+
+    def _rank(self, worker: int) -> int:
+        return self.job.plan.rank(self._group, worker)
 
     def _carried(self, token: Token) -> tuple[float, float]:
         """(bytes, seconds of coding) of a message; a gradient has those of the activation over the same boundary."""
@@ -81,7 +84,7 @@ class GroupPlatform(Platform):
 
 
 class Rank(ABC):
-    """One rank in one segment.
+    """One rank in one segment, which stands for all members of its team.
 
     Args:
         platform: the cores and links of its group.

@@ -1,13 +1,17 @@
-"""The simulator: one whole step of a job on a described machine, with one coroutine per rank on the virtual clock.
+"""The simulator: one whole step of a job on a described machine, with one coroutine per worker on the virtual clock.
 
 It runs the code of training: the schedule's own coroutine, the trainer's own order of gradient sums, and its update
 rule. Only computing, sending and summing are replaced by the seconds that they cost on the machine. A step with a flush
 is: run the schedule, finish the gradient sums, sum the step totals (loss, norm) over all ranks, update. Without a flush
 steps overlap, so two segments of different lengths are run.
+
+The members of a team are folded into one: all have the same stages, instructions and costs, and meet at every move, so
+that one coroutine stands for them. Where a node ends inside a team, its slowest member's links count.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.aio.nursery import Nursery
@@ -29,6 +33,8 @@ from pipelined.simulation.rank import FlushedRank, GroupPlatform, Hardware, Rank
 from pipelined.simulation.sums import Sum, VirtualSums
 from pipelined.simulation.traffic import Link, link_bytes
 from pipelined.simulation.workload import Workload
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -70,12 +76,17 @@ class Simulated:
     def busy(self) -> list[float]:
         """Seconds per step that each rank spends in forwards and backwards."""
         every = [worker for group in self.groups for worker in group.workers]
-        return [sum(done.end - done.start for done in worker) / self.steps for worker in every]
+        busy = [sum(done.end - done.start for done in worker) / self.steps for worker in every]
+        return self.of_ranks(busy)
 
     @property
     def bubble_ratio(self) -> float:
         """The idle share of all ranks' time until the end of the last backward."""
         return 1.0 - sum(self.busy) / (self.makespan * self.plan.world_size)
+
+    def of_ranks(self, of_workers: Sequence[T]) -> list[T]:
+        """What is known of each worker, by rank: the same for all members of a team."""
+        return [each for each in of_workers for _ in range(self.plan.tensor)]
 
 
 def simulate(
@@ -91,7 +102,8 @@ def simulate(
 
     Args:
         plan: the arrangement; its ranks fill the nodes of the machine in order.
-        workload: costs and parameters of `plan.depth` stages.
+        workload: costs and parameters of `plan.depth` stages; where a worker is a team, those of one member, whose
+            seconds include the moves within the team.
         machine: the machine; None: free messages and a core per rank.
         sync: when a stage's gradient sum starts: after its last backward ("eager"), there only if an idle gap follows
             at the plan's own costs ("gap"; `job.with_costs` sets them), or after the flush ("after").
@@ -100,7 +112,7 @@ def simulate(
     Raises:
         ScheduleError: the schedule refuses the shape, deadlocks, or forgets or repeats an instruction.
         UsageError: an unknown name, or costs for another number of stages.
-    Cost: about 40 µs per instruction of every rank; without a flush twice the instructions of the steps that fill the
+    Cost: about 40 µs per instruction of every worker; without a flush twice the instructions of the steps that fill the
         pipe.
     """
     job, prepared = Job(plan, workload, machine or Machine(), sync, recompute, all_reduce), prepare_group(plan, sync)
@@ -111,9 +123,11 @@ def simulate(
         steps = steps_to_fill(plan.shape) + FURTHER
         short, ran = (run_virtual(_run(job, prepared, number)) for number in (steps - FURTHER, steps))
         seconds = (ran.seconds - short.seconds) / FURTHER
-    memory = tuple(_memory(job, ran.groups[0]) * plan.width)
+    held = [each for each in _memory(job, ran.groups[0]) for _ in range(plan.tensor)]
     traffic = link_bytes(plan, workload, all_reduce)
-    return Simulated(plan, ran.groups, ran.sums if plan.flushes else (), seconds, memory, traffic, steps)
+    return Simulated(
+        plan, ran.groups, ran.sums if plan.flushes else (), seconds, tuple(held * plan.width), traffic, steps
+    )
 
 
 @dataclass(frozen=True)
@@ -128,20 +142,28 @@ class _Ran:
 async def _run(job: Job, prepared: Sequence[Prepared], steps: int) -> _Ran:
     """Run some steps, from one drain to the next."""
     plan, machine, layout = job.plan, job.machine, find(job.plan.schedule).layout(replace(job.plan.shape, steps=steps))
-    cores = VirtualCores(machine.cores if machine.shares(plan.world_size) else 0)
-    sums = VirtualSums(job.sums(steps))
-    hardware = Hardware(layout, Demands(layout, job.seconds), VirtualLinks(machine), cores, sums)
+    cores = VirtualCores(machine.cores / plan.tensor if machine.shares(plan.world_size) else 0)
+    sums, links = VirtualSums(job.sums(steps)), VirtualLinks(machine, job.members)
+    hardware = Hardware(layout, Demands(layout, job.seconds), links, cores, sums)
     kind: Callable[..., Rank] = FlushedRank if plan.flushes else OverlappingRank
     groups: list[list[Rank]] = []
     async with Nursery() as tasks:
         for group in range(plan.width):
             messages, platform = GroupMessages(), GroupPlatform(job, hardware, group)
-            first = plan.rank(group, 0)
-            groups.append([kind(platform, rank, messages, one, tasks) for rank, one in enumerate(prepared, first)])
+            ranks = [plan.rank(group, worker) for worker in range(layout.workers)]
+            groups.append(
+                [kind(platform, rank, messages, one, tasks) for rank, one in zip(ranks, prepared, strict=True)]
+            )
             for rank in groups[-1]:
                 tasks.create_task(rank.run(), name=f"rank {rank.rank}")
     timelines = tuple(Timeline(layout, tuple(tuple(rank.worker.done) for rank in group)) for group in groups)
-    return _Ran(timelines, tuple(done for done in sums.done if done.what != STEP_TOTALS), VirtualClock().now())
+    done = [
+        replace(each, ranks=tuple(rank + member for rank in each.ranks))
+        for each in sums.done
+        if each.what != STEP_TOTALS
+        for member in range(plan.tensor)
+    ]
+    return _Ran(timelines, tuple(done), VirtualClock().now())
 
 
 def _memory(job: Job, group: Timeline) -> list[RankMemory]:

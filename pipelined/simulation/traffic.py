@@ -1,10 +1,11 @@
 """The bytes that each link carries in a step, in closed form: activations, gradients, gradient sums and step totals.
 
 These are payload bytes as transports count them (`Traffic.bytes_to`), without headers. A link leads from one rank to
-another; a message from a rank to itself uses no link.
+another; a message from a rank to itself uses no link. The moves within a team are not among them.
 """
 
 from collections import Counter
+from itertools import product
 
 from collectives import Links
 from collectives.algorithms import ALL_REDUCE
@@ -26,9 +27,10 @@ def link_bytes(plan: Plan, workload: Workload, all_reduce: str) -> dict[Link, in
     """
     carried: Counter[Link] = message_bytes(plan, workload)
     for group in workload.parameters:
-        holders = plan.holders(*group.stages)
-        once = sum_bytes(holders, group.sum_bytes, group.sum_itemsize, all_reduce)
-        carried += Counter({link: nbytes * plan.updates_a_step for link, nbytes in once.items()})
+        for member in range(plan.tensor):
+            holders = plan.holders(*group.stages, member=member)
+            once = sum_bytes(holders, group.sum_bytes, group.sum_itemsize, all_reduce)
+            carried += Counter({link: nbytes * plan.updates_a_step for link, nbytes in once.items()})
     everyone = tuple(range(plan.world_size))
     return dict(carried + sum_bytes(everyone, totals_bytes(plan, workload), TOTALS_ITEM, "auto"))
 
@@ -39,8 +41,8 @@ def message_bytes(plan: Plan, workload: Workload) -> Counter[Link]:
     for pipe, entering in enumerate(layout.microbatches):
         for stage in range(plan.depth - 1):
             nbytes = len(entering) * workload.stages[stage].message_bytes // layout.parts
-            for group in range(plan.width):
-                here, there = plan.holder(group, pipe, stage), plan.holder(group, pipe, stage + 1)
+            for group, member in product(range(plan.width), range(plan.tensor)):
+                here, there = (plan.holder(group, pipe, end, member) for end in (stage, stage + 1))
                 if here != there and nbytes:
                     carried[here, there] += nbytes
                     carried[there, here] += nbytes
@@ -58,5 +60,5 @@ def sum_bytes(ranks: tuple[int, ...], nbytes: int, itemsize: int, algorithm: str
 
 def totals_bytes(plan: Plan, workload: Workload) -> int:
     """Bytes of the step totals, which all ranks sum at the end of a step."""
-    names = [""] * workload.tensors
+    names = [""] * (workload.tensors * plan.tensor)  # a norm of each member's piece
     return len(StepTotals(names, plan.total_microbatches)) * TOTALS_ITEM

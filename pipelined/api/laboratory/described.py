@@ -23,12 +23,18 @@ FLOAT = 4
 
 
 def plan_of(
-    schedule: SomeSchedule, depth: int | None, microbatches: int | None, width: int, knobs: Mapping[str, Value]
+    schedule: SomeSchedule,
+    depth: int | None,
+    microbatches: int | None,
+    *,
+    width: int,
+    tensor: int,
+    knobs: Mapping[str, Value],
 ) -> Plan:
     """The arrangement. The microbatch's size does not matter here; it is 2 so that it can be halved."""
     name = name_of(schedule)
     shape = shape_of(name, depth, microbatches, knobs)
-    return Plan(name, shape.depth, width, 2, shape.microbatches, shape.knobs)
+    return Plan(name, shape.depth, width, 2, shape.microbatches, shape.knobs, tensor=tensor)
 
 
 def workload_of(costs: Mapping[str, PerStage], memory: Mapping[str, PerStage], depth: int) -> Workload:

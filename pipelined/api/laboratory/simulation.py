@@ -39,16 +39,21 @@ class Simulation(Simulated):
             "exposed_sync": self.exposed_sync,
             "bubble_ratio": self.bubble_ratio,
             "idle": [self.step_seconds - busy for busy in self.busy],
-            "peak_activations": [peak for group in self.groups for peak in group.peak_activations],
+            "peak_activations": self.live,
             "memory": [{**asdict(memory), "total": memory.total} for memory in self.memory],
             "links": [{"from": s, "to": t, "bytes": n} for (s, t), n in sorted(self.traffic.items())],
             "sums": [{"stages": s.what, "ranks": s.ranks, "start": s.start, "end": s.end} for s in self.sums],
         }
 
+    @property
+    def live(self) -> list[float]:
+        """The most microbatches that each rank keeps activations of."""
+        return self.of_ranks([peak for group in self.groups for peak in group.peak_activations])
+
     def spans(self) -> Iterator[Span]:
         """Each rank's instructions, and the sums that it takes part in."""
         for number, timeline in enumerate(self.groups):
-            yield from spans_of(timeline, self.plan.rank(number, 0))
+            yield from spans_of(timeline, self.plan.rank(number, 0), self.plan.tensor)
         for done in self.sums:
             for rank in done.ranks:
                 yield Span(rank, "all_reduce", done.name, done.start, done.end, 0)
@@ -56,14 +61,12 @@ class Simulation(Simulated):
     def picture(self) -> Picture:
         """The timeline of every rank as a picture."""
         plan = self.plan
-        size = f"D = {plan.depth}, N = {plan.microbatches}, W = {plan.width}"
-        title = f"{plan.schedule}, {size}: step {self.step_seconds:g} s, {self.bubble_ratio:.1%} idle"
+        title = f"{plan.schedule}, {self._size}: step {self.step_seconds:g} s, {self.bubble_ratio:.1%} idle"
         return Picture(list(self.spans()), [f"rank {rank}" for rank in range(plan.world_size)], title, "time (s)")
 
     def __repr__(self) -> str:
         plan, step = self.plan, self.step_seconds
-        size = f"D = {plan.depth}, N = {plan.microbatches}, W = {plan.width}"
-        lines = [f"{plan.schedule}, {size}: {plan.world_size} ranks", f"step           {step:g} s"]
+        lines = [f"{plan.schedule}, {self._size}: {plan.world_size} ranks", f"step           {step:g} s"]
         if plan.flushes:
             idle = f"{self.bubble_ratio:.1%} of the ranks' time until then idle"
             lines.append(f"last backward  {self.makespan:g} s, {idle}")
@@ -73,6 +76,12 @@ class Simulation(Simulated):
             lines.append(f"updates        {plan.updates_a_step} a step, by gradients of older weights: not exact")
         lines += ["", *_ranks(self)]
         return "\n".join([*lines, "", *_links(self)] if self.traffic else lines)
+
+    @property
+    def _size(self) -> str:
+        plan = self.plan
+        team = "" if plan.tensor == 1 else f", T = {plan.tensor}"
+        return f"D = {plan.depth}, N = {plan.microbatches}, W = {plan.width}{team}"
 
     def _repr_svg_(self) -> str | None:
         return self.picture()._repr_svg_()
@@ -84,6 +93,7 @@ def simulate(
     depth: int | None = None,
     microbatches: int | None = None,
     width: int = 1,
+    tensor: int = 1,
     costs: Mapping[str, PerStage] | None = None,
     memory: Mapping[str, PerStage] | None = None,
     links: Mapping[str, float] | None = None,
@@ -103,6 +113,8 @@ def simulate(
         depth: the stages of a pipeline; a table knows its own.
         microbatches: microbatches a step; a table knows its own.
         width: pipeline groups side by side.
+        tensor: ranks of a worker; `costs` are then seconds of a worker, its moves included, and `memory` bytes of a
+            rank.
         costs: seconds a stage: forward (1), backward (2), backward_input, backward_weight and update; a list has one
             number for each stage.
         memory: bytes a stage: message (sent on for a microbatch), activation (kept of it), pending (kept between the
@@ -119,7 +131,7 @@ def simulate(
     Raises:
         UsageError: a setting is impossible; the message names those that are possible.
     """
-    plan = plan_of(schedule, depth, microbatches, width, knobs)
+    plan = plan_of(schedule, depth, microbatches, width=width, tensor=tensor, knobs=knobs)
     workload, machine = (
         workload_of(costs or {}, memory or {}, plan.depth),
         machine_of(links, far, node=node, cores=cores, interference=interference),
@@ -152,9 +164,8 @@ def draw(what: SomeSchedule | Proof | Simulation, **settings: Any) -> Picture:
 
 def _ranks(simulated: Simulation) -> Iterator[str]:
     plan = simulated.plan
-    peaks = [peak for group in simulated.groups for peak in group.peak_activations]
     yield f"{'rank':>6}{'stages':>12}{'idle':>8}{'live':>6}{'state':>12}{'activations':>13}"
-    for rank, (busy, live, memory) in enumerate(zip(simulated.busy, peaks, simulated.memory, strict=True)):
+    for rank, (busy, live, memory) in enumerate(zip(simulated.busy, simulated.live, simulated.memory, strict=True)):
         if rank == MOST:
             yield f"… and {plan.world_size - MOST} more ranks; as JSON they are all there"
             break

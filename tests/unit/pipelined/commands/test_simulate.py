@@ -110,3 +110,14 @@ def test_gaps_for_sums_are_those_of_the_stated_costs(capsys):
         return start < step["makespan"]
 
     assert is_early("forward=1,backward=2") and not is_early("backward=9/1/1/1")
+
+
+def test_a_worker_may_be_several_ranks(capsys):
+    flags = "--width=2", "--memory=message=1K,parameters=4K", "--links=beta=1e-9"
+    alone, team = (json.loads(told(capsys, *flags, f"--tensor={tensor}", "--json")) for tensor in (1, 3))
+    assert (alone["ranks"], team["ranks"], team["tensor"]) == (8, 24, 3)
+    assert team["step"] == pytest.approx(alone["step"], rel=1e-3), "only the step totals are summed over more ranks"
+    for name in ("memory", "peak_activations"):
+        assert team[name] == [each for each in alone[name] for _ in range(3)]
+    assert {link["from"] for link in team["links"]} == set(range(24))
+    assert "chimera, D = 4, N = 4, W = 2, T = 3: 24 ranks" in told(capsys, *flags, "--tensor=3")
