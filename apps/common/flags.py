@@ -38,8 +38,6 @@ class RunFlags:
     """Stages of a pipeline (D); also called --stages. Default: the even divisor of the ranks that is nearest to 4."""
     width: int | None = None
     """Pipeline groups side by side (W), each on its own microbatches. Default: the ranks over those of a group."""
-    tensor: int = 1
-    """Ranks of a worker (T), which split every tensor of its stages: rank = (group * workers + worker) * T + member."""
     microbatch: int | None = None
     """Rows in a microbatch (B)."""
     batch: int | None = None
@@ -104,7 +102,7 @@ class RunFlags:
     def __post_init__(self) -> None:
         for name, least in self.least().items():
             value = getattr(self, name)
-            if value is not None:
+            if value is not None and not isinstance(value, str):
                 refuse_below(least, flag(name), value)
         if self.resume == "auto" and self.checkpoint is None:
             raise UsageError("--resume auto needs to know where to look; add --checkpoint DIR")

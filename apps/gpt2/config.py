@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -11,6 +11,8 @@ from apps.common.flags import LEAST, RunFlags, flag, parse_flags
 from pipelined.errors import UsageError
 
 __all__ = ["Config", "flag", "parse"]
+AUTO = "auto"
+"""Of --tensor: the planner chooses."""
 SIZES = {**dict.fromkeys(("layers", "d_model", "heads", "vocab", "seq"), 1), "sample": 0}
 """The smallest value of each number of its own that has one."""
 
@@ -28,12 +30,13 @@ class Config(RunFlags):
     width: int | None = None
     """Pipeline groups side by side (W), each on its own microbatches. Default: the ranks divided by those of a group.
     With --schedule swarm the peers of a stage, 2 by default; a launcher's ranks determine their number."""
-    tensor: int = 1
+    tensor: int | Literal["auto"] = 1
     """Ranks of a worker (T), which split every tensor of its stages: rank = (group * workers + worker) * T + member.
-    Above 1 with a flush; the depth is then 1 by default."""
+    Above 1 with a flush; the depth is then 1 by default. auto: the planner chooses, with all that is open."""
     layout: str | None = None
-    """How they split the model: data, megatron, or ROWS.COLUMNS.CONTRACTION by operator, such as
-    c_attn=1.2.1,attn.c_proj=1.1.2,c_fc=1.2.1,mlp.c_proj=1.1.2,wte=1.2.1. Default: megatron."""
+    """How they split the model: data, megatron, ROWS.COLUMNS.CONTRACTION by operator, such as
+    c_attn=1.2.1,attn.c_proj=1.1.2,c_fc=1.2.1,mlp.c_proj=1.1.2,wte=1.2.1, or a file that `pipelined shard --out` wrote.
+    Default: megatron."""
     microbatch: int | None = None
     """Sequences in a microbatch (B)."""
     batch: int | None = None
@@ -88,6 +91,11 @@ class Config(RunFlags):
             raise UsageError(f"{fact}; add --schedule swarm, or leave --listen out")
         if self.sample and not self.prompt:
             raise UsageError("a sample needs at least one character to begin with (--prompt is empty); or --sample 0")
+
+    @property
+    def team(self) -> int:
+        """The ranks of a worker; 1 where they are open."""
+        return 1 if self.tensor == AUTO else int(self.tensor)
 
     def least(self) -> Mapping[str, float]:
         return LEAST | SIZES

@@ -9,8 +9,8 @@ from apps.common.choose import Wishes, choose
 from apps.common.plan_table import plan_table
 from apps.gpt2.config import Config
 from apps.gpt2.plan_file import follow_plan, identity
-from apps.gpt2.team import described, ranks_of_workers, split_of
-from apps.gpt2.workload import workload
+from apps.gpt2.team import described, ranks_of_workers, split_of, split_text
+from apps.gpt2.team_costs import sizes
 from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, find_preset, layer_costs, parameters
 from apps.lm.sharded.layouts import Factors
 from pipelined.errors import UsageError
@@ -50,7 +50,7 @@ class Job:
     @property
     def factors(self) -> dict[str, Factors]:
         """How the ranks of a worker split every operator; an empty dict for one rank."""
-        return split_of(self.config, self.model, self.plan)
+        return split_of(self.model, self.plan)
 
     @property
     def clip(self) -> float:
@@ -61,13 +61,13 @@ class Job:
     def plain(self) -> dict[str, object]:
         """The resolved configuration as JSON can hold it: --print-config prints it, and checkpoints record it."""
         plan = {name: getattr(self.plan, name) for name in ("schedule", "depth", "width", "microbatch", "microbatches")}
-        sizes = {"layers": self.model.layers, "d_model": self.model.d_model, "heads": self.model.heads}
+        model = {"layers": self.model.layers, "d_model": self.model.d_model, "heads": self.model.heads}
         numbers = {"vocab": self.model.vocab, "dropout": self.model.dropout, "seq": self.sequence}
         numbers["clip"] = self.clip
         given = self.config.plain()
         left_open = [name for name in ("clip",) if given[name] is None]
         chosen = {"batch": self.plan.batch, "reason": self.reason, "left_open": left_open}
-        return {**given, **plan, **sizes, **numbers, **chosen}
+        return {**given, **plan, **model, **numbers, **chosen}
 
     def describe(self) -> str:
         """The model, the plan and the batch, in a few lines."""
@@ -89,9 +89,9 @@ class Job:
     def table(self) -> str:
         """One line a worker of a group: its stages, their layers, and the memory they take in float32."""
         cut = partition(layer_costs(self.model, self.sequence), self.plan.depth)
-        sizes = workload(self.model, self.plan, self.sequence, exact=self.config.exact_sums)
+        held = sizes(self.model, self.plan, self.sequence, exact=self.config.exact_sums)
         shape = f"({self.plan.rows}, {self.sequence}, {self.model.d_model})"
-        return f"{plan_table(self.plan, cut, sizes, self.config.recompute)}\n  activations between stages: {shape}"
+        return f"{plan_table(self.plan, cut, held, self.config.recompute)}\n  activations between stages: {shape}"
 
     def json(self) -> str:
         return json.dumps(self.plain(), indent=2)
@@ -115,15 +115,15 @@ def resolve(config: Config, world_size: int | None, model: ModelConfig | None = 
         config.batch or BATCH,
         config.batch is not None,
         config.schedule,
-        1 if config.depth is None and config.tensor > 1 else config.depth,
+        1 if config.depth is None and config.team > 1 else config.depth,
         config.width,
         config.knobs,
         config.microbatch,
         config.microbatches,
     )
     plan, reason = choose(_as_its_table(wishes))
-    plan = replace(plan, tensor=config.tensor)
-    split_of(config, model, plan)
+    plan = replace(plan, tensor=config.team, split=split_text(config.layout, config.team))
+    split_of(model, plan)
     if config.clip and not plan.flushes:
         fact = f"--clip {config.clip:g} does not go with {plan.schedule}: {UNCLIPPED}"
         raise UsageError(f"{fact}; leave --clip out, or use a schedule with a flush")

@@ -35,6 +35,7 @@ def chain(config: ModelConfig, batch: int, sequence: int, microbatches: int, ite
         input_stream="residual",
         output_stream=None,
         normed=True,
+        positions=config.positions * width,
     )
     operators = [*block, head]
     if not config.tied:
@@ -71,6 +72,7 @@ def blocks(config: ModelConfig, tokens: int, *, sequences: int | None = None, no
             heads=config.heads if each.leaves == "core" else None,
             repeated=config.layers,
             normed=normed and each.norm is not None,
+            biased=normed,
         )
         for name, each in block_multiplications(config).items()
     ]

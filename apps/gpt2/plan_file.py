@@ -8,13 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from apps.gpt2.config import AUTO as OPEN
 from apps.gpt2.config import Config, flag
+from apps.gpt2.team import split_text
 from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.errors import UsageError
 from pipelined.planner.plan_file import PlanFile, read_plan
 from pipelined.programs.plan import SIZES, Plan
 
-ARRANGEMENT = ("schedule", *SIZES, "tensor", "recompute")
+ARRANGEMENT = ("schedule", *SIZES, "tensor", "layout", "recompute")
 """The flags that a plan sets, beside the knobs of its schedule."""
 AUTO = Path("auto")
 """Instead of a file: measure and plan before the first step."""
@@ -29,13 +31,13 @@ def given(config: Config) -> dict[str, Any]:
 
 def arrangement(plan: Plan, recompute: bool) -> dict[str, Any]:
     """The fields of a `Config` that give this plan."""
-    flags = {name: getattr(plan, name) for name in ARRANGEMENT if name != "recompute"}
-    return {**flags, "knobs": plan.knobs, "recompute": recompute}
+    flags = {name: getattr(plan, name) for name in ("schedule", *SIZES, "tensor")}
+    return {**flags, "layout": plan.split or None, "knobs": plan.knobs, "recompute": recompute}
 
 
 def is_open(config: Config) -> bool:
-    """Whether the whole arrangement is open."""
-    return config.plan == AUTO or (config.plan is None and not given(config))
+    """Whether the planner chooses what was left open: all of the arrangement, or the ranks of a worker."""
+    return config.plan == AUTO or (config.plan is None and (config.tensor == OPEN or not given(config)))
 
 
 def identity(model: ModelConfig, sequence: int) -> dict[str, Any]:
@@ -57,8 +59,11 @@ def follow_plan(config: Config, model: Mapping[str, Any], world_size: int | None
         return config, None
     planned = read_plan(config.plan, config.schedule)
     planned.require(config.plan, model, world_size)
-    says = {**planned.plan.plain(), "tensor": planned.plan.tensor, "recompute": planned.recompute}
+    plan = planned.plan
+    says = {"layout": None, **plan.plain(), "tensor": plan.tensor, "recompute": planned.recompute}
     flags = given(config) | ({} if config.batch is None else {"batch": config.batch})
+    if config.layout is not None:
+        flags["layout"] = split_text(config.layout, plan.tensor)
     for name, value in flags.items():
         planned_value = planned.plan.batch if name == "batch" else says[name]
         if value != planned_value:

@@ -1,21 +1,39 @@
 """GPT-2 for the planner: its sizes, and the model itself where it is measured. No torch until `build` is called."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from apps.gpt2.config import Config
 from apps.gpt2.job import BATCH, model_of, sequence_of
 from apps.gpt2.memory import FLOAT
 from apps.gpt2.operators import chain
 from apps.gpt2.plan_file import given, identity
+from apps.gpt2.team import alone
+from apps.gpt2.team_costs import (
+    EVEN,
+    costs_of,
+    layout_of,
+    moves_of_front,
+    stage_moves,
+    team_chain,
+    team_workload,
+    written,
+)
 from apps.gpt2.workload import workload
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
+from apps.lm.sharded.layouts import factors_of
 from collectives.algorithms import ALL_REDUCE
+from pipelined.planner.planned_model import StageMoves
 from pipelined.programs.plan import Plan
 from pipelined.schedules import SCALE
 from pipelined.sharding.search.chain import Chain
+from pipelined.sharding.search.teams import TeamChain
+from pipelined.simulation.machine import Machine
 from pipelined.simulation.workload import Workload
 from pipelined.training.exchange.compression import check_codec
 
@@ -29,12 +47,16 @@ class PlannedGPT2:
         model: its sizes.
         sequence: tokens a sequence.
         batch: sequences a step.
+        runs: whether the plan is run with these flags, so that teams must be those that train with them.
     """
 
     config: Config
     model: ModelConfig
     sequence: int
     batch: int
+    runs: bool = False
+    _teams: dict[tuple[Any, ...], TeamChain] = field(default_factory=dict, compare=False, repr=False)
+    _texts: dict[tuple[Any, ...], list[str]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -64,6 +86,32 @@ class PlannedGPT2:
 
     def workload(self, plan: Plan) -> Workload:
         return workload(self.model, plan, self.sequence, self._itemsize, self.config.exact_sums)
+
+    def splits(self, plan: Plan) -> bool:
+        if self.runs and alone(self.config):
+            return False
+        team = self._team(plan, Machine())
+        return team.fits(layout_of(factors_of(plan.split, plan.tensor))) if plan.split else team.possible
+
+    def layouts(self, plan: Plan, machine: Machine) -> tuple[Sequence[str], NDArray[np.float64]]:
+        team, key = self._team(plan, machine), (plan.tensor, plan.rows, machine)
+        if key not in self._texts:
+            self._texts[key] = [written(layout) for layout in team.front]
+        return self._texts[key], moves_of_front(self.model, plan, self.sequence, team)
+
+    def team(self, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
+        costs = EVEN if not plan.split else costs_of(self._team(plan, machine), plan)
+        exact = self.config.exact_sums
+        sizes = team_workload(self.model, plan, self.sequence, costs, itemsize=self._itemsize, exact=exact)
+        return sizes, stage_moves(self.model, plan, self.sequence, costs)
+
+    def _team(self, plan: Plan, machine: Machine) -> TeamChain:
+        key = plan.tensor, plan.rows, machine
+        if key not in self._teams:
+            self._teams[key] = team_chain(
+                self.model, plan.tensor, plan.rows, self.sequence, machine, itemsize=self._itemsize
+            )
+        return self._teams[key]
 
     def chain(self, microbatches: int) -> Chain:
         """The model's multiplications, for the search over ways to split them; see `apps.gpt2.operators`."""

@@ -1,22 +1,28 @@
 """`--tensor` and `--layout`: how the ranks of a worker split the model, and which flags go with that. No torch."""
 
+from math import prod
 from typing import Any
 
 from apps.gpt2.config import Config, flag
 from apps.lm.models.gpt2_presets import ModelConfig
-from apps.lm.sharded.layouts import Factors, factors_of, require_fitting
+from apps.lm.sharded.layouts import OPERATORS, Factors, factors_of, require_fitting
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 
 LAYOUT = "megatron"
 """The layout of several ranks, by default."""
 ALONE: dict[str, Any] = {
-    "plan": None,
     "exact_sums": False,
 }
 """Flags that only a worker of one rank has yet, with the values that leave them out."""
 ALONE_VALUES = {"all_reduce": "measured"}
 """Values of other flags that only a worker of one rank has yet."""
+
+
+def alone(config: Config) -> list[str]:
+    """The flags given that only a worker of one rank has yet."""
+    given = [name for name, absent in ALONE.items() if getattr(config, name) != absent]
+    return given + [name for name, value in ALONE_VALUES.items() if getattr(config, name) == value]
 
 
 def ranks_of_workers(config: Config, world_size: int | None) -> int | None:
@@ -25,12 +31,11 @@ def ranks_of_workers(config: Config, world_size: int | None) -> int | None:
     Raises:
         UsageError: a flag does not go with --tensor, or T does not divide the ranks.
     """
-    team = config.tensor
-    if team == 1 and config.layout is not None:
+    team = config.team
+    if config.tensor == 1 and config.layout is not None:
         raise UsageError(f"one rank splits nothing (--layout {config.layout}, --tensor 1); add --tensor")
     if team > 1:
-        given = [name for name, absent in ALONE.items() if getattr(config, name) != absent]
-        given += [name for name, value in ALONE_VALUES.items() if getattr(config, name) == value]
+        given = alone(config)
         if given:
             words = f"{flag(given[0])} {getattr(config, given[0])}"
             raise UsageError(f"--tensor {team} does not go with {words} yet; leave one of them out")
@@ -42,7 +47,15 @@ def ranks_of_workers(config: Config, world_size: int | None) -> int | None:
     return world_size // team
 
 
-def split_of(config: Config, model: ModelConfig, plan: Plan) -> dict[str, Factors]:
+def split_text(layout: str | None, ranks: int) -> str:
+    """The factors of every operator as text; "" for one rank. See `factors_of`."""
+    if ranks == 1:
+        return ""
+    found = factors_of(layout or LAYOUT, ranks)
+    return ",".join(f"{name}={'.'.join(map(str, found[name]))}" for name in OPERATORS)
+
+
+def split_of(model: ModelConfig, plan: Plan) -> dict[str, Factors]:
     """The factors of every operator; an empty dict for one rank.
 
     Raises:
@@ -50,12 +63,13 @@ def split_of(config: Config, model: ModelConfig, plan: Plan) -> dict[str, Factor
     """
     if plan.tensor == 1:
         return {}
-    factors = factors_of(config.layout or LAYOUT, plan.tensor)
+    factors = factors_of(plan.split, plan.tensor)
     require_fitting(factors, model.heads, plan.rows)
     return factors
 
 
 def described(config: Config, factors: dict[str, Factors]) -> str:
     """The layout in a line."""
-    each = ", ".join(f"{name} {p0}.{p1}.{p2}" for name, (p0, p1, p2) in factors.items())
-    return f"layout: {config.layout or LAYOUT}, {config.tensor} ranks a worker (rows.columns.contraction: {each})"
+    each = ", ".join(f"{name} {'.'.join(map(str, factors[name]))}" for name in OPERATORS)
+    ranks = prod(factors["wte"])
+    return f"layout: {config.layout or LAYOUT}, {ranks} ranks a worker (rows.columns.contraction: {each})"

@@ -10,6 +10,8 @@ from pipelined.errors import UsageError
 class Config(RunFlags):
     """Train VGG13's shape on handwritten digits, across ranks, beside a logistic regression."""
 
+    tensor: int = 1
+    """Ranks of a worker (T), which split every tensor of its stages: rank = (group * workers + worker) * T + member."""
     layout: str | None = None
     """How the ranks of a worker split the model: data, megatron, or ROWS.COLUMNS.CONTRACTION by layer, such as
     conv1_1=2.1.1,fc6=1.2.1; other layers are as in megatron. Default: convolutions by images, dense layers as in

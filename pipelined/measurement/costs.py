@@ -45,7 +45,7 @@ class Measured:
     runtime: float = 0.0
     coding: CodecCosts = PLAIN
 
-    def seconds(self, op: str, layers: range, rows: int) -> float:
+    def seconds(self, op: str, layers: range, rows: float) -> float:
         """Seconds, interpolated between measured sizes; above the largest in proportion, below the smallest as there.
 
         The first stage sends no gradient, so the weight half is all of its split backward.
@@ -57,7 +57,7 @@ class Measured:
         timed = {"I": FIRST_INPUT, "W": "B"}.get(op, op) if 0 in layers else op
         return self.runtime + self._between(timed, layers, rows)
 
-    def _between(self, op: str, layers: range, rows: int) -> float:
+    def _between(self, op: str, layers: range, rows: float) -> float:
         sizes = sorted(size for name, size in self.found if name == op)
         above = bisect_left(sizes, rows)
         if above == 0 or (above < len(sizes) and sizes[above] == rows):

@@ -6,11 +6,15 @@ the search would miss good plans.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pipelined.planner.candidates import Candidate
+from pipelined.programs.instructions import Program
 from pipelined.programs.plan import Plan
-from pipelined.programs.record import record
+from pipelined.programs.record import in_time, record
 from pipelined.schedules import ScheduleError, Shape, find
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.memory import rank_memory
@@ -21,7 +25,8 @@ def least_seconds(candidate: Candidate, workload: Workload, machine: Machine, al
     """A lower bound of the seconds of a step.
 
     With a flush it is the largest over workers of: the forwards of a microbatch up to the worker's first stage, all
-    computing of the worker, and the backwards from that stage back to the first one; plus the shortest gradient sum.
+    computing of the worker, and the backwards from that stage back to the first one; plus the shortest gradient sum
+    and the longest update, which follow one another.
     The last term of backwards is left out if backwards are split, because the worker's last instruction may then be a
     weight half, and no other worker waits for that. Without a flush only the computing counts.
 
@@ -35,18 +40,65 @@ def least_seconds(candidate: Candidate, workload: Workload, machine: Machine, al
         spent.busy(worker) + spent.way_there(worker) + (0.0 if split else spent.way_back(worker))
         for worker in range(plan.layout.workers)
     )
-    everything = sum(map(spent.busy, range(plan.layout.workers))) * plan.width
+    everything = sum(map(spent.busy, range(plan.layout.workers))) * plan.width * plan.tensor
     shared = everything / machine.cores if machine.shares(plan.world_size) else 0.0
-    return max(longest, spent.microbatch / parts, shared) + _least_sum(plan, workload, machine, all_reduce)
+    updates = (sum(workload.stages[s].update for s in plan.layout.stages_of(w)) for w in range(plan.layout.workers))
+    ending = _least_sum(plan, workload, machine, all_reduce) + max(updates)
+    return max(longest, spent.microbatch / parts, shared) + ending
+
+
+def least_of_layouts(
+    candidate: Candidate, workload: Workload, machine: Machine, all_reduce: str, moves: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """A lower bound of the seconds of a step for each layout of the plan's teams: a worker computes, moves and updates.
+
+    Args:
+        workload: with free moves.
+        moves: seconds, [layout, stage, (of a microbatch, of a step)].
+    Cost: some µs per stage and 1,000 layouts.
+    """
+    plan, layout = candidate.plan, candidate.plan.layout
+    split = splits(plan)
+    spent, least = _Spent(candidate, workload, split), np.zeros(len(moves))
+    for worker in range(layout.workers):
+        times = np.full(len(moves), spent.busy(worker) + spent.way_there(worker))
+        times += 0.0 if split else spent.way_back(worker)
+        for pipe, stage in layout.held_by(worker):
+            times += len(layout.microbatches[pipe]) * moves[:, stage, 0]
+        if not split:  # a microbatch comes through the stages before, and its gradient goes back through them
+            times += moves[:, : spent.first_of(worker), 0].sum(axis=1)
+        for stage in layout.stages_of(worker):
+            times += moves[:, stage, 1] + workload.stages[stage].update
+        least = np.maximum(least, times)
+    return least + _least_sum(plan, workload, machine, all_reduce)
 
 
 def least_bytes(candidate: Candidate, workload: Workload) -> float:
     """A lower bound of the bytes of the fullest rank: its state, and one microbatch in its largest stage."""
-    plan = candidate.plan
+    layout = candidate.plan.layout
     return max(
-        rank_memory(workload, plan.layout, worker, ()).total + _one_alive(candidate, workload, plan.stages_of(worker))
-        for worker in range(plan.layout.workers)
+        rank_memory(workload, layout, worker, ()).total + _one_alive(candidate, workload, layout.stages_of(worker))
+        for worker in range(layout.workers)
     )
+
+
+def peak_of(candidate: Candidate, workload: Workload) -> float:
+    """The bytes of the fullest rank of a plan with a flush, as its simulation has them, without running it.
+
+    Cost: one pass over the instructions of a group, which are recorded once for plans of the same shape.
+    """
+    layout = candidate.plan.layout
+    program = _in_time(candidate.plan.schedule, candidate.plan.shape)
+    return max(
+        rank_memory(workload, layout, worker, instructions, candidate.recompute).total
+        for worker, instructions in enumerate(program.workers)
+    )
+
+
+@lru_cache(maxsize=256)
+def _in_time(name: str, shape: Shape) -> Program:
+    schedule = find(name)
+    return in_time(schedule, schedule.layout(shape))
 
 
 def splits(plan: Plan) -> bool:
@@ -93,10 +145,14 @@ class _Spent:
     def way_back(self, worker: int) -> float:
         return self._least(worker, self._back)
 
+    def first_of(self, worker: int) -> int:
+        """The worker's first stage with a microbatch."""
+        reached = [stage for pipe, stage in self._layout.held_by(worker) if self._layout.microbatches[pipe]]
+        return min(reached, default=0)
+
     def _least(self, worker: int, seconds: Sequence[float]) -> float:
         """The seconds of the stages before the worker's first stage with a microbatch."""
-        reached = [stage for pipe, stage in self._layout.held_by(worker) if self._layout.microbatches[pipe]]
-        return min((sum(seconds[:stage]) for stage in reached), default=0.0) / self._layout.parts
+        return sum(seconds[: self.first_of(worker)]) / self._layout.parts
 
 
 def _least_sum(plan: Plan, workload: Workload, machine: Machine, all_reduce: str) -> float:

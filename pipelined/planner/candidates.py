@@ -1,11 +1,11 @@
-"""The candidates of a search: every schedule, D, W, B, N and recomputation for a number of ranks and a batch.
+"""The candidates of a search: every schedule, T, D, W, B, N and recomputation for a number of ranks and a batch.
 
 All candidates train on the same batch with the losses of one process. Schedules without a flush have other losses, so
 they are included only on request, and their label says so.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipelined.errors import UsageError
@@ -13,6 +13,8 @@ from pipelined.programs.plan import SIZES, Plan
 from pipelined.schedules import find, knobs_of, known
 from pipelined.schedules.registry import declared
 
+AUTO = "auto"
+"""Instead of a number of ranks of a worker: any."""
 MOST_CHUNKS = 4
 """The most stages of a pipe on a worker that are tried."""
 NOT_EXACT = ", not exact"
@@ -33,6 +35,7 @@ class Candidate:
         """The schedule's name with the settings that differ from the default."""
         plan = self.plan
         words = [knob.label(plan.knobs[knob.name]) for knob in knobs_of(plan.schedule) if knob.name in plan.knobs]
+        words += [f"T={plan.tensor}"] if plan.tensor > 1 else []
         asynchronous = "" if plan.flushes else NOT_EXACT
         return " ".join([plan.schedule, *words]) + asynchronous
 
@@ -46,24 +49,29 @@ def candidates(
         ranks: the number of ranks; every plan uses all of them.
         batch: sequences per step, B·N·W.
         layers: the most stages of a plan.
-        fixed: settings that the user has chosen: sizes and knobs of a `Plan`, and `recompute`.
+        fixed: settings that the user has chosen: sizes and knobs of a `Plan`, `recompute`, `tensor` (`AUTO`: any) and
+            its `layout`; without one that is open.
         asynchronous: include schedules without a flush.
     Raises:
         UsageError: no such schedule, or no plan matches.
     """
     fixed = dict(fixed or {})
+    tensor, split = fixed.pop("tensor", 1), fixed.pop("layout", None) or ""
+    teams = _divisors(ranks) if tensor == AUTO else [tensor] if ranks % tensor == 0 else []
     recompute = [fixed.pop("recompute")] if "recompute" in fixed else [False, True]
     names = [fixed["schedule"]] if "schedule" in fixed else known()
     for name in names:
         find(name)
     every = [
-        plan
+        replace(plan, tensor=team, split=split if team > 1 else "")
+        for team in teams
         for name in names
-        for plan in _of(name, ranks, batch, layers, fixed=fixed, deep=len(names) > 1 and name != ONE_STAGE)
-        if all(getattr(plan, size) == fixed[size] for size in SIZES if size in fixed)
+        for plan in _of(name, ranks // team, batch, layers, fixed=fixed, deep=len(names) > 1 and name != ONE_STAGE)
+        if all(getattr(plan, size) == fixed[size] for size in SIZES if size in fixed) and (team == 1 or plan.flushes)
     ]
     found = [plan for plan in every if asynchronous or plan.flushes]
     if not found:
+        fixed |= {} if tensor == 1 else {"tensor": tensor}
         settings = "".join(f", {name}: {value}" for name, value in fixed.items())
         kind = "schedule" if asynchronous else "schedule with a flush"
         fact = f"no {kind} uses all ranks (ranks: {ranks}, batch: {batch}, layers: {layers}{settings})"

@@ -1,13 +1,16 @@
 """The costs of stages: measured, or stated on the command line; and a model's workload with these seconds."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from pipelined.errors import UsageError
 from pipelined.measurement.codec import CodecCosts
 from pipelined.measurement.costs import PLAIN
-from pipelined.planner.planned_model import PlannedModel
+from pipelined.planner.planned_model import PlannedModel, SplitModel, StageMoves
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
+from pipelined.simulation.machine import Machine
 from pipelined.simulation.workload import StageCosts, Workload
 
 FIELDS = {"F": "forward", "A": "again", "B": "backward", "I": "backward_input", "W": "backward_weight", "U": "update"}
@@ -24,8 +27,11 @@ class ModelCosts(Protocol):
         """The effect of the codec on messages: their size on the wire, and the seconds of coding."""
         ...
 
-    def seconds(self, op: str, layers: range, rows: int) -> float:
-        """Seconds of one operation (F, B, I, W, A or the update U) with `rows` sequences; U does not depend on them."""
+    def seconds(self, op: str, layers: range, rows: float) -> float:
+        """Seconds of one operation (F, B, I, W, A or the update U) with `rows` sequences; U does not depend on them.
+
+        A member of a team has a share of each sequence, so that its rows need be no whole number.
+        """
         ...
 
 
@@ -48,7 +54,7 @@ class Stated:
     overhead: float = 0.0
     coding: CodecCosts = PLAIN
 
-    def seconds(self, op: str, layers: range, rows: int) -> float:
+    def seconds(self, op: str, layers: range, rows: float) -> float:
         if op == "U":
             return 0.0
         work = sum(self.layer_costs[layer] for layer in layers) * rows * self.sequence
@@ -60,29 +66,64 @@ class Stated:
         return {"stated": {"flops": self.flops, "overhead": self.overhead, "coding": self.coding.plain()}}
 
 
-def priced(model: PlannedModel, plan: Plan, costs: ModelCosts) -> Workload:
-    """The model's workload with these seconds. Halved microbatches cost as much as half as many sequences."""
-    workload, cut = model.workload(plan), partition(model.layer_costs, plan.depth)
-    parts = plan.layout.parts
+def priced(model: PlannedModel, plan: Plan, costs: ModelCosts, machine: Machine | None = None) -> Workload:
+    """The model's workload with these seconds. Halved microbatches cost as much as half as many sequences.
+
+    The members of a team compute equal shares, and then move what the others need.
+
+    Args:
+        machine: the links of teams; None: free ones.
+    """
+    workload, moves = sizes_of(model, plan, machine or Machine())
     stages = [
-        _timed(stage, layers, plan.rows, parts, costs) for stage, layers in zip(workload.stages, cut, strict=True)
+        _timed(stage, layers, plan, costs, moved)
+        for stage, layers, moved in zip(workload.stages, partition(model.layer_costs, plan.depth), moves, strict=True)
     ]
     return replace(workload, stages=stages)
 
 
-def _timed(stage: StageCosts, layers: range, rows: int, parts: int, costs: ModelCosts) -> StageCosts:
-    def seconds(op: str) -> float:
-        return max(LEAST, costs.seconds(op, layers, rows)) * parts
+def sizes_of(model: PlannedModel, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
+    """The workload without its seconds, and the moves of each stage's team.
+
+    Raises:
+        UsageError: the plan has teams, and the model does not say how ranks split it.
+    """
+    if plan.tensor == 1:
+        return model.workload(plan), [StageMoves()] * plan.depth
+    return split_model(model).team(plan, machine)
+
+
+def can_split(model: PlannedModel, plan: Plan) -> bool:
+    """Whether the plan's teams, if it has any, can split the model."""
+    return plan.tensor == 1 or split_model(model).splits(plan)
+
+
+def split_model(model: object) -> SplitModel:
+    """The model, which teams split.
+
+    Raises:
+        UsageError: it does not say how.
+    """
+    if not isinstance(model, SplitModel):
+        raise UsageError("the model does not say how the ranks of a team split it; plan it with tensor 1")
+    return model
+
+
+def _timed(stage: StageCosts, layers: range, plan: Plan, costs: ModelCosts, moved: StageMoves) -> StageCosts:
+    parts, rows = plan.layout.parts, plan.rows if plan.tensor == 1 else plan.rows / plan.tensor
+
+    def seconds(op: str, moving: float = 0.0) -> float:
+        return (max(LEAST, costs.seconds(op, layers, rows)) + moving) * parts
 
     sent, coding = stage.message_bytes, costs.coding
     return replace(
         stage,
-        forward=seconds("F"),
-        again=seconds("A"),
-        backward=seconds("B"),
-        backward_input=seconds("I"),
+        forward=seconds("F", moved.forward),
+        again=seconds("A", moved.forward),
+        backward=seconds("B", moved.backward),
+        backward_input=seconds("I", moved.backward),
         backward_weight=seconds("W"),
-        update=costs.seconds("U", layers, rows),
+        update=costs.seconds("U", layers, rows) / plan.tensor + moved.update,
         message_bytes=coding.bytes(sent),
         coding=coding.seconds(sent / parts) * parts,
     )

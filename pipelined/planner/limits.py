@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from pipelined.errors import UsageError
 from pipelined.planner.bounds import least_bytes
 from pipelined.planner.candidates import Candidate, candidates
+from pipelined.planner.costs import can_split, sizes_of
 from pipelined.planner.planned_model import PlannedModel
+from pipelined.simulation.machine import Machine
 
 
 def share_of_memory(ranks: int, gpus: Sequence[int] = ()) -> float:
@@ -23,13 +25,17 @@ def share_of_memory(ranks: int, gpus: Sequence[int] = ()) -> float:
 def sizes_that_fit(model: PlannedModel, ranks: int, limit: float, asynchronous: bool = False) -> list[int]:
     """The microbatch sizes of all plans that may fit, in sequences, after halving by the schedule; ascending.
 
+    Of a team's microbatch it is the share of one rank.
+
     Args:
         asynchronous: include schedules without a flush.
     Raises:
         UsageError: no plan uses all ranks, or none fits the memory.
     """
     every = candidates(ranks, model.batch, len(model.layer_costs), model.fixed, asynchronous)
-    sizes = {c.plan.rows for c in _alike(every) if least_bytes(c, model.workload(c.plan)) <= limit}
+    possible = [c for c in _alike(every) if can_split(model, c.plan)]
+    fitting = [c.plan for c in possible if least_bytes(c, sizes_of(model, c.plan, Machine())[0]) <= limit]
+    sizes = {max(1, plan.rows // plan.tensor) for plan in fitting}
     if not sizes:
         raise UsageError(f"no plan fits the memory (limit: {limit / 2**20:.1f} MiB a rank); raise `memory_limit=`")
     return sorted(sizes)
@@ -37,8 +43,8 @@ def sizes_that_fit(model: PlannedModel, ranks: int, limit: float, asynchronous: 
 
 def _alike(every: Iterable[Candidate]) -> Iterable[Candidate]:
     """One candidate for each way to cut the model and the batch."""
-    plans: dict[tuple[int, int, int], Candidate] = {}
+    plans: dict[tuple[int, ...], Candidate] = {}
     for candidate in every:
         plan = candidate.plan
-        plans.setdefault((plan.depth, plan.rows, plan.layout.parts), candidate)
+        plans.setdefault((plan.tensor, plan.depth, plan.rows, plan.layout.parts), candidate)
     return plans.values()

@@ -13,7 +13,9 @@ from pipelined.errors import UsageError, writing
 from pipelined.programs.plan import Plan
 from pipelined.schedules import require_known
 
-FORMAT, VERSION = "pipelined-plan", 1
+FORMAT, VERSION = "pipelined-plan", 2
+VERSIONS = (1, VERSION)
+"""Those that are read; a plan of version 1 has no teams."""
 MOST_BYTES = 16 << 20
 """The most bytes of a plan file."""
 
@@ -119,8 +121,9 @@ def read_plan(path: Path, schedule: str | None = None) -> PlanFile:
         raise UsageError(
             f"{path} is no plan (JSON without format {FORMAT!r}); make one with `python -m pipelined plan`"
         )
-    if document.get("version") != VERSION:
-        fact = f"{path} is a plan of another version (its: {document.get('version')!r}, known: {VERSION})"
+    if document.get("version") not in VERSIONS:
+        known = " and ".join(map(str, VERSIONS))
+        fact = f"{path} is a plan of another version (its: {document.get('version')!r}, known: {known})"
         raise UsageError(f"{fact}; plan again with `python -m pipelined plan`")
     try:
         return PlanFile.of(document, schedule)

@@ -1,10 +1,14 @@
 """The interface of a model to the planner: its sizes beside what a measurement needs. `apps.gpt2` implements it."""
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pipelined.measurement.measured_model import MeasuredModel
 from pipelined.programs.plan import Plan
+from pipelined.simulation.machine import Machine
 from pipelined.simulation.workload import Workload
 
 
@@ -28,4 +32,35 @@ class PlannedModel(MeasuredModel, Protocol):
 
     def workload(self, plan: Plan) -> Workload:
         """The model cut by the plan: exact sizes; seconds at one floating-point operation per second."""
+        ...
+
+
+class StageMoves(NamedTuple):
+    """Seconds that a team moves tensors of one stage: a microbatch's forward and backward, and the sums of a step."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+    update: float = 0.0
+
+
+@runtime_checkable
+class SplitModel(Protocol):
+    """A planned model whose stages a team of ranks can split."""
+
+    def splits(self, plan: Plan) -> bool:
+        """Whether the plan's teams can split the model by their layout or, where that is open, by any."""
+        ...
+
+    def layouts(self, plan: Plan, machine: Machine) -> tuple[Sequence[str], NDArray[np.float64]]:
+        """The layouts among which the best is for every plan with these teams and microbatches.
+
+        Returns: each as `Plan.split`; and its moves in seconds, [layout, stage, (of a microbatch, of a step)].
+        """
+        ...
+
+    def team(self, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
+        """A member's workload, at one floating-point operation a second, and the moves of each stage.
+
+        Where the plan's layout is open, sizes are even shares and moves are free, which no layout has for less.
+        """
         ...

@@ -6,11 +6,14 @@ simulating all. The search is deterministic: it depends only on its arguments.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
 
 from pipelined.errors import UsageError
-from pipelined.planner.bounds import least_bytes, least_seconds
-from pipelined.planner.candidates import Candidate, candidates, data_parallel
-from pipelined.planner.costs import ModelCosts, priced
+from pipelined.planner.bounds import least_bytes, least_of_layouts, least_seconds, peak_of
+from pipelined.planner.candidates import AUTO, Candidate, candidates, data_parallel
+from pipelined.planner.costs import ModelCosts, can_split, priced, split_model
 from pipelined.planner.planned_model import PlannedModel
 from pipelined.programs.plan import Plan
 from pipelined.simulation.job import with_costs
@@ -85,8 +88,8 @@ class SearchRequest:
         return Outcome(Candidate(plan, again), simulated)
 
     def workload(self, plan: Plan) -> Workload:
-        """The workload of a plan."""
-        return priced(self.model, plan, self.costs)
+        """The workload of a plan; where its teams' layout is open, of no layout is any cost lower."""
+        return priced(self.model, plan, self.costs, self.machine)
 
 
 @dataclass(frozen=True)
@@ -113,9 +116,15 @@ class SearchResult:
         return self.best[0]
 
     def worth_trying(self, most: int) -> list[Outcome]:
-        """The best `most` plans with a flush, plus data parallelism if it fits the memory and the user's settings."""
-        every = [one for one in self.best if one.candidate.plan.flushes][:most]
-        other, fixed = self.baseline, self.request.model.fixed
+        """The best `most` plans with a flush, plus data parallelism if it fits the memory and the user's settings.
+
+        Empty where the best has teams, which are not tried.
+        """
+        if self.chosen.candidate.plan.tensor > 1:
+            return []
+        every = [one for one in self.best if one.candidate.plan.flushes and one.candidate.plan.tensor == 1][:most]
+        fixed = {name: value for name, value in self.request.model.fixed.items() if value != AUTO}
+        other = self.baseline
         if not most or other is None or other.memory > self.request.memory_limit:
             return every
         known = {**other.candidate.plan.plain(), "recompute": other.candidate.recompute}
@@ -167,34 +176,95 @@ def search(
     Cost: about 0.1 ms per candidate, plus the cost of each simulation.
     """
     model = request.model
-    every = list(candidates(request.ranks, model.batch, len(model.layer_costs), model.fixed, request.asynchronous))
-    fitting, least = _bounded(request, every)
-    if not fitting:
-        raise _too_big(request, least)
-    found = _Found(request.memory_limit, too_big=len(every) - len(fitting))
-    for bound, candidate in fitting:
-        if bound > found.worst or (found.best and stop()):
-            break
-        found.take(request.simulate(candidate))
-        progress(f"simulated {found.simulated} of {len(fitting)}: the best takes {_best(found)}")
-    if not found.best:
-        raise _too_big(request, least)
-    return SearchResult(request, found.best, _baseline(request), len(every), found.too_big, found.simulated)
-
-
-def _bounded(request: SearchRequest, every: Sequence[Candidate]) -> tuple[list[tuple[float, Candidate]], float]:
-    """The candidates that may fit, the lowest bound first; and the least bytes over all candidates."""
-    fitting, least = [], float("inf")
-    workloads: dict[tuple[int, int, int], Workload] = {}
+    every = candidates(request.ranks, model.batch, len(model.layer_costs), model.fixed, request.asynchronous)
+    found, queue = _Found(request.memory_limit), _Queue(request)
     for candidate in every:
-        plan = candidate.plan
-        key = plan.depth, plan.microbatch, plan.layout.parts
-        workload = workloads[key] = workloads.get(key) or request.workload(plan)
-        nbytes = least_bytes(candidate, workload)
-        least = min(least, nbytes)
-        if nbytes <= request.memory_limit:
-            fitting.append((least_seconds(candidate, workload, request.machine, request.all_reduce), candidate))
-    return sorted(fitting, key=lambda pair: pair[0]), least
+        queue.add(candidate)
+    while queue.waiting and not (found.best and stop()):
+        if queue.waiting[0][0] > found.worst:
+            break
+        nearest = queue.take(found.worst)
+        if nearest is not None:
+            found.take(request.simulate(nearest))
+            progress(
+                f"simulated {found.simulated} of {found.simulated + len(queue.waiting)}: the best takes {_best(found)}"
+            )
+    if not found.best:
+        raise _too_big(request, queue.least)
+    considered, too_big = queue.considered, queue.too_big + found.too_big
+    return SearchResult(request, found.best, _baseline(request), considered, too_big, found.simulated)
+
+
+class _Queue:
+    """The candidates that may fit, the lowest bound first.
+
+    A plan of teams waits with even shares and free moves. When its turn comes, each of its layouts takes its place with
+    a bound of its own, and only the layout that is next in turn becomes a candidate.
+
+    Attributes:
+        waiting: (bound, order, candidate, the layout that its open plan is to take or ""), a heap.
+        considered: candidates so far, each layout of a plan of teams among them.
+        too_big: those that do not fit the memory.
+        least: the least bytes over all candidates.
+    """
+
+    def __init__(self, request: SearchRequest):
+        self.waiting: list[tuple[float, int, Candidate, str]] = []
+        self.considered, self.too_big, self.least = 0, 0, float("inf")
+        self._request, self._order, self._workloads = request, count(), dict[tuple[Any, ...], Workload]()
+
+    def add(self, candidate: Candidate) -> None:
+        """Add a candidate if it may fit."""
+        request = self._request
+        if can_split(request.model, candidate.plan):
+            workload = self._workload(candidate.plan)
+            nbytes = least_bytes(candidate, workload)
+            self.considered, self.least = self.considered + 1, min(self.least, nbytes)
+            if nbytes > request.memory_limit:
+                self.too_big += 1
+                return
+            bound = least_seconds(candidate, workload, request.machine, request.all_reduce)
+            heappush(self.waiting, (bound, next(self._order), candidate, ""))
+
+    def take(self, worst: float) -> Candidate | None:
+        """The candidate with the lowest bound, of equal ones the first; None if it gives way or does not fit.
+
+        Args:
+            worst: seconds; layouts with a higher bound need not wait.
+        """
+        _, _, candidate, split = heappop(self.waiting)
+        if candidate.plan.tensor == 1 or candidate.plan.split:
+            return candidate if self._fits(candidate) else None
+        self.considered -= 1
+        if split:
+            self.add(replace(candidate, plan=replace(candidate.plan, split=split)))
+        else:
+            self._add_layouts(candidate, worst)
+        return None
+
+    def _fits(self, candidate: Candidate) -> bool:
+        """Whether the memory suffices; without a flush only the simulation knows."""
+        limit = self._request.memory_limit
+        if limit == float("inf") or not candidate.plan.flushes:
+            return True
+        nbytes = peak_of(candidate, self._workload(candidate.plan))
+        self.too_big += nbytes > limit
+        return nbytes <= limit
+
+    def _add_layouts(self, candidate: Candidate, worst: float) -> None:
+        request, workload = self._request, self._workload(candidate.plan)
+        layouts, moves = split_model(request.model).layouts(candidate.plan, request.machine)
+        bounds = least_of_layouts(candidate, workload, request.machine, request.all_reduce, moves)
+        for split, bound in zip(layouts, bounds.tolist(), strict=True):
+            if bound <= worst:
+                heappush(self.waiting, (bound, next(self._order), candidate, split))
+        self.considered += len(layouts)
+
+    def _workload(self, plan: Plan) -> Workload:
+        key = plan.depth, plan.microbatch, plan.layout.parts, plan.tensor, plan.split
+        if key not in self._workloads:
+            self._workloads[key] = self._request.workload(plan)
+        return self._workloads[key]
 
 
 def _baseline(request: SearchRequest) -> Outcome | None:

@@ -47,6 +47,7 @@ class Plan:
         costs: the costs that determine the idle gaps in which gradient sums start (see `programs.overlap`). They change
             no result of training, so plans that differ in them alone are equal.
         tensor: the ranks of a worker, T.
+        split: how they split the model, as `--layout` of its program has it; "" for one rank, or where that is open.
     """
 
     schedule: str
@@ -57,6 +58,7 @@ class Plan:
     knobs: Mapping[str, Value] = field(default_factory=dict, hash=False)
     costs: Costs = field(default=DEFAULT_COSTS, compare=False)
     tensor: int = 1
+    split: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", name_of(self.schedule))
@@ -92,14 +94,17 @@ class Plan:
         knobs = {knob.name: document.get(knob.name, knob.default) for knob in knobs_of(document["schedule"])}
         require_possible({**sizes, **knobs})
         costs = Costs.parse(document["costs"], sizes["depth"]) if "costs" in document else DEFAULT_COSTS
-        return cls(document["schedule"], **sizes, knobs=knobs, costs=costs)
+        split = (document.get("layout") or "") if sizes["tensor"] > 1 else ""
+        if type(split) is not str:
+            raise TypeError(f"layout is {split!r} and should be of type str")
+        return cls(document["schedule"], **sizes, knobs=knobs, costs=costs, split=split)
 
     def plain(self) -> dict[str, Any]:
         """The plan as flat JSON: the schedule, the sizes, every knob with its value, and what else is not default."""
         sizes = {name: getattr(self, name) for name in SIZES}
         knobs = {knob.name: knob.of(self) for knob in knobs_of(self.schedule)}
         costs = {} if self.costs == DEFAULT_COSTS else {"costs": self.costs.plain()}
-        team = {} if self.tensor == 1 else {"tensor": self.tensor}
+        team = {} if self.tensor == 1 else {"tensor": self.tensor, "layout": self.split}
         return {"schedule": self.schedule, **sizes, **knobs, **costs, **team}
 
     @cached_property

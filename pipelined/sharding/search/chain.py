@@ -25,6 +25,8 @@ class Operator:
             number.
         repeated: layers that are alike, and are split alike.
         normed: a norm stands between the stream that it reads and its input.
+        biased: a bias is added to its output.
+        positions: numbers of a table that is added to an embedding's output, where there is one.
     """
 
     name: str
@@ -37,6 +39,8 @@ class Operator:
     heads: int | None = None
     repeated: int = 1
     normed: bool = False
+    biased: bool = False
+    positions: int = 0
 
 
 @dataclass(frozen=True)

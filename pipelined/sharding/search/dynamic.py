@@ -83,7 +83,7 @@ def front(problem: Problem, limit: float = inf) -> list[FrontPoint]:
         history = chain_labels.labels(options)
         for place, (micro, step, held) in enumerate(history[-1].costs.tolist() if history else []):
             found.append(FrontPoint(chain_labels.strategy(history, place), micro, step, held + problem.fixed))
-    return [found[place] for place in _front(np.array([each[1:] for each in found]).reshape(-1, 3))]
+    return [found[place] for place in pareto_front(np.array([each[1:] for each in found]).reshape(-1, 3))]
 
 
 class _ChainLabels:
@@ -174,7 +174,7 @@ class _Step(NamedTuple):
         """The labels that no other of the same class before beats; each knows its own place as its parent."""
         kinds = self.before[labels.option]
         members = (np.flatnonzero(kinds == kind) for kind in range(int(self.before.max()) + 1))
-        kept = [some[_front(labels.costs[some])] for some in members if len(some)]
+        kept = [some[pareto_front(labels.costs[some])] for some in members if len(some)]
         places = np.concatenate(kept)
         return labels.select(places)._replace(parent=places)
 
@@ -182,7 +182,7 @@ class _Step(NamedTuple):
         """The front of the labels after the move to a class of options."""
         costs = labels.costs.copy()
         costs[:, 0] += self.matrix[labels.option, column]
-        return labels._replace(costs=costs).select(_front(costs))
+        return labels._replace(costs=costs).select(pareto_front(costs))
 
 
 def _alike(rows: Numbers) -> tuple[list[int], Places]:
@@ -192,7 +192,7 @@ def _alike(rows: Numbers) -> tuple[list[int], Places]:
     return [kind.index(each) for each in range(len(kinds))], np.array(kind)
 
 
-def _front(costs: Numbers) -> Places:
+def pareto_front(costs: Numbers) -> Places:
     """Places of the rows that no other beats in all costs: of equal ones the first."""
     order = np.lexsort(costs.T[::-1])
     if costs.shape[1] == 2:

@@ -63,6 +63,7 @@ class RingPasses(NamedTuple):
         length: elements of the array that each pass gathers or reduces.
         passes: their number in a step.
         sums: those of them that add.
+        of_embedding: they belong to the embedding that the weight is as well.
     """
 
     phase: str
@@ -70,6 +71,7 @@ class RingPasses(NamedTuple):
     length: float
     passes: int
     sums: int = 0
+    of_embedding: bool = False
 
     def elements(self, ranks: int) -> float:
         """What each rank sends in a step."""
@@ -126,8 +128,8 @@ class Matmul:
         yield RingPasses("forward", CONTRACTION, reduced, microbatches, microbatches)
         yield RingPasses("backward", CONTRACTION, reduced, microbatches)
         if self.embeds:  # the vocabulary is the contraction of the embedding
-            yield RingPasses("forward", COLUMNS, gathered, microbatches, microbatches)
-            yield RingPasses("backward", COLUMNS, gathered, microbatches)
+            yield RingPasses("forward", COLUMNS, gathered, microbatches, microbatches, of_embedding=True)
+            yield RingPasses("backward", COLUMNS, gathered, microbatches, of_embedding=True)
         yield from self._weight_rings(self.weights / (columns * contraction), microbatches, state)
 
     def _weight_rings(self, length: float, microbatches: int, state: str) -> Iterator[RingPasses]:

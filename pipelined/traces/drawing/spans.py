@@ -11,13 +11,15 @@ from pipelined.programs.pricing.timeline import Timed, Timeline
 from pipelined.traces.file import Span, Tracer, write
 
 
-def spans_of(timeline: Timeline, first: int = 0) -> list[Span]:
-    """Every computation of a timeline, worker by worker, as step 0.
+def spans_of(timeline: Timeline, first: int = 0, members: int = 1) -> list[Span]:
+    """Every computation of a timeline, rank by rank, as step 0.
 
     Args:
         first: the rank of worker 0.
+        members: ranks of a worker.
     """
-    return [_span(first + worker, timed) for worker, done in enumerate(timeline.computations) for timed in done]
+    each = [done for done in timeline.computations for _ in range(members)]
+    return [_span(rank, timed) for rank, done in enumerate(each, first) for timed in done]
 
 
 def write_trace(path: Path, ranks: int, spans: Iterable[Span]) -> None:

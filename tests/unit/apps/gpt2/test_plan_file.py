@@ -1,5 +1,6 @@
 """`--plan`: what comes from the plan, what flags may say beside it, and how a run tells of drift."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from apps.common.report import drifted
 from apps.gpt2.config import Config
 from apps.gpt2.job import resolve
 from pipelined.errors import UsageError
-from pipelined.planner import PlanFile, write_plan
+from pipelined.planner import PlanFile, read_plan, write_plan
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs
 
@@ -68,3 +69,17 @@ def test_the_plan_in_the_documents_is_one():
 def test_drift_is_told_and_called_by_its_name_beyond_a_tenth(taken, told, warns):
     text = drifted(1.0, taken)
     assert told in text and ("plan again" in text) == warns
+
+
+def test_a_plan_with_teams_says_how_they_split_the_model(path):
+    planned = read_plan(path)
+    split = "c_attn=1.2.1,attn.c_proj=1.1.2,c_fc=2.1.1,mlp.c_proj=2.1.1,wte=1.2.1"
+    plan = Plan("gpipe", 1, 3, 4, 4, tensor=2, split=split)
+    write_plan(path, replace(planned, plan=plan))
+    job = resolve(Config(plan=path), 6)
+    assert (job.plan, job.config.tensor, job.factors["c_fc"]) == (plan, 2, (2, 1, 1))
+    assert resolve(Config(plan=path, tensor=2, layout=split), 6).plan == plan
+    with pytest.raises(UsageError, match=r"--layout .* is not what .* says"):
+        resolve(Config(plan=path, layout="megatron"), 6)
+    write_plan(path, replace(planned, plan=replace(plan, depth=3, width=1)))
+    assert resolve(Config(plan=path), 6).plan.depth == 3

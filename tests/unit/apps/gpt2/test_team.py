@@ -1,10 +1,16 @@
 """`--tensor` and `--layout`: what is run, and what is refused before torch is imported."""
 
+from dataclasses import replace
+
 import pytest
 
 from apps.gpt2.config import Config
 from apps.gpt2.job import resolve
+from apps.gpt2.plan_file import is_open
+from apps.gpt2.planned_model import planned_model_of
+from pipelined.__main__ import main
 from pipelined.errors import UsageError
+from pipelined.programs.plan import Plan
 
 
 def test_a_team_has_depth_1_by_default_and_the_other_ranks_are_groups():
@@ -45,3 +51,38 @@ def test_the_layout_is_described():
 def test_what_does_not_go_with_a_team_is_refused(given, ranks, message):
     with pytest.raises(UsageError, match=message):
         resolve(Config(**given), ranks)
+
+
+def test_a_layout_may_be_a_file_that_shard_wrote(tmp_path):
+    path = tmp_path / "layout.json"
+    assert main(["shard", "--ranks=4", "--batch=32", "--layout=megatron_1d", f"--out={path}", "--json"]) == 0
+    found = resolve(Config(tensor=4, layout=str(path)), 4)
+    assert found.factors == resolve(Config(tensor=4, layout="megatron"), 4).factors
+    assert found.plan.split == "c_attn=1.4.1,attn.c_proj=1.1.4,c_fc=1.4.1,mlp.c_proj=1.1.4,wte=1.4.1"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"strategy": [{"op": "c_fc", "factors": [4, 1, 1], "state": "zero1"}]}', "c_fc has zero1, which is not"),
+        ('{"strategy": [{"op": "c_fc", "factors": [1, 4, 1], "state": "none", "anew": true}]}', "gathered anew, which"),
+        ('{"strategy": [{"op": "fc", "factors": [1, 4, 1], "state": "none"}]}', "no layout: 'fc=1.4.1'"),
+        ('{"strategy": [{"op": "c_fc", "factors": [1, 4, 1], "state": "none"}]}', "no factors of c_attn"),
+        ("[]", "is no layout .TypeError"),
+    ],
+)
+def test_a_file_that_is_no_layout_that_trains_is_refused(tmp_path, text, message):
+    (tmp_path / "layout.json").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        resolve(Config(tensor=4, layout=str(tmp_path / "layout.json")), 4)
+
+
+def test_open_teams_leave_the_rule_s_arrangement_until_it_is_planned():
+    config = Config(tensor="auto")
+    assert is_open(config) and resolve(config, 4).plan == resolve(Config(), 4).plan
+    model = planned_model_of(config)
+    assert model.fixed == {"tensor": "auto"}
+    team = Plan("gpipe", 1, 2, 8, 2, tensor=2)
+    assert model.splits(team) and replace(model, runs=True).splits(team)
+    exact = planned_model_of(replace(config, exact_sums=True))
+    assert exact.splits(team) and not replace(exact, runs=True).splits(team), "exact sums are not those of teams yet"

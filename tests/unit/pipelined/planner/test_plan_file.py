@@ -1,6 +1,7 @@
 """A plan written and read, and what is no plan."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -38,6 +39,21 @@ def test_what_was_written_is_read(path):
     assert [entry.name for entry in path.parent.iterdir()] == ["plan.json"]
 
 
+def test_a_plan_of_version_1_is_read(path):
+    assert read_plan(changed(path, version=1)) == PLANNED
+
+
+def test_teams_and_their_layout_are_written_and_read(path):
+    plan = Plan("one_f_one_b", 2, 1, 8, 4, tensor=2, split="c_attn=1.2.1,attn.c_proj=1.1.2")
+    write_plan(path, replace(PLANNED, plan=plan))
+    found = read_plan(path).plan
+    assert (found, found.tensor, found.split) == (plan, 2, plan.split)
+    assert json.loads(path.read_text())["ranks"] == 4
+    changed(path, plan={**plan.plain(), "layout": 3})
+    with pytest.raises(UsageError, match="layout is 3 and should be of type str"):
+        read_plan(path)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -59,7 +75,7 @@ def test_a_foreign_file_is_refused(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"version": 2}, "of another version (its: 2, known: 1)"),
+        ({"version": 3}, "of another version (its: 3, known: 1 and 2)"),
         ({"plan": {}}, "is a damaged plan (KeyError: 'schedule')"),
         ({"plan": 3}, "is a damaged plan"),
         ({"recompute": 1}, "recompute is 1 and should be of type bool"),

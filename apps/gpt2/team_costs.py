@@ -1,0 +1,147 @@
+"""What a team of ranks costs a GPT-2 in a plan: its moves, and the parameters and activations of a member. No torch."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apps.gpt2.memory import FLOAT
+from apps.gpt2.operators import chain
+from apps.gpt2.workload import workload
+from apps.lm.models.gpt2_presets import ModelConfig, layer_costs
+from apps.lm.sharded.layouts import OPERATORS, Factors, factors_of
+from pipelined.planner.planned_model import StageMoves
+from pipelined.programs.bucket_names import Stages
+from pipelined.programs.partition import partition
+from pipelined.programs.plan import Plan
+from pipelined.sharding.search.matmul import Factors as OperatorFactors
+from pipelined.sharding.search.network import Network
+from pipelined.sharding.search.teams import EMBEDDING, MATRIX, LayerCosts, TeamChain, TeamLayout
+from pipelined.simulation.machine import Machine
+from pipelined.simulation.workload import Workload
+
+BLOCK, HEAD = "block", "head"
+Costs = Mapping[str, LayerCosts]
+"""By kind of layer."""
+EVEN: Costs = dict.fromkeys((BLOCK, HEAD, EMBEDDING, MATRIX), LayerCosts())
+"""Of no layout: nothing is moved, and nothing is held twice."""
+
+
+def team_chain(
+    config: ModelConfig, ranks: int, rows: int, sequence: int, machine: Machine, *, itemsize: int
+) -> TeamChain:
+    """The multiplications of a microbatch on a team. Embedding and head have one layout, tied or not."""
+    whole = chain(replace(config, tied=True), rows, sequence, 1, itemsize)
+    network = Network(machine.sum_links, itemsize)
+    return TeamChain(whole, ranks, network, machine.node, (*[BLOCK] * 4, HEAD))
+
+
+def written(layout: TeamLayout) -> str:
+    """A layout as `--layout` has it."""
+    return ",".join(f"{name}={p0}.{p1}.{p2}" for name, (p0, p1, p2) in zip(OPERATORS, layout, strict=True))
+
+
+def layout_of(factors: Mapping[str, Factors]) -> TeamLayout:
+    """A layout from the factors of each operator."""
+    return tuple(OperatorFactors(*factors[name]) for name in OPERATORS)
+
+
+def costs_of(team: TeamChain, plan: Plan) -> Costs:
+    """The costs of the plan's layout."""
+    return team.costs(layout_of(factors_of(plan.split, plan.tensor)))
+
+
+def sizes(config: ModelConfig, plan: Plan, sequence: int, itemsize: int = FLOAT, exact: bool = False) -> Workload:
+    """The workload of a rank, as `workload`; of a team that of its fullest member."""
+    if plan.tensor == 1:
+        return workload(config, plan, sequence, itemsize, exact)
+    team = team_chain(config, plan.tensor, plan.rows, sequence, Machine(), itemsize=itemsize)
+    return team_workload(config, plan, sequence, costs_of(team, plan), itemsize=itemsize, exact=exact)
+
+
+def stage_moves(config: ModelConfig, plan: Plan, sequence: int, costs: Costs) -> list[StageMoves]:
+    """The moves of each stage."""
+    found = []
+    for kinds in _kinds(config, plan, sequence):
+        each = [(costs[kind], number) for kind, number in kinds.items()]
+        forward, backward, update = (sum(one[column] * number for one, number in each) for column in range(3))
+        found.append(StageMoves(forward, backward, update))
+    return found
+
+
+def moves_of_front(config: ModelConfig, plan: Plan, sequence: int, team: TeamChain) -> NDArray[np.float64]:
+    """Seconds of the moves, [layout of the front, stage, (of a microbatch, of a step)]."""
+    every = _kinds(config, plan, sequence)
+    found = np.zeros((len(team.front), len(every), 2))
+    for kind in (BLOCK, HEAD, EMBEDDING, MATRIX):
+        micro = team.numbers_of_front(kind, "forward") + team.numbers_of_front(kind, "backward")
+        both = np.stack([micro, team.numbers_of_front(kind, "update")], axis=1)
+        found += both[:, None] * np.array([kinds[kind] for kinds in every])[None, :, None]
+    return found
+
+
+def team_workload(
+    config: ModelConfig, plan: Plan, sequence: int, costs: Costs, *, itemsize: int, exact: bool
+) -> Workload:
+    """A member's share of the model: of activations and messages a T-th, and what it keeps besides.
+
+    Args:
+        costs: of its layout; `EVEN` divides everything evenly.
+    """
+    alone, members = workload(config, replace(plan, tensor=1, split=""), sequence, itemsize, exact), plan.tensor
+    every, tokens = _kinds(config, plan, sequence), plan.microbatch * sequence
+    stages = []
+    for stage, kinds in zip(alone.stages, every, strict=True):
+        besides = sum(costs[kind].kept * number for kind, number in kinds.items()) * itemsize * plan.layout.parts
+        stages.append(
+            replace(
+                stage,
+                forward=stage.forward / members,
+                backward=stage.backward / members,
+                message_bytes=ceil(stage.message_bytes / members),
+                activation_bytes=ceil(_kept_by_tape(config, kinds) * tokens * itemsize / members + besides),
+                pending_bytes=None,
+                boundary_bytes=ceil(stage.boundary_bytes / members),
+            )
+        )
+    if costs is EVEN:
+        return Workload(stages, [replace(group, elements=group.elements // members) for group in alone.parameters])
+    numbers = _numbers(config, every, costs)
+    parameters = [replace(group, elements=ceil(numbers[group.stages])) for group in alone.parameters]
+    return Workload(stages, parameters)
+
+
+def _numbers(config: ModelConfig, every: Sequence[Counter[str]], costs: Costs) -> Mapping[Stages, float]:
+    """Numbers of a member's parameters, by the stages that hold them."""
+    found = defaultdict[Stages, float](float)
+    ends = tuple(sorted({0, len(every) - 1}))
+    for stage, kinds in enumerate(every):
+        own = {kind: number for kind, number in kinds.items() if not (config.tied and kind == MATRIX)}
+        found[stage,] += sum(costs[kind].numbers * number for kind, number in own.items())
+    if config.tied:
+        found[ends] += costs[MATRIX].numbers
+    return found
+
+
+def _kept_by_tape(config: ModelConfig, kinds: Counter[str]) -> float:
+    """Numbers a token that the tapes of all members keep of a stage, besides what moves copy; without dropout.
+
+    Of a block each result that a computation leaves to the next, and what autograd saves of the norms and of GELU. A
+    test holds it to the record.
+    """
+    width = config.d_model
+    each = {BLOCK: 37 * width + 6 + config.heads, EMBEDDING: 2 * width + 2, HEAD: 4 * width + 3 * config.vocab + 11}
+    return sum(numbers * kinds[kind] for kind, numbers in each.items())
+
+
+def _kinds(config: ModelConfig, plan: Plan, sequence: int) -> list[Counter[str]]:
+    """How many layers of each kind a stage has; the matrix of a tied head once."""
+    last, found = config.layers + 1, []
+    for layers in partition(layer_costs(config, sequence), plan.depth):
+        ends = [kind for layer, kind in ((0, EMBEDDING), (last, HEAD)) if layer in layers]
+        matrices = min(len(ends), 1) if config.tied else len(ends)
+        found.append(Counter({BLOCK: len(layers) - len(ends), MATRIX: matrices}) + Counter(ends))
+    return found

@@ -1,0 +1,88 @@
+"""What a team is said to move and to hold, beside the record of the code that trains."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from apps.gpt2.team_costs import BLOCK, HEAD, layout_of, sizes, team_chain
+from apps.lm.models.gpt2_presets import ModelConfig
+from apps.lm.sharded.gpt2 import ShardedGPT2
+from apps.lm.sharded.layouts import factors_of
+from collectives import Links
+from pipelined.programs.plan import Plan
+from pipelined.sharding.operators.record import piece, record
+from pipelined.sharding.operators.tape import sum_path
+from pipelined.sharding.operators.verbs import Value
+from pipelined.sharding.search.matmul import factorizations
+from pipelined.sharding.search.teams import EMBEDDING, MATRIX
+from pipelined.simulation.machine import Machine
+
+B, T = 8, 16
+CONFIG = ModelConfig(layers=2, d_model=64, heads=8, vocab=128, positions=T, dropout=0.0)
+LINKS = Links(1e-3, 1e-6, 1e-7)
+LAYOUTS = {
+    "data": 4,
+    "megatron": 4,
+    "c_attn=2.2.1,attn.c_proj=1.2.2,c_fc=4.1.1,mlp.c_proj=2.1.2,wte=2.1.2": 4,
+    "c_attn=2.2.2,attn.c_proj=4.2.1,c_fc=1.4.2,mlp.c_proj=8.1.1,wte=2.2.2": 8,
+}
+
+
+def recorded(text, ranks):
+    """(seconds of the forward, of the backward, of the sums, numbers of parameters, bytes kept), of rank 0."""
+    model = ShardedGPT2(CONFIG, factors_of(text, ranks))
+    lie, shards = model.parameters(), model.ids((B, T))
+    pieces = {name: piece(0, each, torch.float32) for name, each in lie.items()}
+    ids = Value(piece(0, shards, torch.int64, trained=False), shards, False)
+
+    async def stage(tape):
+        return await model.score(tape, await model.part(tape, range(model.layers), ids, pieces), ids)
+
+    found = record(0, stage)
+    sums = sum(sum_path(each).seconds(LINKS, 4) for each in lie.values())
+    numbers = sum(each.numel() for each in pieces.values())
+    return found.forward.seconds(LINKS, 1e30), found.backward.seconds(LINKS, 1e30), sums, numbers, found.kept
+
+
+def told(text, ranks):
+    """The same in closed form; of what is kept only what an even share has not."""
+    team = team_chain(CONFIG, ranks, B, T, Machine(LINKS), itemsize=4)
+    costs = team.costs(layout_of(factors_of(text, ranks)))
+    every = [*[costs[BLOCK]] * CONFIG.layers, costs[HEAD], costs[EMBEDDING], costs[MATRIX]]
+    return [sum(column) for column in zip(*every, strict=True)]
+
+
+@pytest.mark.parametrize("text", LAYOUTS)
+def test_moves_and_parameters_are_those_that_are_trained(text):
+    ranks = LAYOUTS[text]
+    forward, backward, update, numbers, _ = told(text, ranks)
+    loss = 2 * (factors_of(text, ranks)["wte"][0] - 1) * (LINKS.alpha + 4 / ranks * LINKS.beta)
+    expected = recorded(text, ranks)
+    assert numbers == expected[3]
+    assert update == pytest.approx(expected[2], rel=1e-5)
+    assert backward == pytest.approx(expected[1], rel=1e-5)
+    assert forward == pytest.approx(expected[0] + loss, rel=1e-4), "the record ends before the losses are added up"
+
+
+@pytest.mark.parametrize("text", LAYOUTS)
+def test_a_member_keeps_what_its_tape_keeps(text):
+    """On the meta device attention saves its weights; on a CPU one number for each token and head."""
+    ranks = LAYOUTS[text]
+    plan = Plan("gpipe", 1, 1, B, 1, tensor=ranks, split=text)
+    (stage,) = sizes(CONFIG, plan, T).stages
+    weights = 4 * B * T // ranks * CONFIG.heads * (T - 1) * CONFIG.layers
+    assert 0.98 <= stage.activation_bytes / (recorded(text, ranks)[4] - weights) <= 1.15
+
+
+def test_every_layout_of_a_front_is_beaten_by_no_other():
+    """Of all layouts of two ranks each is in the front, or another costs no more in anything."""
+    team = team_chain(CONFIG, 2, B, T, Machine(LINKS), itemsize=4)
+    costs = {
+        layout: np.array(list(team.costs(layout).values())).ravel() for layout in product(factorizations(2), repeat=5)
+    }
+    front = [costs[layout] for layout in team.front]
+    assert 1 < len(front) < len(costs)
+    for vector in costs.values():
+        assert any((one <= vector * (1 + 1e-12)).all() for one in front)

@@ -1,0 +1,143 @@
+"""The search over teams and their layouts as well, against simulating every layout of every plan."""
+
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from collectives import Links
+from pipelined.planner import SearchRequest, Stated, search
+from pipelined.planner.candidates import AUTO, candidates
+from pipelined.planner.planned_model import StageMoves
+from pipelined.programs.partition import partition
+from pipelined.sharding.search.chain import chain_of
+from pipelined.sharding.search.matmul import Factors, factorizations
+from pipelined.sharding.search.network import Network
+from pipelined.sharding.search.teams import LayerCosts, TeamChain
+from pipelined.simulation.machine import Machine
+from pipelined.simulation.workload import Parameters, Workload
+from tests.unit.pipelined.planner.toys import Toy
+
+WIDTHS = [(16, 16), (48, 48), (8, 8)]
+SLOW = Machine(Links(alpha=0.05, beta=2e-4, gamma=1e-4))
+FREE = LayerCosts()
+
+
+@dataclass(frozen=True)
+class TwoLayers(Toy):
+    """Two multiplications, each a layer, on a batch of two sequences of ten tokens."""
+
+    layers: int = 2
+    batch: int = 2
+
+    def chain(self, plan, machine):
+        tokens = plan.rows * self.sequence
+        network = Network(machine.sum_links)
+        return TeamChain(chain_of(tokens, WIDTHS), plan.tensor, network, machine.node, ("layer 0", "layer 1"))
+
+    def every_layout(self, plan):
+        factors = [f for f in factorizations(plan.tensor) if f.rows <= plan.rows]
+        return [written(each) for each in product(factors, repeat=2)]
+
+    def splits(self, plan):
+        return bool(self.every_layout(plan))
+
+    def layouts(self, plan, machine):
+        chain = self.chain(plan, machine)
+        chain = replace(chain, chain=replace(chain.chain, operators=limited(chain.chain.operators, plan.rows)))
+        costs = [self.by_stage(plan, chain.costs(layout)) for layout in chain.front]
+        moves = [[(one.forward + one.backward, one.update) for one in stages] for stages in costs]
+        return [written(layout) for layout in chain.front], np.array(moves).reshape(-1, plan.depth, 2)
+
+    def team(self, plan, machine):
+        if not plan.split:
+            costs = [FREE] * plan.depth
+        else:
+            costs = self.by_stage(plan, self.chain(plan, machine).costs(read(plan.split)))
+        alone = super().workload(replace(plan, tensor=1, split=""))
+        numbers = [sum(n for n, _ in each) for each in self.numbers(plan)]
+        stages = [
+            replace(stage, activation_bytes=round(stage.activation_bytes / plan.tensor + 4 * each.kept))
+            for stage, each in zip(alone.stages, costs, strict=True)
+        ]
+        held = [round(each.numbers) or number // plan.tensor for each, number in zip(costs, numbers, strict=True)]
+        moves = [StageMoves(each.forward, each.backward, each.update) for each in costs]
+        return Workload(stages, [Parameters((stage,), number) for stage, number in enumerate(held)]), moves
+
+    def numbers(self, plan):
+        sizes = [WIDTHS[at][1] * WIDTHS[at + 1][0] for at in range(2)]
+        return [[(sizes[layer], layer) for layer in part] for part in partition(self.layer_costs, plan.depth)]
+
+    def by_stage(self, plan, costs):
+        parts = partition(self.layer_costs, plan.depth)
+        return [LayerCosts(*map(sum, zip(*(costs[f"layer {at}"] for at in part), strict=True))) for part in parts]
+
+    def workload(self, plan):
+        workload, parts = super().workload(plan), self.numbers(plan)
+        return replace(workload, parameters=[Parameters((s,), sum(n for n, _ in each)) for s, each in enumerate(parts)])
+
+
+def limited(operators, rows):
+    return [replace(each, sequences=rows) for each in operators]
+
+
+def written(layout):
+    return ",".join(".".join(map(str, f)) for f in layout)
+
+
+def read(text):
+    return tuple(Factors(*map(int, f.split("."))) for f in text.split(","))
+
+
+def request(ranks, machine=SLOW, limit=float("inf"), times=1.0, **fixed):
+    toy = TwoLayers(fixed={"tensor": AUTO, **fixed})
+    links = replace(machine.near, **{name: times * getattr(machine.near, name) for name in ("alpha", "beta", "gamma")})
+    costs = Stated(toy.layer_costs, toy.sequence, 10.0 / times, 0.25 * times)
+    return SearchRequest(toy, costs, replace(machine, near=links), ranks, limit)
+
+
+def everything(asked):
+    """Every layout of every plan, simulated."""
+    toy, found = asked.model, []
+    for candidate in candidates(asked.ranks, toy.batch, toy.layers, toy.fixed):
+        plan = candidate.plan
+        splits = toy.every_layout(plan) if plan.tensor > 1 else [""]
+        found += [asked.simulate(replace(candidate, plan=replace(plan, split=split))) for split in splits]
+    return sorted((o for o in found if o.memory <= asked.memory_limit), key=lambda outcome: outcome.order)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "limit", "links"),
+    [
+        (2, float("inf"), SLOW.near),
+        (2, 12_000, SLOW.near),
+        (4, float("inf"), Links(alpha=1e-3, beta=1e-6, gamma=1e-6)),
+        (4, 8_000, Links(alpha=1e-3, beta=1e-4, gamma=0.0)),
+    ],
+)
+def test_the_best_is_that_of_simulating_every_layout_of_every_plan(ranks, limit, links):
+    asked = request(ranks, replace(SLOW, near=links), limit, recompute=False)
+    result, truth = search(asked), everything(asked)
+    assert result.chosen.step_s == pytest.approx(truth[0].step_s, rel=1e-12)
+    assert result.simulated < len(truth)
+
+
+def test_more_memory_is_never_dearer():
+    limits = [6_000, 7_000, 10_000, float("inf")]
+    steps = [search(request(4, limit=limit)).chosen.step_s for limit in limits]
+    assert steps == sorted(steps, reverse=True) and steps[0] > steps[-1]
+
+
+def test_prices_times_a_number_give_the_same_plan():
+    once, thrice = (search(request(4, times=times)).chosen for times in (1.0, 3.0))
+    assert thrice.candidate == once.candidate
+    assert thrice.step_s == pytest.approx(3 * once.step_s)
+
+
+def test_teams_are_tried_only_where_they_are_asked_for():
+    plans = [c.plan for c in candidates(4, 2, 2, {})]
+    assert {plan.tensor for plan in plans} == {1}
+    assert {c.plan.tensor for c in candidates(4, 2, 2, {"tensor": AUTO})} == {1, 2, 4}
+    fixed = list(candidates(4, 2, 2, {"tensor": 2, "layout": "1.2.1,1.1.2"}))
+    assert {(c.plan.tensor, c.plan.split, c.plan.world_size) for c in fixed} == {(2, "1.2.1,1.1.2", 4)}
