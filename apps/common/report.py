@@ -34,6 +34,9 @@ class Report:
         metrics: the file that the JSON lines go to; None writes none.
         predicted: seconds that a plan predicts for a step; None without a plan.
         unit: what is trained on, one of `UNITS`.
+
+    Attributes:
+        planned_bytes: payload that all ranks should send in a step; None where that is not known.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Report:
     ):
         self._unit, self._first, self._steps, self._tokens, self._metrics = unit, first, steps, tokens, metrics
         self._predicted, self._taken = predicted, list[float]()
+        self.planned_bytes: int | None = None
         self._console = Console(quiet=not shown)
         self._bar = bar(self._console)
         self._task = self._bar.add_task("starting", total=steps, completed=first)
@@ -106,6 +110,8 @@ class Report:
             "step_s": report.step_s,
             "idle_fraction": report.idle_fraction,
         }
+        if self.planned_bytes is not None:
+            row |= {"bytes": report.nbytes, "planned_bytes": self.planned_bytes}
         if report.staleness:
             row["staleness"] = report.staleness
         if self._predicted is not None:

@@ -19,7 +19,7 @@ from apps.lm.models.gpt2 import GPT2
 from apps.lm.sampling import Picker
 from apps.lm.sharded.gpt2 import ShardedGPT2
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import broadcast
+from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.aio.events import printable
@@ -150,6 +150,11 @@ async def _run(session: Session) -> None:
         metrics=config.metrics,
         predicted=job.expected_s,
     ) as report:
+        if config.metrics and done < config.steps:
+            from apps.gpt2.planned_bytes import planned_bytes
+
+            each = await planned_bytes(job, session.trainer)
+            report.planned_bytes = sum(await gather(session.trainer.context.actor.transport, "planned bytes", each))
         stopped, loss = await _steps(session, report, done)
         report.drift()
         if stopped is not None:

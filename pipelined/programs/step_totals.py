@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-COUNT, BUSY, STOPS, RANKS = -4, -3, -2, -1
-"""Indices of the last numbers of the vector: the losses' counts, microseconds of computing, ranks with a stop request,
-ranks."""
+BYTES, COUNT, BUSY, STOPS, RANKS = -5, -4, -3, -2, -1
+"""Indices of the last numbers of the vector: bytes sent, the losses' counts, microseconds of computing, ranks with a
+stop request, ranks."""
 MICROSECONDS = 1e6
 
 
@@ -31,7 +31,7 @@ class StepTotals:
     stages: int = 0
 
     def __len__(self) -> int:
-        return len(self.names) + self.microbatches + self.stages + 4
+        return len(self.names) + self.microbatches + self.stages - BYTES
 
     def entry(
         self,
@@ -42,6 +42,7 @@ class StepTotals:
         staleness: Mapping[int, int] | None = None,
         *,
         count: float | None = None,
+        nbytes: int = 0,
     ) -> np.ndarray:
         """One rank's contribution.
 
@@ -53,6 +54,7 @@ class StepTotals:
             staleness: of this rank's microbatches in the step, summed, by stage.
             count: the counts of these losses together; None: each is a mean and counts 1. Whole numbers are summed
                 exactly in any order.
+            nbytes: payload that this rank sent in the step.
         """
         vector = np.zeros(len(self))
         place = {name: i for i, name in enumerate(self.names)}
@@ -62,6 +64,7 @@ class StepTotals:
             vector[len(self.names) + microbatch] = loss
         for stage, delay in (staleness or {}).items():
             vector[len(self.names) + self.microbatches + stage] = delay
+        vector[BYTES] = nbytes
         vector[COUNT] = len(losses) if count is None else count
         vector[BUSY], vector[STOPS], vector[RANKS] = round(busy * MICROSECONDS), stop, 1
         return vector
@@ -87,6 +90,10 @@ class StepTotals:
     def busy(self, total: np.ndarray) -> float:
         """Seconds of computing, the mean over ranks."""
         return float(total[BUSY] / MICROSECONDS / total[RANKS])
+
+    def nbytes(self, total: np.ndarray) -> int:
+        """Payload bytes that all ranks sent."""
+        return round(total[BYTES])
 
     def stop(self, total: np.ndarray) -> bool:
         """Whether any rank has received a stop request."""

@@ -14,6 +14,8 @@ class StepReport:
         grad_norm: the global gradient norm; without a flush the root mean square over the step's updates.
         staleness: without a flush, for each stage: the updates between the weights at which a gradient was computed
             and the weights to which it was applied; the mean over the step's microbatches.
+        nbytes: payload that all ranks sent, without the sum that carries these numbers; without a flush also for
+            microbatches of steps that follow.
     """
 
     step: int
@@ -24,6 +26,7 @@ class StepReport:
     idle_fraction: float
     stop: bool
     staleness: tuple[float, ...] = ()
+    nbytes: int = 0
 
     @property
     def is_finite(self) -> bool:

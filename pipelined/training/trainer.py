@@ -31,7 +31,7 @@ from pipelined.training.optimizer import OptimizerSettings, restore, state_of
 from pipelined.training.parameters import LocalParameters, build_local
 from pipelined.training.replay import Order
 from pipelined.training.running_statistics import StatisticsExchange
-from pipelined.training.segments.agreement import StepAgreement
+from pipelined.training.segments.agreement import StepAgreement, payload_sent
 from pipelined.training.segments.flushed_step import FlushedStep
 from pipelined.training.segments.overlapping_steps import OverlappingSteps
 from pipelined.training.segments.segment import Segment
@@ -225,7 +225,7 @@ class RankTrainer:
             fact = f"{self.plan.schedule} drains the pipe behind every step (steps: {len(steps)})"
             raise PlanError(f"{fact}; train one step at a time")
         self._prepared = self._prepared or await self._prepare()
-        begun = self.context.executor.clock.now(), self.context.executor.busy
+        begun = self.context.executor.clock.now(), self.context.executor.busy, payload_sent(self.context.actor)
         segment = self._segment(steps, self._prepared)
         async with Nursery() as tasks:
             agreement = tasks.create_task(
@@ -237,6 +237,11 @@ class RankTrainer:
             self.local.clear_gradients()  # else a later step of this trainer would add to them
         check_finite(report.step, report.loss, report.grad_norm)
         return report
+
+    async def planned_sum_bytes(self) -> int:
+        """Payload bytes of this rank's gradient sums in a step. All ranks call this, as it prepares the first one."""
+        self._prepared, agreed = self._prepared or await self._prepare(), self.accumulation.agreed
+        return self.plan.updates_a_step * await self.sums.planned_bytes(self.local.buckets, self.world, agreed)
 
     def state_of(self, name: str) -> dict[str, torch.Tensor]:
         """The tensors that a checkpoint saves for a parameter or a buffer, older versions of it included."""

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from collectives import Group, all_reduce
+from pipelined.actors.actor import Actor
 from pipelined.programs.step_totals import StepTotals
 from pipelined.training.optimizer import OptimizerSettings, clip_factor
 from pipelined.training.running_statistics import StatisticsExchange
@@ -46,7 +47,7 @@ class StepAgreement:
         self,
         segment: Segment,
         steps: range,
-        begun: tuple[float, float],
+        begun: tuple[float, float, int],
         *,
         stopping: Callable[[], bool],
         on_step: Callable[[StepReport], None],
@@ -54,12 +55,13 @@ class StepAgreement:
         """Agree on every completed step, in order, update, and admit further steps.
 
         Args:
-            begun: the time at which the segment began, and the seconds that the executor had computed until then.
+            begun: the time at which the segment began, and until then the seconds that the executor had computed and
+                the bytes that this rank had sent.
         Returns: the report of the last step, or of the first step with numbers that are not finite; after that no
             further steps are admitted.
         """
         executor, totals, report, number = self._context.executor, self._totals, None, 0
-        since, busy = begun
+        since, busy, sent = begun
         while await segment.admits(number):
             account = await segment.complete(number)
             if report is not None and report.is_finite:
@@ -71,10 +73,12 @@ class StepAgreement:
                 stopping(),
                 account.staleness,
                 count=account.count,
+                nbytes=payload_sent(self._context.actor) - sent,
             )
             busy = executor.busy
             with self._context.tracer.span("all_reduce", "ledger", step=steps[number]):
                 await all_reduce(self._world, entry)
+            sent = payload_sent(self._context.actor)
             if report is None or report.is_finite:
                 report = await self._updated(segment, steps[number], entry, since)
             since = executor.clock.now()
@@ -94,4 +98,11 @@ class StepAgreement:
         lr = self._optimizer.param_groups[0]["lr"] if rate is None else rate
         seconds = self._context.executor.clock.now() - since
         idle = max(0.0, 1.0 - totals.busy(entry) / seconds)
-        return StepReport(step, loss, norm, lr, seconds, idle, totals.stop(entry), totals.staleness(entry))
+        told = totals.stop(entry), totals.staleness(entry), totals.nbytes(entry)
+        return StepReport(step, loss, norm, lr, seconds, idle, *told)
+
+
+def payload_sent(actor: Actor) -> int:
+    """Payload bytes that this rank has sent to others since it began."""
+    traffic = actor.transport.traffic
+    return traffic.bytes_sent - traffic.bytes_to.get(actor.rank, 0)

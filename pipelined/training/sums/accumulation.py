@@ -13,6 +13,11 @@ import torch
 class Accumulation:
     """Autograd adds the gradient of each microbatch to the buckets, in the order of the backwards; nothing is kept."""
 
+    @property
+    def agreed(self) -> int:
+        """Numbers on which all ranks agree in a step, besides its totals."""
+        return 0
+
     def require(self, stage: int, running_statistics: bool) -> None:
         """Refuse a stage that this accumulation cannot serve.
 

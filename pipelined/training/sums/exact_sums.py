@@ -74,6 +74,10 @@ class ExactSums(Accumulation):
         self._largest = dict.fromkeys(self._places, 0.0)
         self._catching = True
 
+    @property
+    def agreed(self) -> int:
+        return len(self.largest())
+
     def require(self, stage: int, running_statistics: bool) -> None:
         """See `Accumulation`."""
         if running_statistics:

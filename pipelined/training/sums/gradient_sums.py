@@ -6,7 +6,7 @@
 from collections.abc import Iterable, Mapping
 
 from collectives import Group, all_reduce, allocate
-from collectives.algorithms import names_in
+from collectives.algorithms import ALL_REDUCE, AUTO, ClosedForms, algorithm_for, names_in
 from pipelined.errors import UsageError
 from pipelined.programs.bucket_names import Stages
 from pipelined.traces.tracer import NullTracer, Tracer
@@ -48,6 +48,20 @@ class GradientSums:
             if host is not bucket.summed:
                 bucket.summed.copy_(host)
 
+    async def planned_bytes(self, buckets: Iterable[Bucket], world: Group, agreed: int) -> int:
+        """Payload bytes that this rank sends to sum each bucket once; 0 for a sum in shared memory or by the transport.
+
+        All ranks call this in one order, while nothing else runs on the groups.
+
+        Args:
+            world, agreed: the group of all ranks, which also agree on so many numbers of 8 bytes.
+        """
+        sums = sorted(buckets, key=lambda bucket: self._groups[bucket.stages].channel)
+        sent = [
+            await _sent(self._groups[b.stages], b.summed.nbytes, b.summed.element_size(), self._algorithm) for b in sums
+        ]
+        return sum(sent) + await _sent(world, 8 * agreed, 8, AUTO)
+
     async def place(self, buckets: Iterable[Bucket]) -> None:
         """Move gradients into memory that all holders map, if they are summed through shared memory.
 
@@ -80,3 +94,14 @@ class GradientSums:
         lacks_native = "native" in names and await group.open_native() is None
         lacks_memory = "shared" in names and await group.shared.open() is None
         return not lacks_native and not lacks_memory
+
+
+async def _sent(group: Group, nbytes: int, itemsize: int, algorithm: str) -> int:
+    """Bytes that this rank sends in one all-reduce; an algorithm without closed forms sends none by itself."""
+    if group.size == 1 or not nbytes:
+        return 0
+    name = algorithm_for(algorithm, nbytes) if algorithm != AUTO else AUTO
+    forms = ALL_REDUCE.find(await ALL_REDUCE.choose(group, nbytes) if name == AUTO else name)
+    return (
+        sum(forms.bytes_to(group.size, group.rank, nbytes, itemsize).values()) if isinstance(forms, ClosedForms) else 0
+    )

@@ -43,8 +43,9 @@ def test_one_rank_asked_to_stop_stops_all():
 
 def test_what_is_summed_does_not_grow_with_the_ranks_and_is_exact_in_any_order():
     totals = StepTotals(["p"], 1)
-    entries = [totals.entry({}, {}, busy=0.1 * rank + 1e-7, stop=False) for rank in range(4096)]
-    assert len(entries[0]) == 6
+    entries = [totals.entry({}, {}, 0.1 * rank + 1e-7, stop=False, nbytes=2**40 + rank) for rank in range(4096)]
+    assert len(entries[0]) == 7
+    assert totals.nbytes(sum(entries)) == 2**52 + 4095 * 2048
     assert totals.busy(sum(entries)) == totals.busy(sum(reversed(entries)))
     assert totals.busy(sum(entries)) == pytest.approx(0.1 * 4095 / 2)
     assert not totals.stop(sum(entries))
