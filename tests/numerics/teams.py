@@ -50,16 +50,14 @@ class TeamCase(Case):
 
 
 ALWAYS = [
-    TeamCase("one_f_one_b", 1, 1, 2, dropout=0.2),
-    TeamCase("gpipe", 1, 2, 2, layout="data"),
+    TeamCase("one_f_one_b", 1, 1, 2, layers=1, dropout=0.2),
+    TeamCase("gpipe", 1, 2, 1, layers=1, layout="data"),
     TeamCase("gpipe", 1, 1, 1, layers=1, tensor=8, layout="mixed"),
-    TeamCase("zb_h1", 2, 1, 3, layout="mixed", dropout=0.2),
-    TeamCase("one_f_one_b", 2, 2, 2, layout="data", recompute=True, dropout=0.2),
-    TeamCase("chimera", 2, 1, 2, tensor=3),
-    TeamCase("chimera", 2, 1, 4, layout="data", scale="forward-doubling", tied=False),
-    TeamCase("zb_v", 4, 1, 3, tensor=3, layout="mixed", recompute=True),
-    TeamCase("chimera_w", 4, 1, 4, pipes=4, layout="mixed"),
-    TeamCase("gpipe", 2, 1, 2, tensor=4, layout="mixed", tied=False, dropout=0.2),
+    TeamCase("zb_h1", 2, 1, 2, layers=1, layout="mixed", dropout=0.2),
+    TeamCase("one_f_one_b", 2, 2, 1, layers=1, layout="data", recompute=True, dropout=0.2),
+    TeamCase("chimera", 2, 1, 4, layers=1, layout="data", scale="forward-doubling", tied=False),
+    TeamCase("zb_v", 4, 1, 2, tensor=3, layout="mixed", recompute=True),
+    TeamCase("gpipe", 2, 1, 1, layers=1, tensor=4, layout="mixed", tied=False, dropout=0.2),
 ]
 """What every run of the tests trains."""
 

@@ -44,7 +44,6 @@ def test_replicas_of_a_piece_have_the_same_bits(case):
     [
         TeamCase("gpipe", 1, 2, 1, layers=1, tensor=4, layout="mixed"),
         TeamCase("gems", 3, 1, 2, layers=1),
-        TeamCase("zb_v", 4, 1, 3, tensor=3, layout="mixed"),
     ],
     ids=str,
 )

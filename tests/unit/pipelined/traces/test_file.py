@@ -93,6 +93,12 @@ def test_a_rank_is_a_thread_named_so_that_names_sort(tmp_path):
     assert processes == ["pipeline"]
 
 
+def test_the_thread_of_a_rank_of_a_team_names_its_member(tmp_path):
+    write(tmp_path / "t.json", [recorded(("forward", 0, 1))] * 4, members=2)
+    names = [line["args"]["name"] for line in lines_of(tmp_path / "t.json") if line["name"] == "thread_name"]
+    assert names[3] == "rank 3 (member 1 of worker 1)"
+
+
 def test_a_trace_of_nothing_is_still_a_trace(tmp_path):
     write(tmp_path / "t.json", [recorded(), recorded()])
     assert read(tmp_path / "t.json") == []

@@ -7,6 +7,7 @@ from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Shards, path
 from pipelined.sharding.operators.record import piece, record
 from pipelined.sharding.operators.verbs import Value
+from pipelined.training.worker import StageFailed
 from tests.numerics.plain import SEQUENCE, Feed
 from tests.numerics.teams import TeamCase
 from tests.numerics.trained import on_ranks
@@ -89,3 +90,14 @@ def test_a_message_with_another_piece_is_refused(note, shape, message):
             await stage.evaluate(Message(0, ("x",), (block,), note))
 
     on_ranks(CASE.job(), work)
+
+
+def test_an_error_in_a_pass_names_the_shard():
+    async def work(trainer):
+        (stage,) = trainer.context.stages.values()
+        stage.forward = lambda *given: 1 / 0
+        where = rf"of microbatch 0 through stage 0 \(pipe 0, shard {trainer.context.member} of 2\) failed"
+        with pytest.raises(StageFailed, match=where):
+            await trainer.step(0)
+
+    on_ranks(TeamCase("gpipe", 1, 1, 1, layers=1).job(), work)
