@@ -165,7 +165,7 @@ def trained(exact=True, **how):
     settings = {"depth": STAGES, "microbatches": MICROBATCHES, "seed": 3, "clip": 0.5, "exact_sums": exact}
     settings["rebalance"] = 0.4 if how.get("seed") is not None else 0.0
     parties = lambda: prepared(layers(), batches(), **settings)  # noqa: E731
-    return run_virtual(run(parties()[1], lambda: parties()[0], **how))
+    return run_virtual(run(parties()[1], lambda: parties()[0].read, **how))
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +196,7 @@ def test_plain_sums_do_depend_on_the_peers():
 def test_the_numbers_are_those_of_a_plain_loop():
     settings = {"depth": 2, "microbatches": own_model.MICROBATCHES, "dtype": own_model.DTYPE, "seed": own_model.SEED}
     make = lambda: prepared(own_model.layers(), own_model.batches(), exact_sums=True, rebalance=0.0, **settings)  # noqa: E731
-    found = run_virtual(run(make()[1], lambda: make()[0], peers=1, steps=own_model.STEPS))
+    found = run_virtual(run(make()[1], lambda: make()[0].read, peers=1, steps=own_model.STEPS))
     own_model.assert_equal(found.losses, found.state, own_model.plain(), 1e-8)
 
 

@@ -1,9 +1,11 @@
 """A user's model in a swarm equals a plain loop in float64, also when a peer is killed."""
 
+import asyncio
 import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -55,7 +57,7 @@ async def trained_virtually(peers, killed, optimizer, lr_scheduler, clip):
     for stage in range(2):
         for number in range(peers):
             swarm.start_peer(f"p{stage}{number}", build, SECONDS, stage)
-    trainer, results = swarm.start_trainer("t", data, slots=4, steps=STEPS), StepResults(lambda report: None)
+    trainer, results = swarm.start_trainer("t", data.read, slots=4, steps=STEPS), StepResults(lambda report: None)
     async for event in trainer.committed_steps().follow():
         results.add(event)
         if len(results.losses) == 2 and killed in swarm.peers:
@@ -144,11 +146,31 @@ def test_a_peer_s_process_is_killed_and_training_goes_on():
 
 
 def test_batches_are_read_again_after_a_rollback():
+    async def read(data, *steps):
+        return [await data(Microbatch(step, 0)) for step in steps]
+
     data = StepData(batches(9), MICROBATCHES, DTYPE)
-    first = data.first()
-    data(Microbatch(8, 0))
-    assert (data(Microbatch(0, 0))[0][0] == first[0]).all()
+    _, again = asyncio.run(read(data, 8, 0))
+    assert (again[0][0] == data.first()[0]).all()
     once = StepData(iter(batches(9)), MICROBATCHES, DTYPE)
-    once(Microbatch(8, 0))
     with pytest.raises(pp.UsageError, match=r"step 0 is computed again.*give a list"):
-        once(Microbatch(0, 0))
+        asyncio.run(read(once, 8, 0))
+
+
+def test_the_event_loop_goes_on_while_a_batch_is_read():
+    """A rollback read 390 batches again on the loop: no heartbeat came within the lease, and the trainer was out."""
+    goes_on = threading.Event()
+
+    class Slow:
+        def __iter__(self):
+            yield batches(2)[0]
+            assert goes_on.wait(20)
+            yield batches(2)[1]
+
+    async def main():
+        data = StepData(Slow(), MICROBATCHES, DTYPE)
+        asyncio.get_running_loop().call_soon(goes_on.set)
+        return await data(Microbatch(1, 0))
+
+    inputs, _ = asyncio.run(main())
+    assert len(inputs[0]) * MICROBATCHES == len(batches(2)[1][0])

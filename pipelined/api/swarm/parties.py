@@ -82,10 +82,15 @@ class StepData:
 
     def __init__(self, batches: Iterable[Batch] | Feed, microbatches: int, dtype: torch.dtype):
         self._batches, self._microbatches, self._dtype = batches, microbatches, dtype
-        self._newest, self._feed = 0, self._opened()
+        self._newest, self._feed, self._reading = 0, self._opened(), asyncio.Lock()
         self.rows = self._feed.rows_each(microbatches)
 
-    def __call__(self, which: Microbatch) -> tuple[tuple[torch.Tensor], tuple[torch.Tensor]]:
+    async def __call__(self, which: Microbatch) -> tuple[tuple[torch.Tensor], tuple[torch.Tensor]]:
+        """See `read`; it runs in a thread, because after a rollback it may read many batches again."""
+        async with self._reading:
+            return await asyncio.to_thread(self.read, which)
+
+    def read(self, which: Microbatch) -> tuple[tuple[torch.Tensor], tuple[torch.Tensor]]:
         """The inputs and the targets of a microbatch.
 
         Raises:
@@ -102,7 +107,7 @@ class StepData:
 
     def first(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The inputs and the targets of the first microbatch of all."""
-        (inputs,), (targets,) = self(Microbatch(0, 0))
+        (inputs,), (targets,) = self.read(Microbatch(0, 0))
         return inputs, targets
 
     def _opened(self) -> JobFeed:

@@ -10,7 +10,7 @@ Source: SWARM, section 3.2 and Appendix C.
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -40,9 +40,11 @@ MOST_NON_FINITE = 16
 """Non-finite microbatches in a row after which the trainer ends: fewer may be due to one broken peer."""
 RECENT = 64
 """Microbatches over which the present speed is measured."""
-Data = Callable[[Microbatch], tuple[Sequence[Any], Sequence[Any]]]
-"""The inputs of the first stage and the labels of the last, from the name alone. The indices of validation data follow
-those of the batch; its labels may have fewer samples than its inputs: the other inputs are padding."""
+Samples = tuple[Sequence[Any], Sequence[Any]]
+"""The inputs of the first stage and the labels of the last."""
+Data = Callable[[Microbatch], Samples | Awaitable[Samples]]
+"""Samples from the name of their microbatch alone; awaited where reading takes long. The indices of validation data
+follow those of the batch; its labels may have fewer samples than its inputs: the other inputs are padding."""
 
 
 class SwarmTrainer:
@@ -123,9 +125,13 @@ class SwarmTrainer:
         ours = head is not None and (head.step, head.parameter_version) == (item.step, item.parameter_version)
         return ours or self._view.head_revision <= item.revision
 
+    async def _samples(self, which: Microbatch) -> Samples:
+        samples = self._data(which)
+        return await samples if isinstance(samples, Awaitable) else samples
+
     async def _evaluate_microbatch(self, item: WorkItem) -> WorkReport:
         """Forward only. Returns the sum of the losses, and the number of samples."""
-        inputs, labels = self._data(item.which)
+        inputs, labels = await self._samples(item.which)
         flow: Coded = (tuple(inputs), None)
         for stage in range(self._stages):
             last = (tuple(labels), None) if stage == self._stages - 1 else None
@@ -141,7 +147,7 @@ class SwarmTrainer:
 
     async def _train_microbatch(self, item: WorkItem) -> WorkReport:
         """Forward, then backward. Returns by stage the peer that counted it."""
-        inputs, labels = self._data(item.which)
+        inputs, labels = await self._samples(item.which)
         named = item.step, item.index, item.parameter_version
         kept: list[Coded] = [(tuple(inputs), None)]
         for stage in range(self._stages - 1):
