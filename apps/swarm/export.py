@@ -21,12 +21,12 @@ from apps.swarm.flags import Export
 from apps.swarm.training import Session, session_of
 from apps.swarm.weights import Weights, check_destination
 from pipelined.aio.clock import RealClock
+from pipelined.aio.progress import reported_wait
 from pipelined.directory import CutOff, Directory, LeaseLost
 from pipelined.errors import UsageError
 from pipelined.membership.client import Node
+from pipelined.membership.joining import connected, read_task
 from pipelined.state.store import load_whole
-from pipelined.swarm.process.joining import connected, read_task
-from pipelined.swarm.process.logs import reported_wait
 from pipelined.swarm.process.session import snapshot
 from transports.rpc import Endpoint
 

@@ -25,9 +25,9 @@ from apps.swarm.metrics import STEP_LINES
 from apps.swarm.status.command import EVERY_S
 from apps.swarm.status.table import table
 from pipelined.aio.nursery import Nursery
+from pipelined.membership.joining import connected, endpoint_at
 from pipelined.process.exit import USAGE
 from pipelined.process.stop_request import until_stop_request
-from pipelined.swarm.process.joining import connected, endpoint_at
 from pipelined.swarm.status.reader import StatusReader
 
 Child = asyncio.subprocess.Process

@@ -1,11 +1,17 @@
-"""Progress of slow work as lines of text: the first after a moment, then one every few seconds."""
+"""Progress of slow work, and of waits, as lines of text: the first after a moment, then one every few seconds."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from pipelined.aio.nursery import Nursery
 
 MOMENT_S = 2.0
 """Seconds that work may take before its progress is shown."""
 EVERY_S = 5.0
 """Seconds from one line to the next."""
+Say = Callable[[str], None]
+"""Prints a line."""
 
 
 class Progress:
@@ -16,7 +22,7 @@ class Progress:
         say: prints a line.
     """
 
-    def __init__(self, now: Callable[[], float], say: Callable[[str], None]):
+    def __init__(self, now: Callable[[], float], say: Say):
         self._now, self._say = now, say
         self._due, self._last = now() + MOMENT_S, ""
 
@@ -25,3 +31,17 @@ class Progress:
         if self._now() >= self._due and text != self._last:
             self._due, self._last = self._now() + EVERY_S, text
             self._say(text)
+
+
+@asynccontextmanager
+async def reported_wait(what: str, say: Say) -> AsyncIterator[None]:
+    """A block that may wait: if it lasts MOMENT_S, log for what."""
+    async with Nursery() as tasks:
+        log = tasks.create_task(_say_later(f"waits for {what}", say))
+        yield
+        log.cancel()
+
+
+async def _say_later(text: str, say: Say) -> None:
+    await asyncio.sleep(MOMENT_S)
+    say(text)

@@ -12,8 +12,9 @@ from apps.swarm.config import SwarmTask, TrainingConfig
 from apps.swarm.data import feed_of
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
+from pipelined.membership.joining import SUBJECT
 from pipelined.swarm.config import OtherModel
-from pipelined.swarm.records.steps import HEAD, SUBJECT, Commit
+from pipelined.swarm.records.steps import HEAD, Commit
 from tests.launching import ROOT
 from tests.swarm.virtual_swarm import VirtualSwarm
 from transports.rpc import open_endpoint

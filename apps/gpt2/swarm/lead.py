@@ -21,8 +21,8 @@ from apps.swarm.export import FinalOutput, Say
 from apps.swarm.weights import Weights
 from pipelined.aio.nursery import Nursery
 from pipelined.membership.client import Node
+from pipelined.membership.joining import connected
 from pipelined.state import store
-from pipelined.swarm.process.joining import connected
 from pipelined.swarm.process.observer import SwarmSnapshot
 from pipelined.swarm.process.processes import TrainerProcess
 from pipelined.swarm.process.session import run_trainer, snapshot

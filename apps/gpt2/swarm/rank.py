@@ -13,11 +13,11 @@ from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.directory import Directory
 from pipelined.membership.client import Node
+from pipelined.membership.joining import connected, publish_task
 from pipelined.process.launch import Launch
 from pipelined.state.store import CheckpointStore, DiskStore
 from pipelined.state.versions import SavedStage, common_step
 from pipelined.swarm.config import PeerConfig
-from pipelined.swarm.process.joining import connected, publish_task
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.process.session import torch_peer
 from pipelined.swarm.records.steps import HEAD, Commit

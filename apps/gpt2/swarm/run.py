@@ -20,11 +20,11 @@ from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import serve_directory
 from pipelined.errors import UsageError
+from pipelined.membership.joining import connected, endpoint_at
 from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
 from pipelined.state.checkpoints.claim import claim
-from pipelined.swarm.process.joining import connected, endpoint_at
 from pipelined.swarm.process.processes import TrainerProcess
 from pipelined.swarm.process.session import run_peer, run_trainer
 from pipelined.swarm.records.view import SwarmView

@@ -9,7 +9,7 @@ from apps.swarm.config import read_goal
 from apps.swarm.flags import Status
 from apps.swarm.status.table import table
 from apps.swarm.status.web import Web, as_json
-from pipelined.swarm.process.joining import connected
+from pipelined.membership.joining import connected
 from pipelined.swarm.status.reader import StatusReader
 from pipelined.swarm.status.status import Selection
 

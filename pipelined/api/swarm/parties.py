@@ -8,13 +8,14 @@ from typing import Any, TypeVar
 
 import torch
 
+from pipelined.aio.progress import Say, reported_wait
 from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import Feed, JobFeed, job_feed
 from pipelined.api.swarm.training import Given, Task, UserTraining, layout_of
 from pipelined.api.whole_run import Trained
 from pipelined.errors import UsageError, refuse_below
 from pipelined.membership.client import Node
-from pipelined.swarm.process.joining import (
+from pipelined.membership.joining import (
     check_coordinator,
     connected,
     described,
@@ -22,7 +23,6 @@ from pipelined.swarm.process.joining import (
     publish_task,
     read_task,
 )
-from pipelined.swarm.process.logs import Say, reported_wait
 from pipelined.swarm.process.processes import TrainerProcess
 from pipelined.swarm.process.session import (
     PeerOptions,

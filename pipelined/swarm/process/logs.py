@@ -6,19 +6,13 @@ whenever its state changes. No torch.
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from pipelined.aio.nursery import Nursery
-from pipelined.aio.progress import EVERY_S, MOMENT_S, Progress
+from pipelined.aio.progress import EVERY_S, MOMENT_S, Progress, Say
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records.members import Peer, Phase
 from pipelined.swarm.records.steps import HEAD, Commit
 from pipelined.swarm.status.reader import waits_for
-
-Say = Callable[[str], None]
-"""Prints a line."""
 
 
 @dataclass(frozen=True)
@@ -121,20 +115,6 @@ class PeerLog:
         error = self.process.peer.last_fetch_error
         failed = f" (the last try failed: {error})" if error else ""
         return f"stage {record.stage}: fetches its state{failed}"
-
-
-@asynccontextmanager
-async def reported_wait(what: str, say: Say) -> AsyncIterator[None]:
-    """A block that may wait: if it lasts MOMENT_S, log for what."""
-    async with Nursery() as tasks:
-        log = tasks.create_task(_say_later(f"waits for {what}", say))
-        yield
-        log.cancel()
-
-
-async def _say_later(text: str, say: Say) -> None:
-    await asyncio.sleep(MOMENT_S)
-    say(text)
 
 
 def _unreadable_head(why: str) -> str:

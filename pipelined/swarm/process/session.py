@@ -16,13 +16,16 @@ import torch
 
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.nursery import Nursery
+from pipelined.aio.progress import Say
+from pipelined.directory import Directory
 from pipelined.errors import UsageError, refuse_below
 from pipelined.membership.client import Node
+from pipelined.membership.joining import SWARM
+from pipelined.state.checkpoints.claim import Claim, claim
 from pipelined.state.saved import other_text, saved_of
 from pipelined.state.store import DiskStore
 from pipelined.swarm.config import PeerConfig, Rules
-from pipelined.swarm.process.joining import claim_for
-from pipelined.swarm.process.logs import PeerLog, Say, WaitLog
+from pipelined.swarm.process.logs import PeerLog, WaitLog
 from pipelined.swarm.process.observer import SwarmObserver, SwarmSnapshot
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records.committed_steps import StepEvent
@@ -117,6 +120,16 @@ def torch_peer(node: Node, session: Session, executor: TorchExecutor, config: Pe
         torch.set_num_threads(1)
     build = partial(TorchStage, session.training, device=executor.device)
     return PeerProcess(node, build, session.rules, executor, config)
+
+
+async def claim_for(directory: Directory, path: Path) -> Claim:
+    """Claim a directory of checkpoints for this swarm.
+
+    Raises:
+        UsageError: another swarm, or a pipeline, saves there.
+    """
+    entry = (await directory.read(SWARM)).entries.get(SWARM)
+    return await asyncio.to_thread(claim, path, entry.value.decode(errors="replace") if entry else "")
 
 
 async def snapshot(node: Node, session: Session) -> SwarmSnapshot:

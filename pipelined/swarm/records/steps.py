@@ -19,8 +19,6 @@ from pipelined.directory.record import Record
 from pipelined.state.versions import MOST_STAGES, Version
 
 HEAD, EVALUATED, STEP_MEMBERS, LOST = "head", "evaluated", "took/", "lost"
-SUBJECT = "subject"
-"""Key of what is trained, in the program's own form."""
 
 MEMBERS_KEYS = 64
 """Most keys that list the peers of a step: they and the head are written in one transaction."""

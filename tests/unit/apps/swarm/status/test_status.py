@@ -12,6 +12,7 @@ from apps.swarm.status.web import as_json, page
 from pipelined.aio.clock import run_virtual
 from pipelined.aio.events import Event
 from pipelined.directory import CutOff, Entry, View
+from pipelined.membership.joining import SUBJECT
 from pipelined.state.versions import SAVED, SavedStages
 from pipelined.swarm.protocol.status import LeaderReport, StatusReply
 from pipelined.swarm.records.members import (
@@ -25,7 +26,7 @@ from pipelined.swarm.records.members import (
     Phase,
     TrainerRecord,
 )
-from pipelined.swarm.records.steps import EVALUATED, HEAD, SUBJECT, Commit, Evaluation
+from pipelined.swarm.records.steps import EVALUATED, HEAD, Commit, Evaluation
 from pipelined.swarm.status.reader import DIRECTORY_TIMEOUT_S, MOST_REQUESTS, StatusReader
 from pipelined.swarm.status.status import Selection
 from tests.unit.apps.swarm.status.samples import peer_reply, trainer_reply

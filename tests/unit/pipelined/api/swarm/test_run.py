@@ -17,10 +17,10 @@ from pipelined.api.swarm.run import serve, train
 from pipelined.api.swarm.training import Given, UserTraining
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.directory import CutOff, WrongKey, serve_directory
+from pipelined.membership.joining import connected, publish_task
 from pipelined.state.store import save
 from pipelined.state.versions import SavedStage
 from pipelined.swarm.peer.device_watchdog import DeviceStalled
-from pipelined.swarm.process.joining import connected, publish_task
 from pipelined.swarm.process.session import PeerOptions
 from transports import new_event_loop
 from transports.rpc import open_endpoint

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.aio.progress import MOMENT_S
+from pipelined.aio.progress import MOMENT_S, reported_wait
 from pipelined.directory import Change, Entry
 from pipelined.swarm.config import Rules
-from pipelined.swarm.process.logs import WaitLog, reported_wait
+from pipelined.swarm.process.logs import WaitLog
 from pipelined.swarm.records.members import PEERS, LeaderRecord, Peer, Phase, TrainerRecord
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView

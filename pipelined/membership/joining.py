@@ -1,32 +1,29 @@
-"""How a process joins its swarm: its endpoint, the directory, and the record of what is trained.
+"""How a process joins its system, a swarm or another: its endpoint, the directory, and the record of what is trained.
 
 A process waits for the directory, reads there what is trained (the first trainer writes it), and refuses to take part
-in a swarm that trains something else. No torch.
+where something else is trained. No torch.
 """
 
-import asyncio
 import os
 import re
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Protocol, Self
 from urllib.parse import urlsplit
 
 from pipelined.aio.clock import RealClock
-from pipelined.aio.progress import MOMENT_S
+from pipelined.aio.progress import MOMENT_S, Say, reported_wait
 from pipelined.directory import Conflict, Directory, open_directory
 from pipelined.errors import UsageError
 from pipelined.membership.client import Node
-from pipelined.state.checkpoints.claim import Claim, claim
-from pipelined.swarm.process.logs import reported_wait
-from pipelined.swarm.records.steps import SUBJECT
 from transports import TransportError
 from transports.rpc import Endpoint, open_endpoint
 
+SUBJECT = "subject"
+"""Key in the directory: what is trained, in the program's own form."""
 SWARM = "swarm"
 """Key in the directory: the unique name of this swarm. Peers claim directories of checkpoints under it."""
 MOST_PORT = 65535
@@ -108,7 +105,7 @@ async def publish_task(directory: Directory, task: TaskRecord, swarm: str = "", 
             raise UsageError(f"{fact}; give the same {settings}, or another coordinator") from None
 
 
-async def read_task(directory: Directory, url: str, say: Callable[[str], None]) -> bytes:
+async def read_task(directory: Directory, url: str, say: Say) -> bytes:
     """Read what is trained from the directory; waits until the first trainer has written it."""
     async with reported_wait(described(url), say):
         view = await directory.read(SUBJECT)
@@ -120,16 +117,6 @@ async def read_task(directory: Directory, url: str, say: Callable[[str], None]) 
                 if change.entry is not None:
                     return change.entry.value
     raise AssertionError("a watch does not end")
-
-
-async def claim_for(directory: Directory, path: Path) -> Claim:
-    """Claim a directory of checkpoints for this swarm.
-
-    Raises:
-        UsageError: another swarm, or a pipeline, saves there.
-    """
-    entry = (await directory.read(SWARM)).entries.get(SWARM)
-    return await asyncio.to_thread(claim, path, entry.value.decode(errors="replace") if entry else "")
 
 
 def check_coordinator(url: str, argument: str) -> None:
