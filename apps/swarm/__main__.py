@@ -17,7 +17,7 @@ import sys
 import traceback
 from typing import Annotated, Any, NoReturn
 
-from apps.swarm.config import ChildFailed
+from apps.common.children import ChildFailed
 from apps.swarm.flags import Coordinator, Export, Local, Serve, Status, Train
 from pipelined import __version__
 from pipelined.aio.events import log_to_stderr, recent_text

@@ -18,19 +18,6 @@ UNREADABLE = (ValueError, TypeError, KeyError, RecursionError, OverflowError)
 """What reading a record raises that is not of this release."""
 
 
-class ChildFailed(Exception):
-    """A process of a swarm ended with an error.
-
-    Args:
-        which: the process.
-        code: its exit code.
-    """
-
-    def __init__(self, which: str, code: int):
-        super().__init__(f"{which} ended with {code}; what it printed says why")
-        self.code = code
-
-
 @dataclass(frozen=True)
 class TrainingConfig:
     """What a swarm trains; the same for all of its processes."""

@@ -1,42 +1,33 @@
-"""`python -m apps.swarm local`: a whole swarm on this machine, each of its processes a child of this one.
+"""`python -m apps.swarm local`: a whole swarm on this machine, each of its processes a child of this one."""
 
-No child outlives this process: it receives SIGTERM, then SIGKILL, and the kernel kills it if its parent dies.
-"""
-
-import asyncio
-import ctypes
 import re
 import signal
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import fields
 from functools import partial
-from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
 
-from apps.swarm.config import ChildFailed, read_goal
+from apps.common.children import Child, ChildFailed, kill, needed, pass_on, started, started_coordinator, terminate
+from apps.swarm.config import read_goal
 from apps.swarm.families import cut_of
 from apps.swarm.flags import Local
 from apps.swarm.metrics import STEP_LINES
 from apps.swarm.status.command import EVERY_S
 from apps.swarm.status.table import table
 from pipelined.aio.nursery import Nursery
+from pipelined.aio.progress import Say
 from pipelined.membership.joining import connected, endpoint_at
 from pipelined.process.exit import USAGE
 from pipelined.process.stop_request import until_stop_request
 from pipelined.swarm.status.reader import StatusReader
 
-Child = asyncio.subprocess.Process
-Say = Callable[[str], None]
-PR_SET_PDEATHSIG = 1
+PROGRAM = "apps.swarm"
 ANY_VOCABULARY = 256
 """The cut of a model does not depend on its vocabulary, which only the trainers know."""
-SHUTDOWN_GRACE_S = 10.0
-"""Seconds between SIGTERM and SIGKILL."""
 
 
 async def local(flags: Local, say: Say) -> None:
@@ -54,36 +45,31 @@ async def local(flags: Local, say: Say) -> None:
 
 async def _local(flags: Local, say: Say) -> None:
     async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swarm-")))
-        journal = flags.journal or folder / "journal"
-        log = ["--log", flags.log]
-        coordinator = await stack.enter_async_context(_child(["coordinator", "--journal", str(journal), *log]))
-        address = (await _line(coordinator)).rpartition(" ")[2].strip()
-        if not address:
-            raise ChildFailed("the coordinator", await coordinator.wait())
+        starting = started_coordinator(PROGRAM, flags.journal, flags.log)
+        coordinator, address = await stack.enter_async_context(starting)
         say(f"coordinator at {address}; show it with: python -m apps.swarm status --coordinator {address} --watch")
-        at = ["--coordinator", address, "--listen", _listen_url(flags), *log]
+        at = ["--coordinator", address, "--listen", _listen_url(flags), "--log", flags.log]
         peers = [["serve", *at, "--name", f"peer{number}", *_saving(flags)] for number in range(flags.peers)]
         trainers = [
             ["train", *at, "--name", f"trainer{number}", *_training(flags, number)] for number in range(flags.trainers)
         ]
-        everyone = [await stack.enter_async_context(_child(words)) for words in [*peers, *trainers]]
+        everyone = [await stack.enter_async_context(started(PROGRAM, words)) for words in [*peers, *trainers]]
         try:
             async with Nursery() as tasks:
                 beside = [
                     tasks.create_task(_watch(address, everyone, len(peers), say)),
-                    tasks.create_task(_needed(coordinator)),
+                    tasks.create_task(needed(coordinator)),
                 ]
                 await _all_done(everyone[len(peers) :])
                 for task in beside:
                     task.cancel()
         except ChildFailed:  # no orderly end is possible
             for child in everyone:
-                _kill(child)
+                kill(child)
             raise
         finally:
             for child in everyone:  # all at once; each is awaited later
-                _terminate(child)
+                terminate(child)
 
 
 def _listen_url(flags: Local) -> str:
@@ -118,54 +104,6 @@ def _of_the_first(flags: Local) -> list[str]:
     return [*words, f"--prompt={flags.prompt}"]  # "=", as a prompt may begin with "-"
 
 
-@asynccontextmanager
-async def _child(words: Sequence[str]) -> AsyncIterator[Child]:
-    """A process of the swarm, which ends with the block."""
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-u", "-m", "apps.swarm", *words, stdout=asyncio.subprocess.PIPE, preexec_fn=_belong_to_parent
-    )
-    try:
-        yield child
-    finally:
-        await _end(child)
-
-
-async def _end(child: Child) -> None:
-    """Wait until a child has ended; kill it after SHUTDOWN_GRACE_S, or when this coroutine is cancelled."""
-    _terminate(child)
-    try:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(SHUTDOWN_GRACE_S):
-                await child.communicate()
-    finally:
-        _kill(child)
-        await child.wait()
-
-
-def _terminate(child: Child) -> None:
-    if child.returncode is None:
-        with suppress(ProcessLookupError):
-            child.terminate()
-
-
-def _kill(child: Child) -> None:
-    if child.returncode is None:
-        with suppress(ProcessLookupError):
-            child.kill()
-
-
-def _belong_to_parent() -> None:
-    """In the child: ignore Ctrl-C and SIGHUP, which the parent handles; die with the parent."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-async def _needed(coordinator: Child) -> None:
-    raise ChildFailed("the coordinator", await coordinator.wait())
-
-
 async def _report_end(peer: Child, name: str, last: Mapping[str, str], others: Sequence[Child], say: Say) -> None:
     """Report how a peer ended, and that the others continue. If one peer is refused, all are: they have the same flags.
 
@@ -197,7 +135,7 @@ async def _watch(address: str, everyone: Sequence[Child], peers: int, say: Say) 
         live = Live(refresh_per_second=4) if sys.stdout.isatty() else None
         say, last = above(live.console) if live else say, dict[str, str]()
         for at, child in enumerate(everyone):
-            tasks.create_task(_pass_on(child, partial(_noted, last, say), STEP_LINES if at > peers else ()))
+            tasks.create_task(pass_on(child, partial(_noted, last, say), STEP_LINES if at > peers else ()))
         for at, child in enumerate(everyone[:peers]):
             tasks.create_task(_report_end(child, f"peer{at}", last, everyone[:peers], say))
         if live is not None:
@@ -217,20 +155,3 @@ def _noted(last: dict[str, str], say: Say, line: str) -> None:
     if found := re.match(r"(peer\d+): (stage \d+)", line):
         last[found[1]] = found[2]
     say(line)
-
-
-async def _line(child: Child) -> str:
-    """The next line that a child prints; "" at its end."""
-    assert child.stdout is not None  # `_child` gives it a pipe
-    return (await child.stdout.readline()).decode(errors="replace")
-
-
-async def _pass_on(child: Child, say: Say, but: tuple[str, ...]) -> None:
-    """Print the output of a child.
-
-    Args:
-        but: lines with one of these beginnings are left out.
-    """
-    while line := await _line(child):
-        if not line.startswith(but):
-            say(line.rstrip())

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from apps.common.children import ChildFailed
 from apps.swarm import __main__ as swarm
-from apps.swarm.config import ChildFailed
 from pipelined.aio.events import emit, warn
 from pipelined.directory import CutOff, JournalError
 from pipelined.errors import UsageError
