@@ -6,16 +6,14 @@ but the directory's address.
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Literal
 
+from apps.common.task import UNREADABLE, read_config, unknown_task
+from pipelined.directory.limits import refuse_lease
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
 from pipelined.programs.exact_grid import require_exact_swarm
-from pipelined.swarm.config import refuse_lease
 from pipelined.swarm.status.status import Goal
 from pipelined.training.exchange.compression import check_codec
-
-UNREADABLE = (ValueError, TypeError, KeyError, RecursionError, OverflowError)
-"""What reading a record raises that is not of this release."""
 
 
 @dataclass(frozen=True)
@@ -139,10 +137,13 @@ class SwarmTask:
         try:
             found = json.loads(data)
             return cls(
-                _read_subject(found["subject"]), int(found["vocabulary"]), str(found["text"]), int(found["held_out"])
+                read_config(TrainingConfig, found["subject"]),
+                int(found["vocabulary"]),
+                str(found["text"]),
+                int(found["held_out"]),
             )
         except UNREADABLE as error:
-            raise _unknown(error) from error
+            raise unknown_task(error) from error
 
     def differences(self, other: "SwarmTask") -> str:
         """What differs in another task, in words."""
@@ -168,25 +169,4 @@ def read_goal(data: bytes) -> Goal:
     except UsageError:
         raise
     except UNREADABLE as error:
-        raise _unknown(error) from error
-
-
-def _unknown(error: Exception) -> UsageError:
-    return UsageError(f"the directory has no training that this release knows ({error}); use one release")
-
-
-def _read_subject(values: dict[str, Any]) -> TrainingConfig:
-    kinds = get_type_hints(TrainingConfig)
-    for name, value in values.items():
-        if not _is_one(value, kinds[name]):
-            raise ValueError(f"{name} is {value!r}")
-    subject = TrainingConfig(**values)
-    subject.check()
-    return subject
-
-
-def _is_one(value: Any, kind: Any) -> bool:
-    """Whether a value fits a field: one of its literals, or exactly of one of its types."""
-    if get_origin(kind) is Literal:
-        return value in get_args(kind)
-    return type(value) in (get_args(kind) or (kind,))
+        raise unknown_task(error) from error

@@ -6,8 +6,8 @@ What is trained belongs to no command; see `apps.swarm.config`.
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from apps.common.address import DirectoryAddress
 from apps.common.paths import check_directory, check_file
-from apps.swarm.address import SwarmAddress
 from apps.swarm.config import TrainingConfig
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
@@ -32,7 +32,7 @@ class Coordinator:
 class Serve:
     """Join as a peer: find the stage that needs one most, download its state, serve."""
 
-    address: SwarmAddress
+    address: DirectoryAddress
     stage: int | None = None
     """Stage to serve. Default: the stage that the leader assigns."""
     device: str = "cpu"
@@ -57,7 +57,7 @@ class Serve:
 class Train:
     """Run a trainer: it holds no parameters, and sends microbatches through the peers."""
 
-    address: SwarmAddress
+    address: DirectoryAddress
     subject: TrainingConfig = field(default_factory=TrainingConfig)
     data: tuple[Path, ...] = ()
     """Text files or directories. Default: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
@@ -177,7 +177,7 @@ class Export:
         if self.to is None and not self.sample:
             raise UsageError("there is nothing to do; add --to DIR, or --sample N")
         if not self.checkpoint:
-            SwarmAddress(self.coordinator, self.directory).check()
+            DirectoryAddress(self.coordinator, self.directory).check()
         _check_directories(to=self.to)
         if self.context is not None:
             refuse_below(1, "--context", self.context)
@@ -187,7 +187,7 @@ class Export:
 class Status:
     """Show a swarm: stages, peers, throughput, queues, shares, bans, step and loss."""
 
-    address: SwarmAddress
+    address: DirectoryAddress
     json: bool = False
     """Print one JSON object instead."""
     watch: bool = False

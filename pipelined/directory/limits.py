@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from pipelined.directory.api import Prefixes
+from pipelined.errors import UsageError, refuse_non_positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +120,10 @@ def check_length_of_time(name: str, seconds: object) -> float:
 
 def _is_number(value: object) -> TypeGuard[int | float]:
     return type(value) in (int, float)  # a bool is none
+
+
+def refuse_lease(name: str, seconds: float) -> None:
+    """Raises UsageError: no directory grants a lease of so many seconds; `name`: of the setting or flag."""
+    refuse_non_positive(name, seconds)
+    if seconds > (longest := DirectoryLimits().longest_lease):
+        raise UsageError(f"{name} must be at most {longest:g} s (it is {seconds:g}); lower it")

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 
 import msgpack
 
-from pipelined.directory import DirectoryLimits
-from pipelined.errors import UsageError, refuse_non_positive
+from pipelined.errors import UsageError
 from pipelined.membership.reasons import Next, Reason
 from pipelined.state.store import CheckpointStore
 from transports.rpc import Rejected
@@ -30,13 +29,6 @@ def stop_if_refused(rejection: Rejected) -> None:
     reason = Reason.of(rejection)
     if reason is not None and reason.next is Next.STOP:
         raise UsageError(f"the leader refuses this process: {rejection}; use its release and its model") from rejection
-
-
-def refuse_lease(name: str, seconds: float) -> None:
-    """Raises UsageError: no directory grants a lease of so many seconds; `name`: of the setting or flag."""
-    refuse_non_positive(name, seconds)
-    if seconds > (longest := DirectoryLimits().longest_lease):
-        raise UsageError(f"{name} must be at most {longest:g} s (it is {seconds:g}); lower it")
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from dataclasses import MISSING, fields
 from itertools import pairwise
 from typing import Any
 
+from apps.common.address import DirectoryAddress
 from apps.gpt2.config import Config
 from apps.ravnest.flags import Plan
-from apps.swarm.address import SwarmAddress
 from apps.swarm.config import TrainingConfig
 from apps.swarm.flags import Coordinator, Export, Local, Serve, Status, Train
 from apps.vgg.config import Config as VGGFlags
@@ -28,7 +28,7 @@ from tests.launching import ROOT
 FILE = ROOT / "docs" / "command-line.md"
 Row = tuple[str, str]
 """The default and the help of a flag."""
-SHARED = {"### What is trained": TrainingConfig, "### Where a process finds its swarm": SwarmAddress}
+SHARED = {"### What is trained": TrainingConfig, "### Where a process finds its swarm": DirectoryAddress}
 """The flags that commands of a swarm share, by the heading above their table."""
 SWARM = {kind.__name__.lower(): kind for kind in (Coordinator, Serve, Train, Local, Status, Export)}
 INNER = ("address", "subject", "knobs")

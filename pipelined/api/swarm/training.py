@@ -20,10 +20,11 @@ from pipelined.api.model.sequential import Loss
 from pipelined.api.model.user_model import Layers, bind
 from pipelined.api.swarm.optimizer import UserStageOptimizer
 from pipelined.api.user_optimizer import UserOptimizer
+from pipelined.directory.limits import refuse_lease
 from pipelined.errors import UsageError, refuse_below
 from pipelined.programs.exact_grid import require_exact_swarm
 from pipelined.programs.partition import partition
-from pipelined.swarm.config import Rules, refuse_lease
+from pipelined.swarm.config import Rules
 from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.training import Layout, digest_of_code
 from pipelined.training.check_model import ModelError

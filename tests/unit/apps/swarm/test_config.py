@@ -49,7 +49,7 @@ def test_a_peer_serves_a_stage_that_there_is():
 @pytest.mark.parametrize(
     "words, told",
     [
-        ("serve", "say where the swarm is"),
+        ("serve", "say where the directory is"),
         ("serve --coordinator tcp://127.0.0.1", "--coordinator tcp://127.0.0.1 is no address; write tcp://HOST:PORT"),
         ("serve --coordinator tcp://127.0.0.1:99999", "tcp://127.0.0.1:99999 has no port from 1 to 65535"),
         ("serve --coordinator tcp://127.0.0.1:0", "tcp://127.0.0.1:0 has no port from 1 to 65535"),

@@ -1,4 +1,4 @@
-"""Where a process finds its swarm, and where it listens: a dataclass that makes part of the command line. No torch."""
+"""Where a process finds its directory, and where it listens: part of the command line. No torch."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from pipelined.membership.joining import check_coordinator
 
 
 @dataclass(frozen=True)
-class SwarmAddress:
+class DirectoryAddress:
     """Where a process finds its swarm, and where it listens."""
 
     coordinator: str = ""
@@ -28,8 +28,8 @@ class SwarmAddress:
     def check(self) -> None:
         """Raises UsageError: no address, or two. The owner calls this, so that the error names its command."""
         if self.coordinator and self.directory:
-            fact = f"a swarm has one directory (--coordinator {self.coordinator}, --directory {self.directory})"
+            fact = f"there is one directory (--coordinator {self.coordinator}, --directory {self.directory})"
             raise UsageError(f"{fact}; leave one of the two out")
         if not (self.coordinator or self.directory):
-            raise UsageError("say where the swarm is: --coordinator tcp://HOST:PORT, or --directory etcd://…")
+            raise UsageError("say where the directory is: --coordinator tcp://HOST:PORT, or --directory etcd://…")
         check_coordinator(self.coordinator, "--coordinator")

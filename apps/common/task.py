@@ -1,0 +1,46 @@
+"""What is trained, as a program reads it from the directory: every field is checked, as any member could write it."""
+
+from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
+
+from pipelined.errors import UsageError
+
+UNREADABLE = (ValueError, TypeError, KeyError, RecursionError, OverflowError)
+"""What reading a record raises that is not of this release."""
+
+
+class Checked(Protocol):
+    """A dataclass of plain settings with a check of its own."""
+
+    def check(self) -> None:
+        """Raises UsageError: the settings cannot be."""
+
+
+C = TypeVar("C", bound=Checked)
+
+
+def read_config(kind: type[C], values: dict[str, Any]) -> C:
+    """Settings from their plain values.
+
+    Raises:
+        ValueError, TypeError, KeyError: a value of another type, or a setting that there is not.
+        UsageError: as `check`.
+    """
+    kinds = get_type_hints(kind)
+    for name, value in values.items():
+        if not _is_one(value, kinds[name]):
+            raise ValueError(f"{name} is {value!r}")
+    config = kind(**values)
+    config.check()
+    return config
+
+
+def unknown_task(error: Exception) -> UsageError:
+    """The error of a record that is not of this release."""
+    return UsageError(f"the directory has no training that this release knows ({error}); use one release")
+
+
+def _is_one(value: Any, kind: Any) -> bool:
+    """Whether a value fits a field: one of its literals, or exactly of one of its types."""
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    return type(value) in (get_args(kind) or (kind,))
