@@ -11,6 +11,8 @@ from transports.aio.event_loop import yield_to_timers
 from transports.aio.nursery import Nursery
 from transports.errors import PeerLost, TransportError
 from transports.local import LocalTransport, world
+from transports.rpc.virtual.network import VirtualNetwork
+from transports.rpc.world import EndpointTransport, Worlds
 from transports.tcp.flow_control import credit_limit
 from transports.tcp.join.config import TcpConfig, this_machine
 from transports.tcp.join.meeting_points import LOOPBACK, InProcess
@@ -48,6 +50,16 @@ async def tcp_world(
     ]
     async with Nursery() as group:
         found = [group.create_task(connect_ranks(config, point, limit)) for config in configs]
+    return [task.result() for task in found]
+
+
+async def endpoint_world(world_size: int) -> list[EndpointTransport]:
+    """The ranks of a world between endpoints, in order, on a virtual network without delay, for one event loop."""
+    network = VirtualNetwork(delay=0.0)
+    ends = [network.endpoint(f"party{rank}") for rank in range(world_size)]
+    addresses = [end.address for end in ends]
+    async with Nursery() as group:
+        found = [group.create_task(Worlds(end, 1 << 30).open("world", addresses)) for end in ends]
     return [task.result() for task in found]
 
 
