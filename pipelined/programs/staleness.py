@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pipelined.programs.instructions import Instruction, Program
 from pipelined.schedules import Shape, Updates
+from pipelined.schedules.knobs import alive_limits
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,14 @@ def shared_version(updates: Updates, microbatch: int, behind: int) -> int:
     It is the newest version that the first of these stages certainly has when the microbatch enters.
 
     Args:
-        behind: the number of stages after the first of these stages.
+        behind: the most microbatches that the first of these stages has alive beside this one.
     """
     return version_of(updates, microbatch, max(0, microbatch - behind) // updates.every)
 
 
 def steps_to_fill(shape: Shape) -> int:
     """The number of steps until the pipe is full and delays are constant; every later step is like the one before."""
-    return 2 + -(-shape.depth // shape.microbatches)
+    return 2 + -(-max(shape.depth, *alive_limits(shape), 1) // shape.microbatches)
 
 
 def uses(program: Program, worker: int) -> Iterator[VersionUse]:

@@ -66,7 +66,7 @@ class UpdateRule:
     """
 
     def __init__(self, layout: StageMap, buckets: Iterable[Stages], oldest: Mapping[Stages, int] | None = None):
-        self._updates, self._depth, self._oldest = layout.updates, layout.depth, dict(oldest or {})
+        self._layout, self._updates, self._oldest = layout, layout.updates, dict(oldest or {})
         self._newest = dict.fromkeys(buckets, 0)
         self._backwards = 0
 
@@ -76,7 +76,7 @@ class UpdateRule:
         versions = {}
         for bucket in self._newest:
             if not self._follows_order(bucket):
-                wanted = shared_version(self._updates, microbatch, self._depth - 1 - bucket[0])
+                wanted = shared_version(self._updates, microbatch, self._layout.most_alive(bucket[0]) - 1)
                 applies += self._up_to(bucket, wanted)
                 versions[bucket] = max(wanted, self._oldest.get(bucket, 0))
             else:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from pipelined.schedules.layout import ScheduleError
+from pipelined.schedules.layout import ScheduleError, Shape
 
 Value = int | str
 V = TypeVar("V", int, str)
@@ -103,3 +103,31 @@ SCALE = Knob(
     choices=("direct", "forward-doubling", "backward-halving"),
     tries=_scales,
 )
+MOST_AHEAD = 4096
+"""The most microbatches alive on a stage; a plan from a file could else take hours to prove."""
+AHEAD = Knob(
+    "ahead",
+    "",
+    "microbatches alive without a flush: K on the first stage and in proportion behind it, or K0,K1,... by stage; "
+    "default: D-s on stage s",
+)
+
+
+def alive_limits(shape: Shape) -> tuple[int, ...]:
+    """The most microbatches alive on each stage, as `AHEAD` sets it; empty where it is open.
+
+    K alone means ceil(K (D - s) / D) on stage s of D.
+
+    Raises:
+        ScheduleError: no whole numbers above 0, or not one number, or one for each stage.
+    """
+    text = AHEAD.of(shape)
+    if not text:
+        return ()
+    numbers = [int(part) if part.isascii() and part.isdigit() and len(part) < 9 else 0 for part in text.split(",")]
+    if not 1 <= min(numbers) <= max(numbers) <= MOST_AHEAD or len(numbers) not in (1, shape.depth):
+        fact = f"{AHEAD.flag} {text} is no number of microbatches alive (stages: {shape.depth})"
+        raise ScheduleError(f"{fact}; give K from 1 to {MOST_AHEAD}, or {shape.depth} such numbers with commas between")
+    if len(numbers) == shape.depth:
+        return tuple(numbers)
+    return tuple(-(-numbers[0] * (shape.depth - stage) // shape.depth) for stage in range(shape.depth))

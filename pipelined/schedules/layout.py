@@ -36,7 +36,7 @@ class Updates:
 
     With a flush (`FLUSH`) all microbatches of a step are in one update. All stages make it together, after all ranks
     have agreed on the gradient's norm. Without a flush each stage makes an update as soon as it has the last of its
-    gradients, while other microbatches are in flight; stage s may have at most D - s microbatches alive.
+    gradients, while other microbatches are in flight; `StageMap.most_alive` limits how many.
 
     Args:
         every: the number of microbatches of a group in one update; of a flush, `StageMap` sets it.
@@ -67,6 +67,7 @@ class StageMap:
         parts: the number of pieces into which each microbatch of the shape is cut; the pieces are the microbatches
             here (2 where backwards are halved). A piece has 1/parts of the sequences and of the cost.
         updates: when weights are updated. Without a flush the microbatches here are those of a whole segment.
+        alive: without a flush, the most microbatches that each stage may have alive; empty: D - s on stage s.
     """
 
     depth: int
@@ -75,6 +76,7 @@ class StageMap:
     microbatches: tuple[tuple[int, ...], ...]
     parts: int = 1
     updates: Updates = FLUSH
+    alive: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.updates.flushes:
@@ -83,6 +85,10 @@ class StageMap:
     @property
     def pipes(self) -> int:
         return len(self.microbatches)
+
+    def most_alive(self, stage: int) -> int:
+        """The most microbatches alive on a stage without a flush: forward begun, backward not ended."""
+        return self.alive[stage] if self.alive else self.depth - stage
 
     def held_by(self, worker: int) -> list[tuple[int, int]]:
         """The (pipe, stage) pairs that a worker holds, sorted by pipe, then stage."""

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from pipelined.schedules.knobs import CHUNKS, PIPES, SCALE
+from pipelined.schedules.knobs import AHEAD, CHUNKS, PIPES, SCALE
 from pipelined.schedules.layout import ScheduleError, Shape, StageMap
 from pipelined.schedules.worker import Worker
 
@@ -74,11 +74,14 @@ async def follow(worker: Worker, order: Iterable[tuple[str, PipeStage]]) -> None
 
 
 def check_positive(shape: Shape) -> None:
-    """Refuse a shape without stages, microbatches, chunks or steps."""
+    """Refuse a shape without stages, microbatches, chunks or steps, or with a limit that `async_1f1b` alone takes."""
     CHUNKS.of(shape)
     for name in ("depth", "microbatches", "steps"):
         if getattr(shape, name) < 1:
             raise ScheduleError(f"{name} must be at least 1 (it is {getattr(shape, name)})")
+    if ahead := AHEAD.of(shape):
+        fact = f"only async_1f1b takes a limit of the microbatches alive (ahead: {ahead})"
+        raise ScheduleError(f"{fact}; leave `ahead=` out, or use async_1f1b")
 
 
 def check_chunks(name: str, shape: Shape) -> None:

@@ -150,15 +150,15 @@ def _check_updates(program: Program) -> None:
     """Prove the order of updates; only for the program of an asynchronous schedule.
 
     Raises:
-        ScheduleError: a worker holds several stages, mixes the gradients of two updates, has more than D - s
-            microbatches alive, or uses a version of the weights before its update.
+        ScheduleError: a worker holds several stages, mixes the gradients of two updates, has more
+            microbatches alive than its stage may have, or uses a version of the weights before its update.
     """
     for worker, instructions in enumerate(program.workers):
         held = program.layout.held_by(worker)
         if len(held) != 1:
             fact = f"worker {worker} of an asynchronous schedule holds {len(held)} stages"
             raise ScheduleError(f"{fact}; put one stage on each worker, in one pipe")
-        most = program.layout.depth - held[0][1]
+        most = program.layout.most_alive(held[0][1])
         for position, problem in _update_faults(program, instructions, most):
             raise _misplaced(program, (worker, position), f"{problem}; move it")
 

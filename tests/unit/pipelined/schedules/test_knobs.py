@@ -118,7 +118,7 @@ def test_the_knobs_of_the_project_are_keys_of_every_plan():
     assert (
         {*Plan("gpipe", 1, 1, 1, 1).plain()} - sizes
         == {knob.name for knob in knobs_of()}
-        == {"pipes", "chunks", "scale"}
+        == {"ahead", "pipes", "chunks", "scale"}
     )
 
 

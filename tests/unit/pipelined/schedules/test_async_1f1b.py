@@ -1,0 +1,115 @@
+"""Ravnest's pipeline: how many microbatches alive keep all stages busy over slow links, and how late gradients are.
+
+Source of the numbers: an event simulation outside this project, and the closed forms beside them.
+"""
+
+import json
+from math import ceil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelined.__main__ import main
+from pipelined.programs.check import check
+from pipelined.programs.price import Costs, price_schedule
+from pipelined.programs.staleness import most_alive, staleness, steps_to_fill
+from pipelined.programs.steady import steady
+from pipelined.schedules import ScheduleError, Shape, find
+from pipelined.schedules.knobs import alive_limits
+
+ASYNC = find("async_1f1b")
+
+
+def law(costs, depth):
+    """The microbatches alive that the law of round trips gives each stage, without bounds of memory."""
+    works = [f + b for f, b in zip(costs.forward, costs.backward, strict=True)]
+    return [ceil((sum(works[s:]) + 2 * (depth - 1 - s) * costs.p2p) / max(works)) for s in range(depth)]
+
+
+def rate(costs, limits, microbatches):
+    """The pipeline's rate over that of its slowest stage."""
+    shape = Shape(len(limits), microbatches, {"ahead": ",".join(map(str, limits))})
+    slowest = max(f + b for f, b in zip(costs.forward, costs.backward, strict=True))
+    return microbatches * slowest / steady(ASYNC, shape, costs).step
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 5])
+@pytest.mark.parametrize("microbatches", [1, 5, 12])
+def test_equal_stages_take_3m_and_3_for_each_further_stage(depth, microbatches):
+    timeline = price_schedule(ASYNC, Shape(depth, microbatches), Costs(1, 2))
+    assert timeline.makespan == 3 * microbatches + 3 * (depth - 1)
+    if microbatches >= depth:
+        assert staleness(timeline.program) == [depth - 1 - stage for stage in range(depth)]
+
+
+@pytest.mark.parametrize("first", range(1, 10))
+def test_over_slow_links_each_microbatch_alive_is_a_seventh_of_the_full_rate(first):
+    """Three stages of 10 and 20 ms, 30 ms a way: a round trip is seven times a stage's work."""
+    costs = Costs([0.01] * 3, [0.02] * 3, p2p=0.03)
+    assert law(costs, 3) == [7, 4, 1]
+    limits = [ceil(first * k / 7) for k in law(costs, 3)]
+    assert rate(costs, limits, 2 * first) == pytest.approx(min(first / 7, 1))
+
+
+def test_d_minus_s_microbatches_alive_starve_the_pipe_over_slow_links():
+    costs = Costs([0.01] * 3, [0.02] * 3, p2p=0.03)
+    assert rate(costs, [3, 2, 1], 3) == pytest.approx(3 / 7)
+
+
+@pytest.mark.parametrize("forward", [(1, 1, 1, 1), (1, 2, 3, 2), (4, 3, 2, 1), (2, 1, 4, 1)])
+@pytest.mark.parametrize("delay", [0, 1, 3])
+def test_within_two_and_a_half_times_the_law_the_pipe_runs_at_95_percent(forward, delay):
+    costs = Costs([float(f) for f in forward], [2.0 * f for f in forward], p2p=float(delay))
+    by_law = law(costs, 4)
+    tried = range(by_law[0], ceil(2.5 * by_law[0]) + 1)
+    limits = ([ceil(first * k / by_law[0]) for k in by_law] for first in tried)
+    assert any(rate(costs, each, 24) >= 0.95 for each in limits)
+
+
+@given(
+    st.integers(1, 5).flatmap(
+        lambda depth: st.tuples(
+            st.lists(st.integers(1, 6), min_size=depth, max_size=depth),
+            st.lists(st.floats(0.1, 5.0), min_size=2 * depth, max_size=2 * depth),
+        )
+    ),
+    st.floats(0.0, 20.0),
+)
+def test_no_stage_has_more_alive_than_its_limit_or_is_as_many_late(stages, delay):
+    limits, seconds = stages
+    depth = len(limits)
+    costs = Costs(seconds[:depth], seconds[depth:], p2p=delay)
+    shape = Shape(depth, 4, {"ahead": ",".join(map(str, limits))}, steps=4)
+    program = price_schedule(ASYNC, shape, costs).program
+    check(program)
+    for stage, late in enumerate(staleness(program)):
+        assert late <= limits[stage] - 1
+        assert most_alive(program.workers[stage]) <= limits[stage]
+
+
+def test_one_number_is_that_of_the_first_stage_and_in_proportion_behind_it():
+    assert alive_limits(Shape(3, 4)) == ()
+    assert alive_limits(Shape(3, 4, {"ahead": "7"})) == (7, 5, 3)
+    assert alive_limits(Shape(3, 4, {"ahead": "3"})) == (3, 2, 1)
+    assert steps_to_fill(Shape(3, 4, {"ahead": "9"})) == 5
+
+
+@pytest.mark.parametrize("ahead", ["0", "7,4", "7,4,0", "x", "-1", "1.5", "7,4,1,1", ",", "4097"])
+def test_a_limit_that_is_none_is_refused(ahead):
+    with pytest.raises(ScheduleError, match="no number of microbatches alive"):
+        ASYNC.layout(Shape(3, 4, {"ahead": ahead}))
+
+
+def test_a_schedule_with_an_order_of_its_own_takes_no_limit():
+    for name in ("gpipe", "pipedream", "chimera"):
+        with pytest.raises(ScheduleError, match=r"only async_1f1b takes a limit .*\(ahead: 7\)"):
+            find(name).layout(Shape(4, 4, {"ahead": "7"}))
+
+
+def test_the_command_prices_it(capsys):
+    flags = ["--depth", "3", "--microbatches", "7", "--costs", "forward=1,backward=2,p2p=3"]
+    assert main(["schedule", "async_1f1b", *flags, "--ahead", "7,4,1", "--steps", "3", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["steady_step"] == pytest.approx(21)
+    assert told["peak_activations"] == [7, 4, 1]
