@@ -1,1 +1,1 @@
-"""`python -m apps.ravnest`: plan the clusters of a pool of uneven PCs."""
+"""`python -m apps.ravnest`: plan clusters of uneven PCs, and train in them a model that none of them can hold."""

@@ -1,13 +1,19 @@
 """The flags of each command of Ravnest: dataclasses that make the command line. No torch."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from apps.common.address import DirectoryAddress
 from apps.common.paths import check_file
 from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, find_preset
+from apps.ravnest.config import RavnestConfig
+from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
-from pipelined.ravnest.planning.pool import BYTES, quantity
+from pipelined.ravnest.planning.pool import BYTES, RATES, SPEEDS, quantity
+
+LEAST_VOCABULARY = 256
+"""Symbols of a model that is only checked; the text decides later."""
 
 
 @dataclass(frozen=True)
@@ -80,3 +86,146 @@ class Plan:
         names = ("layers", "d_model", "heads", "vocab", "positions")
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         return replace(find_preset(self.preset, PRESETS), tied=False, **given)
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """Run the directory: nodes, clusters, and how far they are."""
+
+    listen: str = "tcp://127.0.0.1:0"
+    """Where the directory accepts requests; the port is printed. Other machines need PIPELINED_KEY."""
+    journal: Path | None = None
+    """File from which a restarted coordinator continues; without it a restart ends the training."""
+    log: Level = "warning"
+    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
+
+    def check(self) -> None:
+        """Raises UsageError: it cannot run so."""
+        if self.journal is not None:
+            check_file("--journal", self.journal)
+
+
+@dataclass(frozen=True)
+class Serve:
+    """Join as a node: wait for a cluster, and train its stage of it."""
+
+    address: DirectoryAddress
+    ram: str | None = None
+    """Bytes that it may use for the model, as 4G. Default: the memory that is free now."""
+    bandwidth: str = "1gbit"
+    """Its line, as 200mbit; the clusters are formed by it."""
+    flops: str | None = None
+    """Its speed, as 400G; left open, nodes are compared by RAM and line alone."""
+    device: str = "cpu"
+    """Where to compute: cpu, cuda:0, …"""
+    data: tuple[Path, ...] = ()
+    """Text files or directories, those of `train`. Default: Shakespeare's plays (extra shakespeare), or else Python's
+    help topics."""
+    tokenizer: str = "bytes"
+    """That of `train`: bytes (256 symbols), gpt2, bpe:N, a tokenizer.json, or a directory with one."""
+    log: Level = "warning"
+    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
+
+    def check(self) -> None:
+        """Raises UsageError: it cannot run so."""
+        self.address.check()
+        if self.room == 0 or self.line <= 0:
+            raise UsageError(f"a node needs RAM and a line (--ram {self.ram}, --bandwidth {self.bandwidth}); give both")
+        if self.flops is not None and self.speed <= 0:
+            raise UsageError(f"a speed of {self.flops} flops trains nothing; leave --flops out if it is not known")
+
+    @property
+    def room(self) -> int | None:
+        """Bytes; None: what is free."""
+        return None if self.ram is None else int(quantity("--ram", self.ram, BYTES))
+
+    @property
+    def line(self) -> float:
+        """Bytes a second."""
+        return quantity("--bandwidth", self.bandwidth, RATES)
+
+    @property
+    def speed(self) -> float:
+        """Floating-point operations a second; 0: not known."""
+        return 0.0 if self.flops is None else quantity("--flops", self.flops, SPEEDS)
+
+
+@dataclass(frozen=True)
+class Train:
+    """Say what is trained, form clusters of the nodes that came, and show their steps."""
+
+    address: DirectoryAddress
+    subject: RavnestConfig = field(default_factory=RavnestConfig)
+    nodes: int = 3
+    """Nodes to wait for."""
+    clusters: int | None = None
+    """Clusters, each with the whole model. Default: the most that differ by at most --balance of their mean."""
+    balance: float = 0.25
+    """Where --clusters is open: the largest spread of the clusters' seconds, as a part of their mean."""
+    objective: Literal["transfer", "rate"] | None = None
+    """transfer: equal transfer times, equal shares of RAM; rate: the fastest. Default: rate where speeds are known."""
+    ahead: int | None = None
+    """Microbatches alive in a cluster's first stage (K). Default: what keeps all stages busy, as far as it fits."""
+    data: tuple[Path, ...] = ()
+    """Text files or directories. Default: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
+    tokenizer: str = "bytes"
+    """bytes (256 symbols), gpt2, bpe:N, a tokenizer.json, or a directory with one."""
+    metrics: Path | None = None
+    """Append one JSON object for each step to this file."""
+    log: Level = "warning"
+    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
+
+    def check(self) -> None:
+        """Raises UsageError: it cannot run so."""
+        self.address.check()
+        check_forming(self)
+        if self.metrics is not None:
+            check_file("--metrics", self.metrics)
+
+
+@dataclass(frozen=True)
+class Local:
+    """Start everything on this machine: a coordinator, nodes, and `train`, a process each."""
+
+    subject: RavnestConfig = field(default_factory=RavnestConfig)
+    nodes: int = 3
+    """Nodes to start."""
+    pool: Path | None = None
+    """Instead of --nodes: a pool as `plan` takes it; its RAM, and its lines, which are emulated, are kept to."""
+    clusters: int | None = None
+    """Clusters, each with the whole model. Default: the most that differ by at most --balance of their mean."""
+    balance: float = 0.25
+    """Where --clusters is open: the largest spread of the clusters' seconds, as a part of their mean."""
+    objective: Literal["transfer", "rate"] | None = None
+    """transfer: equal transfer times, equal shares of RAM; rate: the fastest. Default: rate where speeds are known."""
+    ahead: int | None = None
+    """Microbatches alive in a cluster's first stage (K). Default: what keeps all stages busy, as far as it fits."""
+    links: str = ""
+    """Emulate slow links: delay=50ms&rate=500mbit."""
+    data: tuple[Path, ...] = ()
+    """Text files or directories. Default: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
+    tokenizer: str = "bytes"
+    """bytes (256 symbols), gpt2, bpe:N, a tokenizer.json, or a directory with one."""
+    metrics: Path | None = None
+    """Append one JSON object for each step to this file."""
+    journal: Path | None = None
+    """The coordinator's journal. Default: in a directory that is removed at the end."""
+    log: Level = "warning"
+    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
+
+    def check(self) -> None:
+        """Raises UsageError: it cannot run so."""
+        check_forming(self)
+        for name in ("metrics", "journal"):
+            if getattr(self, name) is not None:
+                check_file(f"--{name}", getattr(self, name))
+
+
+def check_forming(flags: Train | Local) -> None:
+    """Raises UsageError: nothing can be trained, or no clusters formed, so."""
+    flags.subject.check()
+    flags.subject.model(LEAST_VOCABULARY)
+    for name in ("nodes", "clusters", "ahead"):
+        if (value := getattr(flags, name)) is not None:
+            refuse_below(1, f"--{name}", value)
+    refuse_below(0, "--balance", flags.balance)

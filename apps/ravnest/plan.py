@@ -21,9 +21,8 @@ def plan(flags: Plan, say: Callable[[str], None]) -> None:
     """Print the plan of a pool, and draw it where asked.
 
     Raises:
-        UsageError: as `Plan.check`, `read_pool` and `make_plan`, or the picture cannot be drawn.
+        UsageError: as `read_pool` and `make_plan`, or the picture cannot be drawn.
     """
-    flags.check()
     layers = () if flags.need else tuple(layer_sizes(flags.model, flags.microbatch, flags.seq))
     request = PoolRequest(
         pool=read_pool(flags.pool),

@@ -170,6 +170,7 @@ def build_local(
     dtype: torch.dtype,
     device: torch.device,
     seed: int | None,
+    cut: Sequence[range] = (),
 ) -> LocalParameters:
     """Build the parameters and buffers of one rank.
 
@@ -177,12 +178,13 @@ def build_local(
         model: the whole; of a team's a rank builds its member's pieces.
         sequence: tokens per sequence, for the costs of layers.
         seed: the seed of the initial values; None leaves them unset, to be loaded.
+        cut: the layers of each stage; empty: stages of costs as equal as can be.
     Raises:
         PlanError: more stages than layers.
         ModelError: the model would not train correctly.
     """
     check_methods(model)
-    cut, member = partition(model.costs(sequence), plan.depth), plan.member(rank)
+    cut, member = cut or partition(model.costs(sequence), plan.depth), plan.member(rank)
     own: Model = model if plan.tensor == 1 else split_model(model).of_member(member)
     stages = survey(own, cut, dtype)
     modules = {stage: own.build(cut[stage], dtype, device, seed) for stage in plan.stages_of(rank)}

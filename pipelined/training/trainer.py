@@ -1,8 +1,7 @@
 """The trainer of one rank: it builds the stages and trains segments, from one drain of the pipe to the next.
 
 A step with a flush is: run the schedule, finish the gradient sums, agree on norm and loss, update. Without a flush
-steps overlap: stages are updated while the schedule runs, and the ranks agree on a step's numbers some steps later. The
-code is the same on one rank and on sixty-four.
+steps overlap: stages are updated while the schedule runs, and the ranks agree on a step's numbers some steps later.
 """
 
 import asyncio
@@ -91,8 +90,8 @@ class JobDescription:
         feed: the data.
         optimizer_config: the settings of the optimizer.
         sequence: tokens per sequence, for the costs of layers; 1 where these are those of a row.
-        seed: the seed of initial values and dropout.
-        fresh: whether to set initial values; False leaves them unset, to be loaded.
+        seed, fresh: the seed of initial values and dropout; initial values that are not fresh are unset, to be loaded.
+        cut: the layers of each stage; empty: stages of costs as equal as can be.
     """
 
     model: Model
@@ -103,6 +102,7 @@ class JobDescription:
     sequence: int = 1
     seed: int
     fresh: bool = True
+    cut: tuple[range, ...] = ()
 
 
 class RankTrainer:
@@ -111,8 +111,7 @@ class RankTrainer:
     Args:
         actor: the rank's mailbox, open.
         executor: runs the computations, and names the torch device of this rank.
-        orders: the instructions of this rank in each step, used instead of its schedule; a missing step follows the
-            last order. Without a flush there is one order for all steps, under the first.
+        orders: this rank's instructions by step, instead of its schedule; one for all steps where there is no flush.
     """
 
     def __init__(
@@ -134,6 +133,7 @@ class RankTrainer:
             dtype=job.numerics.dtype,
             device=device,
             seed=job.seed if job.fresh else None,
+            cut=job.cut,
         )
         self.world = Group(actor.transport, tuple(range(plan.world_size)), WORLD_CHANNEL)
         self.accumulation = self._accumulation(job, executor)

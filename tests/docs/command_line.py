@@ -16,7 +16,8 @@ from typing import Any
 
 from apps.common.address import DirectoryAddress
 from apps.gpt2.config import Config
-from apps.ravnest.flags import Plan
+from apps.ravnest import flags as ravnest
+from apps.ravnest.config import RavnestConfig
 from apps.swarm.config import TrainingConfig
 from apps.swarm.flags import Coordinator, Export, Local, Serve, Status, Train
 from apps.vgg.config import Config as VGGFlags
@@ -28,9 +29,17 @@ from tests.launching import ROOT
 FILE = ROOT / "docs" / "command-line.md"
 Row = tuple[str, str]
 """The default and the help of a flag."""
-SHARED = {"### What is trained": TrainingConfig, "### Where a process finds its swarm": DirectoryAddress}
-"""The flags that commands of a swarm share, by the heading above their table."""
+SHARED = {
+    "### What is trained": TrainingConfig,
+    "### Where a process finds its swarm": DirectoryAddress,
+    "### What Ravnest trains": RavnestConfig,
+}
+"""The flags that commands share, by the heading above their table."""
 SWARM = {kind.__name__.lower(): kind for kind in (Coordinator, Serve, Train, Local, Status, Export)}
+RAVNEST = {
+    kind.__name__.lower(): kind
+    for kind in (ravnest.Plan, ravnest.Coordinator, ravnest.Serve, ravnest.Train, ravnest.Local)
+}
 INNER = ("address", "subject", "knobs")
 """Fields that are no flags themselves."""
 SEE = {
@@ -123,8 +132,8 @@ def written(text: str) -> str:
 def _behind(line: str) -> tuple[str, dict[str, Row]] | None:
     """The name and the flags of the tables that follow a line, if it begins some."""
     makers: dict[str, Callable[[], dict[str, Row]]] = {"## python -m apps.gpt2": flags_of_training}
-    if line.startswith("`python -m apps.ravnest plan`"):
-        return "ravnest", flags_of_class(Plan)
+    if found := re.match(r"`python -m apps\.ravnest (\w+)`", line):
+        return f"ravnest {found[1]}", flags_of_class(RAVNEST[found[1]])
     if line in SHARED:
         return SHARED[line].__name__, flags_of_class(SHARED[line])
     if found := re.match(r"`python -m apps\.swarm (\w+)`", line):

@@ -6,10 +6,9 @@ import sys
 
 import pytest
 
-from apps.ravnest.flags import Plan
 from pipelined.__main__ import COMMANDS, main
 from pipelined.process.launch import MPI, SLURM, TORCHRUN
-from tests.docs.command_line import FILE, flags_of_class, flags_of_command, flags_of_training, written
+from tests.docs.command_line import FILE, RAVNEST, flags_of_class, flags_of_command, flags_of_training, written
 from tests.launching import launched
 
 TEXT = FILE.read_text()
@@ -54,8 +53,11 @@ def test_every_flag_of_training_is_there():
     assert names(part("## python -m apps.gpt2")) == sorted(flags_of_training())
 
 
-def test_every_flag_of_ravnest_is_there():
-    assert names(part("## python -m apps.ravnest")) == sorted(flags_of_class(Plan))
+@pytest.mark.parametrize("command", RAVNEST)
+def test_every_flag_of_a_command_of_ravnest_is_there(command):
+    text = part("## python -m apps.ravnest").split(f"`python -m apps.ravnest {command}`")[1]
+    text = re.split(r"^`python -m|^###", text, maxsplit=1, flags=re.MULTILINE)[0]
+    assert names(text) == sorted(flags_of_class(RAVNEST[command]))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelined.__main__ import main
-from pipelined.programs.check import check
-from pipelined.programs.price import Costs, price_schedule
+from pipelined.programs.pricing.price import Costs, price_schedule
+from pipelined.programs.pricing.steady import steady
+from pipelined.programs.proof.check import check
 from pipelined.programs.staleness import most_alive, staleness, steps_to_fill
-from pipelined.programs.steady import steady
 from pipelined.schedules import ScheduleError, Shape, find
 from pipelined.schedules.knobs import alive_limits
 
@@ -96,7 +96,7 @@ def test_one_number_is_that_of_the_first_stage_and_in_proportion_behind_it():
 
 
 @pytest.mark.parametrize("ahead", ["0", "7,4", "7,4,0", "x", "-1", "1.5", "7,4,1,1", ",", "4097"])
-def test_a_limit_that_is_none_is_refused(ahead):
+def test_a_wrong_limit_is_refused(ahead):
     with pytest.raises(ScheduleError, match="no number of microbatches alive"):
         ASYNC.layout(Shape(3, 4, {"ahead": ahead}))
 

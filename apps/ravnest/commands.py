@@ -1,0 +1,80 @@
+"""The processes of Ravnest, each from its flags to its end: `serve` and `train`."""
+
+import asyncio
+import os
+
+from apps.common.json_lines import append
+from apps.lm.data.text import read_text
+from apps.ravnest.config import RavnestTask
+from apps.ravnest.flags import Serve, Train
+from apps.ravnest.plan import layer_sizes
+from pipelined.aio.progress import Say, reported_wait
+from pipelined.membership.joining import connected, described, member_node, publish_task, read_task
+from pipelined.ravnest.forming import ClusterFormer
+from pipelined.ravnest.planning.plan import PoolRequest
+from pipelined.ravnest.planning.stage import StageRules
+from pipelined.ravnest.records import ClusterProgress
+
+MOST_BYTES = 1 << 30
+"""The largest message that a node takes from another."""
+
+
+async def serve(flags: Serve, say: Say) -> None:
+    """Serve as a node until a stop request; a cluster that it is in ends then."""
+    url = flags.address.url
+    async with connected(url, flags.address.listen) as (endpoint, directory):
+        task = RavnestTask.unpack(await read_task(directory, url, say))
+        text = await asyncio.to_thread(read_text, flags.data, flags.tokenizer)
+        from apps.ravnest.training import training_of
+        from pipelined.actors.executor import TorchExecutor
+        from pipelined.ravnest.cluster import ClusterMember
+        from pipelined.ravnest.node import Capacity, RavnestNode
+        from transports.rpc.world import Worlds
+
+        training = training_of(task, text)
+        async with member_node(url, endpoint, flags.address.name, task.subject.lease) as node:
+            executor = TorchExecutor(flags.device, node.clock)
+            try:
+                member = ClusterMember(training, Worlds(endpoint, MOST_BYTES), executor)
+                capacity = Capacity(flags.room or free_memory(), flags.line, flags.speed)
+                say(f"{node.name}: node at {endpoint.address}, {capacity.ram / 2**20:,.0f} MiB")
+                await RavnestNode(node, member, capacity, task.subject.lease, say).run()
+            finally:
+                executor.close()
+
+
+async def train(flags: Train, say: Say) -> None:
+    """Form clusters, and show their steps to the last.
+
+    Raises:
+        NodeLost: a node left before the last step.
+    """
+    subject, url = flags.subject, flags.address.url
+    text = await asyncio.to_thread(read_text, flags.data, flags.tokenizer)
+    task = RavnestTask(subject, text.tokenizer.vocab_size, text.digest)
+    request = PoolRequest(
+        pool=(),
+        layers=tuple(layer_sizes(subject.model(task.vocabulary), subject.microbatch, subject.seq)),
+        clusters=flags.clusters,
+        balance=flags.balance,
+        objective=flags.objective,
+        rules=StageRules(ahead=flags.ahead),
+    )
+
+    def on_step(cluster: int, progress: ClusterProgress) -> None:
+        delays = " ".join(f"{delay:.1f}" for delay in progress.staleness)
+        say(f"step {progress.step}: loss {progress.loss:.4f}, cluster {cluster}, delays {delays}")
+        if flags.metrics is not None:
+            row = {"step": progress.step, "loss": progress.loss, "cluster": cluster, "staleness": progress.staleness}
+            append(flags.metrics, {**row, "step_s": progress.seconds})
+
+    async with connected(url, flags.address.listen) as (endpoint, directory):
+        async with reported_wait(described(url), say):
+            await publish_task(directory, task)
+        async with member_node(url, endpoint, flags.address.name, subject.lease) as node:
+            await ClusterFormer(node, flags.nodes, request, on_step, say).run()
+
+
+def free_memory() -> int:
+    """Bytes of memory that are free on this machine now."""
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,122 @@
+"""What Ravnest trains: a dataclass that makes part of the command line. No torch.
+
+The process that forms clusters writes it to the directory; nodes read it there.
+"""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Literal
+
+from apps.common.task import UNREADABLE, read_config, unknown_task
+from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, find_preset
+from pipelined.directory.limits import refuse_lease
+from pipelined.errors import UsageError, refuse_below, refuse_non_positive
+
+
+@dataclass(frozen=True)
+class RavnestConfig:
+    """What Ravnest trains; the same for all of its processes."""
+
+    preset: str = "tiny"
+    """Model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl or chimera, always with a head of its own."""
+    layers: int | None = None
+    """Transformer blocks, instead of the preset's."""
+    d_model: int | None = None
+    """Width of the model, instead of the preset's."""
+    heads: int | None = None
+    """Attention heads, instead of the preset's."""
+    positions: int | None = None
+    """The longest sequence in tokens, instead of the preset's."""
+    dropout: float | None = None
+    """Dropout probability in training, instead of the preset's."""
+    microbatch: int = 4
+    """Sequences in a microbatch (B); each stage is updated behind every microbatch."""
+    batch: int = 16
+    """Sequences a step, whichever cluster trains on them."""
+    seq: int = 64
+    """Tokens a sequence."""
+    steps: int = 200
+    """Steps to train, of all clusters together."""
+    average_every: int = 16
+    """Microbatches of a cluster from one round of averaging to the next; whole steps."""
+    lr: float = 2e-3
+    """Highest learning rate, of an update by one microbatch."""
+    warmup: int = 10
+    """Steps in which the learning rate rises."""
+    weight_decay: float = 0.1
+    """Decay of matrices."""
+    seed: int = 0
+    """Seed of initial values, dropout and the order of the data."""
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    """float32, float64, or bfloat16 (autocast in the forward, float32 parameters)."""
+    lease: float = 10.0
+    """Seconds without a heartbeat after which a node is removed; it sends none while it builds its layers."""
+
+    @property
+    def microbatches(self) -> int:
+        """Of a step."""
+        return self.batch // self.microbatch
+
+    def check(self) -> None:
+        """Raises UsageError: no model can be trained so. The owner calls this, so that the error names its command."""
+        for name in ("microbatch", "batch", "seq", "steps", "average_every"):
+            refuse_below(1, f"--{name.replace('_', '-')}", getattr(self, name))
+        for name in ("warmup", "weight_decay"):
+            refuse_below(0, f"--{name.replace('_', '-')}", getattr(self, name))
+        if self.batch % self.microbatch:
+            fact = f"a step is not made of whole microbatches (batch: {self.batch}, microbatch: {self.microbatch})"
+            raise UsageError(f"{fact}; let --microbatch divide --batch")
+        if self.average_every % self.microbatches:
+            fact = f"rounds are not whole steps apart (--average-every {self.average_every}, microbatches of a step: "
+            raise UsageError(f"{fact}{self.microbatches}); take a multiple of {self.microbatches}")
+        refuse_non_positive("--lr", self.lr)
+        refuse_lease("--lease", self.lease)
+
+    def model(self, vocabulary: int) -> ModelConfig:
+        """The sizes of the model.
+
+        Raises:
+            UsageError: no such preset, or sizes that do not fit one another or the sequence.
+        """
+        names = ("layers", "d_model", "heads", "positions", "dropout")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        config = replace(find_preset(self.preset, PRESETS), tied=False, vocab=vocabulary, **given)
+        config.check_sequence(self.seq)
+        return config
+
+
+@dataclass(frozen=True)
+class RavnestTask:
+    """What is trained as the directory keeps it, with what depends on the text.
+
+    Args:
+        vocabulary: symbols of the tokenizer.
+        text: digest of tokenizer and text.
+    """
+
+    subject: RavnestConfig
+    vocabulary: int
+    text: str
+
+    def pack(self) -> bytes:
+        return json.dumps({"ravnest": asdict(self)}, sort_keys=True).encode()
+
+    @classmethod
+    def unpack(cls, data: bytes) -> "RavnestTask":
+        """Read the directory's record.
+
+        Raises:
+            UsageError: it is not a training of this release.
+        """
+        try:
+            found = json.loads(data)["ravnest"]
+            subject = read_config(RavnestConfig, found["subject"])
+            return cls(subject, int(found["vocabulary"]), str(found["text"]))
+        except UNREADABLE as error:
+            raise unknown_task(error) from error
+
+    def differences(self, other: "RavnestTask") -> str:
+        """What differs in another task, in words."""
+        pairs = [(name, value, getattr(other.subject, name)) for name, value in asdict(self.subject).items()]
+        pairs += [("vocabulary", self.vocabulary, other.vocabulary), ("text", self.text[:16], other.text[:16])]
+        return ", ".join(f"{name}: {here} here, {there} there" for name, here, there in pairs if here != there)

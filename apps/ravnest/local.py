@@ -1,0 +1,95 @@
+"""`python -m apps.ravnest local`: coordinator, nodes and `train` on this machine, each a child of this process."""
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import fields
+
+from apps.common.children import Child, ChildFailed, needed, pass_on, started, started_coordinator, terminate
+from apps.ravnest.flags import Local
+from pipelined.aio.nursery import Nursery
+from pipelined.aio.progress import Say
+from pipelined.membership.joining import endpoint_at
+from pipelined.process.exit import USAGE
+from pipelined.process.stop_request import until_stop_request
+from pipelined.ravnest.planning.pool import PoolNode, read_pool
+
+PROGRAM = "apps.ravnest"
+
+
+async def local(flags: Local, say: Say) -> None:
+    """Train to the last step, or until a stop request.
+
+    Raises:
+        UsageError: the model, the pool or the links are impossible; no process was started.
+        ChildFailed: a process failed; its output says why.
+    """
+    pool = read_pool(flags.pool) if flags.pool else ()
+    async with await endpoint_at(_listen_url(flags.links)):  # checks the links
+        pass
+    await until_stop_request(_local(flags, pool, say))
+
+
+async def _local(flags: Local, pool: Sequence[PoolNode], say: Say) -> None:
+    async with AsyncExitStack() as stack:
+        coordinator, address = await stack.enter_async_context(started_coordinator(PROGRAM, flags.journal, flags.log))
+        say(f"coordinator at {address}")
+        at = ["--coordinator", address, "--log", flags.log]
+        nodes = [[*words, *at, *_text(flags)] for words in _nodes(flags, pool)]
+        train = ["train", *at, "--listen", _listen_url(""), "--name", "train", *_training(flags, len(nodes))]
+        trainer, *peers = [await stack.enter_async_context(started(PROGRAM, words)) for words in [train, *nodes]]
+        try:
+            async with Nursery() as tasks:
+                beside = [tasks.create_task(pass_on(child, say, ())) for child in (trainer, *peers)]
+                beside.append(tasks.create_task(needed(coordinator)))
+                beside += [tasks.create_task(_refused(child)) for child in peers]
+                code = await trainer.wait()
+                await beside[0]
+                for task in beside:
+                    task.cancel()
+            if code:
+                raise ChildFailed("train", code)
+        finally:
+            for child in (trainer, *peers):  # all at once; each is awaited later
+                terminate(child)
+
+
+async def _refused(node: Child) -> None:
+    """Raises ChildFailed: the node was refused; all are then, as they have the same flags."""
+    if (code := await node.wait()) == USAGE:
+        raise ChildFailed("a node", code)
+
+
+def _listen_url(links: str) -> str:
+    return f"tcp://127.0.0.1:0?{links}".rstrip("?")
+
+
+def _nodes(flags: Local, pool: Sequence[PoolNode]) -> list[list[str]]:
+    """The words of each node."""
+    if not pool:
+        return [["serve", "--name", f"node{n}", "--listen", _listen_url(flags.links)] for n in range(flags.nodes)]
+    return [_pool_node(flags, node) for node in pool]
+
+
+def _pool_node(flags: Local, node: PoolNode) -> list[str]:
+    """A node with the RAM and the line of the pool."""
+    rate = f"{node.bandwidth * 8 / 1e6:g}mbit"
+    links = "&".join(filter(None, [flags.links, f"rate={rate}"]))
+    words = ["serve", "--name", node.name, "--listen", _listen_url(links), "--ram", str(node.ram), "--bandwidth", rate]
+    return words if node.flops is None else [*words, "--flops", f"{node.flops:g}"]
+
+
+def _text(flags: Local) -> list[str]:
+    words = ["--tokenizer", flags.tokenizer]
+    return [*words, "--data", *map(str, flags.data)] if flags.data else words
+
+
+def _training(flags: Local, nodes: int) -> list[str]:
+    """The flags of `train`."""
+    words = [*_text(flags), "--nodes", str(nodes)]
+    for name in ("clusters", "balance", "objective", "ahead", "metrics"):
+        if (value := getattr(flags, name)) is not None:
+            words += [f"--{name}", str(value)]
+    for entry in fields(flags.subject):
+        if (value := getattr(flags.subject, entry.name)) != entry.default:
+            words += [f"--{entry.name.replace('_', '-')}", str(value)]
+    return words

@@ -1,0 +1,43 @@
+"""What the clusters train, from the directory's record and the text. Imports torch."""
+
+import torch
+
+from apps.lm.data.batches import Batches
+from apps.lm.data.text import Text
+from apps.lm.data.tokens import TokenFeed
+from apps.lm.models.gpt2 import UntiedGPT2
+from apps.ravnest.config import RavnestTask
+from pipelined.errors import UsageError
+from pipelined.ravnest.cluster import ClusterTraining
+from pipelined.training.optimizer import OptimizerConfig
+from pipelined.training.trainer import Numerics
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
+"""Of parameters and of what stages send; bfloat16 is an autocast inside the forward."""
+
+
+def training_of(task: RavnestTask, text: Text) -> ClusterTraining:
+    """The training that all nodes share.
+
+    Raises:
+        UsageError: it cannot be, or this process has another text or tokenizer.
+    """
+    if text.digest != task.text:
+        fact = f"another text or tokenizer is trained on (digest here: {text.digest[:16]}, there: {task.text[:16]})"
+        raise UsageError(f"{fact}; give the --data and --tokenizer of `train`")
+    subject = task.subject
+    batches = Batches(text.train, subject.seq, subject.microbatch, subject.microbatches, subject.seed)
+    return ClusterTraining(
+        model=UntiedGPT2(subject.model(task.vocabulary)),
+        feed=TokenFeed(batches),
+        steps=subject.steps,
+        every=subject.average_every // subject.microbatches,
+        rows=subject.microbatch,
+        microbatches=subject.microbatches,
+        optimizer_config=OptimizerConfig(
+            subject.lr, subject.steps, subject.warmup, clip=0.0, weight_decay=subject.weight_decay
+        ),
+        numerics=Numerics(dtype=DTYPES[subject.dtype], autocast=subject.dtype == "bfloat16"),
+        sequence=subject.seq,
+        seed=subject.seed,
+    )

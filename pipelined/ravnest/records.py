@@ -1,0 +1,150 @@
+"""The records that Ravnest keeps in its directory.
+
+subject           (the program's own)   what is trained
+nodes/NAME        NodeRecord            a node; expires with its lease
+clusters          Clusters              which nodes form which clusters; `train` writes it
+progress/C        ClusterProgress       the last step that cluster C has completed
+round             RoundRecord           the last round of averaging that stands
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pipelined.directory.record import Record
+from pipelined.ravnest.planning.plan import RavnestPlan
+from pipelined.ravnest.planning.pool import PoolNode
+
+NODES, CLUSTERS, PROGRESS, ROUND = "nodes/", "clusters", "progress/", "round"
+MOST_PLACES = 4096
+MOST_ALIVE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord(Record):
+    """A node that waits for a cluster, or is in one.
+
+    Args:
+        address: of its endpoint.
+        incarnation: number of the lease that this record is bound to.
+        ram: bytes that it may use for the model.
+        bandwidth: bytes a second of its line.
+        flops: floating-point operations a second; 0: not known.
+    """
+
+    name: str
+    address: str
+    incarnation: int
+    ram: int
+    bandwidth: float
+    flops: float
+
+    def __post_init__(self) -> None:
+        numbers = (self.ram, self.bandwidth, self.flops)
+        if not all(math.isfinite(number) for number in numbers) or min(numbers) < 0 or 0 in numbers[:2]:
+            raise ValueError(f"NodeRecord: no RAM, line or speed of a node (got: {numbers})")
+
+    @property
+    def pool_node(self) -> PoolNode:
+        """The node as the plan takes it."""
+        return PoolNode(self.name, self.ram, self.bandwidth, self.flops or None)
+
+
+class StagePlace(NamedTuple):
+    """One stage of one cluster: its node, its layers [first, end), and its most microbatches alive."""
+
+    name: str
+    address: str
+    first: int
+    end: int
+    alive: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters(Record):
+    """The clusters of one run.
+
+    Args:
+        number: greater than that of all clusters before; the names of their worlds contain it.
+        rows: of each cluster its places, in the order of the stages.
+    """
+
+    number: int
+    rows: list[list[StagePlace]] = field(metadata={"kind": list})
+
+    def __post_init__(self) -> None:
+        if not self.rows or sum(map(len, self.rows)) > MOST_PLACES:
+            raise ValueError(f"Clusters.rows: none, or too many places (clusters: {len(self.rows)})")
+        rows = [[_read_place(place) for place in row] for row in self.rows]
+        for row in rows:
+            ends = [0, *(place.end for place in row)]
+            if not row or ends[-1] != rows[0][-1].end or any(p.first != e for p, e in zip(row, ends, strict=False)):
+                raise ValueError(f"Clusters.rows: a cluster does not hold every layer once (got: {row!r:.200})")
+        addresses = [place.address for row in rows for place in row]
+        if len(set(addresses)) < len(addresses):
+            raise ValueError(f"Clusters.rows: a node twice (addresses: {addresses!r:.200})")
+        object.__setattr__(self, "rows", rows)
+
+    @classmethod
+    def of(cls, number: int, plan: RavnestPlan, addresses: dict[str, str]) -> "Clusters":
+        """The clusters of a plan; `addresses`: of its nodes, by name."""
+        rows = [
+            [StagePlace(s.node.name, addresses[s.node.name], s.first, s.end, s.alive) for s in cluster.stages]
+            for cluster in plan.clusters
+        ]
+        return cls(number, rows)
+
+    def place_of(self, address: str) -> tuple[int, int] | None:
+        """The cluster and the stage of the node at an address; None: it is in no cluster."""
+        for cluster, row in enumerate(self.rows):
+            for stage, place in enumerate(row):
+                if place.address == address:
+                    return cluster, stage
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterProgress(Record):
+    """The last step that a cluster has completed.
+
+    Args:
+        clusters: number of the clusters that it belongs to.
+        step: the number of that step of the training, from 0.
+        loss: mean over its microbatches.
+        staleness: by stage, updates between the weights of a gradient and those it was applied to; the step's mean.
+        seconds: from the end of the step before.
+        digest: of all parameters behind the last step and the last round; "": the cluster is not done.
+    """
+
+    clusters: int
+    step: int
+    loss: float
+    staleness: list[float] = field(metadata={"kind": list})
+    seconds: float
+    digest: str
+
+    def __post_init__(self) -> None:
+        if not all(type(each) in (int, float) for each in self.staleness):
+            raise ValueError(f"ClusterProgress.staleness: no numbers (got: {self.staleness!r:.80})")
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord(Record):
+    """The last round of averaging that stands: every node had the whole average of its layers before it was written.
+
+    Args:
+        clusters: number of the clusters that averaged.
+        number: of the round, from 1.
+    """
+
+    clusters: int
+    number: int
+
+
+def _read_place(value: object) -> StagePlace:
+    if not isinstance(value, (list, tuple)) or [type(each) for each in value] != [str, str, int, int, int]:
+        raise ValueError(f"Clusters.rows: no place (got: {value!r:.80})")
+    place = StagePlace(*value)
+    if not 0 <= place.first < place.end or not 1 <= place.alive <= MOST_ALIVE:
+        raise ValueError(f"Clusters.rows: layers or microbatches alive out of range (got: {place})")
+    return place

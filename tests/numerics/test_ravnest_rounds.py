@@ -1,0 +1,139 @@
+"""Clusters that are averaged: all hold the same bits, and these are the plain mean of what each cluster trained."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from pipelined.actors.executor import TorchExecutor
+from pipelined.aio.clock import RealClock
+from pipelined.ravnest.records import Clusters, StagePlace
+from pipelined.ravnest.rounds import Rounds, layer_sizes
+from pipelined.training.digests import model_digest
+from tests.numerics.plain import Case
+from tests.numerics.ravnest import Together, trained, training_of
+from tests.numerics.test_ravnest_cluster import OPTIMIZER
+from tests.numerics.trained import opened
+from transports import new_event_loop
+from transports.local import world
+
+CASE = Case("async_1f1b", 3, 1, 3, dropout=0.2, tied=False)
+
+
+class Log:
+    """Rounds that stand when they are written."""
+
+    def __init__(self):
+        self.written, self.event = [], asyncio.Event()
+
+    async def write(self, clusters, number):
+        self.written.append(number)
+        self.event.set()
+
+    async def stands(self, clusters, number):
+        while self.written[-1:] != [number]:
+            self.event.clear()
+            await self.event.wait()
+
+
+def rows(*cuts):
+    """Clusters with these layers of their nodes."""
+    names = iter("abcdefgh")
+    return [[StagePlace(name := next(names), f"at {name}", first, end, 1) for first, end in row] for row in cuts]
+
+
+def on_loop(story):
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(story)
+
+
+def test_a_round_leaves_the_exact_mean_on_every_node_of_uneven_clusters():
+    model = CASE.model
+    clusters = Clusters(1, rows([(0, 3), (3, 8)], [(0, 2), (2, 5), (5, 8)], [(0, 8)]))
+    places = [place for row in clusters.rows for place in row]
+    number = [cluster for cluster, row in enumerate(clusters.rows) for _ in row]
+
+    async def story():
+        log, executor, held = Log(), TorchExecutor("cpu", RealClock()), []
+        for place, cluster in zip(places, number, strict=True):
+            module = model.build(range(place.first, place.end), torch.float64, "meta", None)
+            sizes = {name: parameter.shape for name, parameter in module.named_parameters()}
+            held.append({name: nn.Parameter(filled(name, shape, cluster)) for name, shape in sizes.items()})
+        rounds = [
+            Rounds(end, clusters, model, parameters=mine, executor=executor, log=log)
+            for end, mine in zip(world(len(places)), held, strict=True)
+        ]
+        await asyncio.gather(*(each.average() for each in rounds))
+        await asyncio.gather(*(each.average() for each in rounds))
+        executor.close()
+        return log.written, held
+
+    written, held = on_loop(story())
+    assert written == [1, 2]
+    for mine in held:
+        for name, parameter in mine.items():
+            mean = sum(filled(name, parameter.shape, cluster) for cluster in range(3)) / 3
+            assert torch.equal(parameter.detach(), mean), name
+
+
+def filled(name, shape, cluster):
+    """Whole numbers that depend on all three, so that sums are exact; multiples of 3, so that the mean is, too."""
+    draw = np.random.default_rng([cluster, *name.encode()])
+    return 3 * torch.from_numpy(draw.integers(-1000, 1000, tuple(shape))).double()
+
+
+def test_the_layers_elements_are_those_of_the_whole_model():
+    whole = CASE.model.build(range(CASE.model.layers), torch.float64, "meta", None)
+    assert sum(layer_sizes(CASE.model, torch.float64)) == sum(p.numel() for p in whole.parameters())
+
+
+@pytest.mark.parametrize("steps", [6, 5])
+def test_two_clusters_train_as_two_pipelines_in_one_process_that_are_averaged_by_hand(steps):
+    """One microbatch alive on each stage, so that the order of work is the same in every run."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        training = training_of(CASE, steps, OPTIMIZER, torch.float32, every=2)
+        together = Together(training, 3, ahead=1)
+        told = trained(together, clusters=2)
+        losses, digests = on_loop(by_hand(training, together.clusters))
+    finally:
+        torch.set_num_threads(before)
+    assert sorted((each.step, cluster, each.loss) for cluster, each in told) == sorted(losses)
+    assert len(set(digests)) == 1 and together.said[-1] == f"average {digests[0]}"
+    assert sorted(map(len, together.clusters.rows)) == [1, 2]
+
+
+async def by_hand(training, clusters):
+    """The losses as (step, cluster, loss), and each cluster's digest, of trainers whose parameters are averaged."""
+    losses, many = [], len(clusters.rows)
+    async with AsyncExitStack() as stack:
+        trainers, ends = [], []
+        for number in range(many):
+            job = training.job(clusters, number)
+            ends.append(world(job.plan.world_size))
+            trainers.append([await stack.enter_async_context(opened(end, job)) for end in ends[-1]])
+        for spans in zip(*(training.spans_of(number, many) for number in range(many)), strict=True):
+            for number, span in enumerate(spans):
+                if span:
+                    losses += await span_of(trainers[number], span, number, many)
+            held = [{n: p for rank in ranks for n, p in rank.local.parameters.items()} for ranks in trainers]
+            for name in held[0]:
+                mean = sum(each[name].detach() for each in held) / many
+                for each in held:
+                    each[name].data.copy_(mean)
+        digests = []
+        for ranks, worlds in zip(trainers, ends, strict=True):
+            every = [model_digest(end, rank.local) for rank, end in zip(ranks, worlds, strict=True)]
+            digests.append((await asyncio.gather(*every))[0])
+    return losses, digests
+
+
+async def span_of(ranks, span, number, many):
+    reports = []
+    first, *others = ranks
+    last, *_ = await asyncio.gather(first.train(span, on_step=reports.append), *(each.train(span) for each in others))
+    return [(number + report.step * many, number, report.loss) for report in [*reports, last]]

@@ -1,0 +1,79 @@
+"""The command line of Ravnest: what cannot be is refused in a line; what is trained is read back, and checked."""
+
+import json
+
+import pytest
+
+from apps.ravnest.__main__ import main, parse
+from apps.ravnest.config import RavnestConfig, RavnestTask
+from apps.ravnest.local import _nodes, _training
+from pipelined.errors import UsageError
+from pipelined.ravnest.planning.pool import PoolNode
+
+TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        ("serve", "say where the directory is"),
+        ("serve --coordinator tcp://127.0.0.1:1 --ram 4X", "--ram '4X' is no quantity"),
+        ("serve --coordinator tcp://127.0.0.1:1 --ram 0", "a node needs RAM and a line"),
+        ("serve --coordinator tcp://127.0.0.1:1 --bandwidth 0", "a node needs RAM and a line"),
+        ("serve --coordinator tcp://127.0.0.1:1 --flops 0", "a speed of 0 flops trains nothing"),
+        ("train --coordinator tcp://127.0.0.1:1 --nodes 0", "--nodes must be at least 1"),
+        ("train --coordinator tcp://127.0.0.1:1 --batch 6", "let --microbatch divide --batch"),
+        ("train --coordinator tcp://127.0.0.1:1 --preset none", "no preset is called 'none'"),
+        ("local --clusters 0", "--clusters must be at least 1"),
+        ("local --ahead 0", "--ahead must be at least 1"),
+        ("local --pool nowhere.csv", "cannot read the pool nowhere.csv"),
+        ("local --metrics nowhere/file", "name another --metrics"),
+        ("coordinator --journal nowhere/file", "name another --journal"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(capsys, words, told):
+    assert main(words.split()) == 2
+    complaint = capsys.readouterr().err
+    assert told in complaint and "Traceback" not in complaint
+
+
+def test_what_is_trained_is_read_back():
+    assert RavnestTask.unpack(TASK.pack()) == TASK
+    other = RavnestTask(RavnestConfig(layers=3, steps=7), 256, "digest of a text")
+    assert TASK.differences(other) == "layers: 2 here, 3 there"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda task: task.update(subject={**task["subject"], "steps": 0}),
+        lambda task: task.update(subject={**task["subject"], "steps": True}),
+        lambda task: task.update(subject={**task["subject"], "unknown": 1}),
+        lambda task: task.update(subject={**task["subject"], "dtype": "int8"}),
+        lambda task: task.pop("text"),
+        lambda task: task.update(vocabulary="many"),
+    ],
+)
+def test_a_record_of_another_release_is_refused(change):
+    found = json.loads(TASK.pack())
+    change(found["ravnest"])
+    with pytest.raises(UsageError):
+        RavnestTask.unpack(json.dumps(found).encode())
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'{"subject": {}}', b'{"ravnest": 7}', b"\xff"])
+def test_a_record_of_something_else_is_refused(data):
+    with pytest.raises(UsageError, match="the directory has no training that this release knows"):
+        RavnestTask.unpack(data)
+
+
+def test_local_starts_the_nodes_of_a_pool_with_their_ram_and_lines():
+    flags = parse(["local", "--steps", "7", "--layers", "2", "--clusters", "1", "--links", "delay=5ms"])
+    pool = (PoolNode("attic", 1 << 20, 25e6, 4e10), PoolNode("shed", 1 << 21, 12.5e6))
+    attic, shed = _nodes(flags, pool)
+    assert attic[:2] == ["serve", "--name"] and attic[2] == "attic" and attic[-2:] == ["--flops", "4e+10"]
+    assert attic[4] == "tcp://127.0.0.1:0?delay=5ms&rate=200mbit"
+    assert shed[shed.index("--ram") + 1] == str(1 << 21) and "--flops" not in shed
+    words = _training(flags, 2)
+    assert parse(["train", "--coordinator", "tcp://127.0.0.1:1", *words]).subject == flags.subject
+    assert words[words.index("--nodes") + 1] == "2"

@@ -1,0 +1,52 @@
+"""The records of Ravnest come back as they went, and what is no record is refused."""
+
+import msgpack
+import pytest
+
+from pipelined.ravnest.records import ClusterProgress, Clusters, NodeRecord, StagePlace
+
+ROW = [StagePlace("a", "at a", 0, 2, 3), StagePlace("b", "at b", 2, 5, 1)]
+OTHER = [StagePlace("c", "at c", 0, 5, 1)]
+
+
+def test_clusters_come_back_and_know_each_place():
+    clusters = Clusters.unpack(Clusters(4, [ROW, OTHER]).pack())
+    assert clusters == Clusters(4, [ROW, OTHER])
+    assert clusters.place_of("at b") == (0, 1) and clusters.place_of("at c") == (1, 0)
+    assert clusters.place_of("elsewhere") is None
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        [[]],
+        [ROW[:1], OTHER],
+        [ROW[1:]],
+        [ROW, ROW],
+        [["a"]],
+        [[["a", "at a", 0, 2, 0]]],
+        [[["a", "at a", 2, 2, 1]]],
+        [[["a", "at a", 0, True, 1]]],
+        [[["a", "at a", 0, 2, 1 << 20]]],
+        [[StagePlace(f"{n}", f"at {n}", n, n + 1, 1) for n in range(5000)]],
+    ],
+)
+def test_rows_that_are_no_clusters_are_refused(rows):
+    with pytest.raises(ValueError, match=r"Clusters\.rows"):
+        Clusters.unpack(msgpack.packb({"number": 1, "rows": rows}))
+
+
+@pytest.mark.parametrize("change", [{"ram": 0}, {"bandwidth": 0.0}, {"flops": -1.0}, {"bandwidth": float("nan")}])
+def test_a_node_without_ram_or_line_is_refused(change):
+    good = {"name": "a", "address": "at a", "incarnation": 1, "ram": 5, "bandwidth": 2.0, "flops": 0.0}
+    assert NodeRecord.unpack(msgpack.packb(good)).pool_node.flops is None
+    with pytest.raises(ValueError, match="NodeRecord"):
+        NodeRecord.unpack(msgpack.packb(good | change))
+
+
+def test_progress_has_numbers_alone():
+    good = ClusterProgress(clusters=1, step=3, loss=2.5, staleness=[1.0, 0.0], seconds=0.1, digest="")
+    assert ClusterProgress.unpack(good.pack()) == good
+    with pytest.raises(ValueError, match=r"ClusterProgress\.staleness"):
+        ClusterProgress.unpack(msgpack.packb(good.stored() | {"staleness": ["late"]}))
