@@ -21,23 +21,31 @@ Chromosomes = NDArray[np.int64]
 
 
 def evolve(
-    rams: Sequence[int], weights: Sequence[float], clusters: int, need: int, *, by_rate: bool, seed: int = 0
+    rams: Sequence[int],
+    weights: Sequence[float],
+    clusters: int,
+    need: int,
+    *,
+    by_rate: bool,
+    seed: int = 0,
+    descended: int = DESCENDED,
 ) -> list[tuple[int, ...]]:
     """Every chromosome that was looked at, the best first: the cluster of each node.
 
     Args:
         weights: of each node; sums of them compare clusters.
         by_rate: the least sum is to be large, then sums be equal; else sums are to be equal, then the largest small.
+        descended: chromosomes of each generation that are descended; 0: the paper's search.
     Cost: 100 nodes in 10 clusters about 3 s; 10 nodes some 30 ms.
     """
     search = _Search(np.array(rams, dtype=np.float64), np.array(weights), clusters, need, by_rate)
     random = np.random.default_rng(seed)
     population = random.integers(clusters, size=(POPULATION, len(rams)))
-    population[:DESCENDED] = [search.descended(one) for one in population[:DESCENDED]]
+    search.descend(population[:descended])
     population, best, stale = search.ranked(population), None, 0
     seen = [population]
     for _ in range(GENERATIONS):
-        population = search.ranked(search.next(population, random))
+        population = search.ranked(search.next(population, random, descended))
         seen.append(population)
         reached = search.scores(population[:1])[0]
         stale = 0 if best is None or search.is_better(reached, best) else stale + 1
@@ -74,15 +82,20 @@ class _Search:
                 return bool(mine < its)
         return False
 
-    def next(self, ranked: Chromosomes, random: np.random.Generator) -> Chromosomes:
+    def next(self, ranked: Chromosomes, random: np.random.Generator, descended: int) -> Chromosomes:
         """The next generation: the best, and children of winners of tournaments, mutated, some of them descended."""
         children, nodes = len(ranked) - KEPT, ranked.shape[1]
         mothers, fathers = (random.integers(len(ranked), size=(children, TOURNAMENT)).min(axis=1) for _ in range(2))
         born = np.where(random.random((children, nodes)) < 0.5, ranked[mothers], ranked[fathers])
         mutated = random.random(born.shape) < 1 / nodes
         born = np.where(mutated, random.integers(self._clusters, size=born.shape), born)
-        born[:DESCENDED] = [self.descended(one) for one in born[:DESCENDED]]
+        self.descend(born[:descended])
         return np.concatenate([ranked[:KEPT], born])
+
+    def descend(self, population: Chromosomes) -> None:
+        """Descend each of these chromosomes, in place."""
+        for one in population:
+            one[:] = self.descended(one)
 
     def descended(self, chromosome: Chromosomes) -> Chromosomes:
         """Make the best move of a node to another cluster, or swap of two nodes, for as long as one helps."""
