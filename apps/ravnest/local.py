@@ -13,7 +13,7 @@ from pipelined.process.exit import USAGE
 from pipelined.process.stop_request import until_stop_request
 from pipelined.ravnest.planning.pool import PoolNode, read_pool
 
-PROGRAM = "apps.ravnest"
+PROGRAM = "pipelined.apps.ravnest"
 
 
 async def local(flags: Local, say: Say) -> None:

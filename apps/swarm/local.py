@@ -25,7 +25,7 @@ from pipelined.process.exit import USAGE
 from pipelined.process.stop_request import until_stop_request
 from pipelined.swarm.status.reader import StatusReader
 
-PROGRAM = "apps.swarm"
+PROGRAM = "pipelined.apps.swarm"
 ANY_VOCABULARY = 256
 """The cut of a model does not depend on its vocabulary, which only the trainers know."""
 

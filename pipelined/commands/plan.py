@@ -28,7 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     parser.allow_abbrev = False
     parser.add_argument(
-        "--program", default="apps.gpt2", metavar="MODULE", help="the program to plan for: a module with `subject`"
+        "--program",
+        default="pipelined.apps.gpt2",
+        metavar="MODULE",
+        help="the program to plan for: a module with `subject`",
     )
     parser.add_argument(
         "--global-batch", type=int, metavar="S", help="sequences per step (B·N·W). Default: the program's own"
@@ -141,7 +144,7 @@ def planned_model(name: str, flags: Sequence[str], batch: int | None = None) -> 
     except ImportError as error:
         raise UsageError(f"--program {name} cannot be imported ({error}); name a module") from error
     if not hasattr(program, "subject"):
-        raise UsageError(f"--program {name} has no `subject`; name a program such as apps.gpt2")
+        raise UsageError(f"--program {name} has no `subject`; name a program such as pipelined.apps.gpt2")
     return program.subject(flags, batch)
 
 

@@ -31,7 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.allow_abbrev = False
     parser.add_argument("--ranks", type=int, required=True, metavar="T", help="number of ranks to split over")
     parser.add_argument(
-        "--program", default="apps.gpt2", metavar="MODULE", help="the program of the model: a module with `subject`"
+        "--program",
+        default="pipelined.apps.gpt2",
+        metavar="MODULE",
+        help="the program of the model: a module with `subject`",
     )
     parser.add_argument(
         "--chain",

@@ -12,8 +12,10 @@ from time import monotonic
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+from tests.launching import ROOT
+
 SIZES = "--stages 2 --layers 2 --d-model 32 --heads 2 --seq 16 --batch 4 --microbatch 2 --steps 100000 --lease 0.5"
-SWARM = [sys.executable, "-u", "-m", "apps.swarm"]
+SWARM = [sys.executable, "-u", "-m", "pipelined.apps.swarm"]
 
 
 def read_until(process, wanted):
@@ -58,9 +60,11 @@ def shown(page):
 def test_what_it_shows_agrees_a_killed_peer_is_survived_and_nothing_is_left(tmp_path):
     path, temporary = tmp_path / "metrics", tmp_path / "tmp"
     temporary.mkdir()
+    (tmp_path / "apps").mkdir()  # a package of the user's own, in the directory in which the swarm starts
+    (tmp_path / "apps" / "__init__.py").touch()
     words = [*SWARM, "local", "--peers", "3", *SIZES.split(), "--metrics", str(path)]
-    environment = os.environ | {"TMPDIR": str(temporary)}
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as swarm:
+    environment = os.environ | {"TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path) as swarm:
         try:
             address = read_until(swarm, "coordinator at")[-1].split()[2].rstrip(";")
             read_until(swarm, "step 2:")
