@@ -1,5 +1,7 @@
 """Under a real Slurm: four nodes on this machine, brought up for one command and gone after it."""
 
+import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -7,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.absent import absent
-from tests.launching import CLUSTER, launched, launched_by_slurm, mpirun, python_with
+from tests.launching import CLUSTER, ROOT, launched, launched_by_slurm, mpirun, python_with
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun")
 MISSING = [name for name in PROGRAMS if not shutil.which(name)]
@@ -75,3 +77,14 @@ def test_the_cluster_is_gone_after_its_command(tmp_path):
 def test_a_program_that_srun_started_names_srun_as_its_launcher():
     done = srun("-c", "import os; from pipelined.process.launch import detect; print(detect(os.environ).by)", nodes=2)
     assert (done.returncode, done.stdout) == (0, "srun\n" * 2), done.stderr
+
+
+def test_the_batch_script_of_the_docs_starts_four_ranks_with_its_flags(tmp_path):
+    script, out = ROOT / "docs" / "deploy" / "gpt2.sbatch", tmp_path / "out"
+    path = f"{python_with('mpich').parent}:{os.environ['PATH']}"
+    submitted = f"sbatch --output='{out}' '{script}' --batch 64 --print-config"
+    ended = 'while [ -n "$(squeue -h)" ]; do sleep 0.1; done'  # sbatch --wait looks only after ten seconds
+    done = launched([CLUSTER, 4, 4, "bash", "-c", f"{submitted} && {ended}"], timeout=60, env={"PATH": path})
+    assert done.returncode == 0, done.stderr
+    told = json.loads(out.read_text())
+    assert (told["depth"], told["batch"], told["resume"], told["checkpoint"]) == (4, 64, "auto", "saved")
