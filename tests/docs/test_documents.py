@@ -11,7 +11,8 @@ import pytest
 
 from tests.launching import ROOT, launched, mpirun
 
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+AROUND = [ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "docs" / "deploy" / "README.md"]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *AROUND]
 
 
 def blocks(document):
