@@ -20,6 +20,7 @@ from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.commit_round import CommitRound, Failed, PreparedRound, Totals
 from pipelined.swarm.leader.connectivity import ConnectivityCheck
 from pipelined.swarm.leader.failures import Failure
+from pipelined.swarm.leader.next_head import Repeated, Stepped
 from pipelined.swarm.leader.reassignment import RebalanceTimer
 from pipelined.swarm.leader.term import Term
 from pipelined.swarm.leader.work_queue import WorkQueue
@@ -38,7 +39,7 @@ class _StepAttempts:
     """One step while attempts are made to commit it.
 
     Args:
-        head, revision, queue, known: as in `CommitLoop.take`.
+        head, revision, queue, is_complete: as in `CommitLoop.commit_step`.
         spread_s: seconds over which the next sum is spread if it overlaps the next step.
         failed: the failures of each attempt since the last eviction.
         uncoded: stages that sum without a codec from now on.
@@ -47,7 +48,7 @@ class _StepAttempts:
     head: Commit
     revision: int
     queue: WorkQueue
-    known: bool
+    is_complete: bool
     spread_s: float = 0.0
     failed: list[Sequence[Failure]] = field(default_factory=list)
     uncoded: set[int] = field(default_factory=set)
@@ -86,19 +87,20 @@ class CommitLoop:
         self._last_step_s = math.inf
         self.phase, self.attempts, self.last_failure = "", 0, ""
 
-    async def take(self, head: Commit, revision: int, queue: WorkQueue, known: bool) -> Commit:
-        """Make attempts until every stage holds the total of exactly one batch. Returns the next head.
+    async def commit_step(self, head: Commit, revision: int, queue: WorkQueue, is_complete: bool) -> Stepped | Repeated:
+        """Make attempts until every stage holds the total of exactly one batch. Returns the head of the next step, or
+        of this one again if the totals do not fit.
 
         With delayed updates, the next step is opened before the sum, so that trainers compute it meanwhile.
 
         Args:
             head, revision: the committed step, and the revision of its key.
-            known: whether the queue has all that peers counted. Otherwise they may have stopped counting for a former
-                leader, so the first attempt starts at once, without waiting for the queue.
+            is_complete: whether the queue has all that peers counted. Otherwise they may have stopped counting for a
+                former leader, so the first attempt starts at once, without waiting for the queue.
         """
-        step = _StepAttempts(head, revision, queue, known)
+        step = _StepAttempts(head, revision, queue, is_complete)
         self.phase, self.attempts = "counting", 0
-        if known:
+        if is_complete:
             await self._connectivity.during(self._assignments.wait_until_complete(queue), self._term.next_round())
             step.spread_s = self._overlap_seconds(queue)
         while True:
@@ -111,14 +113,15 @@ class CommitLoop:
             except Failed as error:
                 await self._resume_after(step, attempt, prepared, error)
             else:
-                return self._head_after(head, attempt.name, prepared, totals)
+                after = self._head_after(head, attempt.name, prepared, totals)
+                return Stepped(after) if totals.fit else Repeated(after)
 
     async def _sum(self, step: _StepAttempts, attempt: CommitRound, prepared: PreparedRound) -> Totals:
         """The totals of a whole batch. Raises Failed: a microbatch is missing, or as `CommitRound.reduce`."""
         if any(covered.missing for covered in prepared.covers):
             raise Failed("microbatches are missing")
         self.phase, began = "summing", self._clock.now()
-        overlaps = step.known and self._assignments.open_next(step.head, step.revision)
+        overlaps = step.is_complete and self._assignments.open_next(step.head, step.revision)
         spread_s = step.spread_s if overlaps else 0.0
         summing = attempt.reduce(prepared, spread_s, step.uncoded)
         totals = await self._connectivity.during(summing, attempt.name, attempt.peers, spread_s)

@@ -26,6 +26,7 @@ from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.assignments import Assignments, Evaluations
 from pipelined.swarm.leader.commit import CommitLoop
 from pipelined.swarm.leader.connectivity import ConnectivityCheck
+from pipelined.swarm.leader.next_head import NextHead, Reassigned, Repeated, RolledBack, Stepped
 from pipelined.swarm.leader.reassignment import EmergencyReassignment, Rebalance, RebalanceTimer, Rollback
 from pipelined.swarm.leader.stage_assigner import StageAssigner
 from pipelined.swarm.leader.term import LeadershipLost, Term
@@ -196,49 +197,48 @@ class Leader:
                 await view.next_change()
 
     async def _take_steps(self) -> None:
-        known = 0  # steps in a row, taken by this leader, of which no peer counted anything for a former leader
+        summed = 0  # heads in a row to which sums under this leader led
         while True:
             head, revision = self._view.committed, self._view.head_revision
             queue = self._assignments.open_step(head, revision)
-            after = await self._term.run(self._next_head(head, revision, queue, known > self._rules.delayed))
-            await self._commit(after, revision)
-            known = known + 1 if after.was_summed and after.version != head.version else 0
+            # a peer may have stopped counting the current step, and with delayed updates the next, for a former leader
+            is_complete = summed > (1 if self._rules.delayed else 0)
+            after = await self._term.run(self._next_head(head, revision, queue, is_complete))
+            after.report(head)
+            await self._commit(after.head, revision)
+            match after:
+                case Stepped() | Repeated():
+                    summed += 1
+                case RolledBack() | Reassigned():
+                    summed = 0
 
     async def _first_head(self) -> Commit:
         """The first head of a swarm: before the first step, or at the step that a former run saved."""
-        return await self._roll_back() if self._rollback.resume else self._head_at(None)
+        return (await self._roll_back()).head if self._rollback.resume else self._head_at(None)
 
-    async def _next_head(self, head: Commit, revision: int, queue: WorkQueue, known: bool) -> Commit:
-        """The head after this one: of the next step, of a rollback of all stages, or of moves to a deserted stage.
+    async def _next_head(self, head: Commit, revision: int, queue: WorkQueue, is_complete: bool) -> NextHead:
+        """What follows this head first: the step, a rollback of all stages, or moves to a deserted stage.
 
         Args:
-            known: whether the queue has all that peers counted.
+            is_complete: as in `CommitLoop.commit_step`.
         """
-        step = self._take_step(head, revision, queue, known)
-        after = await first_of(step, self._roll_back(), self._reassign(head))
-        if after.version == head.version:
-            for peer, stage in after.moves.items():
-                warn("peer reassigned", peer=peer, stage=stage, why="no peer that stays holds this stage")
-        elif not after.was_summed:
-            warn("rolled back", step=head.step, to=after.step, why="a stage lost every peer that held its state")
-        elif after.repeats_step:
-            emit("step repeated", step=head.step + 1, why="a gradient does not fit the grid of its exact sum")
-        return after
+        step = self._take_step(head, revision, queue, is_complete)
+        return await first_of(step, self._roll_back(), self._reassign(head))
 
-    async def _roll_back(self) -> Commit:
+    async def _roll_back(self) -> RolledBack:
         """The head of a rollback, as soon as the swarm must roll back."""
-        return self._head_at(await self._rollback.wait())
+        return RolledBack(self._head_at(await self._rollback.wait()))
 
-    async def _reassign(self, head: Commit) -> Commit:
+    async def _reassign(self, head: Commit) -> Reassigned:
         """This head with moves to a deserted stage, as soon as there is one."""
-        return replace(head, moves=await self._reassignment.wait())
+        return Reassigned(replace(head, moves=await self._reassignment.wait()))
 
-    async def _take_step(self, head: Commit, revision: int, queue: WorkQueue, known: bool) -> Commit:
-        """The head of the next step, after the evaluation of this one is written. Never returns after the last step."""
+    async def _take_step(self, head: Commit, revision: int, queue: WorkQueue, is_complete: bool) -> Stepped | Repeated:
+        """The next step, after the evaluation of this one is written. Never returns after the last step."""
         if self._evaluations.is_over(head.step):
             await self._evaluations.finish(head, queue, self._term)
             await asyncio.Event().wait()  # the trainer's process cancels this
-        after = await self._commits.take(head, revision, queue, known)
+        after = await self._commits.commit_step(head, revision, queue, is_complete)
         await self._evaluations.finish(head, queue, self._term)
         return after
 
