@@ -89,7 +89,8 @@ class RunFlags:
     eval_every: int = 0
     """Steps between evaluations; 0 evaluates only at the end."""
     digest: int = 0
-    """Steps between digests of all parameters, in the log and in --metrics; 0 makes none."""
+    """Steps between digests of all parameters, in the log and in --metrics; 0 makes none. A swarm prints
+    one, at the end."""
     metrics: Path | None = None
     """Append one JSON object per step to this file."""
     print_config: bool = False

@@ -85,6 +85,7 @@ async def export(flags: Export, say: Say) -> None:
         if flags.to is not None:
             check_destination("--to", flags.to, weights.model)
         say(f"step {whole.at.step}, as all {whole.at.stages} stages saved it")
+        await say_digest(weights, whole.at.step, say)
     else:
         weights = await _fetch_running(flags, text, say)
     context = flags.context or weights.model.config.positions
@@ -120,8 +121,16 @@ async def fetch(name: str, session: Session, endpoint: Endpoint, directory: Dire
             stages = await snapshot(node, session)
     except (LeaseLost, CutOff) as error:
         raise UsageError(f"the directory does not reply ({error}); start it again, and repeat this command") from error
-    say(f"step {stages[0][0].step}, as it stands at {len(stages)} stages")
-    return Weights.of_stages(session.model, [state for _, state in stages])
+    step = stages[0][0].step
+    say(f"step {step}, as it stands at {len(stages)} stages")
+    weights = Weights.of_stages(session.model, [state for _, state in stages])
+    await say_digest(weights, step, say)
+    return weights
+
+
+async def say_digest(weights: Weights, step: int, say: Say) -> None:
+    """Print the digest of all parameters, in the words of a pipeline's `--digest`."""
+    say(f"digest of all parameters after step {step}: {await asyncio.to_thread(weights.digest)}")
 
 
 def model_of(identity: Mapping[str, Any]) -> GPT2:

@@ -16,6 +16,7 @@ from apps.lm.huggingface.write import export, export_rotary
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.rotary_presets import RotaryConfig
 from apps.lm.sampling import Picker, sample
+from pipelined.training.digests import parameters_digest
 from transports import Block
 
 VALUE = "/value"
@@ -38,6 +39,14 @@ class Weights:
         """Assemble a model from the states of all stages; only their values are used."""
         values = {key: value for state in states for key, value in state.items() if key.endswith(VALUE)}
         return cls(model, {key.removesuffix(VALUE): Block.of(value).torch() for key, value in values.items()})
+
+    def digest(self) -> str:
+        """The digest of all parameters that a pipeline with the same values prints with `--digest`.
+
+        Cost: one hash of every byte.
+        """
+        whole = self.model.build(range(self.model.layers), torch.float32, "meta", None)
+        return parameters_digest((name, self.tensors[name]) for name, _ in whole.named_parameters())
 
     def export(self, directory: Path, tokenizer: Tokenizer) -> None:
         """Write a directory in Hugging Face's format.

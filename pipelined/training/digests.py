@@ -6,7 +6,7 @@ sum, so equal replicas stay equal. Unequal ones raise no error later.
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
@@ -67,9 +67,23 @@ async def model_digest(transport: Transport, local: LocalParameters) -> str:
     if transport.rank:
         return ""
     every = {name: digest for digests in gathered for name, digest in digests.items()}
+    return _digest_of_all((name, every[name]) for name in local.names)
+
+
+def parameters_digest(parameters: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """The same digest of parameters that are all here.
+
+    Args:
+        parameters: names and values, in the model's order.
+    Cost: one hash of every byte.
+    """
+    return _digest_of_all((name, _described_and_hashed(tensor)) for name, tensor in parameters)
+
+
+def _digest_of_all(digests: Iterable[tuple[str, bytes]]) -> str:
     hashed = hashlib.blake2b(digest_size=16)
-    for name in local.names:
-        hashed.update(name.encode() + b"\0" + every[name])
+    for name, digest in digests:
+        hashed.update(name.encode() + b"\0" + digest)
     return hashed.hexdigest()
 
 

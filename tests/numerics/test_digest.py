@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pipelined.training.digests import model_digest
+from pipelined.training.digests import model_digest, parameters_digest
 from tests.numerics.plain import Case
 from tests.numerics.trained import on_every_rank
 
@@ -18,7 +18,10 @@ def digests(case, change=lambda trainer: None, dtype=torch.float32):
 
 @pytest.mark.parametrize(("schedule", "depth", "width"), [("one_f_one_b", 2, 1), ("chimera", 4, 1), ("gpipe", 3, 2)])
 def test_equal_parameters_have_one_digest_in_every_arrangement(schedule, depth, width):
+    model = Case("gpipe", 1, 1, 4).model
+    whole = model.build(range(model.layers), torch.float32, "cpu", 3)
     (alone,) = digests(Case("gpipe", 1, 1, 4))
+    assert alone == parameters_digest(whole.named_parameters())
     first, *others = digests(Case(schedule, depth, width, 4))
     assert (len(alone), first, set(others)) == (32, alone, {""})
 

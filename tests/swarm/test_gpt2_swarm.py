@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ DATA = "--data LICENSE --batch 8 --microbatch 2 --warmup 2 --sample 0"
 RESUME = "--resume auto"
 JOBS = {
     "gpipe": f"--schedule gpipe --depth 2 --steps 4 {MODEL} {DATA} --eval-every 2 --export ~/gpipe",
-    "swarm": f"--schedule swarm --depth 2 --steps 4 {MODEL} {DATA} --eval-every 2 --export ~/swarm",
+    "swarm": f"--schedule swarm --depth 2 --steps 4 {MODEL} {DATA} --eval-every 2 --export ~/swarm --digest 1",
     "begun gpipe": f"--schedule gpipe --depth 2 --steps 3 {MODEL} {DATA} --checkpoint ~/pipelines",
     "begun swarm": f"--schedule swarm --depth 2 --width 1 --steps 3 {MODEL} {DATA} --checkpoint ~/saved --save-every 2",
     "resumed gpipe": f"--schedule gpipe --depth 2 --steps 5 {MODEL} {DATA} --checkpoint ~/pipelines {RESUME}",
@@ -82,6 +83,12 @@ def test_a_swarm_trains_what_a_pipeline_trains(folder):
     assert_same_weights(folder / "swarm", folder / "gpipe")
     assert [row["step"] for row in rows(folder, "swarm") if "eval_loss" in row] == [1, 3]
     assert json.loads((folder / "swarm" / "config.json").read_text())["tie_word_embeddings"] is False
+
+
+@pytest.mark.timeout(120)
+def test_a_digest_is_printed_at_the_end(ran):
+    (line,) = (line for line in ran[1].splitlines() if line.startswith("digest of all parameters"))
+    assert re.fullmatch("digest of all parameters after step 4: [0-9a-f]{32}", line)
 
 
 @pytest.mark.timeout(120)

@@ -22,6 +22,11 @@ def swarm(*words):
     return done.stdout
 
 
+def digest_in(told: str) -> str:
+    (line,) = (line for line in told.splitlines() if "digest of all parameters after step 4: " in line)
+    return line.split()[-1]
+
+
 def test_what_peers_give_at_the_end_is_what_they_saved_and_samples_alike(tmp_path):
     live, later, saved = (tmp_path / name for name in ("live", "later", "saved"))
     saving = ["--checkpoint", str(saved), "--save-every", "2", "--export", str(live)]
@@ -30,6 +35,7 @@ def test_what_peers_give_at_the_end_is_what_they_saved_and_samples_alike(tmp_pat
     one, other = (load_file(place / "model.safetensors") for place in (live, later))
     trained = load_whole([saved])
     assert trained.at.step == 4 and "step 4, as all 2 stages saved it" in again
+    assert digest_in(told) == digest_in(again)
     assert one.keys() == other.keys() == trained.values.keys()
     for name, value in trained.values.items():
         assert torch.equal(one[name], value) and torch.equal(other[name], value)

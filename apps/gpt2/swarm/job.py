@@ -30,7 +30,6 @@ MEANINGLESS = {
     "recompute": "a peer always runs the forward of its stage again before the backward",
     "all_reduce": "the peers of a stage sum by slices that each of them owns",
     "trace": "the peers of a microbatch are chosen at run time, so there is no schedule to record",
-    "digest": "its peers update a stage in their own code, and no rank has all parameters between two steps",
     "replay": "the peers of a microbatch are chosen at run time, so there is no schedule to record",
 }
 """Flags that mean nothing to a swarm, and why."""

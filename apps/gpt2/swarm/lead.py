@@ -17,7 +17,7 @@ from apps.gpt2.train import compare
 from apps.lm.data.ngram import score_ngrams
 from apps.lm.data.text import Text
 from apps.lm.models.gpt2 import GPT2
-from apps.swarm.export import FinalOutput, Say
+from apps.swarm.export import FinalOutput, Say, say_digest
 from apps.swarm.weights import Weights
 from pipelined.aio.nursery import Nursery
 from pipelined.membership.client import Node
@@ -80,7 +80,7 @@ class RankZero:
         """Fetch the model if it is needed, and save it; at the end of training also score, export and sample it."""
         config, head = self.rank.job.config, self.trainer.view.head
         step = head.step if head is not None else 0
-        wanted = config.checkpoint or (done and (config.export or config.sample))
+        wanted = config.checkpoint or (done and (config.export or config.sample or config.digest))
         stages = await snapshot(node, self.rank.session) if step and wanted else []
         result = TrainingResult(self.rank.job, self.rank.text, stages)
         await result.save()
@@ -133,6 +133,8 @@ class TrainingResult:
         if not self.snapshot:
             return
         weights = Weights.of_stages(GPT2(self.job.model), [state for _, state in self.snapshot])
+        if config.digest:
+            await say_digest(weights, config.steps, say)
         await FinalOutput(config.export, config.sample, config.prompt, context, config.seed).write(
             weights, text.tokenizer, say
         )

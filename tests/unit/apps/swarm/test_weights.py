@@ -15,6 +15,7 @@ from apps.swarm.weights import Weights
 from pipelined.errors import UsageError
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
+from pipelined.training.digests import parameters_digest
 from pipelined.training.optimizer import OptimizerConfig
 from tests.unit.apps.rotary import exported_config
 
@@ -33,6 +34,14 @@ def test_stages_together_are_the_whole_model(weights: Weights):
     whole = dict(MODEL.build(range(MODEL.layers), torch.float32, "cpu", 4).named_parameters())
     assert weights.tensors.keys() == whole.keys()
     assert all(torch.equal(weights.tensors[name], value) for name, value in whole.items())
+
+
+def test_the_digest_is_that_of_the_whole_model_and_of_no_other_values(weights: Weights):
+    whole = dict(MODEL.build(range(MODEL.layers), torch.float32, "cpu", 4).named_parameters())
+    assert weights.digest() == parameters_digest(whole.items())
+    name, value = next(iter(whole.items()))
+    other = Weights(MODEL, {**weights.tensors, name: torch.nextafter(value.detach(), value.detach() + 1)})
+    assert other.digest() != weights.digest()
 
 
 def test_a_seed_says_what_is_sampled(weights: Weights):
