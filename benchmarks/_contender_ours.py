@@ -13,7 +13,8 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.traces.file import NullTracer
-from pipelined.training.trainer import JobDescription, Numerics, RankTrainer
+from pipelined.training.job import JobDescription, Numerics
+from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
 

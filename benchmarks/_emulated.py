@@ -24,8 +24,8 @@ from pipelined.programs.prepare import Prepared, prepare_group
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.traces.file import NullTracer
 from pipelined.training.exchange.stream import Parcel
-from pipelined.training.parameters import Bucket
 from pipelined.training.replay import follow_order
+from pipelined.training.sums.bucket import Bucket
 from pipelined.training.sums.gradient_sums import GradientSums
 from pipelined.training.worker import RankContext, TrainWorker
 

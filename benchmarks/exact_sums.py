@@ -31,10 +31,11 @@ from pipelined.planner.trial import RandomTokens
 from pipelined.programs.exact_grid import Grid
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
+from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.optimizer import OptimizerConfig
-from pipelined.training.parameters import Bucket
+from pipelined.training.sums.bucket import Bucket
 from pipelined.training.sums.grids import CHUNK
-from pipelined.training.trainer import JobDescription, Numerics, RankTrainer
+from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
 OPTIMIZER = OptimizerConfig(lr=1e-4, steps=1000)

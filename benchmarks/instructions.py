@@ -25,8 +25,9 @@ from pipelined.aio.clock import RealClock
 from pipelined.planner.trial import RandomTokens
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
+from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.optimizer import OptimizerConfig, update
-from pipelined.training.trainer import JobDescription, Numerics, RankTrainer
+from pipelined.training.trainer import RankTrainer
 from transports.aio.event_loop import new_event_loop
 from transports.local import world
 

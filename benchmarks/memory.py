@@ -31,8 +31,9 @@ from pipelined.process.launch import LOCAL, MPI, SLURM, TORCHRUN, detect
 from pipelined.process.run import run
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
+from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.optimizer import OptimizerConfig
-from pipelined.training.trainer import JobDescription, Numerics, RankTrainer
+from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
 OPTIMIZER = OptimizerConfig(lr=1e-4, steps=100)

@@ -3,7 +3,7 @@
 import torch
 
 from apps.common.flags import RunFlags
-from pipelined.training.trainer import Numerics
+from pipelined.training.job import Numerics
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
 """Of parameters and sums; bfloat16 is an autocast inside the forward."""

@@ -30,9 +30,10 @@ from pipelined.traces.file import NullTracer, Tracer
 from pipelined.traces.gather import write_trace
 from pipelined.training.digests import model_digest
 from pipelined.training.evaluate import evaluate, sample
+from pipelined.training.job import JobDescription
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.replay import Order, of_rank, packed, read_orders
-from pipelined.training.trainer import JobDescription, RankTrainer
+from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
 

@@ -9,8 +9,8 @@ from apps.lm.models.gpt2 import UntiedGPT2
 from apps.ravnest.config import RavnestTask
 from pipelined.errors import UsageError
 from pipelined.ravnest.cluster import ClusterTraining
+from pipelined.training.job import Numerics
 from pipelined.training.optimizer import OptimizerConfig
-from pipelined.training.trainer import Numerics
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
 """Of parameters and of what stages send; bfloat16 is an autocast inside the forward."""

@@ -14,7 +14,7 @@ from pipelined.programs.plan import Plan, PlanError
 from pipelined.schedules import default_depth, require_knobs
 from pipelined.schedules.knobs import SCALE, Value
 from pipelined.schedules.own import SomeSchedule, name_of
-from pipelined.training.trainer import Numerics
+from pipelined.training.job import Numerics
 
 AUTO = "auto"
 """The schedule of a call that trains by the fastest plan."""

@@ -24,8 +24,9 @@ from pipelined.state.checkpoints.trainer_state import gather_state, load, save
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.digests import require_equal_batches
 from pipelined.training.evaluate import Window, evaluate
+from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.step_report import StepReport
-from pipelined.training.trainer import JobDescription, Numerics, RankTrainer
+from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
 

@@ -34,8 +34,8 @@ from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules.knobs import Value
 from pipelined.schedules.own import SomeSchedule
 from pipelined.training.exchange.compression import NONE
+from pipelined.training.job import Numerics
 from pipelined.training.step_report import StepReport
-from pipelined.training.trainer import Numerics
 from transports import Transport
 
 

@@ -32,8 +32,8 @@ from pipelined.process.launch import detect
 from pipelined.programs.plan import Plan
 from pipelined.state.checkpoints.checkpoint import require_kept
 from pipelined.training.exchange.compression import NONE
+from pipelined.training.job import Numerics
 from pipelined.training.step_report import StepReport
-from pipelined.training.trainer import Numerics
 
 T = TypeVar("T")
 State = dict[str, torch.Tensor]

@@ -31,7 +31,7 @@ class MeasuredModel(Protocol):
         ...
 
     def numerics(self) -> Any:
-        """The precision settings of training, a `pipelined.training.trainer.Numerics`; this may import torch."""
+        """The precision settings of training, a `pipelined.training.job.Numerics`; this may import torch."""
         ...
 
     def optimizer(self) -> Any:

@@ -24,10 +24,10 @@ from pipelined.measurement.fit import Fit, Sample, fit
 from pipelined.measurement.measured_model import MeasuredModel
 from pipelined.measurement.probes import probes
 from pipelined.random.keyed_random import KeyedRandom
+from pipelined.training.job import Numerics
 from pipelined.training.model import Model
 from pipelined.training.optimizer import update
 from pipelined.training.stage import Stage
-from pipelined.training.trainer import Numerics
 
 Taken = dict[str, list[float]]
 """Seconds of each round, by op."""

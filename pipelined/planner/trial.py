@@ -19,7 +19,8 @@ from pipelined.planner.search import SearchResult
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
-from pipelined.training.trainer import JobDescription, RankTrainer
+from pipelined.training.job import JobDescription
+from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
 STEPS = 4

@@ -20,10 +20,11 @@ from pipelined.ravnest.records import Clusters
 from pipelined.ravnest.rounds import RoundLog, Rounds
 from pipelined.traces.file import NullTracer, Tracer
 from pipelined.training.digests import model_digest
+from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerSettings
 from pipelined.training.step_report import StepReport
-from pipelined.training.trainer import JobDescription, Numerics, RankTrainer
+from pipelined.training.trainer import RankTrainer
 from pipelined.training.worker import MicrobatchSource
 from transports import Transport
 from transports.rpc.world import Worlds

@@ -6,7 +6,6 @@ steps overlap: stages are updated while the schedule runs, and the ranks agree o
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import torch
 
@@ -18,15 +17,15 @@ from pipelined.aio.nursery import Nursery
 from pipelined.programs.bucket_names import Stages
 from pipelined.programs.exact_grid import require_exact
 from pipelined.programs.partition import partition
-from pipelined.programs.plan import Plan, PlanError
+from pipelined.programs.plan import PlanError
 from pipelined.programs.prepare import Prepared, prepare
 from pipelined.programs.step_totals import StepTotals
 from pipelined.sharding.groups import MeshGroups
 from pipelined.traces.file import Tracer
 from pipelined.training.digests import require_equal_replicas
-from pipelined.training.exchange.compression import NONE, Compression
-from pipelined.training.model import Model
-from pipelined.training.optimizer import OptimizerSettings, restore, state_of
+from pipelined.training.exchange.compression import Compression
+from pipelined.training.job import JobDescription
+from pipelined.training.optimizer import restore, state_of
 from pipelined.training.parameters import LocalParameters, build_local
 from pipelined.training.replay import Order
 from pipelined.training.running_statistics import StatisticsExchange
@@ -43,66 +42,10 @@ from pipelined.training.sums.gradient_sums import GradientSums
 from pipelined.training.teams.model import split_model
 from pipelined.training.teams.pieces import TeamSums
 from pipelined.training.teams.stage import TeamStage
-from pipelined.training.worker import MicrobatchSource, RankContext
+from pipelined.training.worker import RankContext
 
 WORLD_CHANNEL = 0
 """The channel of sums over all ranks; the channels of buckets follow it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Numerics:
-    """Dtypes, recomputation, and the algorithms that affect the numbers of a run.
-
-    Args:
-        dtype: the dtype of parameters, activations and sums.
-        autocast: bfloat16 inside the forward.
-        recompute: keep only the inputs and run each forward again before its backward.
-        all_reduce: an algorithm of `collectives.all_reduce`, or "auto".
-        compress: the codec for activations and gradients between stages, or "none".
-        exact_sums: sum gradients without rounding between summands, so that the parameters have the same bits in any
-            arrangement; see `exact_sums`.
-    """
-
-    dtype: torch.dtype = torch.float32
-    autocast: bool = False
-    recompute: bool = False
-    all_reduce: str = "auto"
-    compress: str = NONE
-    exact_sums: bool = False
-
-    @property
-    def threads(self) -> int | None:
-        """The threads that a rank computes with on a CPU; None: its share of the cores.
-
-        Kernels add in another order with another number of threads, so with exact sums each rank has one.
-        """
-        return 1 if self.exact_sums else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobDescription:
-    """What a job trains and how; equal on all ranks.
-
-    Args:
-        model: the description of the whole model; a rank builds its own layers alone. Where a plan's worker is a team,
-            a `TeamModel`, of which a rank builds its member's pieces alone.
-        plan: the arrangement; its world size must equal the transport's.
-        feed: the data.
-        optimizer_config: the settings of the optimizer.
-        sequence: tokens per sequence, for the costs of layers; 1 where these are those of a row.
-        seed, fresh: the seed of initial values and dropout; initial values that are not fresh are unset, to be loaded.
-        cut: the layers of each stage; empty: stages of costs as equal as can be.
-    """
-
-    model: Model
-    plan: Plan
-    feed: MicrobatchSource
-    optimizer_config: OptimizerSettings
-    numerics: Numerics
-    sequence: int = 1
-    seed: int
-    fresh: bool = True
-    cut: tuple[range, ...] = ()
 
 
 class RankTrainer:

@@ -16,9 +16,10 @@ from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.programs.plan import Plan
 from pipelined.random.keyed_random import KeyedRandom, drawing_from
 from pipelined.traces.file import Tracer
+from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.replay import Order
-from pipelined.training.trainer import JobDescription, Numerics, RankTrainer
+from pipelined.training.trainer import RankTrainer
 from tests.numerics.trained import opened
 from transports import Transport
 

@@ -14,7 +14,7 @@ from pipelined.ravnest.node import Capacity, RavnestNode
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.stage import LayerSize, StageRules
 from pipelined.traces.file import Tracer
-from pipelined.training.trainer import Numerics
+from pipelined.training.job import Numerics
 from tests.numerics.plain import SEQUENCE, Feed
 from transports import new_event_loop
 from transports.rpc.virtual.network import VirtualNetwork, address_of

@@ -11,8 +11,9 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.traces.file import NullTracer, Tracer
+from pipelined.training.job import JobDescription
 from pipelined.training.replay import Order
-from pipelined.training.trainer import JobDescription, RankTrainer
+from pipelined.training.trainer import RankTrainer
 from transports import Transport, new_event_loop
 from transports.local import world
 

@@ -22,7 +22,7 @@ from pipelined.schedules.knobs import Value
 from pipelined.schedules.own import SomeSchedule
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.exchange.stream import tensors_of
-from pipelined.training.trainer import Numerics
+from pipelined.training.job import Numerics
 
 
 def plan(

@@ -18,7 +18,7 @@ from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
 from pipelined.training.check_model import ModelError
-from pipelined.training.trainer import Numerics
+from pipelined.training.job import Numerics
 
 IMPOSSIBLE = 1 << 60
 """Bytes of a microbatch that the model refuses: no rank has the memory, so that no plan has such microbatches."""

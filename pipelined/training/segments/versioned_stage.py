@@ -16,9 +16,9 @@ from pipelined.programs.bucket_names import Stages
 from pipelined.schedules import Updates
 from pipelined.training.exchange.stream import Parcel, Tree
 from pipelined.training.optimizer import VERSION_PREFIX, OptimizerSettings
-from pipelined.training.parameters import Bucket
 from pipelined.training.segments.versions import Leaves, Versions
 from pipelined.training.stage import MicrobatchKey, Stage
+from pipelined.training.sums.bucket import Bucket
 
 
 class FunctionalModule(nn.Module):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 
 from pipelined.training.optimizer import update
-from pipelined.training.parameters import Bucket, view_gradients
+from pipelined.training.sums.bucket import Bucket, view_gradients
 
 Leaves = Mapping[str, torch.Tensor]
 """Parameters' values by name, as leaves of the autograd graph; their gradients accumulate in the bucket's gradient."""

@@ -19,9 +19,9 @@ from pipelined.actors.executor import Executor
 from pipelined.errors import UsageError
 from pipelined.programs.exact_grid import Grid
 from pipelined.training.optimizer import GRID
-from pipelined.training.parameters import Bucket
 from pipelined.training.split_backward import nodes_below
 from pipelined.training.sums.accumulation import Accumulation
+from pipelined.training.sums.bucket import Bucket
 from pipelined.training.sums.grids import Grids
 
 MOST_USES = 256

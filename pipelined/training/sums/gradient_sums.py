@@ -10,7 +10,7 @@ from collectives.algorithms import ALL_REDUCE, AUTO, ClosedForms, algorithm_for,
 from pipelined.errors import UsageError
 from pipelined.programs.bucket_names import Stages
 from pipelined.traces.tracer import NullTracer, Tracer
-from pipelined.training.parameters import Bucket
+from pipelined.training.sums.bucket import Bucket
 from pipelined.training.teams.pieces import TeamSums
 
 

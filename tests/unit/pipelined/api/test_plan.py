@@ -15,7 +15,7 @@ from pipelined.api.laboratory.planned_layers import PlannedLayers
 from pipelined.api.model.sequential import LayeredModel
 from pipelined.planner import read_plan
 from pipelined.simulation.memory import rank_memory
-from pipelined.training.trainer import Numerics
+from pipelined.training.job import Numerics
 
 ROWS, IN, WIDE, OUT, F = 12, 16, 32, 8, 4
 LAYERS = [lambda: nn.Linear(IN, WIDE), nn.ReLU, lambda: nn.Linear(WIDE, OUT)]

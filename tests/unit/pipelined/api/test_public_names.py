@@ -6,7 +6,7 @@ from inspect import Parameter, signature
 import pytest
 
 import pipelined as pp
-from pipelined.training.trainer import Numerics
+from pipelined.training.job import Numerics
 
 
 def test_every_public_name_can_be_had():

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from pipelined.programs.plan import Plan
-from pipelined.training.parameters import fill_bucket
 from pipelined.training.segments.versioned_stage import VersionedStage
 from pipelined.training.segments.versions import Versions
+from pipelined.training.sums.bucket import fill_bucket
 
 SHAPES = {"matrix": (3, 2), "bias": (2,)}
 

@@ -9,7 +9,7 @@ from torch import nn
 from collectives import Group
 from collectives.arrays import Vector
 from pipelined.programs.plan import Plan
-from pipelined.training.parameters import fill_bucket
+from pipelined.training.sums.bucket import fill_bucket
 from pipelined.training.sums.gradient_sums import GradientSums
 from transports.testing import local_world
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from pipelined.programs.bucket_names import name_buckets
 from pipelined.programs.plan import Plan
-from pipelined.training.parameters import fill_bucket
+from pipelined.training.sums.bucket import fill_bucket
 
 
 def test_a_tied_name_is_a_bucket_of_both_its_stages():

@@ -1,0 +1,67 @@
+"""What a job trains and how: equal on all ranks."""
+
+from dataclasses import dataclass
+
+import torch
+
+from pipelined.programs.plan import Plan
+from pipelined.training.exchange.compression import NONE
+from pipelined.training.model import Model
+from pipelined.training.optimizer import OptimizerSettings
+from pipelined.training.worker import MicrobatchSource
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numerics:
+    """Dtypes, recomputation, and the algorithms that affect the numbers of a run.
+
+    Args:
+        dtype: the dtype of parameters, activations and sums.
+        autocast: bfloat16 inside the forward.
+        recompute: keep only the inputs and run each forward again before its backward.
+        all_reduce: an algorithm of `collectives.all_reduce`, or "auto".
+        compress: the codec for activations and gradients between stages, or "none".
+        exact_sums: sum gradients without rounding between summands, so that the parameters have the same bits in any
+            arrangement; see `exact_sums`.
+    """
+
+    dtype: torch.dtype = torch.float32
+    autocast: bool = False
+    recompute: bool = False
+    all_reduce: str = "auto"
+    compress: str = NONE
+    exact_sums: bool = False
+
+    @property
+    def threads(self) -> int | None:
+        """The threads that a rank computes with on a CPU; None: its share of the cores.
+
+        Kernels add in another order with another number of threads, so with exact sums each rank has one.
+        """
+        return 1 if self.exact_sums else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobDescription:
+    """What a job trains and how; equal on all ranks.
+
+    Args:
+        model: the description of the whole model; a rank builds its own layers alone. Where a plan's worker is a team,
+            a `TeamModel`, of which a rank builds its member's pieces alone.
+        plan: the arrangement; its world size must equal the transport's.
+        feed: the data.
+        optimizer_config: the settings of the optimizer.
+        sequence: tokens per sequence, for the costs of layers; 1 where these are those of a row.
+        seed, fresh: the seed of initial values and dropout; initial values that are not fresh are unset, to be loaded.
+        cut: the layers of each stage; empty: stages of costs as equal as can be.
+    """
+
+    model: Model
+    plan: Plan
+    feed: MicrobatchSource
+    optimizer_config: OptimizerSettings
+    numerics: Numerics
+    sequence: int = 1
+    seed: int
+    fresh: bool = True
+    cut: tuple[range, ...] = ()

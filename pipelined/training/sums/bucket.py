@@ -1,0 +1,90 @@
+"""Buckets: the gradients of parameters that are summed together, and how their memory lies.
+
+Gradients lie in buckets: one flat buffer for all parameters that the same stages hold. A parameter belongs to every
+stage that has its name: most parameters to one stage, a tied embedding to the first and the last. So a bucket is named
+by its stages. On a rank it is complete after the last backward of all its stages that the rank holds. It is summed over
+every rank that holds any of its stages; each rank contributes its own sum once. All ranks derive the same buckets, in
+the same order, from the plan and the names alone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from pipelined.programs.bucket_names import Stages
+from pipelined.programs.plan import Plan
+
+
+@dataclass
+class Bucket:
+    """Parameters that are summed together.
+
+    Args:
+        stages: the stages that hold the parameters of this bucket, ascending.
+        holders: the ranks that hold any of these stages, ascending; the first of them owns the parameters.
+        parameters: by global name, in the model's order.
+        gradient: all their gradients, flat; each parameter's `.grad` is a view of it.
+        exact: their sums on a grid, float64 and flat; None: the gradient itself is summed. See `exact_sums`.
+    """
+
+    stages: Stages
+    holders: tuple[int, ...]
+    parameters: dict[str, nn.Parameter]
+    gradient: torch.Tensor
+    exact: torch.Tensor | None = None
+
+    @property
+    def summed(self) -> torch.Tensor:
+        """What is summed over the holders."""
+        return self.gradient if self.exact is None else self.exact
+
+    @property
+    def owner(self) -> int:
+        return self.holders[0]
+
+    def squares(self) -> dict[str, float]:
+        """The squared norm of each parameter's gradient, in float64."""
+        pieces = self.gradient.split([parameter.numel() for parameter in self.parameters.values()])
+        norms = [torch.linalg.vector_norm(piece, dtype=torch.float64) for piece in pieces]
+        return {name: float(norm) ** 2 for name, norm in zip(self.parameters, norms, strict=True)}
+
+    def move(self, memory: np.ndarray) -> None:
+        """Move what is summed, with its values, to other memory of the same size.
+
+        Raises:
+            ValueError: the memory has another size.
+        """
+        summed = self.summed
+        if memory.nbytes != summed.nbytes:
+            fact = f"memory of another size than what is summed (memory: {memory.nbytes}, summed: "
+            raise ValueError(f"{fact}{summed.nbytes} bytes); allocate as many bytes")
+        moved = torch.from_numpy(memory).view(summed.dtype).copy_(summed)
+        if self.exact is not None:
+            self.exact = moved
+        else:
+            self.gradient = moved
+            view_gradients(self.parameters, moved)
+
+    def clear(self) -> None:
+        """Set all that was accumulated to 0."""
+        for tensor in {id(tensor): tensor for tensor in (self.gradient, self.summed)}.values():
+            tensor.zero_()
+
+
+def fill_bucket(plan: Plan, stages: Stages, parameters: dict[str, nn.Parameter], member: int = 0) -> Bucket:
+    """Make a bucket of a member of a team: one flat gradient for these parameters, filled with zeros."""
+    first = next(iter(parameters.values()))
+    gradient = torch.zeros(sum(p.numel() for p in parameters.values()), dtype=first.dtype, device=first.device)
+    view_gradients(parameters, gradient)
+    return Bucket(stages, plan.holders(*stages, member=member), parameters, gradient)
+
+
+def view_gradients(parameters: Mapping[str, nn.Parameter], gradient: torch.Tensor) -> None:
+    """Make each parameter's `.grad` a view of its part of this flat tensor, in order."""
+    start = 0
+    for parameter in parameters.values():
+        parameter.grad = gradient[start : start + parameter.numel()].view_as(parameter)
+        start += parameter.numel()
