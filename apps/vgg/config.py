@@ -1,17 +1,21 @@
-"""Every flag of the VGG program: those of any training program, and its own. No torch."""
+"""Every flag of the VGG program: those of any row of layers, and its own. No torch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from apps.common.flags import RunFlags, parse_flags
-from pipelined.errors import UsageError
+from apps.images.digits import require_scikit_learn
+from apps.rows.config import RowFlags, Task
+from apps.vgg.presets import VGGConfig, find_preset
+from pipelined.programs.plan import Plan
+
+if TYPE_CHECKING:
+    from apps.vgg.model import VGGTraining
 
 
 @dataclass(frozen=True)
-class Config(RunFlags):
+class Config(RowFlags):
     """Train VGG13's shape on handwritten digits, across ranks, beside a logistic regression."""
 
-    tensor: int = 1
-    """Ranks of a worker (T), which split every tensor of its stages: rank = (group * workers + worker) * T + member."""
     layout: str | None = None
     """How the ranks of a worker split the model: data, megatron, or ROWS.COLUMNS.CONTRACTION by layer, such as
     conv1_1=2.1.1,fc6=1.2.1; other layers are as in megatron. Default: convolutions by images, dense layers as in
@@ -20,18 +24,42 @@ class Config(RunFlags):
     """Model: digits (images of 32 x 32, channels and dense layers cut down), or vgg13 (the published one)."""
     dropout: float | None = None
     """Dropout probability in training, instead of the preset's."""
-    lr: float = 2e-3
-    """Highest learning rate."""
-    resume: str | None = None
-    """auto (the latest under --checkpoint, if any) or a checkpoint's directory. Give the flags of its run again; the
-    arrangement may be another one."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.tensor == 1 and self.layout is not None:
-            raise UsageError(f"one rank splits nothing (--layout {self.layout}, --tensor 1); add --tensor")
+    def task(self) -> "VGGTask":
+        model = find_preset(self.preset)
+        return VGGTask(self, model if self.dropout is None else replace(model, dropout=self.dropout))
 
 
-def parse(arguments: list[str]) -> Config:
-    """Make a Config of a command line; see `parse_flags`."""
-    return parse_flags(arguments, Config(), "python -m apps.vgg")
+class VGGTask(Task):
+    """VGG on digits.
+
+    Args:
+        config: the flags.
+        model: its sizes.
+    """
+
+    config: Config
+
+    def __init__(self, config: Config, model: VGGConfig):
+        self.config, self.model, self.depth = config, model, model.depth
+
+    def describe(self) -> str:
+        side = self.model.side
+        return f"model: VGG {self.config.preset}, {self.model.parameters:,} parameters, images of {side} x {side}"
+
+    def sizes(self) -> dict[str, Any]:
+        return {"dropout": self.model.dropout}
+
+    def check(self) -> None:
+        require_scikit_learn()
+
+    def layout(self, plan: Plan) -> str | None:
+        """As given, else convolutions by images."""
+        if plan.tensor == 1:
+            return None
+        return self.config.layout or ",".join(f"{each.name}={plan.tensor}.1.1" for each in self.model.convolutions)
+
+    def training(self, plan: Plan) -> "VGGTraining":
+        from apps.vgg.model import VGGTraining
+
+        return VGGTraining(self.model, self.config, plan)

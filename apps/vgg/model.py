@@ -1,4 +1,4 @@
-"""VGG as a row of layers of `pipelined.Sequential`, and its loss."""
+"""VGG as a row of layers of `pipelined.Sequential`, trained on handwritten digits."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,17 +6,35 @@ from typing import TypeVar
 
 from torch import nn
 
-import pipelined as pp
+from apps.common.flags import RunFlags
+from apps.images.digits import Images, digits, logistic_regression
+from apps.images.training import ImageTraining
 from apps.vgg.presets import KERNEL, POOL, VGGConfig
+from pipelined.programs.plan import Plan
 
-cross_entropy = nn.functional.cross_entropy
 L = TypeVar("L", nn.Conv2d, nn.Linear)
 Builders = dict[str, Callable[[], nn.Module]]
 
 
-def row(config: VGGConfig) -> pp.Sequential:
-    """The layers by name; a rank builds its own alone, each with initial values of its own."""
-    return pp.Sequential(builders(config), initial="keyed")
+class VGGTraining(ImageTraining):
+    """VGG's layers on the digits.
+
+    Args:
+        sizes: of the model; the others are those of `ImageTraining`.
+    """
+
+    def __init__(self, sizes: VGGConfig, config: RunFlags, plan: Plan):
+        super().__init__(config, plan, (sizes.colours, sizes.side))
+        self._sizes = sizes
+
+    def builders(self) -> Builders:
+        return builders(self._sizes)
+
+    def images(self) -> tuple[Images, Images]:
+        return digits()
+
+    def beside(self) -> dict[str, int]:
+        return {"logistic_regression": logistic_regression(*digits())}
 
 
 def builders(config: VGGConfig) -> Builders:

@@ -20,12 +20,12 @@ def require_scikit_learn() -> None:
 
 
 @dataclass(frozen=True)
-class Digits:
+class Images:
     """Images with their classes.
 
     Args:
-        images: (N, 8, 8), from 0 to 1, float32.
-        classes: (N,), 0 … 9, int64.
+        images: (N, side, side) or (N, colours, side, side), from 0 to 1, float32.
+        classes: (N,), from 0 up, int64.
     """
 
     images: np.ndarray
@@ -36,7 +36,7 @@ class Digits:
 
 
 @cache
-def digits() -> tuple[Digits, Digits]:
+def digits() -> tuple[Images, Images]:
     """The images to train on, and those that are held out: the same 360 on every rank and in every run."""
     from sklearn.datasets import load_digits
 
@@ -44,10 +44,10 @@ def digits() -> tuple[Digits, Digits]:
     images, classes = (found.images / GREYS).astype(np.float32), found.target.astype(np.int64)
     order = np.random.default_rng(0).permutation(len(classes))
     held_out, rest = order[:HELD_OUT], order[HELD_OUT:]
-    return Digits(images[rest], classes[rest]), Digits(images[held_out], classes[held_out])
+    return Images(images[rest], classes[rest]), Images(images[held_out], classes[held_out])
 
 
-def logistic_regression(train: Digits, held_out: Digits) -> int:
+def logistic_regression(train: Images, held_out: Images) -> int:
     """How many of the held-out images scikit-learn's logistic regression of the 64 greys gets right."""
     from sklearn.linear_model import LogisticRegression
 

@@ -5,14 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from apps.common.choose import Wishes, choose
-from apps.vgg.config import Config
-from apps.vgg.presets import VGGConfig, find_preset
+from apps.rows.config import RowFlags, Task
 from pipelined.errors import UsageError
 from pipelined.planner.plan_file import PlanFile, read_plan
 from pipelined.programs.plan import Plan
 
-BATCH = 32
-"""Images a step, by default."""
 CLIP = 1.0
 """Largest global gradient norm, by default, where the norm is known before the update."""
 
@@ -23,14 +20,14 @@ class Job:
 
     Args:
         config: as given.
-        model: the model's sizes.
+        task: the model and the data.
         plan: the stages of each rank, and the cut of the batch.
         reason: why this plan was chosen.
         planned: the plan file that is followed, if any.
     """
 
-    config: Config
-    model: VGGConfig
+    config: RowFlags
+    task: Task
     plan: Plan
     reason: str
     planned: PlanFile | None = None
@@ -41,31 +38,25 @@ class Job:
         default = CLIP if self.plan.flushes else 0.0
         return default if self.config.clip is None else self.config.clip
 
-    @property
-    def layout(self) -> str | None:
-        """How the ranks of a worker split the layers; None for one rank."""
-        if self.plan.tensor == 1:
-            return None
-        return self.config.layout or ",".join(f"{each.name}={self.plan.tensor}.1.1" for each in self.model.convolutions)
-
     def plain(self) -> dict[str, object]:
         """The resolved configuration as JSON can hold it."""
-        sizes = {"dropout": self.model.dropout, "clip": self.clip, "batch": self.plan.batch, "reason": self.reason}
-        return {**self.config.plain(), **self.plan.plain(), **sizes}
+        chosen = {"clip": self.clip, "batch": self.plan.batch, "reason": self.reason}
+        return {**self.config.plain(), **self.plan.plain(), **self.task.sizes(), **chosen}
 
     def json(self) -> str:
         return json.dumps(self.plain(), indent=2)
 
     def describe(self) -> str:
         """The model, the plan and the batch, in a few lines."""
-        plan, side = self.plan, self.model.side
+        plan = self.plan
         team = f" x tensor {plan.tensor}" if plan.tensor > 1 else ""
         return "\n".join(
             [
-                f"model: VGG {self.config.preset}, {self.model.parameters:,} parameters, images of {side} x {side}",
+                self.task.describe(),
                 f"plan: {plan.schedule}, depth {plan.depth} x width {plan.width}{team}, ranks: {plan.world_size} "
                 f"({self.reason})",
-                f"batch: {plan.batch} images = {plan.microbatch} a microbatch x {plan.total_microbatches} microbatches",
+                f"batch: {plan.batch} {self.task.rows} = {plan.microbatch} a microbatch x {plan.total_microbatches} "
+                "microbatches",
             ]
         )
 
@@ -74,7 +65,7 @@ AUTO = Path("auto")
 """Instead of a plan file: measure and plan before the first step."""
 
 
-def resolve(config: Config, world_size: int | None, planned: PlanFile | None = None) -> Job:
+def resolve(config: RowFlags, world_size: int | None, planned: PlanFile | None = None) -> Job:
     """Fill in what the user left open.
 
     Args:
@@ -83,16 +74,15 @@ def resolve(config: Config, world_size: int | None, planned: PlanFile | None = N
     Raises:
         UsageError: the flags request something impossible.
     """
-    model = find_preset(config.preset)
-    model = model if config.dropout is None else replace(model, dropout=config.dropout)
     if config.plan not in (None, AUTO):
         planned = read_plan(config.plan, config.schedule)
     if planned is not None:
         config = _followed(config, planned)
+    task = config.task()
     wishes = Wishes(
         workers(config.tensor, world_size),
-        model.depth,
-        config.batch or BATCH,
+        task.depth,
+        config.batch or task.batch,
         config.batch is not None,
         config.schedule,
         1 if config.depth is None and config.tensor > 1 else config.depth,
@@ -106,7 +96,7 @@ def resolve(config: Config, world_size: int | None, planned: PlanFile | None = N
     if config.clip and not plan.flushes:
         fact = f"--clip {config.clip:g} does not go with {plan.schedule}, which knows no norm before it updates"
         raise UsageError(f"{fact}; leave --clip out, or use a schedule with a flush")
-    return Job(config, model, plan, f"{config.plan}: {planned.why}" if planned else reason, planned)
+    return Job(config, task, plan, f"{config.plan}: {planned.why}" if planned else reason, planned)
 
 
 def workers(tensor: int, world_size: int | None) -> int | None:
@@ -123,7 +113,7 @@ def workers(tensor: int, world_size: int | None) -> int | None:
     return world_size // tensor
 
 
-def _followed(config: Config, planned: PlanFile) -> Config:
+def _followed(config: RowFlags, planned: PlanFile) -> RowFlags:
     """The flags as if the plan had been given as flags.
 
     Raises:

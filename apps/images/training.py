@@ -1,0 +1,110 @@
+"""A row of layers trained on labelled images, and how many of those held out it gets right. Needs torch."""
+
+import asyncio
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import nn
+
+import pipelined as pp
+from apps.common.flags import RunFlags
+from apps.common.json_lines import append
+from apps.common.numerics import DTYPES
+from apps.common.report import Report
+from apps.images.digits import Images
+from apps.rows.training import Training
+from pipelined.api.rank import RankSession
+from pipelined.programs.plan import Plan
+from pipelined.random.keyed_random import keyed_generator
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+"""Images (B, colours, side, side) and their classes (B,)."""
+Builders = Mapping[str, Callable[[], nn.Module]]
+
+
+class ImageTraining(Training):
+    """Layers from images to classes.
+
+    Args:
+        config: the flags.
+        plan: the cut of a step's batch.
+        shape: what a model takes: colours and the places along each side of an image.
+    """
+
+    def __init__(self, config: RunFlags, plan: Plan, shape: tuple[int, int]):
+        self._config, self._plan, (self._colours, self._side) = config, plan, shape
+
+    @abstractmethod
+    def builders(self) -> Builders:
+        """What builds each layer, by name, in order: (B, colours, side, side) to (B, classes)."""
+
+    @abstractmethod
+    def images(self) -> tuple[Images, Images]:
+        """The images to train on, and those that are held out."""
+
+    def row(self) -> pp.Sequential:
+        return pp.Sequential(self.builders(), initial="keyed")
+
+    def loss(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(output, targets)
+
+    def example(self, rows: int) -> Pair:
+        images = torch.zeros(()).expand(rows, self._colours, self._side, self._side)
+        return images, torch.zeros((), dtype=torch.int64).expand(rows)
+
+    def microbatch(self, step: int, number: int) -> Pair:
+        (train, _), rows = self.images(), self._plan.rows
+        index = order(self._config.seed, step, self._plan.batch, len(train))
+        return self.enlarged(train, index[number * rows : (number + 1) * rows])
+
+    def held_out(self) -> Sequence[Pair]:
+        data = self.images()[1]
+        return [self.enlarged(data, index) for index in torch.arange(len(data)).split(self._plan.rows)]
+
+    def enlarged(self, data: Images, index: torch.Tensor) -> Pair:
+        """Some images, as large and with as many colours as the model takes."""
+        images = torch.from_numpy(data.images)[index]
+        if images.dim() == 3:
+            images = images[:, None]
+        if images.shape[2:] != (self._side, self._side):
+            size = (self._side, self._side)
+            images = nn.functional.interpolate(images, size, mode="bilinear", align_corners=False)
+        return images.expand(-1, self._colours, -1, -1).contiguous(), torch.from_numpy(data.classes)[index]
+
+    def beside(self) -> dict[str, int]:
+        """How many of the held-out images other methods get right, by their names."""
+        return {}
+
+    async def finish(self, rank: RankSession, report: Report, loss: float) -> None:
+        """On rank 0, count the held-out images that the model gets right, and those of other methods."""
+        state = await rank.state_dict()
+        if state is None:
+            return
+        right, others = await asyncio.gather(asyncio.to_thread(self.count_right, state), asyncio.to_thread(self.beside))
+        total = len(self.images()[1])
+        shown = [f"held-out images: {right} of {total} right ({right / total:.3f})"]
+        shown += [f"{name.replace('_', ' ')}: {count} ({count / total:.3f})" for name, count in others.items()]
+        report.say("; ".join(shown))
+        if self._config.metrics is not None:
+            append(self._config.metrics, {"step": rank.done, "right": right, "held_out": total, **others})
+
+    def count_right(self, state: Mapping[str, torch.Tensor]) -> int:
+        """The held-out images whose class a model with this state gets right."""
+        dtype = DTYPES[self._config.dtype]
+        model = nn.Sequential(OrderedDict((name, build()) for name, build in self.builders().items())).to(dtype)
+        model.load_state_dict(state)
+        model.eval()
+        with torch.no_grad():
+            found = (model(images.to(dtype)).argmax(1) == classes for images, classes in self.held_out())
+            return sum(int(each.sum()) for each in found)
+
+
+def order(seed: int, step: int, batch: int, images: int) -> torch.Tensor:
+    """The images of a step: each epoch is a permutation of its own, and a step may end one and begin the next."""
+    first = step * batch
+    epochs = range(first // images, (first + batch - 1) // images + 1)
+    every = torch.cat([torch.randperm(images, generator=keyed_generator(seed, "epoch", epoch)) for epoch in epochs])
+    begun = first - epochs.start * images
+    return every[begun : begun + batch]

@@ -1,0 +1,78 @@
+"""The flags of a program that trains a row of layers, and what such a program adds to them. No torch."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from apps.common.flags import RunFlags
+from pipelined.errors import UsageError
+from pipelined.programs.plan import Plan
+
+if TYPE_CHECKING:
+    from apps.rows.training import Training
+
+
+class Task(ABC):
+    """What a program trains, and on what.
+
+    Attributes:
+        config: the flags.
+        unit: what the data is made of: images or tokens.
+        row_units: how many of them a row of a batch has.
+        rows: what a row is called.
+        batch: rows a step, by default.
+        depth: the layers between which stages can be cut.
+    """
+
+    unit, row_units, rows, batch = "images", 1, "images", 32
+    config: "RowFlags"
+    depth: int
+
+    @abstractmethod
+    def describe(self) -> str:
+        """The model in a line."""
+
+    @abstractmethod
+    def sizes(self) -> dict[str, Any]:
+        """What --print-config shows of the model, besides the flags."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raises UsageError: the data cannot be there, or the model cannot be written where it should be."""
+
+    def layout(self, plan: Plan) -> str | None:
+        """How the ranks of a worker split the layers; None: as in megatron, or for one rank."""
+        return self.config.layout
+
+    @abstractmethod
+    def training(self, plan: Plan) -> "Training":
+        """The model and the data by a plan. Imports torch."""
+
+
+@dataclass(frozen=True)
+class RowFlags(RunFlags):
+    """How a row of layers is trained; a program adds its model and its data."""
+
+    tensor: int = 1
+    """Ranks of a worker (T), which split every tensor of its stages: rank = (group * workers + worker) * T + member."""
+    layout: str | None = None
+    """How the ranks of a worker split the model: data, megatron, or ROWS.COLUMNS.CONTRACTION by layer, such as
+    head=1.2.1; other layers are as in megatron, which is the default."""
+    lr: float = 2e-3
+    """Highest learning rate."""
+    resume: str | None = None
+    """auto (the latest under --checkpoint, if any) or a checkpoint's directory. Give the flags of its run again; the
+    arrangement may be another one."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tensor == 1 and self.layout is not None:
+            raise UsageError(f"one rank splits nothing (--layout {self.layout}, --tensor 1); add --tensor")
+
+    def task(self) -> Task:
+        """What these flags train.
+
+        Raises:
+            UsageError: there can be no such model.
+        """
+        raise NotImplementedError

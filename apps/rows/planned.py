@@ -1,0 +1,73 @@
+"""A row of layers for the planner, and for --dry-run. Needs torch, and no data."""
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+
+from apps.common.numerics import DTYPES, numerics
+from apps.rows.config import RowFlags, Task
+from apps.rows.job import resolve
+from collectives import Links
+from pipelined.api.data.batch import converted
+from pipelined.api.laboratory.described import machine_of
+from pipelined.api.laboratory.planned_layers import PlannedLayers
+from pipelined.api.laboratory.planning import PlanRequest, find_plan
+from pipelined.api.model.user_model import bind
+from pipelined.errors import UsageError
+from pipelined.planner.plan_file import PlanFile
+from pipelined.process.launch import Launch
+
+GIVEN = ("schedule", "depth", "width", "microbatches")
+"""Flags that a plan must keep where they are given."""
+
+
+@dataclass(frozen=True)
+class PlannedRow(PlannedLayers):
+    """See `PlannedLayers`.
+
+    Args:
+        task: what is trained.
+    """
+
+    task: Task = field(kw_only=True)
+
+
+Planned = TypeVar("Planned", bound=PlannedRow)
+
+
+def planned_row(kind: type[Planned], config: RowFlags, batch: int | None = None) -> Planned:
+    """What a configuration asks to be planned.
+
+    Args:
+        kind: `PlannedRow`, or a program's own.
+        batch: rows a step, instead of the configuration's.
+    """
+    job = resolve(config, None)
+    training, rows = job.task.training(job.plan), batch or config.batch or job.task.batch
+
+    def optimizer(parameters: object) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, lr=config.lr)  # type: ignore[arg-type]
+
+    given = {name: getattr(config, name) for name in GIVEN if getattr(config, name) is not None}
+    example = converted(training.example(1)[0], DTYPES[config.dtype])
+    return kind(
+        bind(training.row(), training.loss, config.seed, example),
+        training.example(rows),
+        optimizer,
+        numerics(config),
+        {**given, **dict(config.knobs)},
+        task=job.task,
+    )
+
+
+def plan_now(config: RowFlags, batch: int, launch: Launch, program: str) -> PlanFile:
+    """Measure on the ranks that were started, and find the fastest plan; all ranks call this together.
+
+    Raises:
+        UsageError: nothing fits the memory, or a worker is to be several ranks.
+    """
+    if config.tensor > 1:
+        raise UsageError(f"--plan auto plans workers of one rank (--tensor {config.tensor}); leave one of them out")
+    request = PlanRequest(launch.world_size or 1, None, machine_of(None, None, unstated=Links()))
+    return find_plan(planned_row(PlannedRow, config, batch), launch, request, lambda line: None, program).content

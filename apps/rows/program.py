@@ -1,0 +1,123 @@
+"""A program that trains a row of layers, from its command line to its exit code.
+
+Read the flags, detect the launcher, choose what was left open; then run one coroutine on each rank. Torch is imported
+only after every check that does not need it.
+"""
+
+import os
+import sys
+
+from apps.common.flags import parse_flags, start_of
+from apps.common.paths import check_directory, check_file
+from apps.rows.config import RowFlags
+from apps.rows.job import AUTO, Job, resolve
+from collectives.algorithms import parse_choice
+from pipelined import __version__
+from pipelined.aio.events import log_to_stderr
+from pipelined.errors import UsageError
+from pipelined.process.exit import INTERRUPTED, silence_stdout
+from pipelined.process.launch import AGENT, ALONE, Launch, detect
+from pipelined.process.run import parsed, refuse, run
+from pipelined.process.stop_request import StopRequest
+from pipelined.programs.proof.check import check
+from pipelined.programs.record import record
+from pipelined.schedules import find
+from pipelined.state.checkpoints import checkpoint
+from pipelined.training.exchange.compression import check_codec
+from transports import Transport
+
+
+def main(program: str, default: RowFlags, arguments: list[str] | None = None) -> int:
+    """Run a program; returns the exit code (0 done or saved, 1 failure, 2 usage, 130 interrupted).
+
+    Args:
+        program: its module, such as `apps.vgg`.
+        default: its flags, where none is given.
+        arguments: None: those of this process.
+    """
+    launch, arguments = ALONE, sys.argv[1:] if arguments is None else arguments
+    try:
+        launch = detect(os.environ)
+        config = parsed(launch, lambda: _flags(arguments, default, program))
+        log_to_stderr(config.log)
+        launch = detect(os.environ, config.transport)
+        job = resolve(config, launch.world_size)
+        if config.print_config or config.dry_run:
+            return _show(job, launch)
+        check_job(job)
+        return _run(job, launch, program)
+    except UsageError as error:
+        return refuse(error, launch)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        silence_stdout()
+        return 0
+
+
+def _flags(arguments: list[str], default: RowFlags, program: str) -> RowFlags:
+    """Parse the command line; raises SystemExit after --version or --help."""
+    if "--version" in arguments:
+        print(f"pipelined {__version__}")
+        raise SystemExit(0)
+    return parse_flags(arguments, default, f"python -m {program}")
+
+
+def check_job(job: Job) -> None:
+    """Refuse a job that would fail later. No torch.
+
+    Raises:
+        UsageError: the first mistake found, with its remedy.
+    """
+    config = job.config
+    job.task.check()
+    check(record(find(job.plan.schedule), job.plan.proof_shape))
+    try:
+        parse_choice(config.all_reduce)
+    except ValueError as error:
+        raise UsageError(f"--all-reduce: {error}") from error
+    check_codec(config.compress, "--compress")
+    if config.metrics is not None:
+        check_file("--metrics", config.metrics)
+    if config.checkpoint is not None:
+        check_directory("--checkpoint", config.checkpoint)
+    path = start_of(config)
+    if path is not None and (done := checkpoint.open(path).meta.step) > config.steps:
+        raise UsageError(f"{path} is beyond the last step (saved: {done}, --steps {config.steps}); raise --steps")
+
+
+def _show(job: Job, launch: Launch) -> int:
+    if launch.rank == 0:
+        print(job.json() if job.config.print_config else f"{job.describe()}\n{_table(job)}")
+    return 0
+
+
+def _table(job: Job) -> str:
+    from apps.common.plan_table import plan_table
+    from apps.rows.planned import PlannedRow, planned_row
+    from pipelined.programs.partition import partition
+
+    planned = planned_row(PlannedRow, job.config, job.plan.batch)
+    cut = partition(planned.layer_costs, job.plan.depth)
+    return plan_table(job.plan, cut, planned.workload(job.plan), job.config.recompute)
+
+
+def _run(job: Job, launch: Launch, program: str) -> int:
+    from apps.rows.planned import plan_now
+    from apps.rows.train import described, model_of, train
+
+    if job.config.plan == AUTO:
+        job = resolve(
+            job.config, launch.world_size, plan_now(job.config, job.plan.batch, launch, f"python -m {program}")
+        )
+    model, stop = model_of(job), StopRequest(os.getppid() if AGENT in os.environ else None)
+    if launch.rank == 0:
+        split = described(model)
+        lines = [job.describe(), *([split] if split else []), f"launch: {launch.by}, transport {launch.url}"]
+        print("\n".join(lines), flush=True)
+
+    async def rank(transport: Transport) -> int:
+        stop.listen()
+        return await train(transport, job, launch, stop, model)
+
+    return run(launch, job.plan.world_size, rank, job.plan.stages_of)

@@ -1,0 +1,142 @@
+"""The training of one rank, from its stages to what comes behind the last step. Needs torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+
+import pipelined as pp
+from apps.common.flags import start_of
+from apps.common.numerics import DTYPES, numerics
+from apps.common.report import Report, reporting
+from apps.rows.job import Job
+from apps.rows.training import Training
+from pipelined.api.data.batch import converted
+from pipelined.api.data.feed import MicrobatchFeed
+from pipelined.api.model.user_model import Team, UserModel, bind
+from pipelined.api.rank import RankSession, TrainingJob
+from pipelined.api.split.model import SplitRow
+from pipelined.api.user_optimizer import UserOptimizer
+from pipelined.process.launch import Launch
+from pipelined.process.stop_request import StopRequest
+from pipelined.training.digests import model_digest
+from pipelined.training.evaluate import Window
+from transports import Transport
+
+
+def model_of(job: Job) -> UserModel:
+    """The model with its loss.
+
+    Raises:
+        UsageError: the ranks of a worker cannot split it so, or the plan is for another model.
+    """
+    plan, training = job.plan, job.task.training(job.plan)
+    example = converted(training.example(plan.rows)[0], torch.float32)
+    team = Team(plan.tensor, job.task.layout(plan), plan.rows)
+    bound = bind(training.row(), training.loss, job.config.seed, example, team)
+    if job.planned is not None and job.config.plan is not None:
+        job.planned.require(job.config.plan, bound.identity(), None)
+    return bound
+
+
+def training_job(job: Job, training: Training, model: UserModel) -> TrainingJob:
+    """What a rank trains, and how."""
+    config = job.config
+
+    def optimizer(parameters: object) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, lr=config.lr, weight_decay=config.weight_decay)  # type: ignore[arg-type]
+
+    schedule = partial(_cosine, config.warmup, config.steps) if job.plan.flushes else None
+    optimizers = partial(UserOptimizer, optimizer, job.clip, schedule)
+    feed = MicrobatchFeed(pp.Feed(lambda *at: training.microbatch(*at)[0], lambda *at: training.microbatch(*at)[1]))
+    feed.cut(job.plan.rows, DTYPES[config.dtype], kept=2)
+    return TrainingJob(model, feed, job.plan, optimizers, numerics(config), config.seed)
+
+
+def _cosine(warmup: int, steps: int, optimizer: torch.optim.Optimizer) -> LambdaLR:
+    """The rate rises during the warm-up, and falls to a tenth by half a cosine."""
+
+    def share(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / (warmup + 1)
+        done = min(1.0, (step - warmup) / max(1, steps - warmup))
+        return 0.55 + 0.45 * float(torch.cos(torch.tensor(torch.pi * done)))
+
+    return LambdaLR(optimizer, share)
+
+
+def described(model: UserModel) -> str | None:
+    """How the ranks of a worker split the model; None for one."""
+    return model.described() if isinstance(model, SplitRow) else None
+
+
+async def train(transport: Transport, job: Job, launch: Launch, stop: StopRequest, model: UserModel) -> int:
+    """Run one rank of a job to its end; returns its exit code."""
+    config, training = job.config, job.task.training(job.plan)
+    about = await training.read(transport)
+    if about and not transport.rank:
+        print(about, flush=True)
+    async with RankSession.opened(transport, launch, training_job(job, training, model)) as rank:
+        path = start_of(config)
+        if config.checkpoint is not None:
+            await rank.claim(config.checkpoint, path)
+        if path is None:
+            await training.begin(rank)
+        done = 0 if path is None else await rank.load(path)
+        step_s = job.planned.step_s if job.planned else None
+        with reporting(
+            not transport.rank,
+            first=done,
+            steps=config.steps,
+            tokens=job.plan.batch * job.task.row_units,
+            metrics=config.metrics,
+            predicted=step_s,
+            unit=job.task.unit,
+        ) as report:
+            await Run(job, training, rank, report, stop).to_the_end(done)
+    return 0
+
+
+@dataclass
+class Run:
+    """The steps of one rank, with what happens between and behind them."""
+
+    job: Job
+    training: Training
+    rank: RankSession
+    report: Report
+    stop: StopRequest
+
+    @cached_property
+    def _held_out(self) -> Sequence[Window]:
+        return [converted(window, DTYPES[self.job.config.dtype]) for window in self.training.held_out()]
+
+    async def to_the_end(self, done: int) -> None:
+        """Train after `done` steps, and finish; or save and end early on a stop request."""
+        config, loss = self.job.config, None
+        while done < config.steps:
+            span = self.job.plan.segment(done, config.steps, config.eval_every, config.save_every, config.digest)
+            told = await self.rank.train(span, lambda: self.stop.requested, lambda earlier: None)
+            done = told.step + 1
+            stopped = told.stop and done < config.steps
+            due = [every > 0 and done % every == 0 for every in (config.eval_every, config.save_every, config.digest)]
+            loss = await self._evaluated() if not stopped and (due[0] or done == config.steps) else None
+            self.report.step(told, loss, await self._digest() if due[2] else "")
+            if config.checkpoint and (stopped or due[1] or done == config.steps):
+                await self.rank.save(config.checkpoint, done, config.keep)
+            if stopped:
+                where = config.checkpoint or "nowhere: give --checkpoint to keep the work"
+                return self.report.say(f"stopped on request after step {done}; saved to {where}")
+        if loss is None:
+            loss = await self._evaluated()
+            self.report.evaluated(done, loss)
+        self.report.drift()
+        await self.training.finish(self.rank, self.report, loss)
+
+    async def _evaluated(self) -> float:
+        return await self.rank.evaluate(self._held_out)
+
+    async def _digest(self) -> str:
+        return await model_digest(self.rank.trainer.context.actor.transport, self.rank.trainer.local)

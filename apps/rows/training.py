@@ -1,0 +1,54 @@
+"""What a program of a row of layers defines: its model and its data, by step and microbatch. Needs torch."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+import pipelined as pp
+from apps.common.report import Report
+from pipelined.api.data.batch import Batch
+from pipelined.api.rank import RankSession
+from pipelined.training.evaluate import Window
+from transports import Transport
+
+
+class Training(ABC):
+    """A model and its data. Every rank of a process makes one, and reads the data alike."""
+
+    @abstractmethod
+    def row(self) -> pp.Sequential:
+        """The layers by name."""
+
+    @abstractmethod
+    def loss(self, output: Any, targets: Any) -> torch.Tensor:
+        """The mean loss of a microbatch."""
+
+    @abstractmethod
+    def example(self, rows: int) -> Batch:
+        """Inputs and targets of this number of rows; of their values there need be none."""
+
+    async def read(self, transport: Transport) -> str:
+        """Read the data; all ranks call this together. Returns a line about it, "" for none."""
+        return ""
+
+    @abstractmethod
+    def microbatch(self, step: int, number: int) -> Batch:
+        """Inputs and targets of a microbatch, numbered over all groups."""
+
+    @abstractmethod
+    def held_out(self) -> Sequence[Window]:
+        """What is evaluated, in microbatches."""
+
+    async def begin(self, rank: RankSession) -> None:
+        """What happens before the first step of a run that resumes none, such as loading initial values."""
+        return None
+
+    @abstractmethod
+    async def finish(self, rank: RankSession, report: Report, loss: float) -> None:
+        """What happens behind the last step: what was learnt, exports, samples.
+
+        Args:
+            loss: over what is held out, after the last step.
+        """
