@@ -12,20 +12,19 @@ from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.registration import Registration, registered
-from pipelined.membership.client import MemberClient, Node, Probe
+from pipelined.membership.client import Node
 from pipelined.membership.view import RETRY_S, NoLongerValid
-from pipelined.state.saver import Saver
 from pipelined.swarm.config import PeerConfig, Rules
-from pipelined.swarm.peer.device_watchdog import DeviceLate, DeviceWatchdog
-from pipelined.swarm.peer.lifecycle import Drain, PeerEvent, PeerEvicted, PeerState, Presence, Readmission, state_after
+from pipelined.swarm.peer.device_watchdog import DeviceLate
+from pipelined.swarm.peer.lifecycle import Drain, PeerEvent, PeerEvicted, PeerState, Readmission, state_after
+from pipelined.swarm.peer.parts import PeerParts
 from pipelined.swarm.peer.replica import Replica, catch_up, split_by_last_step
 from pipelined.swarm.peer.service import PeerService
 from pipelined.swarm.peer.stage_join import Build, StageJoin
-from pipelined.swarm.protocol.status import Status
+from pipelined.swarm.protocol.status import PeerReport, Status, cut
 from pipelined.swarm.records.members import PEERS, Phase, choose_saver
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView
-from pipelined.swarm.stages.codec import Coding
 from transports.rpc import Rejected
 
 
@@ -40,31 +39,14 @@ class StagePeer:
     def __init__(
         self, node: Node, view: SwarmView, build: Build, rules: Rules, *, device: Executor, config: PeerConfig
     ):
-        name, endpoint, clock = node.name, node.endpoint, node.clock
-        self.name, self._rules, self._endpoint, self._view = name, rules, endpoint, view
-        self._clock, self._device = clock, DeviceWatchdog(device, rules.lease_s)
-        self._client = MemberClient(endpoint, view)
-        self._probe = Probe(self._client, clock, rules.lease_s)
-        self._readmission = Readmission(name, view, clock, rules.lease_s)
-        self._saver = Saver(config.store, config.save_every, config.threads, view.notify)
-        self._presence = Presence(name, endpoint.address, rules.digest, clock, view.notify, saver=self._saver)
-        self._service = PeerService(
-            endpoint, view, presence=self._presence, saver=self._saver, probe=self._probe, device=self._device
-        )
-        self._join = StageJoin(
-            node,
-            view,
-            build,
-            rules,
-            service=self._service,
-            presence=self._presence,
-            saver=self._saver,
-            probe=self._probe,
-            device=self._device,
-            coding=Coding(rules.codec, config.threads),
-            wanted=config.stage,
-        )
-        self._drain, self._state = Drain(name, view, clock, config.grace_s), PeerState.OUTSIDE
+        parts = PeerParts.of(node, view, rules, device, config)
+        self.name, self._rules, self._view = node.name, rules, view
+        self._endpoint, self._clock = node.endpoint, node.clock
+        self._device, self._client, self._saver = parts.device, parts.probe.client, parts.saver
+        self._presence, self._service = parts.presence, PeerService(parts)
+        self._join = StageJoin(parts, build, config.stage)
+        self._readmission = Readmission(node.name, view, node.clock, rules.lease_s)
+        self._drain, self._state = Drain(node.name, view, node.clock, config.grace_s), PeerState.OUTSIDE
 
     @property
     def replica(self) -> Replica | None:
@@ -74,7 +56,12 @@ class StagePeer:
     @property
     def last_fetch_error(self) -> str:
         """Why the last fetched state did not come from the peer that was requested first; "": it did."""
-        return self._service.joining.last_error if self._service.joining else ""
+        return self._join.fetch.last_error if self._join.fetch else ""
+
+    def report(self) -> PeerReport:
+        """What this peer does, for status."""
+        replica, donor = self.replica, self._join.fetch.donor if self._join.fetch else ""
+        return PeerReport(replica.report() if replica else None, cut(self._saver.failed), donor)
 
     async def run(self) -> None:
         """Serve under one lease after another, until it has left.
@@ -83,7 +70,7 @@ class StagePeer:
             OtherModel: the swarm trains another model. DeviceStalled: the device makes no progress.
             NameTaken: another process of the swarm has this peer's name.
         """
-        self._service.open(self._rules.batch)
+        self._service.open()
         async with Nursery() as self._tasks:
             watching = self._tasks.create_task(self._device.watch())
             while not self._drain.requested or (self.replica and self._drain.left_s > 0):
@@ -183,7 +170,11 @@ class StagePeer:
                     replica = await self._join.join(registration, self._state.phase)
                 else:
                     await self._announce(registration, replica.index)
-                    replica = await self._join.rejoin(registration, replica)
+                    await self._join.before_rejoin(registration, replica)
+                    self._service.drop_replica()
+                    self._view.notify()  # if it is to leave, it need not wait for the fetch
+                    replica = await self._join.rejoin(replica)
+                self._service.serve(replica)
         except NoLongerValid:
             if self._drain.requested:
                 return None
@@ -205,7 +196,7 @@ class StagePeer:
         target = replica.index if self._drain.requested else head.moves.get(self.name, replica.index)
         if target == replica.index or head.version != replica.version or not await self._can_be_spared(replica, head):
             return False
-        self._join.wanted = target
+        self._join.move_target = target
         self._service.drop_replica()
         return True
 

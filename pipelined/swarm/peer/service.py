@@ -9,23 +9,19 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
-from pipelined.membership.client import Probe
 from pipelined.membership.messages import Done, MemberReply, MemberRequest, MemberRole, Ping, serve
 from pipelined.membership.reasons import Reason
 from pipelined.membership.view import RETRY_S
-from pipelined.state.fetch import StateFetch
 from pipelined.state.messages import FetchChunk, FetchManifest, FetchTotals
-from pipelined.state.saver import Saver
 from pipelined.swarm.peer.all_reduce import IN_FLIGHT
-from pipelined.swarm.peer.device_watchdog import DeviceLate, DeviceWatchdog
-from pipelined.swarm.peer.lifecycle import Presence
+from pipelined.swarm.peer.device_watchdog import DeviceLate
+from pipelined.swarm.peer.parts import PeerParts
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reach, Reduce, ReportReach, Resume, RoundRequest, SendPart
-from pipelined.swarm.protocol.status import PeerReport, Status, StatusReply, cut, traffic_of
 from pipelined.swarm.protocol.work import Announce, Backward, Evaluate, Forward
 from pipelined.swarm.records.members import Observer, Peer, TrainerRecord
 from pipelined.swarm.records.view import SwarmView
-from transports.rpc import Endpoint, Handler, Party, Rejected, Request, Response
+from transports.rpc import Handler, Party, Rejected, Request, Response
 
 
 class SenderCheck:
@@ -90,33 +86,28 @@ class Served(NamedTuple):
 class PeerService:
     """Serves the requests to one peer, whichever stage it holds at the time.
 
-    Args:
-        presence: repeats the announcement when a trainer that banned this peer requests it.
-        saver: its status says what could not be saved.
-        probe: finds the peers of the stage that this one cannot reach.
-        device: a leader's request is rejected while the device makes no progress.
-
     Attributes:
         replica: the served replica; None: every request is refused.
-        joining: how this peer last got its state; None: it has not begun.
         incarnation: of this peer; a request to another incarnation is refused.
     """
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        view: SwarmView,
-        *,
-        presence: Presence,
-        saver: Saver,
-        probe: Probe,
-        device: DeviceWatchdog,
-    ):
-        self._endpoint, self._view, self._senders = endpoint, view, SenderCheck(view)
-        self._presence, self._saver, self._probe, self._device = presence, saver, probe, device
+    def __init__(self, parts: PeerParts):
+        self._endpoint, self._view, self._senders = parts.node.endpoint, parts.view, SenderCheck(parts.view)
+        self._presence, self._probe, self._device = parts.presence, parts.probe, parts.device
+        self._batch = parts.rules.batch
         self.replica: Replica | None = None
-        self.joining: StateFetch | None = None
         self.incarnation = 0
+
+    def open(self) -> None:
+        """Reply to requests from now on."""
+        self._handle_stage_requests()
+        serve(self._endpoint, Announce, self._announce, MOST_ROUNDS)
+        serve(self._endpoint, Ping, self._ping, MOST_ROUNDS)
+
+    def serve(self, replica: Replica) -> None:
+        """Serve this replica from now on; the limits of the requests' sizes follow from it."""
+        self.replica = replica
+        self._handle_stage_requests()
 
     def drop_replica(self) -> None:
         """Serve no stage from now on; what waits for the replica ends."""
@@ -124,19 +115,11 @@ class PeerService:
             self.replica.give_up("its peer holds it no longer")
         self.replica = None
 
-    def open(self, batch: int) -> None:
-        """Serve requests from now on; the limits of their sizes follow from the replica.
-
-        Args:
-            batch: microbatches of a step.
-        """
-        for kind, served in self._table(batch).items():
+    def _handle_stage_requests(self) -> None:
+        for kind, served in self._table().items():
             self._endpoint.handle(kind.topic, self._respond(kind, served), served.most_bytes, served.most_waiting)
-        serve(self._endpoint, Announce, self._announce, MOST_ROUNDS)
-        serve(self._endpoint, Ping, self._ping, MOST_ROUNDS)
-        serve(self._endpoint, Status, self._status, MOST_ROUNDS)
 
-    def _table(self, batch: int) -> Mapping[type[MemberRequest[Any]], Served]:
+    def _table(self) -> Mapping[type[MemberRequest[Any]], Served]:
         arrays = self.replica.passes.most_bytes if self.replica else 0
         sums = self.replica.stage.sums.nbytes if self.replica else 0
         chunk = self.replica.rounds.chunk_bytes if self.replica else 0
@@ -149,7 +132,7 @@ class PeerService:
             Reduce: Served(lambda here, request, _: self._in_time(here.rounds.reduce(request))),
             ReportReach: Served(lambda here, request, _: self._report_reach(here, request)),
             SendPart: Served(lambda here, request, sender: here.rounds.chunk(request, sender), chunk, 2 * IN_FLIGHT),
-            Inherit: Served(lambda here, request, _: here.handover.inherit(request), sums + 16 * batch, 1),
+            Inherit: Served(lambda here, request, _: here.handover.inherit(request), sums + 16 * self._batch, 1),
             FetchManifest: Served(lambda here, _, sender: self._in_time(here.manifest(sender))),
             FetchChunk: Served(
                 lambda here, request, sender: here.donor.chunk(request, sender), most_waiting=2 * IN_FLIGHT
@@ -194,9 +177,3 @@ class PeerService:
 
     async def _ping(self, request: Ping, sender: Party) -> Done:
         return Done()
-
-    async def _status(self, request: Status, sender: Party) -> StatusReply:
-        replica, donor = self.replica, self.joining.donor if self.joining else ""
-        peer = PeerReport(replica.report() if replica else None, cut(self._saver.failed), donor)
-        traffic = traffic_of(self._endpoint)
-        return StatusReply(self._view.cut_off, traffic, peer=peer, events=request.recent_events)

@@ -9,21 +9,17 @@ from functools import partial
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
-from pipelined.membership.client import MemberClient, Node, Probe
+from pipelined.membership.client import MemberClient, Node
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.state.fetch import StateFetch
-from pipelined.state.saver import Saver
 from pipelined.state.versions import Version
-from pipelined.swarm.config import Rules, stop_if_refused
-from pipelined.swarm.peer.device_watchdog import DeviceWatchdog
-from pipelined.swarm.peer.lifecycle import Presence
+from pipelined.swarm.config import stop_if_refused
+from pipelined.swarm.peer.parts import PeerParts
 from pipelined.swarm.peer.replica import Replica
-from pipelined.swarm.peer.service import PeerService
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.work import GetStage
 from pipelined.swarm.records.members import CAME, Phase
 from pipelined.swarm.records.view import SwarmView
-from pipelined.swarm.stages.codec import Coding
 from pipelined.swarm.stages.delayed import with_delayed_updates
 from pipelined.swarm.stages.stage import SwarmStage
 from transports.rpc import Rejected, Unreachable
@@ -84,34 +80,20 @@ class StageJoin:
     """How one peer gets the state that it serves.
 
     Args:
-        node: the peer's process.
         build: builds a stage.
-        service: serves the replica, once it has the state.
-        saver: finds what was saved, where no peer has the state.
+        configured: the stage to serve; None: the leader assigns one.
 
     Attributes:
-        wanted: the stage to serve next; None: the leader assigns one.
+        move_target: the stage to which the leader moved this peer, until it has that stage's state; None: none.
+        fetch: how this peer last got its state; None: it has not begun.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        view: SwarmView,
-        build: Build,
-        rules: Rules,
-        *,
-        service: PeerService,
-        presence: Presence,
-        saver: Saver,
-        probe: Probe,
-        device: DeviceWatchdog,
-        coding: Coding,
-        wanted: int | None,
-    ):
-        self._name, self._endpoint, self._view, self._build, self._rules = node.name, node.endpoint, view, build, rules
-        self._service, self._presence, self._saver, self._probe = service, presence, saver, probe
-        self._device, self._coding, self.wanted = device, coding, wanted
-        self._request = StageRequest(node, view, probe.client, rules.stages)
+    def __init__(self, parts: PeerParts, build: Build, configured: int | None):
+        node, view, client, stages = parts.node, parts.view, parts.probe.client, parts.rules.stages
+        self._parts, self._view, self._build, self._configured = parts, view, build, configured
+        self._request = StageRequest(node, view, client, stages)
+        self.move_target: int | None = None
+        self.fetch: StateFetch | None = None
 
     async def join(self, registration: Registration, phase: Phase) -> Replica:
         """The replica of a new stage.
@@ -119,42 +101,47 @@ class StageJoin:
         Raises:
             LeaseLost, CutOff: as `StageRequest.send`.
         """
-        index = await self._request.send(registration) if self.wanted is None else self.wanted
+        index = self._configured if self.move_target is None else self.move_target
+        if index is None:
+            index = await self._request.send(registration)
         self._view.add(index)  # before the record is put: what is read from now on includes the stage's peers
-        await registration.put(self._presence.record(registration, phase, index))
+        await registration.put(self._parts.presence.record(registration, phase, index))
         await self._view.follow_stages({index})
-        return await self._fetch(with_delayed_updates(self._build(index), self._rules.delayed), index, Version(0, ""))
+        stage = with_delayed_updates(self._build(index), self._parts.rules.delayed)
+        replica = await self._fetch(stage, index, Version(0, ""))
+        self.move_target = None
+        return replica
 
-    async def rejoin(self, registration: Registration, replica: Replica) -> Replica:
-        """The replica of the same stage, with what it lacks; its record is in the directory."""
+    async def before_rejoin(self, registration: Registration, replica: Replica) -> None:
+        """Apply what was committed while this peer was no member; its record is in the directory."""
         await self._view.wait_for(lambda: self._view.revision >= registration.revision)
-        await replica.follow(self._view.committed)  # it may have been committed while this peer was no member
+        await replica.follow(self._view.committed)
         await replica.discard_counts()
+
+    async def rejoin(self, replica: Replica) -> Replica:
+        """The replica of the same stage, with what it lacks."""
         return await self._fetch(replica.stage, replica.index, replica.version)
 
     async def _fetch(self, stage: SwarmStage, index: int, version: Version) -> Replica:
-        self._service.drop_replica()
-        self._view.notify()  # the replica is gone: a peer that is to leave need not wait for the fetch
-        fetch = self._service.joining = StateFetch(
+        parts = self._parts
+        self.fetch = StateFetch(
             stage,
             index,
             version,
-            requester=self._name,
+            requester=parts.node.name,
             view=self._view,
-            probe=self._probe,
-            device=self._device,
-            load_saved=self._saver.find,
+            probe=parts.probe,
+            device=parts.device,
+            load_saved=parts.saver.find,
         )
-        version = await fetch.run()
+        version = await self.fetch.run()
         state = StageState(
-            self._name,
+            parts.node.name,
             index,
             stage,
             version,
             parameter_version=self._view.committed.parameter_version,
-            rules=self._rules,
-            device=self._device,
+            rules=parts.rules,
+            device=parts.device,
         )
-        replica = self._service.replica = Replica(state, self._endpoint, self._coding)
-        self._service.open(self._rules.batch)
-        return replica
+        return Replica(state, parts.node.endpoint, parts.coding)

@@ -14,6 +14,7 @@ from pipelined.swarm.leader.assignments import due
 from pipelined.swarm.leader.leader import Leader
 from pipelined.swarm.leader.reassignment import Rebalance, Rollback, rebalance
 from pipelined.swarm.peer.peer import StagePeer
+from pipelined.swarm.peer.service import MOST_ROUNDS
 from pipelined.swarm.peer.stage_join import Build
 from pipelined.swarm.protocol.status import Status, StatusReply, traffic_of
 from pipelined.swarm.protocol.work import GetStage, GetWork
@@ -48,7 +49,12 @@ class PeerProcess:
 
         Raises: the first error of any of its parts.
         """
+        serve(self._endpoint, Status, self._status, MOST_ROUNDS)
         await beside(self.peer.run(), self.view.follow(), _failure(self._endpoint))
+
+    async def _status(self, request: Status, sender: Party) -> StatusReply:
+        report, traffic = self.peer.report(), traffic_of(self._endpoint)
+        return StatusReply(self.view.cut_off, traffic, peer=report, events=request.recent_events)
 
 
 class TrainerProcess:
