@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,9 +13,10 @@ from apps.common.numerics import numerics
 from apps.common.report import Report, reporting
 from apps.gpt2.job import Job
 from apps.gpt2.text import batches_of
-from apps.lm.data.ngram import score_ngrams
+from apps.lm.data.ngram import compared, score_ngrams
 from apps.lm.data.text import Text
 from apps.lm.data.tokens import TokenFeed, windows_of
+from apps.lm.huggingface.initial import load_initial
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.sampling import Picker
 from apps.lm.sharded.gpt2 import ShardedGPT2
@@ -200,7 +202,7 @@ async def _finish(session: Session, report: Report, loss: float) -> None:
         grams = await asyncio.to_thread(
             score_ngrams, text.train, text.validation, job.sequence, text.tokenizer.vocab_size
         )
-        report.say(compare(loss, grams))
+        report.say(compared(loss, grams))
     if travelled := await session.trainer.context.messages.tell():
         report.say(travelled)
     await session.save(config.steps)
@@ -209,14 +211,6 @@ async def _finish(session: Session, report: Report, loss: float) -> None:
         report.say(f"exported to {config.export}")
     if config.sample:
         await _sample(session, report.say)
-
-
-def compare(loss: float, grams: dict[str, float]) -> str:
-    """The validation loss beside those of n-gram models on the same tokens."""
-    others = ", ".join(f"{name} {value:.4f}" for name, value in grams.items())
-    below = grams["bigram"] - loss
-    where = f"{below:.4f} under the bigram" if below >= 0 else f"{-below:.4f} over the bigram"
-    return f"validation loss {loss:.4f} nats a token, {where} ({others})"
 
 
 async def _sample(session: Session, say: Callable[[str], None]) -> None:
@@ -235,24 +229,10 @@ async def _restore(session: Session) -> int:
     if path is not None:
         return await load(session.trainer, path)
     if config.init is not None:
-        await _initialise(session, config.init)
+        from apps.lm.huggingface.read import each_tensor
+
+        await load_initial(session.trainer, partial(each_tensor, config.init))
     return 0
-
-
-async def _initialise(session: Session, directory: Path) -> None:
-    """Load the parameters of a Hugging Face directory, or this member's pieces of them."""
-    from apps.lm.huggingface.read import each_tensor
-    from pipelined.actors.agree import agree
-
-    parameters, team = session.trainer.local.parameters, session.trainer.local.team
-
-    def read() -> dict[str, torch.Tensor]:
-        return {name: team.cut(name, whole) for name, whole in each_tensor(directory, parameters)}
-
-    values = await agree(session.trainer.context.actor.transport, "init", asyncio.to_thread(read))
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(values[name])
 
 
 async def _export(session: Session, directory: Path) -> None:

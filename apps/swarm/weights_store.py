@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apps.lm.huggingface.read import EMBEDDING, HEAD, digest_of_weights, read_config, read_tensors
+from apps.lm.huggingface.read import EMBEDDING, HEAD, read_config, read_tensors
+from apps.lm.huggingface.stored import digest_of_weights
 from pipelined.errors import UsageError
 from pipelined.state.manifest import Layout
 from pipelined.state.store import CheckpointStore, StoreError

@@ -39,6 +39,14 @@ def score_ngrams(train: np.ndarray, validation: np.ndarray, sequence: int, vocab
     return dict(zip(ORDERS, losses, strict=True))
 
 
+def compared(loss: float, grams: dict[str, float]) -> str:
+    """The validation loss beside those of n-gram models on the same tokens."""
+    others = ", ".join(f"{name} {value:.4f}" for name, value in grams.items())
+    below = grams["bigram"] - loss
+    where = f"{below:.4f} under the bigram" if below >= 0 else f"{-below:.4f} over the bigram"
+    return f"validation loss {loss:.4f} nats a token, {where} ({others})"
+
+
 def _climb(
     train: np.ndarray, scored: np.ndarray, vocab: int, options: Sequence[Sequence[float]]
 ) -> tuple[list[float], list[float]]:
