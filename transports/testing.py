@@ -12,7 +12,7 @@ from transports.aio.nursery import Nursery
 from transports.errors import PeerLost, TransportError
 from transports.local import LocalTransport, world
 from transports.rpc.virtual.network import VirtualNetwork
-from transports.rpc.world import EndpointTransport, Worlds
+from transports.rpc.world import RpcTransport, Worlds
 from transports.tcp.flow_control import credit_limit
 from transports.tcp.join.config import TcpConfig, this_machine
 from transports.tcp.join.meeting_points import LOOPBACK, InProcess
@@ -53,7 +53,7 @@ async def tcp_world(
     return [task.result() for task in found]
 
 
-async def endpoint_world(world_size: int) -> list[EndpointTransport]:
+async def endpoint_world(world_size: int) -> list[RpcTransport]:
     """The ranks of a world between endpoints, in order, on a virtual network without delay, for one event loop."""
     network = VirtualNetwork(delay=0.0)
     ends = [network.endpoint(f"party{rank}") for rank in range(world_size)]

@@ -179,6 +179,14 @@ async def a_rank_may_send_to_itself(end):
         assert all(same(frame.blocks[0], filled(end.rank, size)) for frame in frames)
 
 
+async def a_note_to_oneself_is_copied_as_one_to_another_rank(end):
+    note = {"numbers": [1], "pair": (1, 2)}
+    async with sending(end.send(end.rank, ("self",), note=note)):
+        await asyncio.sleep(0)
+        note["numbers"].append(2)
+        assert (await end.receive(end.rank, ("self",))).note == {"numbers": [1], "pair": [1, 2]}
+
+
 async def many_messages_may_be_under_way_at_once(end):
     ranks, count = range(end.world_size), 400 // end.world_size
     sizes = [1 + n * 37 % 9000 for n in range(count)]

@@ -42,7 +42,7 @@ def test_clause(scheme, clause, size):
 
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("clause", WHERE_RANKS_DIE)
-@pytest.mark.parametrize("scheme", ["local", "tcp"])
+@pytest.mark.parametrize("scheme", WORLDS)
 def test_clause_on_death(scheme, clause, size):
     run(scheme, size, WHERE_RANKS_DIE[clause])
 

@@ -1,4 +1,4 @@
-"""Worlds of ranks between endpoints: opened together, lost with a party, closed to strangers and to malformed notes."""
+"""Worlds of ranks between endpoints: opened together, ended for all, closed to other parties and to malformed notes."""
 
 import asyncio
 
@@ -6,18 +6,20 @@ import numpy as np
 import pytest
 
 from collectives.clusters import Rings, Share
-from transports import PeerLost
+from transports import PeerAborted, PeerLost, WireError
 from transports.rpc import Rejected, open_endpoint
 from transports.rpc.virtual.network import VirtualNetwork
-from transports.rpc.world import BUFFER, END, MESSAGE, OPEN, Worlds
+from transports.rpc.world import Worlds
+from transports.rpc.world.notes import BufferNote, EndNote, MessageNote, OpenNote
 from transports.wire.frames import pack_header
 
-ROOM = 1 << 20
+OPEN, MESSAGE, BUFFER, END = (note.topic for note in (OpenNote, MessageNote, BufferNote, EndNote))
+MAX_BYTES = 1 << 20
 
 
 async def opened(ends, name="world"):
     addresses = [end.address for end in ends]
-    return await asyncio.gather(*(Worlds(end, ROOM).open(name, addresses) for end in ends))
+    return await asyncio.gather(*(Worlds(end, MAX_BYTES).open(name, addresses) for end in ends))
 
 
 @pytest.fixture
@@ -29,8 +31,8 @@ def network():
 async def test_a_world_opens_when_the_last_party_opens_it(network):
     one, other = network.endpoint("one"), network.endpoint("other")
     addresses = [one.address, other.address]
-    worlds = Worlds(other, ROOM)
-    first = asyncio.ensure_future(Worlds(one, ROOM).open("late", addresses))
+    worlds = Worlds(other, MAX_BYTES)
+    first = asyncio.ensure_future(Worlds(one, MAX_BYTES).open("late", addresses))
     await asyncio.sleep(1.0)
     assert not first.done()
     second = await worlds.open("late", addresses)
@@ -56,7 +58,7 @@ async def test_a_killed_party_is_lost_to_all_that_wait_for_it(network):
 @pytest.mark.virtual
 async def test_a_party_that_is_not_there_ends_the_opening(network):
     one = network.endpoint("one")
-    worlds = Worlds(one, ROOM)
+    worlds = Worlds(one, MAX_BYTES)
     with pytest.raises(PeerLost, match="lost rank 1"):
         await worlds.open("world", [one.address, "virtual://nowhere"])
     assert (await worlds.open("world", [one.address])).world_size == 1
@@ -65,32 +67,122 @@ async def test_a_party_that_is_not_there_ends_the_opening(network):
 @pytest.mark.virtual
 async def test_a_world_that_cannot_be_is_refused(network):
     one = network.endpoint("one")
-    worlds = Worlds(one, ROOM)
+    worlds = Worlds(one, MAX_BYTES)
     for addresses in (["virtual://other"], [one.address, one.address]):
         with pytest.raises(ValueError, match="no world"):
             await worlds.open("world", addresses)
 
 
 @pytest.mark.virtual
-async def test_strangers_and_malformed_notes_are_refused_and_fail_nothing(network):
+@pytest.mark.parametrize("failure", ["cancelled", "a third party is lost"])
+async def test_a_failed_open_aborts_the_world_for_the_parties_that_have_opened_it(network, failure):
+    """`one` and `other` have answered each other when the opening of `other` fails."""
+    names = ["one", "other", "third"] if failure != "cancelled" else ["one", "other"]
+    ends = {name: network.endpoint(name) for name in names}
+    worlds, addresses = {name: Worlds(end, MAX_BYTES) for name, end in ends.items()}, [e.address for e in ends.values()]
+    first = asyncio.ensure_future(worlds["one"].open("world", addresses))
+    await asyncio.sleep(0.1)
+    second = asyncio.ensure_future(worlds["other"].open("world", addresses))
+    if failure == "cancelled":
+        await asyncio.sleep(1.5e-3)  # after the request of `other` has arrived, before its reply has
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        with pytest.raises(PeerAborted, match="virtual://other could not open the world"):
+            await (await first).receive(1, ("never",))
+        with pytest.raises(PeerAborted, match="could not open the world"):
+            await worlds["other"].open("world", addresses)
+    else:
+        network.cut("one", "third")
+        network.kill("third")
+        with pytest.raises(PeerLost, match="lost rank 2"):
+            await second
+        with pytest.raises(PeerAborted, match="other could not open the world"):
+            await first
+
+
+@pytest.mark.virtual
+async def test_every_rank_raises_the_abort_even_from_a_rank_that_only_passes_it_on(network):
+    one, other, failing = await opened([network.endpoint(name) for name in "abc"])
+    network.cut("b", "c")
+    aborting = asyncio.ensure_future(failing.abort("the loss is not finite"))
+    await asyncio.sleep(0.1)
+    with pytest.raises(PeerAborted, match="the loss is not finite") as seen:
+        await other.send(0, ("k",))
+    assert seen.value.rank == 2
+    await aborting
+    await one.close()
+
+
+@pytest.mark.virtual
+async def test_a_rank_that_closes_after_an_abort_passes_it_on(network):
+    one, other, failing = await opened([network.endpoint(name) for name in "abc"])
+    network.cut("b", "c")
+    waiting = asyncio.ensure_future(other.receive(2, ("never",)))
+    aborting = asyncio.ensure_future(failing.abort("the loss is not finite"))
+    await asyncio.sleep(0.1)
+    await one.close()
+    with pytest.raises(PeerAborted, match="the loss is not finite") as seen:
+        await waiting
+    assert seen.value.rank == 2
+    await aborting
+
+
+@pytest.mark.virtual
+async def test_more_sends_than_a_receiver_takes_at_once_wait_for_their_turn(network):
+    one, other = await opened([network.endpoint(name) for name in "ab"])
+    sends = [asyncio.ensure_future(one.send(1, ("k",), note=n)) for n in range(1500)]
+    assert [(await other.receive(0, ("k",))).note for _ in sends] == [*range(1500)]
+    await asyncio.gather(*sends)
+
+
+@pytest.mark.virtual
+async def test_a_message_that_is_too_large_fails_its_send_and_loses_no_rank(network):
+    one, other = await opened([network.endpoint(name) for name in "ab"])
+    large = np.zeros(MAX_BYTES + 1, np.uint8)
+    for send in (one.send(1, ("k",), large), one.send_buffer(1, 3, large.data)):
+        with pytest.raises(WireError, match=f"too large .bytes: {MAX_BYTES + 1}, most: {MAX_BYTES}"):
+            await send
+    await asyncio.gather(one.send(1, ("k",), note=1), other.receive(0, ("k",)))
+
+
+@pytest.mark.virtual
+async def test_requests_to_open_a_world_that_are_cancelled_leave_nothing(network):
+    one, other = network.endpoint("one"), network.endpoint("other")
+    worlds = Worlds(other, MAX_BYTES)
+    requests = [asyncio.ensure_future(one.request(other.address, OPEN, note=[f"w{n % 2}"])) for n in range(4)]
+    await asyncio.sleep(0.1)
+    assert len(worlds._waiting) == 2
+    for request in requests:
+        request.cancel()
+    await asyncio.sleep(0.1)
+    assert not worlds._waiting
+
+
+@pytest.mark.virtual
+async def test_requests_of_other_parties_and_malformed_ones_are_rejected_and_fail_nothing(network):
     ends = [network.endpoint(name) for name in "ab"]
     world, _ = await opened(ends)
-    stranger, address = network.endpoint("stranger"), ends[0].address
+    outsider, address = network.endpoint("outsider"), ends[0].address
     array = np.zeros(3, np.float32)
     good = pack_header(("k",), [])
     refused = [
-        (stranger, OPEN, "world", (), "stranger"),
-        (stranger, MESSAGE, ["world", good], (), "stranger"),
-        (stranger, END, ["world", "bye", True], (), "stranger"),
-        (ends[1], OPEN, 7, (), "malformed"),
+        (outsider, OPEN, ["world"], (), "not a member"),
+        (outsider, MESSAGE, ["world", good], (), "not a member"),
+        (outsider, END, ["world", 0, "bye", True], (), "not a member"),
+        (ends[1], OPEN, "world", (), "malformed"),
         (ends[1], MESSAGE, ["world"], (), "malformed"),
         (ends[1], MESSAGE, ["world", b"\xc1"], (), "malformed"),
         (ends[1], MESSAGE, ["world", 7], (), "malformed"),
         (ends[1], MESSAGE, ["world", good], (array,), "malformed"),
         (ends[1], BUFFER, ["world", "one"], (array,), "malformed"),
+        (ends[1], BUFFER, ["world", True], (array,), "malformed"),
+        (ends[1], BUFFER, ["world", -1], (array,), "malformed"),
+        (ends[1], BUFFER, ["world", 16384], (array,), "malformed"),
         (ends[1], BUFFER, ["world", 1], (), "malformed"),
         (ends[1], BUFFER, ["other", 1], (array,), "closed"),
-        (ends[1], MESSAGE, ["world", good], (np.zeros(ROOM, np.float32),), "too large"),
+        (ends[1], END, ["world", 2, "bye", True], (), "malformed"),
+        (ends[1], MESSAGE, ["world", good], (np.zeros(MAX_BYTES, np.float32),), "too large"),
     ]
     for sender, topic, note, arrays, reason in refused:
         with pytest.raises(Rejected) as seen:

@@ -1,0 +1,82 @@
+"""The transport between endpoints: one rank of a world."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from transports.base import Message, Transport
+from transports.errors import SizeMismatch
+from transports.inboxes import fit_or_put_back
+from transports.rpc.world.notes import BufferNote, MessageNote
+from transports.rpc.world.peers import WorldPeers
+from transports.wire.arrays import Block, copied, destinations, fill
+from transports.wire.frames import Key, pack_header, unpack_header
+
+
+class RpcTransport(Transport):
+    """One rank of a world that `Worlds.open` opened. `close` leaves the endpoint open."""
+
+    def __init__(self, peers: WorldPeers):
+        super().__init__(peers.rank, peers.world_size)
+        self._peers, self._state = peers, peers.inboxes.state
+        self._messages, self._buffers = peers.inboxes.messages, peers.inboxes.buffers
+
+    def __repr__(self) -> str:
+        return f"<RpcTransport {self._peers.name}, rank {self.rank} of {self.world_size}>"
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        return tuple(range(self.world_size))
+
+    async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
+        self._state.check_sendable(peer)
+        blocks = tuple(Block.of(array) for array in arrays)
+        packed = pack_header(key, blocks, note)
+        if peer == self.rank:
+            self._messages.arrived(peer, key, (unpack_header(packed), copied(blocks)))
+        else:
+            await self._peers.send(peer, MessageNote(self._peers.name, packed), blocks)
+        self.traffic.count_sent(peer, sum(block.nbytes for block in blocks))
+
+    async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
+        self._state.check(peer)
+        targets = destinations(into)
+        arrival = await self._messages.take(peer, key)
+        header, blocks = arrival.item
+        if targets is not None:
+            targets = fit_or_put_back(self._messages, arrival, header.layouts, targets)
+            fill(targets, blocks)
+        self.traffic.count_received(sum(block.nbytes for block in blocks))
+        return Message(arrival.peer, header.key, blocks if targets is None else targets, header.note)
+
+    def probe(self, peer: int | None, key: Key) -> bool:
+        return self._messages.probe(peer, key)
+
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, *, overhead: int = 0) -> None:
+        self._state.check_sendable(peer, channel)
+        block = Block.bare(buffer)
+        if peer == self.rank:
+            self._buffers.arrived(peer, (channel,), copied([block])[0])
+        else:
+            await self._peers.send(peer, BufferNote(self._peers.name, channel), (block,))
+        self.traffic.count_sent(peer, block.nbytes, overhead)
+
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, overhead: int = 0) -> None:
+        self._state.check(peer, channel)
+        block = Block.bare(buffer)
+        arrived = (await self._buffers.take(peer, (channel,))).item
+        if arrived.nbytes != block.nbytes:
+            raise SizeMismatch(peer, channel, block.nbytes, arrived.nbytes, arrived.data[: block.nbytes])
+        fill([block], [arrived])
+        self.traffic.count_received(block.nbytes, overhead)
+
+    def last_key(self, peer: int) -> Key | None:
+        return self._messages.last_key(peer)
+
+    async def abort(self, reason: str) -> None:
+        await self._peers.abort(reason)
+
+    async def close(self) -> None:
+        await self._peers.close()
+
+    def kill(self, reason: str = "it was killed") -> None:
+        self._peers.kill(reason)

@@ -1,0 +1,114 @@
+"""The worlds of one endpoint.
+
+    worlds = Worlds(endpoint, max_bytes=1 << 30)           once for an endpoint
+    end = await worlds.open("cluster 3", addresses)         every party of the world, with equal arguments
+
+`open` returns when all parties have opened the world, so no message arrives before its world. A message is a request,
+answered on arrival, and waits at its receiver. A party that restarts, or of which the connection breaks, is lost to the
+world.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from transports.aio.event_loop import resolve
+from transports.rpc.base import Endpoint, Party, Rejected, Request, Response
+from transports.rpc.world.notes import BufferNote, EndNote, MessageNote, OpenNote, WorldNote
+from transports.rpc.world.peers import MAX_IN_FLIGHT, WorldOwner, WorldPeers
+from transports.rpc.world.transport import RpcTransport
+
+MAX_WORLDS = 64
+"""Worlds of the same two parties of which all messages in flight find room at the receiver; beyond it is "busy"."""
+
+
+class Worlds(WorldOwner):
+    """The worlds of one endpoint, by name.
+
+    Args:
+        max_bytes: the largest message, equal for all parties.
+    """
+
+    def __init__(self, endpoint: Endpoint, max_bytes: int):
+        self.endpoint, self._max_bytes = endpoint, max_bytes
+        self._worlds: dict[str, WorldPeers] = {}
+        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+        endpoint.handle(OpenNote.topic, self._on_open)
+        endpoint.handle(MessageNote.topic, self._on_message, max_bytes, MAX_IN_FLIGHT * MAX_WORLDS)
+        endpoint.handle(BufferNote.topic, self._on_buffer, max_bytes, MAX_IN_FLIGHT * MAX_WORLDS)
+        endpoint.handle(EndNote.topic, self._on_end)
+        endpoint.on_lost(self._on_lost)
+
+    async def open(self, name: str, addresses: Sequence[str]) -> RpcTransport:
+        """Open a world; returns when every party has opened it.
+
+        A party that has not opened the world yet is waited for until its connection breaks.
+
+        Args:
+            name: of this world alone, among all that these parties ever open.
+            addresses: of the endpoint of each rank; this party's is among them once.
+        Raises:
+            ValueError: this party is not in the world, an address is there twice, or the name is in use.
+            PeerLost: a party cannot be reached, or has left. PeerAborted: a party failed, or its opening did.
+            If it raises or is cancelled, the world has aborted for every party that has opened it.
+        Cost: one small request to each party.
+        """
+        if len(set(addresses)) < len(addresses) or self.endpoint.address not in addresses or name in self._worlds:
+            fact = f"no world (name: {name}, addresses: {', '.join(addresses)}, here: {self.endpoint.address})"
+            raise ValueError(f"{fact}; give each party once, this one too, and a new name")
+        world = self._worlds[name] = WorldPeers(self, self.endpoint, name, addresses, self._max_bytes)
+        for waiting in self._waiting.pop(name, ()):
+            resolve(waiting)
+        try:
+            await world.open()
+        except BaseException as error:
+            reason = str(error) or type(error).__name__
+            await world.abort(f"{self.endpoint.address} could not open the world ({reason})")
+            raise
+        return RpcTransport(world)
+
+    def forget(self, name: str) -> None:
+        del self._worlds[name]
+
+    async def _on_open(self, request: Request) -> Response:
+        note = OpenNote.parse(request)
+        if note.world not in self._worlds:
+            await self._opened(note.world)
+        self._world_of(note).on_open(request.sender)
+        return Response()
+
+    async def _on_message(self, request: Request) -> Response:
+        note = MessageNote.parse(request)
+        self._world_of(note).on_message(request.sender, note, request.blocks)
+        return Response()
+
+    async def _on_buffer(self, request: Request) -> Response:
+        note = BufferNote.parse(request)
+        self._world_of(note).on_buffer(request.sender, note, request.blocks)
+        return Response()
+
+    async def _on_end(self, request: Request) -> Response:
+        note = EndNote.parse(request)
+        self._world_of(note).on_end(request.sender, note)
+        return Response()
+
+    async def _opened(self, name: str) -> None:
+        """Wait until this party opens the world."""
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(name, []).append(waiting)
+        try:
+            await waiting
+        finally:
+            others = self._waiting.get(name, [])
+            if waiting in others:
+                others.remove(waiting)
+            if not others:
+                self._waiting.pop(name, None)
+
+    def _world_of(self, note: WorldNote) -> WorldPeers:
+        if note.world not in self._worlds:
+            raise Rejected("closed", world=note.world[:64])
+        return self._worlds[note.world]
+
+    def _on_lost(self, party: Party) -> None:
+        for world in list(self._worlds.values()):
+            world.on_lost(party)
