@@ -1,7 +1,6 @@
 """The processes of Ravnest, each from its flags to its end: `serve` and `train`."""
 
 import asyncio
-import os
 
 from apps.common.json_lines import append
 from apps.lm.data.text import read_text
@@ -9,6 +8,7 @@ from apps.ravnest.config import RavnestTask
 from apps.ravnest.flags import Serve, Train
 from apps.ravnest.plan import layer_sizes
 from pipelined.aio.progress import Say, reported_wait
+from pipelined.measurement.doctor.machine import free_memory
 from pipelined.membership.joining import connected, described, member_node, publish_task, read_task
 from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.planning.plan import PoolRequest
@@ -73,8 +73,3 @@ async def train(flags: Train, say: Say) -> None:
             await publish_task(directory, task)
         async with member_node(url, endpoint, flags.address.name, subject.lease) as node:
             await ClusterFormer(node, flags.nodes, request, on_step, say).run()
-
-
-def free_memory() -> int:
-    """Bytes of memory that are free on this machine now."""
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

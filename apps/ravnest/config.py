@@ -30,7 +30,7 @@ class RavnestConfig:
     dropout: float | None = None
     """Dropout probability in training, instead of the preset's."""
     microbatch: int = 4
-    """Sequences in a microbatch (B); each stage is updated behind every microbatch."""
+    """Sequences in a microbatch (B); each stage is updated after each microbatch."""
     batch: int = 16
     """Sequences a step, whichever cluster trains on them."""
     seq: int = 64
@@ -50,7 +50,7 @@ class RavnestConfig:
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """float32, float64, or bfloat16 (autocast in the forward, float32 parameters)."""
     lease: float = 10.0
-    """Seconds without a heartbeat after which a node is removed; it sends none while it builds its layers."""
+    """Seconds without a heartbeat after which a node is removed; raise it for large models."""
 
     @property
     def microbatches(self) -> int:

@@ -111,11 +111,11 @@ class Serve:
 
     address: DirectoryAddress
     ram: str | None = None
-    """Bytes that it may use for the model, as 4G. Default: the memory that is free now."""
+    """Bytes that it may use for the model, as 4G. Default: the memory that it could use now."""
     bandwidth: str = "1gbit"
     """Its line, as 200mbit; the clusters are formed by it."""
     flops: str | None = None
-    """Its speed, as 400G; left open, nodes are compared by RAM and line alone."""
+    """Its speed, as 400G; if omitted, nodes are compared by RAM and bandwidth only."""
     device: str = "cpu"
     """Where to compute: cpu, cuda:0, …"""
     data: tuple[Path, ...] = ()
@@ -132,7 +132,7 @@ class Serve:
         if self.room == 0 or self.line <= 0:
             raise UsageError(f"a node needs RAM and a line (--ram {self.ram}, --bandwidth {self.bandwidth}); give both")
         if self.flops is not None and self.speed <= 0:
-            raise UsageError(f"a speed of {self.flops} flops trains nothing; leave --flops out if it is not known")
+            raise UsageError(f"--flops must be above 0 (it is {self.flops}); leave it out if the speed is not known")
 
     @property
     def room(self) -> int | None:

@@ -8,6 +8,7 @@ from apps.common.children import Child, ChildFailed, needed, pass_on, started, s
 from apps.ravnest.flags import Local
 from pipelined.aio.nursery import Nursery
 from pipelined.aio.progress import Say
+from pipelined.measurement.doctor.machine import free_memory
 from pipelined.membership.joining import endpoint_at
 from pipelined.process.exit import USAGE
 from pipelined.process.stop_request import until_stop_request
@@ -66,7 +67,8 @@ def _listen_url(links: str) -> str:
 def _nodes(flags: Local, pool: Sequence[PoolNode]) -> list[list[str]]:
     """The words of each node."""
     if not pool:
-        return [["serve", "--name", f"node{n}", "--listen", _listen_url(flags.links)] for n in range(flags.nodes)]
+        common = ["--listen", _listen_url(flags.links), "--ram", str(free_memory() // flags.nodes)]
+        return [["serve", "--name", f"node{n}", *common] for n in range(flags.nodes)]
     return [_pool_node(flags, node) for node in pool]
 
 

@@ -36,6 +36,9 @@ class NameTaken(UsageError):
 class Registration:
     """One key of this process.
 
+    Attributes:
+        revision: of the record under the key, for transactions; 0: none was written.
+
     Args:
         lease: the key is deleted when it ends; its number is the incarnation.
         address: of this process. A record with this address is an earlier one of this process, and is overwritten
@@ -45,7 +48,7 @@ class Registration:
     def __init__(self, directory: Directory, key: str, lease: Lease, clock: Clock, address: str | None = None):
         self.lease, self.revision = lease, 0
         self._index: str | None = None
-        self._directory, self._key, self._clock, self._address = directory, key, clock, address
+        self._directory, self.key, self._clock, self._address = directory, key, clock, address
 
     @property
     def incarnation(self) -> int:
@@ -53,7 +56,7 @@ class Registration:
 
     def second_key(self, prefix: str) -> "Registration":
         """A second key under the same lease, and the same name."""
-        return Registration(self._directory, prefix + self._key.partition("/")[2], self.lease, self._clock)
+        return Registration(self._directory, prefix + self.key.partition("/")[2], self.lease, self._clock)
 
     async def claim(self) -> int:
         """Wait until no other process has the key. Returns the revision of this process's own record, 0 if missing.
@@ -64,16 +67,16 @@ class Registration:
         seconds, began = self.lease.seconds, self._clock.now()
         while True:
             try:
-                await self._directory.transact({self._key: 0}, {})
+                await self._directory.transact({self.key: 0}, {})
                 return 0
             except Conflict as error:
-                held = error.found[self._key]
+                held = error.found[self.key]
             if held is None:
                 continue
             if not self._is_foreign(held):
                 return held.revision
             if (passed := self._clock.now() - began) > NAME_LEASES * seconds:
-                raise NameTaken(self._key.partition("/")[2], address_in(held.value), passed)
+                raise NameTaken(self.key.partition("/")[2], address_in(held.value), passed)
             await self._clock.sleep(seconds / POLLS_PER_LEASE)
 
     def _is_foreign(self, held: Entry) -> bool:
@@ -89,16 +92,16 @@ class Registration:
         Raises: LeaseLost: also if another process took the key. NameTaken: as `claim`. CutOff.
         """
         while True:
-            put, index = {self._key: record.pack()}, record.index
+            put, index = {self.key: record.pack()}, record.index
             if index is not None:
-                put[index] = put[self._key]
+                put[index] = put[self.key]
             gone = [self._index] if self._index not in (None, index) else []
             try:
-                self.revision = await self._directory.transact({self._key: self.revision}, put, gone, self.lease)
+                self.revision = await self._directory.transact({self.key: self.revision}, put, gone, self.lease)
                 self._index = index
                 return
             except Conflict as error:
-                found = error.found[self._key]
+                found = error.found[self.key]
                 if self.revision or not found:
                     raise LeaseLost from error
                 self.revision = await self.claim()

@@ -1,7 +1,7 @@
 """One node's part in its cluster: a stage of a pipeline without a flush, as a rank of a world between endpoints.
 
 The worker, its weight versions and the agreement on each step are those of any pipeline; the schedule is `async_1f1b`
-with as many microbatches alive as the clusters' record says. Behind each span of steps the clusters are averaged.
+with as many microbatches alive as the clusters' record says. After each span of steps the clusters are averaged.
 Imports torch.
 """
 
@@ -138,19 +138,17 @@ class ClusterMember:
     executor: Executor
     tracer: Tracer = field(default_factory=NullTracer)
 
-    async def train(self, clusters: Clusters, on_step: Callable[[StepReport], None], log: RoundLog) -> str:
-        """Train all steps of this node's cluster, with a round behind each span of them.
+    async def train(self, clusters: Clusters, number: int, on_step: Callable[[StepReport], None], log: RoundLog) -> str:
+        """Train all steps of this node's cluster, with a round after each span of them.
 
         Args:
+            number: of this node's cluster.
             on_step: called with each step that the cluster completed, in order.
         Returns: the digest of all parameters, on the first node of the cluster; "" on the others.
         Raises:
             TransportError: another node of the cluster left, or failed.
             AgreedError: loss or norm of a step is not finite.
         """
-        place = clusters.place_of(self.worlds.endpoint.address)
-        assert place is not None
-        number, _ = place
         name, many = f"clusters {clusters.number}", len(clusters.rows)
         addresses = [[place.address for place in row] for row in clusters.rows]
         async with AsyncExitStack() as stack:
@@ -175,11 +173,11 @@ class ClusterMember:
 
 @asynccontextmanager
 async def _opened(worlds: Worlds, name: str, addresses: list[str]) -> AsyncIterator[Transport]:
-    """A world that is closed behind the block, or aborted where the block fails, so that no other rank waits."""
+    """A world that is closed after the block, or aborted where the block fails, so that no other rank waits."""
     world = await worlds.open(name, addresses)
     try:
         yield world
     except BaseException as error:
-        await world.abort(f"{worlds.endpoint.address}: {error or type(error).__name__}")
+        await world.abort(f"{worlds.endpoint.address}: {str(error) or type(error).__name__}")
         raise
     await world.close()

@@ -1,6 +1,7 @@
-"""The process that forms clusters and looks on: it waits for nodes, plans, writes the clusters, follows their steps.
+"""The process that forms clusters, and then shows their steps: it waits for nodes, plans, and writes the clusters.
 
-It holds no parameters, and the clusters train on if it ends. No torch.
+It holds no parameters, and the clusters train on if it ends. Started again, it follows the clusters that stand. No
+torch.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from pipelined.aio.progress import Say
 from pipelined.directory import Change, Conflict
 from pipelined.membership.client import Node
 from pipelined.ravnest.planning.plan import PoolRequest, make_plan
-from pipelined.ravnest.records import CLUSTERS, PROGRESS, ClusterProgress, Clusters
+from pipelined.ravnest.records import CLUSTERS, PROGRESS, ClusterProgress, Clusters, NodeRecord
 from pipelined.ravnest.view import RavnestView
 
 
@@ -23,7 +24,7 @@ class NodeLost(Exception):
 
 
 class UnequalClusters(Exception):
-    """Clusters hold different parameters behind the last round: a node computed something else than the others."""
+    """Clusters hold different parameters after the last round: a node computed something else than the others."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class ClusterFormer:
     say: Say
 
     async def run(self) -> None:
-        """Form clusters, and return when each has trained its last step.
+        """Form clusters, or find those that stand, and return when each has trained its last step.
 
         Raises:
             UsageError: the nodes cannot hold the model, or as `make_plan`.
@@ -56,56 +57,55 @@ class ClusterFormer:
 
     async def _run(self, view: RavnestView, changes: deque[Change]) -> None:
         await view.wait_for(lambda: view.revision > 0)
-        if (missing := self.nodes - len(view.nodes)) > 0:
-            self.say(f"{self.node.name}: waits for {missing} of {self.nodes} nodes")
-        clusters = await self._form(view)
-        done = dict[int, str]()
-        while len(done) < len(clusters.rows):
-            while changes:
-                done |= self._report(clusters, changes.popleft())
-            if lost := sorted(set(view.missing(clusters)) - _names(clusters, set(done))):
-                fact = f"{', '.join(lost)} left before the last step, and with it what its cluster had learned"
-                raise NodeLost(f"{fact}; start `train` again: it forms clusters anew, and training begins again")
-            if len(done) < len(clusters.rows):
-                await view.next_change()
-        if len(set(done.values())) > 1:
-            raise UnequalClusters(f"the clusters hold different averages (digests: {', '.join(done.values())})")
-        self.say(f"average {done[0]}")
-
-    async def _form(self, view: RavnestView) -> Clusters:
-        """Write the clusters, when there are enough nodes; again if another process wrote others meanwhile."""
+        while (clusters := view.standing) is None:
+            await self._form(view)
+        self._describe(clusters)
         while True:
-            await view.wait_for(lambda: len(view.nodes) >= self.nodes)
-            found = sorted(view.nodes.values(), key=lambda node: node.incarnation)[: self.nodes]
-            request = replace(self.request, pool=tuple(node.pool_node for node in found))
-            plan = await asyncio.to_thread(make_plan, request)
-            number = 1 + (view.clusters.number if view.clusters else 0)
-            clusters = Clusters.of(number, plan, {node.name: node.address for node in found})
-            with suppress(Conflict):
-                await view.directory.transact({CLUSTERS: view.clusters_revision}, {CLUSTERS: clusters.pack()})
-                self._describe(clusters)
-                return clusters
+            while changes:
+                self._report(clusters, changes.popleft())
+            if len(digests := view.digests(clusters)) == len(clusters.rows):
+                break
+            if lost := view.missing(clusters):
+                fact = f"{', '.join(lost)} left before the last step; what their clusters had learned is lost"
+                raise NodeLost(f"{fact}; start `train` again: it forms clusters anew, and training begins again")
             await view.next_change()
+        if len(set(digests.values())) > 1:
+            raise UnequalClusters(f"the clusters hold different averages (digests: {', '.join(digests.values())})")
+        self.say(f"average {digests[0]}")
+
+    async def _form(self, view: RavnestView) -> None:
+        """Write clusters when enough nodes wait; returns also if another process has written some meanwhile."""
+        if (missing := self.nodes - len(view.free)) > 0:
+            self.say(f"{self.node.name}: waits for {missing} of {self.nodes} nodes")
+        await view.wait_for(lambda: view.standing or len(view.free) >= self.nodes)
+        if view.standing:
+            return
+        found, revision = view.free[: self.nodes], view.clusters_revision
+        clusters = await asyncio.to_thread(self._planned, revision + 1, found)
+        with suppress(Conflict):
+            await view.directory.transact({CLUSTERS: revision}, {CLUSTERS: clusters.pack()})
+        await view.wait_for(lambda: view.clusters_revision != revision)
+
+    def _planned(self, number: int, nodes: list[NodeRecord]) -> Clusters:
+        """The clusters of these nodes.
+
+        Args:
+            number: above the revision of the clusters before, and so above their number.
+        """
+        plan = make_plan(replace(self.request, pool=tuple(node.pool_node for node in nodes)))
+        return Clusters.of(number, plan, {node.name: node for node in nodes})
 
     def _describe(self, clusters: Clusters) -> None:
         for number, row in enumerate(clusters.rows):
             places = (f"{p.name} layers {p.first}-{p.end - 1} ({p.alive} alive)" for p in row)
             self.say(f"cluster {number}: {', '.join(places)}")
 
-    def _report(self, clusters: Clusters, change: Change) -> dict[int, str]:
-        """Report a step of these clusters; returns the cluster with its digest if that was the last one."""
+    def _report(self, clusters: Clusters, change: Change) -> None:
+        """Report a step of these clusters."""
         number = change.key.removeprefix(PROGRESS)
         if change.entry is None or not number.isdecimal() or int(number) >= len(clusters.rows):
-            return {}
+            return
         with suppress(ValueError):
             progress = ClusterProgress.unpack(change.entry.value)
-            if progress.clusters == clusters.number and progress.digest:
-                return {int(number): progress.digest}
-            if progress.clusters == clusters.number:
+            if progress.clusters == clusters.number and not progress.digest:
                 self.on_step(int(number), progress)
-        return {}
-
-
-def _names(clusters: Clusters, numbers: set[int]) -> set[str]:
-    """The nodes of some clusters."""
-    return {place.name for number, row in enumerate(clusters.rows) if number in numbers for place in row}

@@ -1,22 +1,23 @@
-"""A node: it joins, waits until it is in a cluster, trains its stage, and waits again.
+"""A node: it joins, waits until it is in a cluster, trains its stage, and joins again.
 
-The directory lists it while its lease lasts. A cluster ends when one of its nodes leaves; the others wait for the next
-clusters. Imports torch through the cluster's training.
+An incarnation of a node is in at most one cluster. The clusters end when an incarnation in one of them leaves before it
+is done; their other nodes then join again, too. Imports torch through the cluster's training.
 """
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
-from pipelined.aio.nursery import Nursery, beside
+from pipelined.aio.nursery import Nursery, beside, with_timeout
 from pipelined.aio.progress import Say
-from pipelined.directory import Conflict, CutOff, LeaseLost
-from pipelined.directory.registration import registered
+from pipelined.directory.registration import Registration
 from pipelined.membership.client import Node
-from pipelined.membership.view import RETRY_S, NoLongerValid
+from pipelined.membership.presence import under_leases
+from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.cluster import ClusterMember
-from pipelined.ravnest.records import NODES, PROGRESS, ROUND, ClusterProgress, Clusters, NodeRecord, RoundRecord
+from pipelined.ravnest.cluster_log import ClusterLog
+from pipelined.ravnest.records import NODES, Clusters, NodeRecord
 from pipelined.ravnest.view import RavnestView
 from pipelined.training.step_report import StepReport
 from transports import TransportError
@@ -51,94 +52,54 @@ class RavnestNode:
         Raises:
             NameTaken: another process has this node's name. AgreedError: the training diverged.
         """
-        await beside(self._live(), self.view.follow(), self._failure())
+        await beside(under_leases(self._node, NODES, self._lease_s, self._live), self.view.follow(), self._failure())
 
-    async def _live(self) -> None:
-        node, address = self._node, self._node.endpoint.address
-        while True:
-            try:
-                key = NODES + node.name
-                async with registered(node.directory, key, self._lease_s, node.clock, address) as registration:
-                    record = NodeRecord(
-                        node.name,
-                        address,
-                        registration.incarnation,
-                        self._capacity.ram,
-                        self._capacity.bandwidth,
-                        self._capacity.flops,
-                    )
-                    await registration.put(record)
-                    await self._take_part()
-            except (LeaseLost, CutOff) as error:
-                self._say(f"{node.name}: lost its membership ({error or type(error).__name__}); joins again")
-                await node.clock.sleep(RETRY_S)
+    async def _live(self, registration: Registration) -> None:
+        """Wait for a cluster, and train in it to its end."""
+        name, offered = self._node.name, self._capacity
+        address, incarnation = self._node.endpoint.address, registration.incarnation
+        record = NodeRecord(name, address, incarnation, offered.ram, offered.bandwidth, offered.flops)
+        await registration.put(record)
+        self._say(f"{name}: waits for a cluster")
+        clusters, cluster, stage = await self.view.wait_for(partial(self._assigned, record))
+        try:
+            async with self.view.while_holds(partial(self.view.stands, clusters)):
+                await self._train(registration, clusters, cluster, stage)
+        except (TransportError, NoLongerValid) as error:
+            left = await self._missing(clusters)
+            self._say(f"{name}: its cluster ended ({str(error) or f'{left} left'})")
 
-    async def _take_part(self) -> None:
-        """Train in one cluster after another."""
-        view, name, last = self.view, self._node.name, 0
-        while True:
-            self._say(f"{name}: waits for a cluster")
-            clusters = await view.wait_for(partial(self._assigned, last))
-            last = clusters.number
-            try:
-                async with view.while_holds(partial(self._is_newest, clusters)):
-                    await self._train(clusters)
-            except (TransportError, NoLongerValid) as error:
-                self._say(f"{name}: its cluster ended ({str(error) or 'others were formed'})")
+    async def _missing(self, clusters: Clusters) -> str:
+        """Name the nodes of ended clusters that left them.
 
-    def _assigned(self, last: int) -> Clusters | None:
-        """The clusters that this node is in, if they are newer than `last`."""
-        found = self.view.clusters
-        if found is None or found.number <= last:
-            return None
-        return found if found.place_of(self._node.endpoint.address) else None
+        A dead node is listed until its lease ends. This one stays that long, so that `train` names the dead node.
+        """
+        with suppress(TimeoutError):
+            await with_timeout(
+                self._node.clock, self._lease_s, self.view.wait_for(lambda: not self.view.stands(clusters))
+            )
+        return ", ".join(self.view.missing(clusters))
 
-    def _is_newest(self, clusters: Clusters) -> bool:
-        return self.view.clusters is None or self.view.clusters.number == clusters.number
+    def _assigned(self, record: NodeRecord) -> tuple[Clusters, int, int] | None:
+        """The clusters that this node is in, its own one's number, and its stage."""
+        clusters = self.view.clusters
+        place = clusters and clusters.place_of(record)
+        return (clusters, *place) if clusters and place else None
 
-    async def _train(self, clusters: Clusters) -> None:
-        cluster, stage = clusters.place_of(self._node.endpoint.address) or (0, 0)
+    async def _train(self, registration: Registration, clusters: Clusters, cluster: int, stage: int) -> None:
         place = clusters.rows[cluster][stage]
         layers = f"layers {place.first}-{place.end - 1}, at most {place.alive} microbatches alive"
         self._say(f"{self._node.name}: cluster {cluster}, stage {stage}: {layers}")
-        steps, last = asyncio.Queue[ClusterProgress](), ClusterProgress(clusters.number, 0, 0.0, [], 0.0, "")
-
-        def on_step(report: StepReport) -> None:
-            nonlocal last
-            number, delays = cluster + report.step * len(clusters.rows), list(report.staleness)
-            last = ClusterProgress(clusters.number, number, report.loss, delays, report.step_s, "")
-            steps.put_nowait(last)
-
+        log = ClusterLog(self.view, registration, clusters, cluster)
         async with Nursery() as tasks:
-            writing = tasks.create_task(self._write_progress(cluster, steps))
-            digest = await self._member.train(clusters, on_step if stage == 0 else _ignore, self)
+            writing = tasks.create_task(log.write_steps())
+            digest = await self._member.train(clusters, cluster, log.report if stage == 0 else _ignore, log)
             if stage == 0:
-                steps.put_nowait(replace(last, digest=digest))
+                log.end(digest)
             else:
                 writing.cancel()
+        await self.view.wait_for(lambda: cluster in self.view.digests(clusters))
         self._say(f"{self._node.name}: cluster {cluster} has trained its last step")
-
-    async def _write_progress(self, cluster: int, steps: "asyncio.Queue[ClusterProgress]") -> None:
-        """Write each step of this node's cluster to the directory, in order, up to the one with the digest."""
-        digest = ""
-        while not digest:
-            progress = await steps.get()
-            await self._node.directory.transact({}, {f"{PROGRESS}{cluster}": progress.pack()})
-            digest = progress.digest
-
-    async def write(self, clusters: Clusters, number: int) -> None:
-        """See `RoundLog`. Raises NoLongerValid: newer clusters were formed."""
-        record = RoundRecord(clusters.number, number)
-        while self.view.clusters == clusters:
-            with suppress(Conflict):
-                await self._node.directory.transact({ROUND: self.view.round_revision}, {ROUND: record.pack()})
-                return
-            await self.view.next_change()  # the record of earlier clusters was not read yet
-        raise NoLongerValid("newer clusters were formed")
-
-    async def stands(self, clusters: Clusters, number: int) -> None:
-        """See `RoundLog`."""
-        await self.view.wait_for(lambda: self.view.rounds_of(clusters) >= number)
 
     async def _failure(self) -> None:
         await asyncio.shield(self._node.endpoint.failed)

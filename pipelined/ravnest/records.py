@@ -8,11 +8,12 @@ round             RoundRecord           the last round of averaging that stands
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pipelined.directory.record import Record
-from pipelined.ravnest.planning.plan import RavnestPlan
+from pipelined.ravnest.planning.plan import PlannedStage, RavnestPlan
 from pipelined.ravnest.planning.pool import PoolNode
 
 NODES, CLUSTERS, PROGRESS, ROUND = "nodes/", "clusters", "progress/", "round"
@@ -51,10 +52,14 @@ class NodeRecord(Record):
 
 
 class StagePlace(NamedTuple):
-    """One stage of one cluster: its node, its layers [first, end), and its most microbatches alive."""
+    """One stage of one cluster: its node, its layers [first, end), and its most microbatches alive.
+
+    The incarnation is the node's at that time: a node that has left and joined again is not in the cluster.
+    """
 
     name: str
     address: str
+    incarnation: int
     first: int
     end: int
     alive: int
@@ -86,19 +91,24 @@ class Clusters(Record):
         object.__setattr__(self, "rows", rows)
 
     @classmethod
-    def of(cls, number: int, plan: RavnestPlan, addresses: dict[str, str]) -> "Clusters":
-        """The clusters of a plan; `addresses`: of its nodes, by name."""
-        rows = [
-            [StagePlace(s.node.name, addresses[s.node.name], s.first, s.end, s.alive) for s in cluster.stages]
-            for cluster in plan.clusters
-        ]
-        return cls(number, rows)
+    def of(cls, number: int, plan: RavnestPlan, nodes: Mapping[str, NodeRecord]) -> "Clusters":
+        """The clusters of a plan.
 
-    def place_of(self, address: str) -> tuple[int, int] | None:
-        """The cluster and the stage of the node at an address; None: it is in no cluster."""
+        Args:
+            nodes: those of the plan, by name.
+        """
+
+        def place(stage: PlannedStage) -> StagePlace:
+            node = nodes[stage.node.name]
+            return StagePlace(node.name, node.address, node.incarnation, stage.first, stage.end, stage.alive)
+
+        return cls(number, [[place(stage) for stage in cluster.stages] for cluster in plan.clusters])
+
+    def place_of(self, node: NodeRecord) -> tuple[int, int] | None:
+        """The cluster and the stage of a node; None: it is in no cluster in this incarnation."""
         for cluster, row in enumerate(self.rows):
             for stage, place in enumerate(row):
-                if place.address == address:
+                if place[:3] == (node.name, node.address, node.incarnation):
                     return cluster, stage
         return None
 
@@ -113,7 +123,7 @@ class ClusterProgress(Record):
         loss: mean over its microbatches.
         staleness: by stage, updates between the weights of a gradient and those it was applied to; the step's mean.
         seconds: from the end of the step before.
-        digest: of all parameters behind the last step and the last round; "": the cluster is not done.
+        digest: of all parameters after the last step and the last round; "": the cluster is not done.
     """
 
     clusters: int
@@ -142,7 +152,7 @@ class RoundRecord(Record):
 
 
 def _read_place(value: object) -> StagePlace:
-    if not isinstance(value, (list, tuple)) or [type(each) for each in value] != [str, str, int, int, int]:
+    if not isinstance(value, (list, tuple)) or [type(each) for each in value] != [str, str, *4 * [int]]:
         raise ValueError(f"Clusters.rows: no place (got: {value!r:.80})")
     place = StagePlace(*value)
     if not 0 <= place.first < place.end or not 1 <= place.alive <= MOST_ALIVE:

@@ -26,12 +26,12 @@ CHANNEL = 0
 
 
 class RoundLog(Protocol):
-    """Where rounds stand: the directory."""
+    """Where the rounds of some clusters stand: the directory."""
 
-    async def write(self, clusters: Clusters, number: int) -> None:
+    async def write(self, number: int) -> None:
         """Make a round stand; the next after the one that stands."""
 
-    async def stands(self, clusters: Clusters, number: int) -> None:
+    async def stands(self, number: int) -> None:
         """Wait until a round stands."""
 
 
@@ -75,7 +75,7 @@ class Rounds:
         executor: Executor,
         log: RoundLog,
     ):
-        self._world, self._clusters, self._executor, self._log = world, clusters, executor, log
+        self._world, self._executor, self._log = world, executor, log
         self._parameters = list(parameters.values())
         self._rings = Rings(world, shares_of(clusters, layer_sizes(model, self._parameters[0].dtype)), CHANNEL)
         self.done = 0
@@ -92,8 +92,8 @@ class Rounds:
         self.done += 1
         await gather(self._world, f"round {self.done}", True)
         if self._world.rank == 0:
-            await self._log.write(self._clusters, self.done)
-        await self._log.stands(self._clusters, self.done)
+            await self._log.write(self.done)
+        await self._log.stands(self.done)
         await self._executor.run("average", lambda: self._replace(snapshot))
 
     @torch.no_grad()

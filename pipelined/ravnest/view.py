@@ -48,17 +48,33 @@ class RavnestView(MembershipView):
         """Of their key, for transactions; 0: no such key."""
         return self._clusters.revision
 
+    @property
+    def standing(self) -> Clusters | None:
+        """The last clusters, if each trains or has trained its last step."""
+        return self.clusters if self.clusters is not None and not self.missing(self.clusters) else None
+
+    @property
+    def free(self) -> list[NodeRecord]:
+        """The nodes that wait for a cluster, in the order in which they joined."""
+        found = [node for node in self.nodes.values() if self.clusters is None or self.clusters.place_of(node) is None]
+        return sorted(found, key=lambda node: node.incarnation)
+
+    def stands(self, clusters: Clusters) -> bool:
+        """Whether these are the last clusters, and none of their nodes has left before its cluster was done."""
+        return self.standing == clusters
+
+    def digests(self, clusters: Clusters) -> dict[int, str]:
+        """The digest of each of these clusters that has trained its last step, by number."""
+        found = ((number, self.progress.get(f"{number}")) for number in range(len(clusters.rows)))
+        return {n: each.digest for n, each in found if each and each.clusters == clusters.number and each.digest}
+
+    def missing(self, clusters: Clusters) -> list[str]:
+        """The nodes, in this incarnation, that left their cluster before it was done, in the order of the clusters."""
+        done, here = self.digests(clusters), {(n.name, n.incarnation) for n in self.nodes.values()}
+        rows = (row for number, row in enumerate(clusters.rows) if number not in done)
+        return [place.name for row in rows for place in row if (place.name, place.incarnation) not in here]
+
     def rounds_of(self, clusters: Clusters) -> int:
         """The rounds of these clusters that stand."""
         found = self._round.record
         return found.number if found is not None and found.clusters == clusters.number else 0
-
-    @property
-    def round_revision(self) -> int:
-        """Of its key, for transactions; 0: no such key."""
-        return self._round.revision
-
-    def missing(self, clusters: Clusters) -> list[str]:
-        """The nodes of these clusters that the directory does not list any more, in their order."""
-        listed = {node.address for node in self.nodes.values()}
-        return [place.name for row in clusters.rows for place in row if place.address not in listed]

@@ -29,11 +29,11 @@ class Log:
     def __init__(self):
         self.written, self.event = [], asyncio.Event()
 
-    async def write(self, clusters, number):
+    async def write(self, number):
         self.written.append(number)
         self.event.set()
 
-    async def stands(self, clusters, number):
+    async def stands(self, number):
         while self.written[-1:] != [number]:
             self.event.clear()
             await self.event.wait()
@@ -42,7 +42,7 @@ class Log:
 def rows(*cuts):
     """Clusters with these layers of their nodes."""
     names = iter("abcdefgh")
-    return [[StagePlace(name := next(names), f"at {name}", first, end, 1) for first, end in row] for row in cuts]
+    return [[StagePlace(name := next(names), f"at {name}", 1, first, end, 1) for first, end in row] for row in cuts]
 
 
 def on_loop(story):

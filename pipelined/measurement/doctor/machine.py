@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pipelined.errors import UsageError
+
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -70,6 +72,18 @@ def examine_machine(environ: Mapping[str, str], root: Path = Path("/")) -> Host:
         ptrace_scope=number(root / "proc/sys/kernel/yama/ptrace_scope"),
         privileged=os.geteuid() == 0,
     )
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Bytes of memory that this process may still use, within the limit of its control group.
+
+    Raises:
+        UsageError: the kernel does not say.
+    """
+    found = examine_machine({}, root).available
+    if found is None:
+        raise UsageError("this machine does not say how much memory is free; give --ram")
+    return found
 
 
 def number(path: Path) -> int | None:

@@ -4,11 +4,10 @@ import asyncio
 
 from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery, beside
-from pipelined.directory import CutOff, LeaseLost
-from pipelined.directory.registration import registered
+from pipelined.directory.registration import Registration
 from pipelined.membership.client import Node
 from pipelined.membership.messages import serve
-from pipelined.membership.view import RETRY_S
+from pipelined.membership.presence import under_leases
 from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.leader.assignments import due
 from pipelined.swarm.leader.leader import Leader
@@ -95,7 +94,8 @@ class TrainerProcess:
         serve(self._endpoint, GetWork, self.leader.work)
         serve(self._endpoint, GetStage, self.leader.assign)
         serve(self._endpoint, Status, self._status)
-        await beside(self._over(), self.view.follow(), self._live(), _failure(self._endpoint))
+        living = under_leases(self._node, TRAINERS, self.rules.lease_s, self._live)
+        await beside(self._over(), self.view.follow(), living, _failure(self._endpoint))
 
     @property
     def is_over(self) -> bool:
@@ -124,18 +124,13 @@ class TrainerProcess:
         await self.view.wait_for_model(self.rules.digest)
         await self.view.wait_for(lambda: self.is_over)
 
-    async def _live(self) -> None:
-        key, seconds = TRAINERS + self.name, self.rules.lease_s
-        node, address, digest = self._node, self._endpoint.address, self.rules.digest
-        while True:
-            try:
-                async with registered(node.directory, key, seconds, node.clock, address) as registration:
-                    await registration.put(TrainerRecord(self.name, address, registration.incarnation, digest))
-                    async with Nursery() as tasks:
-                        tasks.create_task(self.leader.run(registration))
-                        tasks.create_task(self.trainer.run(registration.incarnation))
-            except (LeaseLost, CutOff):
-                await node.clock.sleep(RETRY_S)
+    async def _live(self, registration: Registration) -> None:
+        """Lead and train under one lease."""
+        name, address, incarnation = self.name, self._endpoint.address, registration.incarnation
+        await registration.put(TrainerRecord(name, address, incarnation, self.rules.digest))
+        async with Nursery() as tasks:
+            tasks.create_task(self.leader.run(registration))
+            tasks.create_task(self.trainer.run(incarnation))
 
 
 async def _failure(endpoint: Endpoint) -> None:

@@ -20,7 +20,7 @@ TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")
         ("serve --coordinator tcp://127.0.0.1:1 --ram 4X", "--ram '4X' is no quantity"),
         ("serve --coordinator tcp://127.0.0.1:1 --ram 0", "a node needs RAM and a line"),
         ("serve --coordinator tcp://127.0.0.1:1 --bandwidth 0", "a node needs RAM and a line"),
-        ("serve --coordinator tcp://127.0.0.1:1 --flops 0", "a speed of 0 flops trains nothing"),
+        ("serve --coordinator tcp://127.0.0.1:1 --flops 0", "--flops must be above 0"),
         ("train --coordinator tcp://127.0.0.1:1 --nodes 0", "--nodes must be at least 1"),
         ("train --coordinator tcp://127.0.0.1:1 --batch 6", "let --microbatch divide --batch"),
         ("train --coordinator tcp://127.0.0.1:1 --preset none", "no preset is called 'none'"),
@@ -77,3 +77,9 @@ def test_local_starts_the_nodes_of_a_pool_with_their_ram_and_lines():
     words = _training(flags, 2)
     assert parse(["train", "--coordinator", "tcp://127.0.0.1:1", *words]).subject == flags.subject
     assert words[words.index("--nodes") + 1] == "2"
+
+
+def test_the_nodes_of_local_share_the_free_memory(monkeypatch):
+    monkeypatch.setattr("apps.ravnest.local.free_memory", lambda: 1000)
+    words = _nodes(parse(["local", "--nodes", "3"]), ())
+    assert [each[each.index("--ram") + 1] for each in words] == ["333"] * 3

@@ -5,15 +5,20 @@ import pytest
 
 from pipelined.ravnest.records import ClusterProgress, Clusters, NodeRecord, StagePlace
 
-ROW = [StagePlace("a", "at a", 0, 2, 3), StagePlace("b", "at b", 2, 5, 1)]
-OTHER = [StagePlace("c", "at c", 0, 5, 1)]
+ROW = [StagePlace("a", "at a", 7, 0, 2, 3), StagePlace("b", "at b", 8, 2, 5, 1)]
+OTHER = [StagePlace("c", "at c", 9, 0, 5, 1)]
 
 
 def test_clusters_come_back_and_know_each_place():
     clusters = Clusters.unpack(Clusters(4, [ROW, OTHER]).pack())
     assert clusters == Clusters(4, [ROW, OTHER])
-    assert clusters.place_of("at b") == (0, 1) and clusters.place_of("at c") == (1, 0)
-    assert clusters.place_of("elsewhere") is None
+    assert clusters.place_of(node("b", 8)) == (0, 1) and clusters.place_of(node("c", 9)) == (1, 0)
+    assert clusters.place_of(node("d", 10)) is None
+    assert clusters.place_of(node("b", 11)) is None, "it left, and joined again"
+
+
+def node(name, incarnation):
+    return NodeRecord(name, f"at {name}", incarnation, 1, 1.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -25,11 +30,11 @@ def test_clusters_come_back_and_know_each_place():
         [ROW[1:]],
         [ROW, ROW],
         [["a"]],
-        [[["a", "at a", 0, 2, 0]]],
-        [[["a", "at a", 2, 2, 1]]],
-        [[["a", "at a", 0, True, 1]]],
-        [[["a", "at a", 0, 2, 1 << 20]]],
-        [[StagePlace(f"{n}", f"at {n}", n, n + 1, 1) for n in range(5000)]],
+        [[["a", "at a", 7, 0, 2, 0]]],
+        [[["a", "at a", 7, 2, 2, 1]]],
+        [[["a", "at a", 7, 0, True, 1]]],
+        [[["a", "at a", 7, 0, 2, 1 << 20]]],
+        [[StagePlace(f"{n}", f"at {n}", 7, n, n + 1, 1) for n in range(5000)]],
     ],
 )
 def test_rows_that_are_no_clusters_are_refused(rows):

@@ -1,0 +1,32 @@
+"""The presence of a process in its system: it lives under one lease after another, with a new incarnation each time."""
+
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+from pipelined.aio.events import warn
+from pipelined.directory import CutOff, LeaseLost
+from pipelined.directory.registration import Registration, registered
+from pipelined.membership.client import Node
+from pipelined.membership.view import RETRY_S
+
+
+async def under_leases(
+    node: Node, prefix: str, lease_s: float, live: Callable[[Registration], Awaitable[object]]
+) -> NoReturn:
+    """Hold this process's name and run `live`; then, or when the lease is lost, begin anew under a new lease.
+
+    Args:
+        prefix: of the keys of the processes of its role; the process's name follows.
+        lease_s: seconds without a heartbeat after which the process is removed.
+        live: what the process does under one lease; it is cancelled when the lease is lost.
+    Raises:
+        NameTaken: another process has the name. The first error of `live`; the lease is revoked first.
+    """
+    while True:
+        try:
+            address = node.endpoint.address
+            async with registered(node.directory, prefix + node.name, lease_s, node.clock, address) as registration:
+                await live(registration)
+        except (LeaseLost, CutOff) as error:
+            warn("membership lost", member=node.name, why=str(error) or type(error).__name__)
+            await node.clock.sleep(RETRY_S)

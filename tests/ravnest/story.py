@@ -1,0 +1,281 @@
+"""Ravnest under fire, in one process on the virtual clock: the real actors over a virtual network, faults at will.
+
+Parties by name: "directory", "train" (which its operator starts again when it gives up) and nodes. Whatever befalls
+them, every step shown has the loss of clusters that nothing befell, and so has the average at the end its bits: one
+microbatch is alive on each stage, so the order of work, and with it every number, is that of `by_hand`.
+"""
+
+import asyncio
+import random
+import sys
+from collections import defaultdict
+from enum import StrEnum
+from functools import cache
+
+import torch
+
+from pipelined.actors.executor import TimedExecutor
+from pipelined.aio.clock import run_virtual
+from pipelined.directory import CutOff, EmbeddedDirectory, MemoryDisk, serve_directory
+from pipelined.membership.client import Node
+from pipelined.ravnest.cluster import ClusterMember
+from pipelined.ravnest.forming import ClusterFormer, NodeLost
+from pipelined.ravnest.node import Capacity, RavnestNode
+from pipelined.ravnest.planning.plan import PoolRequest
+from pipelined.ravnest.planning.stage import LayerSize, StageRules
+from pipelined.ravnest.records import Clusters, StagePlace
+from pipelined.ravnest.view import RavnestView
+from pipelined.training.optimizer import OptimizerConfig
+from tests.numerics.plain import Case
+from tests.numerics.ravnest import training_of
+from tests.numerics.test_ravnest_rounds import by_hand, on_loop
+from transports.rpc.virtual.network import VirtualNetwork, address_of
+from transports.rpc.world import Worlds
+
+CASE = Case("async_1f1b", 3, 1, 1, tied=False, layers=1)
+STEPS = 4
+OPTIMIZER = OptimizerConfig(lr=1e-2, steps=STEPS, warmup=2, clip=0)
+SECONDS = {"forward": 0.06, "backward": 0.12, "step": 0.02, "snapshot": 0.05, "average": 0.05}
+LEASE_S, AGAIN_S, QUIET_S, PATIENCE_S = 1.0, 0.3, 3.0, 60.0
+DIRECTORY, TRAIN, WATCHER = "directory", "train", "watcher"
+
+
+class Fault(StrEnum):
+    KILL = "kill a node, and start it again under its name"
+    FREEZE = "stop a node, and let it go on"
+    CUT_OFF = "cut a node off from everybody, and heal"
+    CUT = "cut the link of two nodes, and heal"
+    RESET = "break the connection of two nodes"
+    KILL_TRAIN = "kill train, and start it again"
+    RESTART_DIRECTORY = "kill the directory, and start it from its journal"
+    FREEZE_DIRECTORY = "stop the directory, and let it go on"
+
+
+class Phase(StrEnum):
+    OPENING = "the clusters are formed"
+    TRAINING = "a step was shown"
+    ROUND = "a slice of the average is on its way"
+    CONFIRMED = "a round is being written"
+    END_OF_ONE = "one cluster has trained its last step"
+
+
+class Story:
+    """Two clusters, and what befalls them.
+
+    Attributes:
+        shown: by (step, cluster) its losses, once for each time that it was trained.
+        ends: what `train` said at the end, or why it gave up.
+        told: what befell, with the time.
+    """
+
+    def __init__(self, nodes=3, seed=0):
+        self.network, self._draw = VirtualNetwork(seed, delay=1e-3, jitter=5e-4), random.Random(seed)
+        self.names, self.tasks, self.nodes = [f"n{number}" for number in range(nodes)], {}, {}
+        self.shown, self.ends, self.told, self._dead = defaultdict(list), [], [], []
+        self.disk = MemoryDisk(lambda: self.network.clock(DIRECTORY).sleep(2e-3))
+        self.training = training_of(CASE, STEPS, OPTIMIZER, torch.float32)
+        layers = tuple(LayerSize(100, 8, 8, 1.0) for _ in range(self.training.model.layers))
+        self._request = PoolRequest((), layers, clusters=2, rules=StageRules(ahead=1))
+
+    async def run(self, *befalls):
+        """Train to the end while these coroutines run; then check everything.
+
+        Raises:
+            AssertionError: with the whole story.
+        """
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor = _at_once
+        self._start(DIRECTORY)
+        for name in [*self.names, WATCHER, TRAIN]:
+            self._start(name)
+        try:
+            async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
+                for befall in befalls:
+                    tasks.create_task(befall)
+                tasks.create_task(self._finished())
+            self._check()
+        except (TimeoutError, AssertionError, BaseExceptionGroup) as error:
+            raise AssertionError("\n".join([*self.told, *self.ends, repr(error)])) from error
+        finally:
+            for name in list(self.tasks):
+                self._end(name)
+            await asyncio.gather(*self._dead, return_exceptions=True)
+        return self
+
+    async def _finished(self):
+        while not self.ends or not self.ends[-1].startswith("average"):
+            for name, task in self.tasks.items():
+                if task.done():
+                    raise AssertionError(f"{name} ended") from task.exception()
+            await asyncio.sleep(0.05)
+
+    def _check(self):
+        losses, digest = known()
+        for at, found in self.shown.items():
+            assert set(found) == {losses[at]}, f"step {at[0]} of cluster {at[1]}: {found}, not {losses[at]}"
+        averages = [end for end in self.ends if end.startswith("average")]
+        assert set(averages) == {f"average {digest}"}
+        assert all("start `train` again" in end for end in self.ends if end not in averages)
+
+    sleep = staticmethod(asyncio.sleep)
+
+    async def befall(self, fault, moment=None, phase=None, seconds=None, names=None):
+        """Let a fault begin at a moment or in a phase, with these nodes, and end after some seconds."""
+        await asyncio.sleep(moment or 0.0)
+        if phase is not None:
+            await getattr(self, f"_{phase.name.lower()}")()
+        seconds = self._draw.uniform(0.05, 2.5 * LEASE_S) if seconds is None else seconds
+        names = names or self._draw.sample(self.names, 2)
+        self._tell(f"{fault} ({names}, {seconds:.2f} s)")
+        await getattr(self, f"_{fault.name.lower()}")(names, seconds)
+        self._tell(f"over: {fault}")
+
+    def _tell(self, text):
+        self.told.append(f"{asyncio.get_running_loop().time():.3f} s: {text}")
+
+    async def _again(self, name, seconds):
+        """Kill a party, and start it again later."""
+        if name in self.tasks:
+            self._end(name)
+            await asyncio.sleep(seconds)
+            self._start(name)
+
+    async def _frozen(self, name, seconds):
+        self.network.freeze(name)
+        await asyncio.sleep(seconds)
+        self.network.thaw(name)
+
+    async def _kill(self, names, seconds):
+        await self._again(names[0], seconds)
+
+    async def _freeze(self, names, seconds):
+        await self._frozen(names[0], seconds)
+
+    async def _cut_off(self, names, seconds):
+        self.network.cut_off(names[0])
+        await asyncio.sleep(seconds)
+        self.network.heal(names[0])
+
+    async def _cut(self, names, seconds):
+        self.network.cut(*names)
+        await asyncio.sleep(seconds)
+        self.network.heal(*names)
+
+    async def _reset(self, names, seconds):
+        self.network.reset(*names)
+
+    async def _kill_train(self, names, seconds):
+        await self._again(TRAIN, seconds)
+
+    async def _restart_directory(self, names, seconds):
+        await self._again(DIRECTORY, seconds)
+
+    async def _freeze_directory(self, names, seconds):
+        await self._frozen(DIRECTORY, seconds)
+
+    async def _opening(self):
+        await self.view.wait_for(lambda: self.view.clusters)
+
+    async def _training(self):
+        await self.view.wait_for(lambda: self.view.progress)
+
+    async def _round(self):
+        """A frame with numbers of one cluster for the other."""
+        found = asyncio.get_running_loop().create_future()
+
+        def look(event):
+            of = {f"{place.name}": n for n, row in enumerate(self._rows()) for place in row}
+            ends = of.get(event.source), of.get(event.destination)
+            if "world/buffer" in event.key and set(ends) == {0, 1} and not found.done():
+                found.set_result(None)
+
+        self.network.listen(look)
+        await found
+
+    async def _confirmed(self):
+        await self.view.wait_for(lambda: self.view.clusters and self.view.rounds_of(self.view.clusters))
+
+    async def _end_of_one(self):
+        await self.view.wait_for(lambda: self.view.clusters and self.view.digests(self.view.clusters))
+
+    def _rows(self):
+        return self.view.clusters.rows if self.view.clusters else []
+
+    def _end(self, name):
+        self.network.kill(name)
+        self._dead.append(self.tasks.pop(name))
+
+    def _start(self, name):
+        endpoint, clock = self.network.endpoint(name), self.network.clock(name)
+        if name == DIRECTORY:
+            work = serve_directory(endpoint, clock, self.disk)
+        else:
+            node = Node(name, endpoint, EmbeddedDirectory(endpoint, address_of(DIRECTORY), clock, LEASE_S), clock)
+            work = self._work(name, node)
+        self.tasks[name] = self.network.run(name, work)
+
+    def _work(self, name, node):
+        if name == WATCHER:
+            self.view = RavnestView(node.directory, node.clock)
+            return self.view.follow()
+        if name == TRAIN:
+            return self._operate(node)
+        member = ClusterMember(self.training, Worlds(node.endpoint, 1 << 26), TimedExecutor(SECONDS, node.clock))
+        self.nodes[name] = RavnestNode(node, member, Capacity(1 << 20, 1e6), LEASE_S, self._tell)
+        return self.nodes[name].run()
+
+    async def _operate(self, node):
+        """Start `train`, and start it again when it gives up."""
+        while True:
+            try:
+                former = ClusterFormer(node, len(self.names), self._request, self._show, self.told.append)
+                await former.run()
+                self.ends.append(self.told[-1])
+                await asyncio.Event().wait()
+            except (NodeLost, CutOff) as error:
+                self._tell(f"train gave up: {error}")
+                self.ends.append(str(error))
+            await node.clock.sleep(AGAIN_S)
+
+    def _show(self, cluster, progress):
+        self.shown[progress.step, cluster].append(progress.loss)
+
+
+async def _at_once(executor, work, *arguments):
+    """What a thread would do, in no time: a loop on virtual time has none."""
+    return work(*arguments)
+
+
+@cache
+def known():
+    """The losses by (step, cluster), and the digest of the average: those of two clusters without a network.
+
+    The cut does not matter with one microbatch alive.
+    """
+    torch.set_num_threads(1)
+    last = CASE.model.layers
+    rows = [[StagePlace("a", "a", 1, 0, last, 1)], [StagePlace("b", "b", 2, 0, last, 1)]]
+    losses, digests = on_loop(by_hand(training_of(CASE, STEPS, OPTIMIZER, torch.float32), Clusters(1, rows)))
+    assert len(set(digests)) == 1
+    return {(step, cluster): loss for step, cluster, loss in losses}, digests[0]
+
+
+def random_story(seed):
+    """One to four faults at random moments."""
+    draw = random.Random(seed)
+    story = Story(draw.choice([3, 4]), seed)
+    faults = [(draw.choice(list(Fault)), draw.uniform(0.0, QUIET_S)) for _ in range(draw.randint(1, 4))]
+    return story, [story.befall(fault, moment) for fault, moment in faults]
+
+
+def tell(seed):
+    """Let one random story happen."""
+    known()
+    story, befalls = random_story(seed)
+    run_virtual(story.run(*befalls))
+    return story
+
+
+if __name__ == "__main__":
+    for seed in map(int, sys.argv[1:]):
+        print("\n".join(tell(seed).told))

@@ -1,0 +1,77 @@
+"""What is lost when, line by line of docs/ravnest.md, and random faults (`python -m tests.ravnest.story SEED`)."""
+
+import pytest
+
+from pipelined.aio.clock import run_virtual
+from tests.ravnest.story import LEASE_S, Fault, Phase, Story, known, tell
+
+SEEDS, GROUP, GROUPS = 20, 50, 100
+
+
+def happens(fault, phase, seconds):
+    """A story in which a fault befalls n0, or it and n1, in this phase."""
+    known()
+    story = Story()
+    run_virtual(story.run(story.befall(fault, phase=phase, seconds=seconds, names=["n0", "n1"])))
+    return story
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("fault", Fault)
+def test_the_average_has_the_bits_of_clusters_that_nothing_befell(fault, phase):
+    happens(fault, phase, 2.5 * LEASE_S)
+
+
+@pytest.mark.parametrize("phase", [Phase.OPENING, Phase.TRAINING, Phase.ROUND])
+def test_when_a_node_dies_its_clusters_end_and_others_are_formed(phase):
+    story = happens(Fault.KILL, phase, 0.2)
+    assert len(story.ends) == 2 and story.ends[0].startswith("n0 left before the last step")
+    (number,) = {len(losses) for at, losses in story.shown.items() if at[0] == 3}
+    assert number == 1
+
+
+@pytest.mark.parametrize("phase", [Phase.OPENING, Phase.TRAINING, Phase.ROUND, Phase.CONFIRMED])
+def test_when_train_dies_nothing_is_lost_and_it_follows_the_same_clusters_again(phase):
+    story = happens(Fault.KILL_TRAIN, phase, 0.2)
+    assert len(story.ends) == 1 and story.view.clusters.number == 1
+    assert sum("waits for a cluster" in each for each in story.told) in (3, 6)
+
+
+def test_when_train_starts_again_after_the_end_it_shows_the_average_again():
+    story = Story()
+
+    async def started_again():
+        while not story.ends:
+            await story.sleep(0.05)
+        await story.befall(Fault.KILL_TRAIN, seconds=0.1)
+        while len(story.ends) < 2:
+            await story.sleep(0.05)
+
+    run_virtual(story.run(started_again()))
+    assert len(story.ends) == 2 and story.ends[0] == story.ends[1]
+
+
+@pytest.mark.parametrize("fault", [Fault.RESTART_DIRECTORY, Fault.FREEZE_DIRECTORY, Fault.FREEZE, Fault.CUT_OFF])
+def test_what_ends_within_a_lease_costs_time_alone(fault):
+    story = happens(fault, Phase.TRAINING, LEASE_S / 4)
+    assert len(story.ends) == 1 and story.view.clusters.number == 1
+
+
+def test_a_node_that_comes_back_is_not_in_its_old_clusters():
+    """It lost its lease while it was cut off; the clusters of which it was a part ended, and none of it trained on."""
+    story = happens(Fault.CUT_OFF, Phase.TRAINING, 3 * LEASE_S)
+    assert len(story.ends) == 2
+    assert story.view.clusters.number > 1
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_random_faults_change_no_bit(seed):
+    tell(seed)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("first", range(SEEDS, SEEDS + GROUPS * GROUP, GROUP))
+def test_more_random_faults_change_no_bit(first):
+    for seed in range(first, first + GROUP):
+        tell(seed)
