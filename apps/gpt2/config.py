@@ -13,7 +13,7 @@ from pipelined.errors import UsageError
 __all__ = ["Config", "flag", "parse"]
 AUTO = "auto"
 """Of --tensor: the planner chooses."""
-SIZES = {**dict.fromkeys(("layers", "d_model", "heads", "vocab", "seq"), 1), "sample": 0}
+SIZES = {**dict.fromkeys(("layers", "d_model", "heads", "vocab", "seq"), 1), "sample": 0, "eval_windows": 0}
 """The smallest value of each number of its own that has one."""
 
 
@@ -59,10 +59,15 @@ class Config(RunFlags):
     dropout: float | None = None
     """Dropout probability in training, instead of the preset's."""
     data: tuple[Path, ...] = ()
-    """Text files or directories. Default: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
+    """Text files or directories; or tokens in files, which every rank maps: a nanoGPT .bin, or a directory with an
+    index. Default: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
+    val_data: tuple[Path, ...] = ()
+    """What evaluations score, in any of these forms. Default: the end of each text, or of the tokens."""
+    eval_windows: int | None = None
+    """Sequences that an evaluation scores at most, at even distances; 0: all. Default: all of text, 256 of tokens."""
     tokenizer: str | None = None
     """bytes (256 symbols), gpt2, bpe:N (trained on the training text), a tokenizer.json, or a directory with one.
-    Default: the tokenizer in --init, if there is one, else bytes."""
+    Default: the tokenizer in --init or in the index, gpt2 for a .bin, else bytes."""
     seed: int = 0
     """Seed of initial values, dropout, the order of the data, and sampling."""
     listen: str | None = None

@@ -19,9 +19,10 @@ from transports import Transport
 
 KINDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("layers", "d_model", "heads", "vocab", "seq", "batch", "seed", "steps", "warmup"), (int,)),
+    "eval_windows": (int,),
     **dict.fromkeys(("dropout", "lr", "weight_decay", "clip"), (int, float)),
     **dict.fromkeys(("preset", "dtype", "tokenizer", "init"), (str,)),
-    "data": (list,),
+    **dict.fromkeys(("data", "val_data"), (list,)),
 }
 """The flags that are taken from a checkpoint, and what JSON holds for each."""
 SIZES = ("layers", "d_model", "heads", "vocab", "dropout")
@@ -117,6 +118,6 @@ def _value(name: str, value: Any) -> Any:
     if wrong or (kinds == (list,) and any(type(one) is not str for one in value)):
         fact = f"the configuration in the checkpoint is damaged ({name}: {value!r})"
         raise UsageError(f"{fact}; resume from another checkpoint")
-    if name == "data":
+    if kinds == (list,):
         return tuple(map(Path, value))
     return Path(value) if name == "init" else value

@@ -2,14 +2,13 @@
 
 from functools import partial
 
-import numpy as np
-
 from apps.gpt2.config import Config
 from apps.gpt2.job import Job
 from apps.gpt2.resume import require_text
 from apps.lm.data.batches import Batches, validation_windows
 from apps.lm.data.text import Text, read_text, share_text
 from apps.lm.models.gpt2_presets import ModelConfig
+from pipelined.api.data.tokens.mapped import Tokens
 from transports import Transport
 
 
@@ -22,7 +21,7 @@ def _read(job: Job) -> Text:
     text = text_of(job.config, job.model)
     require_text(job.config, text.digests)
     batches_of(job, text.train)
-    validation_windows(text.validation, job.sequence)
+    validation_windows(text.validation, job.sequence, text.windows)
     return text
 
 
@@ -32,11 +31,12 @@ def text_of(config: Config, model: ModelConfig) -> Text:
     Raises:
         UsageError: it has not; or see `read_text`.
     """
-    text = read_text(config.data, config.tokenizer or (str(config.init) if config.init else "bytes"))
+    tokenizer = config.tokenizer or str(config.init or "")
+    text = read_text(config.data, tokenizer, config.val_data, config.eval_windows)
     model.check_vocabulary(text.tokenizer.vocab_size)
     return text
 
 
-def batches_of(job: Job, train: np.ndarray) -> Batches:
+def batches_of(job: Job, train: Tokens) -> Batches:
     """The training sequences of a job, step by step."""
     return Batches(train, job.sequence, job.plan.rows, job.plan.total_microbatches, job.config.seed)

@@ -13,7 +13,7 @@ from apps.common.numerics import numerics
 from apps.common.report import Report, reporting
 from apps.gpt2.job import Job
 from apps.gpt2.text import batches_of
-from apps.lm.data.ngram import compared, score_ngrams
+from apps.lm.data.ngram import compared
 from apps.lm.data.text import Text
 from apps.lm.data.tokens import TokenFeed, windows_of
 from apps.lm.huggingface.initial import load_initial
@@ -199,10 +199,7 @@ def due(count: int, every: int) -> bool:
 async def _finish(session: Session, report: Report, loss: float) -> None:
     config, text, job = session.job.config, session.text, session.job
     if session.first_rank:
-        grams = await asyncio.to_thread(
-            score_ngrams, text.train, text.validation, job.sequence, text.tokenizer.vocab_size
-        )
-        report.say(compared(loss, grams))
+        report.say(compared(loss, await asyncio.to_thread(text.score_ngrams, job.sequence)))
     if travelled := await session.trainer.context.messages.tell():
         report.say(travelled)
     await session.save(config.steps)

@@ -67,4 +67,4 @@ def feed_of(text: Text, rows: int, sequence: int, microbatches: int, seed: int) 
         UsageError: an epoch of this text would hold less than one step, or there is nothing to score.
     """
     batches = Batches(text.train, sequence, rows, microbatches, seed)
-    return MicrobatchFeed(batches, validation_windows(text.validation, sequence))
+    return MicrobatchFeed(batches, validation_windows(text.validation, sequence, text.windows))

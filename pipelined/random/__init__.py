@@ -1,1 +1,1 @@
-"""Random numbers that do not depend on the arrangement: keyed by microbatch and place, and the masks made of them."""
+"""Random numbers that do not depend on the arrangement: keyed by place, the masks made of them, and keyed orders."""

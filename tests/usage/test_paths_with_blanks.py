@@ -66,7 +66,8 @@ def test_training_reads_and_writes_at_every_path(place):
     trained(used, "--resume", checkpoint.latest(runs), *own, "--steps", 3)
     trained(used, "--checkpoint", runs, "--resume", "auto", *own, "--steps", 4)
     assert checkpoint.open(runs).meta.step == 4
-    trained(used, "--init", place / "modéll 1", *text, "--seq", 8, "--batch", 2, "--depth", 2, "--steps", 1)
+    scored = ["--val-data", place / "tëxt mit Blank.txt"]
+    trained(used, "--init", place / "modéll 1", *text, *scored, "--seq", 8, "--batch", 2, "--depth", 2, "--steps", 1)
     identity = {**checkpoint.open(runs).meta.identity, "seq": 8}
     plan = PlanFile(Plan("gpipe", 2, 1, 1, 2), False, identity, 0.5, (1.0,) * 2, "so", {})
     write_plan(place / "plän 2.json", plan)

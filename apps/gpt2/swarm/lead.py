@@ -13,7 +13,7 @@ from apps.gpt2.config import Config
 from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.swarm.rank import DONE, STOP, STOPPED, Rank, cancelled
 from apps.gpt2.swarm.report import ActiveTime, StepReporter
-from apps.lm.data.ngram import compared, score_ngrams
+from apps.lm.data.ngram import compared
 from apps.lm.data.text import Text
 from apps.lm.models.gpt2 import GPT2
 from apps.swarm.export import FinalOutput, Say, say_digest
@@ -127,8 +127,7 @@ class TrainingResult:
         """
         config, text, context = self.job.config, self.text, self.job.subject.seq
         if loss is not None:
-            counted = text.train, text.validation, context, text.tokenizer.vocab_size
-            say(compared(loss, await asyncio.to_thread(score_ngrams, *counted)))
+            say(compared(loss, await asyncio.to_thread(text.score_ngrams, context)))
         if not self.snapshot:
             return
         weights = Weights.of_stages(GPT2(self.job.model), [state for _, state in self.snapshot])

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipelined.api.data.tokens.mapped import MappedTokens, Tokens, spans_of
 from pipelined.errors import UsageError
+from pipelined.random.permutation import KeyedPermutation
 
 Rows = tuple[np.ndarray, np.ndarray]
 """Inputs and targets, int64, each (B, T); the targets are the inputs one token later."""
@@ -20,7 +22,8 @@ class Batches:
     """The training sequences, step by step.
 
     In every epoch the text is cut into sequences of T tokens from a keyed offset, and each is used once, in a keyed
-    order; a batch may straddle two epochs.
+    order; a batch may straddle two epochs. The order of tokens in memory is drawn, an array as long as the epoch; the
+    order of tokens in files is a `KeyedPermutation`, of which nothing is kept.
 
     Args:
         tokens: the training ids, one-dimensional.
@@ -32,7 +35,7 @@ class Batches:
         UsageError: an epoch would hold less than one batch.
     """
 
-    tokens: np.ndarray
+    tokens: Tokens
     sequence: int
     batch: int
     microbatches: int
@@ -40,7 +43,8 @@ class Batches:
 
     def __post_init__(self) -> None:
         self.epoch_sequences = len(self.tokens) // self.sequence - 1  # one less: room for the offset and last target
-        self._epoch, self._starts = -1, np.empty(0, np.int64)
+        self._epoch, self._offset = -1, 0
+        self._order: np.ndarray | KeyedPermutation = np.empty(0, np.int64)
         if self.epoch_sequences < self.global_batch:
             raise UsageError(
                 f"too little text for one batch (tokens: {len(self.tokens)}, needed: "
@@ -56,30 +60,32 @@ class Batches:
         """The sequences of one global microbatch (0 … N·W-1) of a step."""
         first = step * self.global_batch + microbatch * self.batch
         starts = np.array([self._start(first + row) for row in range(self.batch)])
-        spans = starts[:, None] + np.arange(self.sequence + 1)  # (B, T+1)
-        taken = self.tokens[spans].astype(np.int64)
+        taken = spans_of(self.tokens, starts, self.sequence + 1).astype(np.int64)  # (B, T+1)
         return taken[:, :-1], taken[:, 1:]
 
     def _start(self, number: int) -> int:
         """Where the sequence of this number, counted from the run's beginning, starts in the text."""
         epoch, place = divmod(number, self.epoch_sequences)
         if epoch != self._epoch:
-            draw = np.random.Generator(np.random.Philox(_key(self.seed, epoch)))
-            offset = draw.integers(self.sequence)
-            self._starts = offset + self.sequence * draw.permutation(self.epoch_sequences)
-            self._epoch = epoch
-        return int(self._starts[place])
+            key, self._epoch = _key(self.seed, epoch), epoch
+            draw = np.random.Generator(np.random.Philox(int.from_bytes(key, "little")))
+            self._offset = int(draw.integers(self.sequence))
+            mapped = isinstance(self.tokens, MappedTokens)
+            count = self.epoch_sequences
+            self._order = KeyedPermutation(count, key) if mapped else draw.permutation(count)
+        return self._offset + self.sequence * int(self._order[place])
 
 
-def _key(seed: int, epoch: int) -> int:
-    return int.from_bytes(hashlib.blake2b(f"epoch {seed} {epoch}".encode(), digest_size=16).digest(), "little")
+def _key(seed: int, epoch: int) -> bytes:
+    return hashlib.blake2b(f"epoch {seed} {epoch}".encode(), digest_size=16).digest()
 
 
-def validation_windows(tokens: np.ndarray, sequence: int) -> Rows:
-    """The non-overlapping windows that are scored, as views of the tokens; the last partial one is dropped.
+def validation_windows(tokens: Tokens, sequence: int, most: int = 0) -> Rows:
+    """The non-overlapping windows that are scored; the last partial one is dropped.
 
     Args:
         tokens: the validation ids, one-dimensional.
+        most: score at most this many windows, at even distances; 0: all.
     Returns: inputs and targets, each (windows, T), of the tokens' dtype.
     Raises:
         UsageError: there is not one whole window.
@@ -90,5 +96,6 @@ def validation_windows(tokens: np.ndarray, sequence: int) -> Rows:
             f"too little validation text for one window (tokens: {len(tokens)}, needed: {sequence + 1}); "
             "give more --data or lower --seq"
         )
-    used = windows * sequence
-    return tokens[:used].reshape(windows, sequence), tokens[1 : used + 1].reshape(windows, sequence)
+    scored = min(windows, most or windows)
+    taken = spans_of(tokens, np.arange(scored) * windows // scored * sequence, sequence + 1)
+    return taken[:, :-1], taken[:, 1:]

@@ -40,7 +40,9 @@ def score_ngrams(train: np.ndarray, validation: np.ndarray, sequence: int, vocab
 
 
 def compared(loss: float, grams: dict[str, float]) -> str:
-    """The validation loss beside those of n-gram models on the same tokens."""
+    """The validation loss beside those of n-gram models on the same tokens, where these were counted."""
+    if not grams:
+        return f"validation loss {loss:.4f} nats a token"
     others = ", ".join(f"{name} {value:.4f}" for name, value in grams.items())
     below = grams["bigram"] - loss
     where = f"{below:.4f} under the bigram" if below >= 0 else f"{-below:.4f} over the bigram"

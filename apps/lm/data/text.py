@@ -1,21 +1,31 @@
-"""Text as ids: read and tokenised once, by rank 0, and sent to all ranks. No torch.
+"""Text as ids, read and tokenised by rank 0 and sent to all ranks; or tokens in files that each rank maps. No torch.
 
-So a cluster needs the files on one machine only, and a mistake in them is reported once, before anything is built.
+So a cluster needs text on one machine only, and files of tokens on all. A mistake in them is reported once, before
+anything is built.
 """
 
 import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from apps.lm.data.corpus import read_corpus
+from apps.lm.data.corpus import VALIDATION_SHARE, read_corpus
+from apps.lm.data.ngram import score_ngrams
 from apps.lm.data.tokenizer import Tokenizer, find_tokenizer
 from pipelined.actors.agree import agree, broadcast
+from pipelined.api.data.tokens.index import INDEX, is_indexed, is_prepared, open_bare, open_index
+from pipelined.api.data.tokens.mapped import MappedTokens, Tokens
+from pipelined.errors import UsageError
 from transports import Transport
+
+HELD_BACK = 10_000_000
+"""The most tokens of files that are kept back for validation."""
+WINDOWS = 256
+"""Windows of tokens in files that an evaluation scores, if the run does not say how many."""
 
 
 @dataclass(frozen=True)
@@ -29,20 +39,21 @@ class Text:
         validation: the validation ids.
         source: digest of the text itself, before it was tokenised.
         called: how the tokenizer was asked for.
+        windows: the most validation windows that an evaluation scores; 0: all.
     """
 
     name: str
     tokenizer: Tokenizer
-    train: np.ndarray
-    validation: np.ndarray
+    train: Tokens
+    validation: Tokens
     source: str = ""
     called: str = ""
+    windows: int = 0
 
     @property
     def digests(self) -> dict[str, str]:
         """What a run that goes on must have alike: the text, and the tokenizer."""
-        tokenizer = hashlib.blake2b(self.tokenizer.to_json().encode(), digest_size=16).hexdigest()
-        return {"data": self.source, "tokenizer": tokenizer}
+        return {"data": self.source, "tokenizer": digest_of(self.tokenizer)}
 
     def describe(self, tokens: int, steps: int) -> str:
         """What is learnt from, in a line.
@@ -61,8 +72,19 @@ class Text:
         hasher = hashlib.blake2b(self.tokenizer.to_json().encode(), digest_size=32)
         for ids in (self.train, self.validation):
             hasher.update(f"{ids.dtype.name} {len(ids)}".encode())
-            hasher.update(np.ascontiguousarray(ids).data)
+            hasher.update(ids.digest().encode() if isinstance(ids, MappedTokens) else np.ascontiguousarray(ids).data)
         return hasher.hexdigest()
+
+    def score_ngrams(self, sequence: int) -> dict[str, float]:
+        """See `score_ngrams`; of tokens in files, which are too many to count, nothing."""
+        if isinstance(self.train, MappedTokens) or isinstance(self.validation, MappedTokens):
+            return {}
+        return score_ngrams(self.train, self.validation, sequence, self.tokenizer.vocab_size)
+
+
+def digest_of(tokenizer: Tokenizer) -> str:
+    """The blake2b of a tokenizer's JSON."""
+    return hashlib.blake2b(tokenizer.to_json().encode(), digest_size=16).hexdigest()
 
 
 async def share_text(transport: Transport, read: Callable[[], Text]) -> Text:
@@ -71,37 +93,111 @@ async def share_text(transport: Transport, read: Callable[[], Text]) -> Text:
     Args:
         read: what rank 0 calls, in a thread.
     Raises:
-        UsageError: on every rank, where the text, the tokenizer or their sizes cannot work.
-    Cost: the tokens once to each rank.
+        UsageError: on every rank, where the text, the tokenizer or their sizes cannot work, or a rank cannot read the
+            files of tokens.
+    Cost: the tokens once to each rank; of tokens in files, their names.
     """
     text = await agree(transport, "text", asyncio.to_thread(read if transport.rank == 0 else _nothing))
     received = await broadcast(transport, "tokens", None if text is None else _pack(text))
-    return text if text is not None else _unpack(received)
+    unpacked = await agree(transport, "files", asyncio.to_thread(_unpack, received))
+    return unpacked if text is None else text
 
 
 def _nothing() -> None:
     """What other ranks than the first read."""
 
 
-def read_text(paths: Sequence[Path], tokenizer: str) -> Text:
-    """Read files (or the plays, where there are none) and turn them into ids.
+def read_text(
+    paths: Sequence[Path], tokenizer: str = "", held_out: Sequence[Path] = (), windows: int | None = None
+) -> Text:
+    """Read text (or the plays, where there are no paths) and turn it into ids; or open files of tokens.
 
+    Args:
+        paths: text files, or files of tokens: one directory with an index, or `.bin` files.
+        tokenizer: see `find_tokenizer`; "": that of the index, of GPT-2 for a `.bin`, or else bytes.
+        held_out: what is scored, in either form. Without it the end of each document, or of the tokens.
+        windows: the most windows that an evaluation scores; 0: all. Without it all of text, `WINDOWS` of tokens.
     Raises:
-        UsageError: see `read_corpus` and `find_tokenizer`.
+        UsageError: see `read_corpus`, `find_tokenizer`, `open_index` and `open_bare`.
     """
+    whole = bool(held_out)
+    text = _prepared(paths, tokenizer, whole) if _is_prepared(paths) else _read(paths, tokenizer or "bytes", whole)
+    if whole:
+        text = replace(text, validation=_held_out(held_out, text))
+    mapped = isinstance(text.validation, MappedTokens)
+    return replace(text, windows=windows if windows is not None else WINDOWS if mapped else 0)
+
+
+def _is_prepared(paths: Sequence[Path]) -> bool:
+    """Whether the paths hold tokens. Raises UsageError: some do, and others hold text."""
+    prepared = [path for path in paths if is_prepared(path)]
+    if prepared and len(prepared) < len(paths):
+        other = next(path for path in paths if path not in prepared)
+        raise UsageError(f"{prepared[0]} holds tokens and {other} text; give --data one of both kinds")
+    return bool(prepared)
+
+
+def _read(paths: Sequence[Path], tokenizer: str, whole: bool) -> Text:
+    """Text turned into ids; all of it is learnt from if `whole`."""
     corpus = read_corpus(paths)
-    found = find_tokenizer(tokenizer, corpus.train)
-    ids = found.encode_all(corpus.train), found.encode_all(corpus.validation)
+    documents = tuple(map("".join, zip(corpus.train, corpus.validation, strict=True))) if whole else corpus.train
+    found = find_tokenizer(tokenizer, documents)
+    ids = found.encode_all(documents), found.encode_all(corpus.validation)
     return Text(corpus.name, found, *ids, corpus.digest, tokenizer)
 
 
+def _prepared(paths: Sequence[Path], tokenizer: str, whole: bool) -> Text:
+    """Files of tokens; the end is kept back for validation, unless `whole`."""
+    called = tokenizer or ("its own" if is_indexed(paths) else "gpt2")
+    given = find_tokenizer(called, ()) if tokenizer or not is_indexed(paths) else None
+    found, tokens, source = _open(paths, given)
+    cut = len(tokens) - (0 if whole else min(round(len(tokens) * VALIDATION_SHARE), HELD_BACK))
+    name = ", ".join(map(str, paths))
+    return Text(name, found, tokens.part(0, cut), tokens.part(cut, len(tokens)), source, called)
+
+
+def _open(paths: Sequence[Path], given: Tokenizer | None) -> tuple[Tokenizer, MappedTokens, str]:
+    """The tokenizer, the tokens and their digest. Raises UsageError: the tokens are of another tokenizer than given."""
+    if not is_indexed(paths):
+        found = given or find_tokenizer("gpt2", ())
+        opened = open_bare(paths, found.vocab_size)
+        return found, opened.tokens, opened.digest
+    opened = open_index(paths[0])
+    found = Tokenizer.from_json(opened.tokenizer or "")
+    if given is not None and digest_of(given) != digest_of(found):
+        fact = f"{paths[0] / INDEX} was written with another tokenizer (digest {digest_of(found)[:12]}, "
+        raise UsageError(f"{fact}given: {digest_of(given)[:12]}); leave --tokenizer out, or write the tokens again")
+    return found, opened.tokens, opened.digest
+
+
+def _held_out(paths: Sequence[Path], text: Text) -> Tokens:
+    """The ids that are scored, by the tokenizer of the text that is learnt from."""
+    if _is_prepared(paths):
+        return _open(paths, text.tokenizer)[1]
+    corpus = read_corpus(paths)
+    return text.tokenizer.encode_all(tuple(map("".join, zip(corpus.train, corpus.validation, strict=True))))
+
+
 def _pack(text: Text) -> dict[str, Any]:
-    tokens = {part: getattr(text, part).tobytes() for part in ("train", "validation")}
-    about = {"name": text.name, "source": text.source, "called": text.called}
-    return {**tokens, **about, "tokenizer": text.tokenizer.to_json(), "dtype": text.train.dtype.name}
+    about = {"name": text.name, "source": text.source, "called": text.called, "windows": text.windows}
+    tokens = {part: _pack_tokens(getattr(text, part)) for part in ("train", "validation")}
+    return {**tokens, **about, "tokenizer": text.tokenizer.to_json()}
+
+
+def _pack_tokens(tokens: Tokens) -> list[Any]:
+    if isinstance(tokens, MappedTokens):
+        files = [[str(path), count] for path, count in tokens.files]
+        return [tokens.dtype.name, files, tokens.first, tokens.count]
+    return [tokens.dtype.name, tokens.tobytes()]
 
 
 def _unpack(packed: dict[str, Any]) -> Text:
-    train, validation = (np.frombuffer(packed[part], packed["dtype"]) for part in ("train", "validation"))
-    tokenizer = Tokenizer.from_json(packed["tokenizer"])
-    return Text(packed["name"], tokenizer, train, validation, packed["source"], packed["called"])
+    tokens = {part: _unpack_tokens(*packed[part]) for part in ("train", "validation")}
+    return Text(**{**packed, **tokens, "tokenizer": Tokenizer.from_json(packed["tokenizer"])})
+
+
+def _unpack_tokens(dtype: str, held: Any, first: int = 0, count: int = 0) -> Tokens:
+    """Tokens as sent, or as mapped here. Raises UsageError: this rank cannot read the same files."""
+    if isinstance(held, bytes):
+        return np.frombuffer(held, dtype)
+    return MappedTokens.open([(Path(path), tokens) for path, tokens in held], dtype).part(first, first + count)

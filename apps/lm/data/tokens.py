@@ -29,5 +29,6 @@ class TokenFeed:
 
 def windows_of(text: Text, sequence: int) -> list[Window]:
     """The validation text in windows of one sequence, some rows at a time."""
-    inputs, targets = (torch.from_numpy(a.astype("int64")) for a in validation_windows(text.validation, sequence))
+    scored = validation_windows(text.validation, sequence, text.windows)
+    inputs, targets = (torch.from_numpy(part.astype("int64")) for part in scored)
     return list(zip(inputs.split(ROWS), targets.split(ROWS), strict=True))

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apps.lm.data.batches import Batches, validation_windows
+from pipelined.api.data.tokens.mapped import MappedTokens
 from pipelined.errors import UsageError
 
 TOKENS = np.arange(1000, dtype=np.uint16)
@@ -59,3 +60,35 @@ def test_validation_windows_do_not_overlap_and_the_partial_one_is_dropped():
     assert len(validation_windows(TOKENS[:30], 10)[0]) == 2
     with pytest.raises(UsageError, match=r"tokens: 10, needed: 11"):
         validation_windows(TOKENS[:10], 10)
+
+
+def mapped(folder, count: int = 1000) -> MappedTokens:
+    TOKENS[:count].tofile(folder / "a.bin")
+    return MappedTokens.open([(folder / "a.bin", count)], "uint16")
+
+
+def test_an_epoch_of_tokens_in_files_takes_every_window_once_from_the_offset_of_tokens_in_memory(tmp_path):
+    in_files, in_memory = (Batches(tokens, 10, 3, 3, 7) for tokens in (mapped(tmp_path), TOKENS))
+    for epoch in (0, 1):
+        one, other = (
+            np.concatenate([b.rows(s, m)[0] for s in range(epoch * 11, epoch * 11 + 11) for m in range(3)])
+            for b in (in_files, in_memory)
+        )
+        assert sorted(one[:, 0]) == sorted(other[:, 0]) and not np.array_equal(one, other)
+
+
+@settings(max_examples=20)
+@given(step=st.integers(0, 15), batch=st.sampled_from([1, 3, 12]))
+def test_a_resumed_run_finds_the_rows_of_a_step_in_files(tmp_path_factory, step: int, batch: int):
+    tokens = mapped(tmp_path_factory.mktemp("tokens"))
+    resumed = Batches(tokens, 10, batch, 12 // batch, 5)
+    inputs = np.concatenate([resumed.rows(step, m)[0] for m in range(12 // batch)])
+    straight = Batches(tokens, 10, 12, 1, 5)
+    assert np.array_equal(inputs, [straight.rows(number, 0)[0] for number in range(step + 1)][-1])
+
+
+def test_a_few_validation_windows_are_taken_at_even_distances(tmp_path):
+    for tokens in (TOKENS[:95], mapped(tmp_path, 95)):
+        inputs, targets = validation_windows(tokens, 10, 3)
+        assert inputs[:, 0].tolist() == [0, 30, 60] and np.array_equal(inputs + 1, targets)
+        assert len(validation_windows(tokens, 10, 50)[0]) == 9

@@ -1,0 +1,99 @@
+"""The index of a directory of tokens, `index.json`, and files of bare tokens as nanoGPT writes them (`.bin`)."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelined.api.data.tokens.mapped import MappedTokens
+from pipelined.errors import UsageError
+
+INDEX, TOKENIZER, FORMAT = "index.json", "tokenizer.json", "pipelined tokens 1"
+DTYPES = ("uint16", "uint32")
+
+
+@dataclass(frozen=True)
+class TokenFiles:
+    """Tokens on disk, and what is known of them.
+
+    Args:
+        tokens: all of them.
+        digest: what a run that goes on must have alike.
+        tokenizer: the tokenizer.json that made them; None where the files do not say.
+    """
+
+    tokens: MappedTokens
+    digest: str
+    tokenizer: str | None
+
+
+def is_prepared(path: Path) -> bool:
+    """Whether a path holds tokens rather than text."""
+    return path.suffix == ".bin" or (path / INDEX).is_file()
+
+
+def is_indexed(paths: Sequence[Path]) -> bool:
+    """Whether the paths are one directory with an index, which names the tokenizer.
+
+    Raises:
+        UsageError: there is such a directory beside other paths.
+    """
+    found = [path for path in paths if (path / INDEX).is_file()]
+    if found and len(paths) > 1:
+        fact = f"{found[0]} holds tokens and their index, so it stands alone (paths: {len(paths)})"
+        raise UsageError(f"{fact}; write all files into one directory, with python -m pipelined tokens")
+    return bool(found)
+
+
+def open_index(directory: Path) -> TokenFiles:
+    """The tokens of a directory.
+
+    Raises:
+        UsageError: the index is damaged, a shard is missing or has another size than the index says.
+    Cost: a look at every file's size; no token is read.
+    """
+    path = directory / INDEX
+    try:
+        raw, tokenizer = path.read_bytes(), (directory / TOKENIZER).read_text(encoding="utf-8")
+        index = json.loads(raw)
+        shards = [(directory / str(shard["file"]), int(shard["tokens"])) for shard in index["shards"]]
+        dtype = _known(index)
+    except OSError as error:
+        raise UsageError(f"cannot read {error.filename} ({error.strerror}); write the tokens again") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"the index {path} is damaged ({error!r}); write the tokens again") from error
+    digest = hashlib.blake2b(raw, digest_size=16).hexdigest()
+    return TokenFiles(MappedTokens.open(shards, dtype), digest, tokenizer)
+
+
+def _known(index: dict[str, Any]) -> str:
+    """The type of the tokens. Raises ValueError: the format or the type is unknown."""
+    if index["format"] != FORMAT or index["dtype"] not in DTYPES:
+        raise ValueError(f"format: {index['format']!r}, dtype: {index['dtype']!r}")
+    return str(index["dtype"])
+
+
+def open_bare(paths: Sequence[Path], symbols: int) -> TokenFiles:
+    """The tokens of files without an index: uint16, or uint32 for a tokenizer of more than 65,536 symbols.
+
+    Raises:
+        UsageError: a file cannot be read or holds no whole tokens, or one of the tokens looked at is no symbol.
+    Cost: reads 128 Ki tokens.
+    """
+    dtype = DTYPES[symbols > 1 << 16]
+    size = 4 if dtype == "uint32" else 2
+    files = [(path, _size(path) // size) for path in paths]
+    tokens = MappedTokens.open(files, dtype)
+    if len(tokens) and (largest := int(tokens.probe().max())) >= symbols:
+        fact = f"{paths[0]} was written with another tokenizer (a token: {largest}, symbols: {symbols})"
+        raise UsageError(f"{fact}; give its --tokenizer")
+    return TokenFiles(tokens, tokens.digest(), None)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise UsageError(f"cannot read the tokens {path} ({error.strerror}); give --data a readable file") from error

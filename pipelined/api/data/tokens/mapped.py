@@ -1,0 +1,107 @@
+"""Token ids in files that are larger than memory. No torch."""
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipelined.errors import UsageError
+
+PROBES, PROBE = 64, 2048
+"""The places of all tokens that `probe` reads, and the tokens that it reads at each."""
+
+
+@dataclass(frozen=True)
+class MappedTokens:
+    """The ids of several files, one after another, or a part of them.
+
+    A span is mapped while it is copied, and no longer: pages that stay mapped would count as this process's memory.
+
+    Args:
+        files: each file's path and its number of tokens.
+        dtype: of the ids, uint16 or uint32; little-endian in the files.
+        first: the token of the files that this part begins with.
+        count: the tokens of this part.
+    """
+
+    files: tuple[tuple[Path, int], ...]
+    dtype: np.dtype[Any]
+    first: int
+    count: int
+
+    @classmethod
+    def open(cls, files: list[tuple[Path, int]], dtype: str) -> "MappedTokens":
+        """All tokens of some files.
+
+        Raises:
+            UsageError: a file cannot be read, or has another size.
+        """
+        kind = np.dtype(dtype).newbyteorder("<")
+        for path, tokens in files:
+            _require_size(path, tokens * kind.itemsize)
+        return cls(tuple(files), kind, 0, sum(tokens for _, tokens in files))
+
+    def __len__(self) -> int:
+        return self.count
+
+    def part(self, start: int, stop: int) -> "MappedTokens":
+        """The tokens from `start` up to `stop`."""
+        return replace(self, first=self.first + start, count=stop - start)
+
+    def spans(self, starts: np.ndarray, length: int) -> np.ndarray:
+        """The `length` tokens from each start, (starts, length); a span may lie in two files."""
+        rows = [np.concatenate(list(self._pieces(self.first + int(start), length))) for start in starts]
+        return np.stack(rows) if rows else np.empty((0, length), self.dtype)
+
+    def probe(self) -> np.ndarray:
+        """Some tokens from evenly spaced places, for checks that must not read everything; all, if there are few."""
+        if len(self) <= PROBES * PROBE:
+            return self.spans(np.zeros(1, np.int64), len(self)).ravel()
+        return self.spans(np.linspace(0, len(self) - PROBE, PROBES).astype(np.int64), PROBE).ravel()
+
+    def digest(self) -> str:
+        """A digest of the number of tokens, their type, and what `probe` reads; not of every token."""
+        hasher = hashlib.blake2b(f"{self.dtype.name} {len(self)}".encode(), digest_size=16)
+        hasher.update(self.probe().tobytes())
+        return hasher.hexdigest()
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(accumulate(tokens for _, tokens in self.files))
+
+    def _pieces(self, start: int, length: int) -> Iterator[np.ndarray]:
+        stop = start + length
+        while start < stop:
+            number = bisect_right(self._ends, start)
+            path, tokens = self.files[number]
+            offset = start - (self._ends[number] - tokens)
+            taken = min(stop - start, tokens - offset)
+            yield np.array(np.memmap(path, self.dtype, "r", offset * self.dtype.itemsize, (taken,)))
+            start += taken
+
+
+Tokens = np.ndarray | MappedTokens
+"""Token ids, one-dimensional: in memory, or in files."""
+
+
+def spans_of(tokens: Tokens, starts: np.ndarray, length: int) -> np.ndarray:
+    """The `length` tokens from each start, (starts, length)."""
+    if isinstance(tokens, MappedTokens):
+        return tokens.spans(starts, length)
+    return tokens[starts[:, None] + np.arange(length)]
+
+
+def _require_size(path: Path, size: int) -> None:
+    try:
+        found = path.stat().st_size
+    except OSError as error:
+        raise UsageError(f"cannot read the tokens {path} ({error.strerror}); every rank needs this file") from error
+    if found != size:
+        kind = "truncated" if found < size else "longer than its index says"
+        raise UsageError(f"the shard {path} is {kind} (bytes: {found}, expected: {size}); write the tokens again")

@@ -1,0 +1,71 @@
+"""Tokens in files: spans equal to those of one array, files refused before anything is read."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelined.api.data.tokens.index import open_bare
+from pipelined.api.data.tokens.mapped import MappedTokens, spans_of
+from pipelined.errors import UsageError
+
+ALL = np.arange(100, dtype=np.uint16) * 601
+
+
+def files_of(folder: Path, cuts: list[int], dtype: str = "uint16") -> list[tuple[Path, int]]:
+    pieces = np.split(ALL.astype(dtype), cuts)
+    for number, piece in enumerate(pieces):
+        piece.tofile(folder / f"{number}.bin")
+    return [(folder / f"{number}.bin", len(piece)) for number, piece in enumerate(pieces)]
+
+
+@settings(max_examples=30)
+@given(data=st.data(), cuts=st.lists(st.integers(1, 99), max_size=4), dtype=st.sampled_from(["uint16", "uint32"]))
+def test_spans_are_those_of_one_array(tmp_path_factory, data, cuts, dtype):
+    folder = tmp_path_factory.mktemp("tokens")
+    tokens = MappedTokens.open([f for f in files_of(folder, sorted(set(cuts)), dtype) if f[1]], dtype)
+    assert len(tokens) == 100 and tokens.dtype == dtype
+    length = data.draw(st.integers(1, 100))
+    starts = np.array(data.draw(st.lists(st.integers(0, 100 - length), min_size=1, max_size=5)))
+    assert np.array_equal(spans_of(tokens, starts, length), spans_of(ALL, starts, length))
+
+
+def test_a_part_counts_from_its_own_beginning(tmp_path):
+    tokens = MappedTokens.open(files_of(tmp_path, [40]), "uint16").part(30, 60)
+    assert len(tokens) == 30 and np.array_equal(spans_of(tokens, np.array([5]), 20)[0], ALL[35:55])
+
+
+@pytest.mark.parametrize(("change", "fact"), [(-1, "truncated .bytes: 199, expected: 200"), (2, "longer")])
+def test_a_file_of_another_size_is_refused(tmp_path, change, fact):
+    (path, tokens), *_ = files_of(tmp_path, [])
+    path.write_bytes((path.read_bytes() + b"xx")[: 200 + change])
+    with pytest.raises(UsageError, match=fact):
+        MappedTokens.open([(path, tokens)], "uint16")
+
+
+def test_bare_tokens_are_read_by_the_width_of_the_vocabulary(tmp_path):
+    ALL.astype("<u4").tofile(tmp_path / "wide.bin")
+    ALL.tofile(tmp_path / "narrow.bin")
+    for name, symbols in (("wide.bin", 70_000), ("narrow.bin", 60_000)):
+        opened = open_bare([tmp_path / name], symbols)
+        assert np.array_equal(opened.tokens.spans(np.array([0]), 100)[0], ALL)
+
+
+def test_bare_tokens_of_another_tokenizer_or_half_a_token_are_refused(tmp_path):
+    ALL.tofile(tmp_path / "a.bin")
+    with pytest.raises(UsageError, match="a token: 59499, symbols: 256"):
+        open_bare([tmp_path / "a.bin"], 256)
+    (tmp_path / "a.bin").write_bytes(ALL.tobytes()[:-1])
+    with pytest.raises(UsageError, match="bytes: 199, expected: 198"):
+        open_bare([tmp_path / "a.bin"], 60_000)
+
+
+def test_ten_gigabytes_are_opened_without_reading_them(tmp_path):
+    path = tmp_path / "sparse.bin"
+    with path.open("wb") as file:
+        file.truncate(10 * 1000**3)
+    tokens = open_bare([path], 50_257).tokens
+    assert len(tokens) == 5 * 1000**3
+    assert not tokens.spans(np.array([0, len(tokens) - 1024]), 1024).any()
