@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from apps.lm.data.text import Text, read_text
-from apps.lm.data.tokenizer import Tokenizer
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.models.rotary import RotaryLM
@@ -22,6 +21,7 @@ from apps.swarm.training import Session, session_of
 from apps.swarm.weights import Weights, check_destination
 from pipelined.aio.clock import RealClock
 from pipelined.aio.progress import reported_wait
+from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.directory import CutOff, Directory, LeaseLost
 from pipelined.errors import UsageError
 from pipelined.membership.client import Node

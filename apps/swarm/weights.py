@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from apps.common.paths import GPT2_TYPE, ROTARY_TYPE, check_export
-from apps.lm.data.tokenizer import Tokenizer
 from apps.lm.huggingface.write import export, export_rotary
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.rotary_presets import RotaryConfig
 from apps.lm.sampling import Picker, sample
+from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.training.digests import parameters_digest
 from transports import Block
 

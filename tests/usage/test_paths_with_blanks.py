@@ -9,11 +9,11 @@ import pytest
 
 from apps.gpt2 import __main__ as gpt2
 from apps.gpt2.config import Config, flag
-from apps.lm.data.tokenizer import ByteTokenizer
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.swarm import __main__ as swarm
 from pipelined.__main__ import main as pipelined_command
+from pipelined.api.data.tokens.tokenizer import ByteTokenizer
 from pipelined.planner import PlanFile, write_plan
 from pipelined.programs.plan import Plan
 from pipelined.state import store

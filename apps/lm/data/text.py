@@ -15,10 +15,10 @@ import numpy as np
 
 from apps.lm.data.corpus import VALIDATION_SHARE, read_corpus
 from apps.lm.data.ngram import score_ngrams
-from apps.lm.data.tokenizer import Tokenizer, find_tokenizer
 from pipelined.actors.agree import agree, broadcast
 from pipelined.api.data.tokens.index import INDEX, is_indexed, is_prepared, open_bare, open_index
 from pipelined.api.data.tokens.mapped import MappedTokens, Tokens
+from pipelined.api.data.tokens.tokenizer import Tokenizer, find_tokenizer
 from pipelined.errors import UsageError
 from transports import Transport
 

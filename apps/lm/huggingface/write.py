@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from apps.common.paths import GPT2_TYPE, ROTARY_TYPE, check_export
-from apps.lm.data.tokenizer import Tokenizer
 from apps.lm.huggingface.read import FIXED, read_config, read_tensors
 from apps.lm.models.gpt2_presets import ModelConfig, Shapes, shapes
 from apps.lm.models.rotary_presets import BASE, RotaryConfig
 from apps.lm.models.rotary_presets import layer_shapes as rotary_layer_shapes
+from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.errors import UsageError
 
 if TYPE_CHECKING:

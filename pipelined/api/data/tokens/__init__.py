@@ -1,1 +1,1 @@
-"""Token ids in files: mapped where they are read, with their index, without a pass over the data."""
+"""Token ids in files: text turned into ids, shards with their index, spans mapped where they are read."""

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from apps.lm.data.text import read_text, share_text
-from apps.lm.data.tokenizer import ByteTokenizer, find_tokenizer
 from pipelined.api.data.tokens.mapped import MappedTokens
+from pipelined.api.data.tokens.tokenizer import ByteTokenizer, find_tokenizer
 from pipelined.errors import UsageError
 from transports.testing import local_world
 

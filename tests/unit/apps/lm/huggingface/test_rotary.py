@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import load_file
 
 from apps.common.paths import ROTARY_TYPE
-from apps.lm.data.tokenizer import ByteTokenizer, find_tokenizer
 from apps.lm.huggingface.write import export, export_rotary
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.models.rotary import RotaryLM
 from apps.lm.models.rotary_presets import RotaryConfig, cut_for
+from pipelined.api.data.tokens.tokenizer import ByteTokenizer, find_tokenizer
 from pipelined.errors import UsageError
 from tests.unit.apps.rotary import exported_config
 

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from apps.lm.data.tokenizer import ByteTokenizer
 from apps.lm.huggingface.write import export, read_config, read_tensors
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig, shapes
+from pipelined.api.data.tokens.tokenizer import ByteTokenizer
 from pipelined.errors import UsageError
 
 TIED = ModelConfig(layers=3, d_model=48, heads=4, vocab=256, positions=32)

@@ -74,7 +74,7 @@ def test_a_vocabulary_larger_than_the_models_is_refused():
 
 
 def test_sizes_text_and_batches_are_read_without_torch():
-    data = "lm.data.corpus lm.data.tokenizer lm.data.batches lm.data.ngram swarm.data"
+    data = "lm.data.corpus lm.data.batches lm.data.ngram swarm.data"
     names = f"lm.models.gpt2_presets lm.huggingface.write {data}"
     code = f"import sys, {', '.join('apps.' + name for name in names.split())}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apps.lm.data.corpus import read_plays
-from apps.lm.data.tokenizer import ByteTokenizer, Tokenizer, find_tokenizer
+from pipelined.api.data.tokens.tokenizer import ByteTokenizer, Tokenizer, find_tokenizer
 from pipelined.errors import UsageError
 
 PLAY = read_plays()[0]
