@@ -24,7 +24,7 @@ async def serve(flags: Serve, say: Say) -> None:
     url = flags.address.url
     async with connected(url, flags.address.listen) as (endpoint, directory):
         task = RavnestTask.unpack(await read_task(directory, url, say))
-        text = await asyncio.to_thread(read_text, flags.data, flags.tokenizer)
+        text = await asyncio.to_thread(read_text, flags.text.data, flags.text.tokenizer)
         from apps.ravnest.training import training_of
         from pipelined.actors.executor import TorchExecutor
         from pipelined.ravnest.cluster import ClusterMember
@@ -50,15 +50,15 @@ async def train(flags: Train, say: Say) -> None:
         NodeLost: a node left before the last step.
     """
     subject, url = flags.subject, flags.address.url
-    text = await asyncio.to_thread(read_text, flags.data, flags.tokenizer)
+    text = await asyncio.to_thread(read_text, flags.text.data, flags.text.tokenizer)
     task = RavnestTask(subject, text.tokenizer.vocab_size, text.digest)
     request = PoolRequest(
         pool=(),
         layers=tuple(layer_sizes(subject.model(task.vocabulary), subject.microbatch, subject.seq)),
-        clusters=flags.clusters,
-        balance=flags.balance,
-        objective=flags.objective,
-        rules=StageRules(ahead=flags.ahead),
+        clusters=flags.forming.clusters,
+        balance=flags.forming.balance,
+        objective=flags.forming.objective,
+        rules=StageRules(ahead=flags.forming.ahead),
     )
 
     def on_step(cluster: int, progress: ClusterProgress) -> None:

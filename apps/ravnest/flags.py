@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from apps.common.address import DirectoryAddress
-from apps.common.paths import check_file
+from apps.common.arguments import TextFlags, check_files
 from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, find_preset
 from apps.ravnest.config import RavnestConfig
 from pipelined.aio.events import Level
@@ -17,17 +17,33 @@ LEAST_VOCABULARY = 256
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Form clusters of a pool, and cut the model in each: no network, no training."""
+class FormingFlags:
+    """How clusters are formed of nodes."""
 
-    pool: Path
-    """CSV file with a PC a line: name,ram,bandwidth and perhaps flops,reliability (8G, 200mbit, 400G, 0.99)."""
     clusters: int | None = None
     """Clusters, each with the whole model. Default: the most that differ by at most --balance of their mean."""
     balance: float = 0.25
     """Where --clusters is open: the largest spread of the clusters' seconds, as a part of their mean."""
     objective: Literal["transfer", "rate"] | None = None
     """transfer: equal transfer times, equal shares of RAM; rate: the fastest. Default: rate where speeds are known."""
+    ahead: int | None = None
+    """Microbatches alive in a cluster's first stage (K). Default: what keeps all stages busy, as far as it fits."""
+
+    def check(self) -> None:
+        """Raises UsageError: no clusters can be formed so. The owner calls this: the error names its command."""
+        for name in ("clusters", "ahead"):
+            if (value := getattr(self, name)) is not None:
+                refuse_below(1, f"--{name}", value)
+        refuse_below(0, "--balance", self.balance)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Form clusters of a pool, and cut the model in each: no network, no training."""
+
+    pool: Path
+    """CSV file with a PC a line: name,ram,bandwidth and perhaps flops,reliability (8G, 200mbit, 400G, 0.99)."""
+    forming: FormingFlags = field(default_factory=FormingFlags)
     method: Literal["exhaustive", "genetic"] | None = None
     """How clusters are searched. Default: exhaustive for at most 11 nodes."""
     bytes: str | None = None
@@ -48,8 +64,6 @@ class Plan:
     """Sequences in a microbatch (B)."""
     seq: int = 64
     """Tokens a sequence."""
-    ahead: int | None = None
-    """Microbatches alive in a cluster's first stage (K). Default: what keeps all stages busy, as far as it fits."""
     weights: Literal["kept", "newest"] = "kept"
     """kept: a version of the weights for each microbatch alive; newest: one, and the backward computes anew with it."""
     json: bool = False
@@ -58,17 +72,13 @@ class Plan:
     """Draw clusters, cuts and rings to this file; it needs the extra draw."""
 
     def check(self) -> None:
-        """Raises UsageError: nothing can be planned so. The command calls this, so that its message is one line."""
-        for name in ("clusters", "ahead"):
-            if getattr(self, name) is not None:
-                refuse_below(1, f"--{name}", getattr(self, name))
+        """Raises UsageError: it cannot run so."""
+        self.forming.check()
         for name in ("microbatch", "seq"):
             refuse_below(1, f"--{name}", getattr(self, name))
-        refuse_below(0, "--balance", self.balance)
-        if self.png is not None:
-            check_file("--png", self.png)
-            if self.bytes is not None:
-                raise UsageError("--png draws cuts, and --bytes has none; give --preset instead of --bytes")
+        check_files(png=self.png)
+        if self.png is not None and self.bytes is not None:
+            raise UsageError("--png draws cuts, and --bytes has none; give --preset instead of --bytes")
         if self.bytes is not None:
             if self.need < 1:
                 raise UsageError(f"--bytes must be at least 1 (it is {self.bytes})")
@@ -89,23 +99,6 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Coordinator:
-    """Run the directory: nodes, clusters, and how far they are."""
-
-    listen: str = "tcp://127.0.0.1:0"
-    """Where the directory accepts requests; the port is printed. Other machines need PIPELINED_KEY."""
-    journal: Path | None = None
-    """File from which a restarted coordinator continues; without it a restart ends the training."""
-    log: Level = "warning"
-    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
-
-    def check(self) -> None:
-        """Raises UsageError: it cannot run so."""
-        if self.journal is not None:
-            check_file("--journal", self.journal)
-
-
-@dataclass(frozen=True)
 class Serve:
     """Join as a node: wait for a cluster, and train its stage of it."""
 
@@ -118,11 +111,7 @@ class Serve:
     """Its speed, as 400G; if omitted, nodes are compared by RAM and bandwidth only."""
     device: str = "cpu"
     """Where to compute: cpu, cuda:0, …"""
-    data: tuple[Path, ...] = ()
-    """Text files or directories, those of `train`. Default: Shakespeare's plays (extra shakespeare), or else Python's
-    help topics."""
-    tokenizer: str = "bytes"
-    """That of `train`: bytes (256 symbols), gpt2, bpe:N, a tokenizer.json, or a directory with one."""
+    text: TextFlags = field(default_factory=TextFlags)
     log: Level = "warning"
     """Events from this level up go to stderr, a line each: debug, info, warning or error."""
 
@@ -158,18 +147,8 @@ class Train:
     subject: RavnestConfig = field(default_factory=RavnestConfig)
     nodes: int = 3
     """Nodes to wait for."""
-    clusters: int | None = None
-    """Clusters, each with the whole model. Default: the most that differ by at most --balance of their mean."""
-    balance: float = 0.25
-    """Where --clusters is open: the largest spread of the clusters' seconds, as a part of their mean."""
-    objective: Literal["transfer", "rate"] | None = None
-    """transfer: equal transfer times, equal shares of RAM; rate: the fastest. Default: rate where speeds are known."""
-    ahead: int | None = None
-    """Microbatches alive in a cluster's first stage (K). Default: what keeps all stages busy, as far as it fits."""
-    data: tuple[Path, ...] = ()
-    """Text files or directories. Default: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
-    tokenizer: str = "bytes"
-    """bytes (256 symbols), gpt2, bpe:N, a tokenizer.json, or a directory with one."""
+    forming: FormingFlags = field(default_factory=FormingFlags)
+    text: TextFlags = field(default_factory=TextFlags)
     metrics: Path | None = None
     """Append one JSON object for each step to this file."""
     log: Level = "warning"
@@ -179,8 +158,7 @@ class Train:
         """Raises UsageError: it cannot run so."""
         self.address.check()
         check_forming(self)
-        if self.metrics is not None:
-            check_file("--metrics", self.metrics)
+        check_files(metrics=self.metrics)
 
 
 @dataclass(frozen=True)
@@ -192,20 +170,10 @@ class Local:
     """Nodes to start."""
     pool: Path | None = None
     """Instead of --nodes: a pool as `plan` takes it; its RAM, and its lines, which are emulated, are kept to."""
-    clusters: int | None = None
-    """Clusters, each with the whole model. Default: the most that differ by at most --balance of their mean."""
-    balance: float = 0.25
-    """Where --clusters is open: the largest spread of the clusters' seconds, as a part of their mean."""
-    objective: Literal["transfer", "rate"] | None = None
-    """transfer: equal transfer times, equal shares of RAM; rate: the fastest. Default: rate where speeds are known."""
-    ahead: int | None = None
-    """Microbatches alive in a cluster's first stage (K). Default: what keeps all stages busy, as far as it fits."""
+    forming: FormingFlags = field(default_factory=FormingFlags)
     links: str = ""
     """Emulate slow links: delay=50ms&rate=500mbit."""
-    data: tuple[Path, ...] = ()
-    """Text files or directories. Default: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
-    tokenizer: str = "bytes"
-    """bytes (256 symbols), gpt2, bpe:N, a tokenizer.json, or a directory with one."""
+    text: TextFlags = field(default_factory=TextFlags)
     metrics: Path | None = None
     """Append one JSON object for each step to this file."""
     journal: Path | None = None
@@ -216,16 +184,12 @@ class Local:
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
         check_forming(self)
-        for name in ("metrics", "journal"):
-            if getattr(self, name) is not None:
-                check_file(f"--{name}", getattr(self, name))
+        check_files(metrics=self.metrics, journal=self.journal)
 
 
 def check_forming(flags: Train | Local) -> None:
     """Raises UsageError: nothing can be trained, or no clusters formed, so."""
     flags.subject.check()
     flags.subject.model(LEAST_VOCABULARY)
-    for name in ("nodes", "clusters", "ahead"):
-        if (value := getattr(flags, name)) is not None:
-            refuse_below(1, f"--{name}", value)
-    refuse_below(0, "--balance", flags.balance)
+    flags.forming.check()
+    refuse_below(1, "--nodes", flags.nodes)

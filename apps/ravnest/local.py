@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import fields
 
+from apps.common.arguments import arguments_of
 from apps.common.children import Child, ChildFailed, needed, pass_on, started, started_coordinator, terminate
 from apps.ravnest.flags import Local
 from pipelined.aio.nursery import Nursery
@@ -35,7 +35,7 @@ async def _local(flags: Local, pool: Sequence[PoolNode], say: Say) -> None:
         coordinator, address = await stack.enter_async_context(started_coordinator(PROGRAM, flags.journal, flags.log))
         say(f"coordinator at {address}")
         at = ["--coordinator", address, "--log", flags.log]
-        nodes = [[*words, *at, *_text(flags)] for words in _nodes(flags, pool)]
+        nodes = [[*words, *at, *arguments_of(flags.text)] for words in _nodes(flags, pool)]
         train = ["train", *at, "--listen", _listen_url(""), "--name", "train", *_training(flags, len(nodes))]
         trainer, *peers = [await stack.enter_async_context(started(PROGRAM, words)) for words in [train, *nodes]]
         try:
@@ -80,18 +80,8 @@ def _pool_node(flags: Local, node: PoolNode) -> list[str]:
     return words if node.flops is None else [*words, "--flops", f"{node.flops:g}"]
 
 
-def _text(flags: Local) -> list[str]:
-    words = ["--tokenizer", flags.tokenizer]
-    return [*words, "--data", *map(str, flags.data)] if flags.data else words
-
-
 def _training(flags: Local, nodes: int) -> list[str]:
     """The flags of `train`."""
-    words = [*_text(flags), "--nodes", str(nodes)]
-    for name in ("clusters", "balance", "objective", "ahead", "metrics"):
-        if (value := getattr(flags, name)) is not None:
-            words += [f"--{name}", str(value)]
-    for entry in fields(flags.subject):
-        if (value := getattr(flags.subject, entry.name)) != entry.default:
-            words += [f"--{entry.name.replace('_', '-')}", str(value)]
-    return words
+    shared = [flags.text, flags.forming, flags.subject]
+    words = ["--nodes", str(nodes), *(word for each in shared for word in arguments_of(each))]
+    return words if flags.metrics is None else [*words, f"--metrics={flags.metrics}"]

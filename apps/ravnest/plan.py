@@ -28,11 +28,11 @@ def plan(flags: Plan, say: Callable[[str], None]) -> None:
         pool=read_pool(flags.pool),
         layers=layers,
         need=flags.need,
-        clusters=flags.clusters,
-        balance=flags.balance,
-        objective=flags.objective,
+        clusters=flags.forming.clusters,
+        balance=flags.forming.balance,
+        objective=flags.forming.objective,
         method=flags.method,
-        rules=StageRules(flags.weights, ahead=flags.ahead),
+        rules=StageRules(flags.weights, ahead=flags.forming.ahead),
     )
     found = make_plan(request)
     if flags.png is not None:

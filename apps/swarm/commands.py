@@ -40,7 +40,7 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
 async def train(flags: Train, say: Callable[[str], None]) -> None:
     """Train until the last step is committed, or until a stop request; at the end export and sample, if requested."""
     subject, url = flags.subject, flags.address.url
-    text = await asyncio.to_thread(read_text, flags.data, flags.tokenizer)
+    text = await asyncio.to_thread(read_text, flags.text.data, flags.text.tokenizer)
     feed = feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
     mine = SwarmTask(subject, text.tokenizer.vocab_size, text.digest, feed.held_out)
     cut_of(subject, mine.vocabulary)  # before torch is imported

@@ -77,7 +77,7 @@ async def export(flags: Export, say: Say) -> None:
     Raises:
         UsageError: there is no model, its tokenizer differs, or the directory to write holds something else.
     """
-    text = await asyncio.to_thread(read_text, flags.data, flags.tokenizer)
+    text = await asyncio.to_thread(read_text, flags.text.data, flags.text.tokenizer)
     if flags.checkpoint:
         whole = await asyncio.to_thread(load_whole, flags.checkpoint)
         weights = Weights(model_of(whole.identity), whole.values)

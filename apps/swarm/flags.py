@@ -7,25 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from apps.common.address import DirectoryAddress
-from apps.common.paths import check_directory, check_file
+from apps.common.arguments import TextFlags, check_directories, check_files
 from apps.swarm.config import TrainingConfig
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
-
-
-@dataclass(frozen=True)
-class Coordinator:
-    """Run the swarm's directory, which decides on the members and on the committed step."""
-
-    listen: str = "tcp://127.0.0.1:0"
-    """Where the directory accepts requests; the port is printed. Other machines need PIPELINED_KEY."""
-    journal: Path | None = None
-    """File from which a restarted coordinator continues; without it a restart ends the swarm."""
-    log: Level = "warning"
-    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
-
-    def __post_init__(self) -> None:
-        _check_files(journal=self.journal)
 
 
 @dataclass(frozen=True)
@@ -46,11 +31,12 @@ class Serve:
     log: Level = "warning"
     """Events from this level up go to stderr, a line each: debug, info, warning or error."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raises UsageError: it cannot run so."""
         self.address.check()
         refuse_below(0, "--save-every", self.save_every)
         refuse_below(0, "--grace", self.grace)
-        _check_directories(checkpoint=self.checkpoint)
+        check_directories(checkpoint=self.checkpoint)
 
 
 @dataclass(frozen=True)
@@ -59,10 +45,7 @@ class Train:
 
     address: DirectoryAddress
     subject: TrainingConfig = field(default_factory=TrainingConfig)
-    data: tuple[Path, ...] = ()
-    """Text files or directories. Default: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
-    tokenizer: str = "bytes"
-    """bytes (256 symbols), gpt2, bpe:N, a tokenizer.json, or a directory with one."""
+    text: TextFlags = field(default_factory=TextFlags)
     slots: int = 4
     """Microbatches in flight at once."""
     resume: bool = False
@@ -78,13 +61,14 @@ class Train:
     log: Level = "warning"
     """Events from this level up go to stderr, a line each: debug, info, warning or error."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raises UsageError: it cannot run so."""
         self.address.check()
         self.subject.check()
         refuse_below(1, "--slots", self.slots)
         _check_sample(self.sample, self.prompt)
-        _check_files(metrics=self.metrics)
-        _check_directories(export=self.export)
+        check_files(metrics=self.metrics)
+        check_directories(export=self.export)
 
 
 @dataclass(frozen=True)
@@ -92,10 +76,7 @@ class Local:
     """Start a whole swarm on this machine, with a live view: a coordinator, peers and trainers, a process each."""
 
     subject: TrainingConfig = field(default_factory=TrainingConfig)
-    data: tuple[Path, ...] = ()
-    """Text files or directories. Default: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
-    tokenizer: str = "bytes"
-    """bytes (256 symbols), gpt2, bpe:N, a tokenizer.json, or a directory with one."""
+    text: TextFlags = field(default_factory=TextFlags)
     peers: int = 6
     """Peers to start."""
     trainers: int = 1
@@ -123,14 +104,15 @@ class Local:
     log: Level = "warning"
     """Events from this level up go to stderr, a line each: debug, info, warning or error."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raises UsageError: it cannot run so."""
         self.subject.check()
         for name in ("peers", "trainers", "slots"):
             refuse_below(1, f"--{name}", getattr(self, name))
         refuse_below(0, "--save-every", self.save_every)
         _check_sample(self.sample, self.prompt)
-        _check_files(metrics=self.metrics, journal=self.journal)
-        _check_directories(export=self.export, checkpoint=self.checkpoint)
+        check_files(metrics=self.metrics, journal=self.journal)
+        check_directories(export=self.export, checkpoint=self.checkpoint)
         if self.resume and self.checkpoint is None:
             raise UsageError("--resume needs to know where to look; add --checkpoint DIR")
         if self.peers < self.subject.stages:
@@ -154,10 +136,7 @@ class Export:
     directory."""
     to: Path | None = None
     """Directory to write."""
-    data: tuple[Path, ...] = ()
-    """The text that was trained on. Default: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
-    tokenizer: str = "bytes"
-    """The tokenizer of the training: bytes, gpt2, bpe:N, a tokenizer.json, or a directory with one."""
+    text: TextFlags = field(default_factory=TextFlags)
     sample: int = 0
     """Tokens to sample."""
     prompt: str = "ROMEO"
@@ -167,7 +146,8 @@ class Export:
     seed: int = 0
     """Seed of the sample."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raises UsageError: it cannot run so."""
         _check_sample(self.sample, self.prompt)
         if self.checkpoint and (self.coordinator or self.directory):
             fact = "a model is exported from saved stages or from a running swarm, not from both"
@@ -178,7 +158,7 @@ class Export:
             raise UsageError("there is nothing to do; add --to DIR, or --sample N")
         if not self.checkpoint:
             DirectoryAddress(self.coordinator, self.directory).check()
-        _check_directories(to=self.to)
+        check_directories(to=self.to)
         if self.context is not None:
             refuse_below(1, "--context", self.context)
 
@@ -199,22 +179,11 @@ class Status:
     stage: int | None = None
     """Show only the peers of this stage. Default: all stages, from the first on."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raises UsageError: it cannot run so."""
         self.address.check()
         refuse_below(1, "--members", self.members)
         refuse_below(0, "--stage", 0 if self.stage is None else self.stage)
-
-
-def _check_files(**named: Path | None) -> None:
-    for name, path in named.items():
-        if path is not None:
-            check_file(f"--{name}", path)
-
-
-def _check_directories(**named: Path | None) -> None:
-    for name, path in named.items():
-        if path is not None:
-            check_directory(f"--{name}", path)
 
 
 def _check_sample(tokens: int, prompt: str) -> None:

@@ -5,12 +5,12 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import fields
 from functools import partial
 
 from rich.console import Console
 from rich.live import Live
 
+from apps.common.arguments import arguments_of
 from apps.common.children import Child, ChildFailed, kill, needed, pass_on, started, started_coordinator, terminate
 from apps.swarm.config import read_goal
 from apps.swarm.families import cut_of
@@ -82,19 +82,10 @@ def _saving(flags: Local) -> list[str]:
 
 
 def _training(flags: Local, number: int) -> list[str]:
-    words = ["--tokenizer", flags.tokenizer, "--slots", str(flags.slots)]
-    if flags.data:
-        words += ["--data", *map(str, flags.data)]
+    words = [*arguments_of(flags.text), *arguments_of(flags.subject), f"--slots={flags.slots}"]
     if flags.resume:
         words += ["--resume"]
-    if number == 0:
-        words += _of_the_first(flags)
-    for entry in fields(flags.subject):
-        value = getattr(flags.subject, entry.name)
-        if value != entry.default:
-            flag = f"--{entry.name.replace('_', '-')}"
-            words += [flag] if value is True else [flag, str(value)]
-    return words
+    return [*words, *_of_the_first(flags)] if number == 0 else words
 
 
 def _of_the_first(flags: Local) -> list[str]:

@@ -10,16 +10,17 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from itertools import pairwise
 from typing import Any
 
 from apps.common.address import DirectoryAddress
+from apps.common.arguments import Coordinator
 from apps.gpt2.config import Config
 from apps.ravnest import flags as ravnest
 from apps.ravnest.config import RavnestConfig
 from apps.swarm.config import TrainingConfig
-from apps.swarm.flags import Coordinator, Export, Local, Serve, Status, Train
+from apps.swarm.flags import Export, Local, Serve, Status, Train
 from apps.vgg.config import Config as VGGFlags
 from pipelined.__main__ import COMMANDS
 from pipelined.commands.flags import add_knobs
@@ -37,11 +38,10 @@ SHARED = {
 """The flags that commands share, by the heading above their table."""
 SWARM = {kind.__name__.lower(): kind for kind in (Coordinator, Serve, Train, Local, Status, Export)}
 RAVNEST = {
-    kind.__name__.lower(): kind
-    for kind in (ravnest.Plan, ravnest.Coordinator, ravnest.Serve, ravnest.Train, ravnest.Local)
+    kind.__name__.lower(): kind for kind in (ravnest.Plan, Coordinator, ravnest.Serve, ravnest.Train, ravnest.Local)
 }
 INNER = ("address", "subject", "knobs")
-"""Fields that are no flags themselves."""
+"""Fields that are no flags themselves, and have a table of their own."""
 SEE = {
     ("gpt2", "--schedule"): "[Schedules](schedules.md), [A swarm](swarm.md#gpt-2)",
     ("gpt2", "--tensor"): "[Workers of several ranks](sharding.md#workers-of-several-ranks)",
@@ -87,10 +87,13 @@ def shown(default: object) -> str:
 
 def flags_of_class(kind: type) -> dict[str, Row]:
     """The flags that a dataclass makes; the docstring below a field is its help."""
-    helps = {name: text for base in reversed(kind.__mro__[:-1]) for name, text in _helps(base)}
-    return {
-        "--" + f.name.replace("_", "-"): (shown(f.default), helps[f.name]) for f in fields(kind) if f.name not in INNER
-    }
+    helps, rows = {name: text for base in reversed(kind.__mro__[:-1]) for name, text in _helps(base)}, {}
+    for field in (each for each in fields(kind) if each.name not in INNER):
+        if is_dataclass(field.type):
+            rows |= flags_of_class(field.type)
+        else:
+            rows["--" + field.name.replace("_", "-")] = shown(field.default), helps[field.name]
+    return rows
 
 
 def _helps(kind: type) -> Iterator[tuple[str, str]]:

@@ -56,8 +56,8 @@ def commands():
     return dict(re.split(r"\s*=\s*", line.strip()) for line in lines)
 
 
-def test_an_installation_brings_three_commands():
-    assert sorted(commands()) == ["pipelined", "pipelined-gpt2", "pipelined-swarm"]
+def test_an_installation_brings_its_commands():
+    assert sorted(commands()) == ["pipelined", "pipelined-gpt2", "pipelined-ravnest", "pipelined-swarm"]
 
 
 @pytest.mark.parametrize("command", commands())

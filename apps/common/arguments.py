@@ -1,0 +1,68 @@
+"""Flags that the programs of several commands share, and dataclasses of flags as the words of a command line."""
+
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from apps.common.paths import check_directory, check_file
+from pipelined.aio.events import Level
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """Run the directory: the members, and what is committed."""
+
+    listen: str = "tcp://127.0.0.1:0"
+    """Where the directory accepts requests; the port is printed. Other machines need PIPELINED_KEY."""
+    journal: Path | None = None
+    """File from which a restarted coordinator continues; without it a restart ends the training."""
+    log: Level = "warning"
+    """Events from this level up go to stderr, a line each: debug, info, warning or error."""
+
+    def check(self) -> None:
+        """Raises UsageError: it cannot run so."""
+        check_files(journal=self.journal)
+
+
+@dataclass(frozen=True)
+class TextFlags:
+    """The text that is trained on, and its tokenizer; the same for all processes that read it."""
+
+    data: tuple[Path, ...] = ()
+    """Text files or directories. Default: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
+    tokenizer: str = "bytes"
+    """bytes (256 symbols), gpt2, bpe:N, a tokenizer.json, or a directory with one."""
+
+
+def arguments_of(flags: Any) -> list[str]:
+    """The words of a command line that gives these flags their values; one that has its default is left out.
+
+    Args:
+        flags: a dataclass of flags, perhaps with further ones as fields.
+    """
+    words = list[str]()
+    for field in fields(flags):
+        value, name = getattr(flags, field.name), f"--{field.name.replace('_', '-')}"
+        if is_dataclass(value):
+            words += arguments_of(value)
+        elif value is True:
+            words += [name]
+        elif isinstance(value, tuple):
+            words += [name, *map(str, value)] if value else []
+        elif value is not None and value != field.default:
+            words += [f"{name}={value}"]  # "=", as a value may begin with "-"
+    return words
+
+
+def check_files(**named: Path | None) -> None:
+    """Refuse files that cannot be written, by the names of their flags. Raises UsageError: as `check_file`."""
+    for name, path in named.items():
+        if path is not None:
+            check_file(f"--{name}", path)
+
+
+def check_directories(**named: Path | None) -> None:
+    """Refuse directories that cannot be written into, by the names of their flags. Raises: as `check_directory`."""
+    for name, path in named.items():
+        if path is not None:
+            check_directory(f"--{name}", path)

@@ -1,0 +1,97 @@
+"""A program of several commands, from its command line to its exit code. Torch is for its commands to import."""
+
+import asyncio
+import sys
+import traceback
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from apps.common.children import ChildFailed
+from pipelined import __version__
+from pipelined.aio.events import log_to_stderr, recent_text
+from pipelined.directory import CutOff, JournalError, WrongKey
+from pipelined.errors import UsageError
+from pipelined.process.exit import DONE, FAILED, INTERRUPTED, USAGE, print_to_stderr, silence_stdout
+from pipelined.process.run import complaint
+from transports import new_event_loop
+
+
+class Flags(Protocol):
+    """The flags of one command."""
+
+    def check(self) -> None:
+        """Raises UsageError: the command cannot run so."""
+
+
+F = TypeVar("F", bound=Flags)
+
+
+@dataclass(frozen=True)
+class Program(Generic[F]):
+    """A program.
+
+    Args:
+        name: as a user types it.
+        about: the first lines of --help.
+        commands: the flags of each command, a dataclass that makes them, by the command's name.
+        failures: its errors that one line says; of any other error the traceback is printed.
+    """
+
+    name: str
+    about: str
+    commands: Mapping[str, Callable[..., F]]
+    failures: tuple[type[Exception], ...]
+
+    def main(self, work: Callable[[F], Coroutine[Any, Any, None]], arguments: Sequence[str] | None) -> int:
+        """Run one command; returns the exit code (0 done or ended by request, 1 failure, 2 usage, 130 interrupted).
+
+        Args:
+            work: runs a command with its flags.
+            arguments: None: those of this process.
+        """
+        arguments = sys.argv[1:] if arguments is None else arguments
+        if "--version" in arguments:
+            print(f"pipelined {__version__}")
+            return DONE
+        try:
+            flags = self.parse(arguments)
+            log_to_stderr(getattr(flags, "log", "warning"))
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                runner.run(work(flags))
+        except (UsageError, WrongKey) as error:
+            return self._refuse(error, USAGE)
+        except ChildFailed as error:
+            return self._refuse(error, USAGE if error.code == USAGE else FAILED)
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        except BrokenPipeError:
+            silence_stdout()
+        except Exception as error:
+            if isinstance(error, (CutOff, JournalError, *self.failures)):
+                return self._refuse(error, FAILED)
+            print_to_stderr("\n".join(["".join(traceback.format_exception(error)).rstrip("\n"), recent_text()]))
+            return FAILED
+        return DONE
+
+    def parse(self, arguments: Sequence[str]) -> F:
+        """Parse the command line into one command's flags, and check them.
+
+        Raises:
+            SystemExit: 0 after --help, 2 on a wrong flag (tyro names it). UsageError: a value that cannot be.
+        """
+        import tyro
+
+        flags: F = tyro.extras.subcommand_cli_from_dict(
+            dict(self.commands),
+            args=arguments,
+            prog=self.name,
+            description=self.about,
+            config=(tyro.conf.OmitArgPrefixes,),
+        )
+        flags.check()
+        return flags
+
+    def _refuse(self, error: Exception, code: int) -> int:
+        print_to_stderr(complaint(error, self.name))
+        return code
