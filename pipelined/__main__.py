@@ -18,6 +18,7 @@ COMMANDS = {
     "schedule": "pipelined.commands.schedule",
     "shard": "pipelined.commands.shard",
     "simulate": "pipelined.commands.simulate",
+    "tokens": "pipelined.commands.tokens",
     "trace": "pipelined.commands.trace",
 }
 """The module of each command, by its name on the command line. A new command gets a line here."""

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from pipelined.errors import UsageError
 
+LIMIT = 100_000_000
+"""Bytes of text that are read into memory at most."""
 VALIDATION_SHARE = 0.05
 """Of every document, its end is kept back for validation."""
 
@@ -49,13 +51,16 @@ def read_corpus(paths: Sequence[str | Path] = ()) -> Corpus:
     That is Shakespeare's plays with the extra `shakespeare`, and else the topics of Python's own help.
 
     Raises:
-        UsageError: a path cannot be read, or holds no UTF-8 text.
+        UsageError: a path cannot be read, or holds no UTF-8 text; or the files are larger than `LIMIT`.
     """
     if not paths and (plays := read_plays()):
         return part_documents(f"{len(plays)} plays by Shakespeare", plays)
     if not paths:
         return part_documents(f"the help topics of Python {platform.python_version()}", read_topics())
     files = [file for path in paths for file in _list_files(Path(path))]
+    if (size := sum(file.stat().st_size for file in files if file.exists())) > LIMIT:
+        fact = f"the text is too large to be read into memory (bytes: {size:,}, at most: {LIMIT:,})"
+        raise UsageError(f"{fact}; write it as tokens with python -m pipelined tokens --out DIR, and give --data DIR")
     return part_documents(", ".join(map(str, paths)), [read_text(file) for file in files])
 
 

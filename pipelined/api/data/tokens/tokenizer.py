@@ -8,6 +8,7 @@ import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -55,17 +56,29 @@ class Tokenizer:
     @property
     def end_of_text(self) -> int | None:
         """The id of GPT-2's only special token, where the vocabulary has it."""
-        return self._inner.token_to_id(END_OF_TEXT)
+        return self.id_of(END_OF_TEXT)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the ids: uint16 where they fit, else uint32."""
+        return np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
+
+    def id_of(self, token: str) -> int | None:
+        """The id of a token, where the vocabulary has it."""
+        return self._inner.token_to_id(token)
 
     def encode(self, text: str) -> np.ndarray:
-        """Ids of a text, without any token that is not in it; uint16 where they fit, else uint32."""
+        """Ids of a text, without any token that is not in it."""
         return self.encode_all([text])
 
     def encode_all(self, texts: Sequence[str]) -> np.ndarray:
         """Ids of several documents, one after another."""
-        done = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
-        width = np.uint16 if self.vocab_size <= 1 << 16 else np.uint32
-        return np.concatenate([np.asarray(document.ids, width) for document in done])
+        return np.concatenate(self.encode_each(texts))
+
+    def encode_each(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of each of several documents."""
+        done, dtype = self._inner.encode_batch_fast(list(texts), add_special_tokens=False), self.dtype
+        return [np.asarray(document.ids, dtype) for document in done]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids; what is not UTF-8 becomes U+FFFD."""
@@ -91,9 +104,8 @@ class ByteTokenizer(Tokenizer):
         letters = _byte_letters()
         super().__init__(_byte_level(models.BPE(vocab={letters[b]: b for b in range(256)}, merges=[])))
 
-    def encode_all(self, texts: Sequence[str]) -> np.ndarray:
-        raw = b"".join(text.encode() for text in texts)
-        return np.frombuffer(raw, np.uint8).astype(np.uint16)
+    def encode_each(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [np.frombuffer(text.encode(), np.uint8).astype(np.uint16) for text in texts]
 
 
 def find_tokenizer(name: str, train: Sequence[str]) -> Tokenizer:

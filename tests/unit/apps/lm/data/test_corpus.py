@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apps.lm.data import corpus as module
 from apps.lm.data.corpus import part_documents, read_corpus, strip_markdown
 from pipelined.errors import UsageError
 
@@ -79,3 +80,12 @@ def test_what_is_no_text_is_refused_by_name(tmp_path: Path, content: bytes | Non
 def test_a_directory_without_files_is_refused(tmp_path: Path):
     with pytest.raises(UsageError, match="holds no files"):
         read_corpus([tmp_path])
+
+
+def test_text_beyond_the_limit_names_the_command_that_writes_tokens(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("12345")
+    monkeypatch.setattr(module, "LIMIT", 5)
+    read_corpus([tmp_path / "a.txt"])
+    monkeypatch.setattr(module, "LIMIT", 4)
+    with pytest.raises(UsageError, match=r"bytes: 5, at most: 4\); write it as tokens with python -m pipelined tokens"):
+        read_corpus([tmp_path / "a.txt"])

@@ -1,5 +1,6 @@
 """Tokens in files: spans equal to those of one array, files refused before anything is read."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from pipelined.api.data.tokens.index import open_bare
 from pipelined.api.data.tokens.mapped import MappedTokens, spans_of
 from pipelined.errors import UsageError
+from tests.launching import launched
 
 ALL = np.arange(100, dtype=np.uint16) * 601
 
@@ -62,10 +64,28 @@ def test_bare_tokens_of_another_tokenizer_or_half_a_token_are_refused(tmp_path):
         open_bare([tmp_path / "a.bin"], 60_000)
 
 
-def test_ten_gigabytes_are_opened_without_reading_them(tmp_path):
+CHILD = """
+import resource, sys, time
+from pathlib import Path
+from apps.lm.data.batches import Batches
+from pipelined.api.data.tokens.index import open_bare
+before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+batches = Batches(open_bare([Path(sys.argv[1])], 50_257).tokens, 1024, 8, 4, 0)
+batches.rows(0, 0)
+first = time.perf_counter() - began
+for step in range(20):
+    batches.rows(step, step % 4)
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(batches.epoch_sequences, first, (after - before) >> 10)
+"""
+
+
+def test_ten_gigabytes_begin_within_ten_seconds_and_take_under_300_mib(tmp_path):
     path = tmp_path / "sparse.bin"
     with path.open("wb") as file:
         file.truncate(10 * 1000**3)
-    tokens = open_bare([path], 50_257).tokens
-    assert len(tokens) == 5 * 1000**3
-    assert not tokens.spans(np.array([0, len(tokens) - 1024]), 1024).any()
+    done = launched([sys.executable, "-c", CHILD, str(path)], timeout=60)
+    assert done.returncode == 0, done.stderr
+    sequences, first_s, grown_mib = done.stdout.split()
+    assert int(sequences) == 5 * 1000**3 // 1024 - 1
+    assert float(first_s) < 10 and int(grown_mib) < 300, done.stdout

@@ -1,0 +1,209 @@
+"""The texts of files, one after another, in pieces that fit in memory: plain text, JSON lines, Parquet, Arrow.
+
+A Hugging Face dataset on disk (`save_to_disk`) is a directory of Arrow files, named in its `state.json`.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelined.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+PIECE = 1 << 20
+"""Characters of plain text that are read at once."""
+ROWS = 1024
+"""Rows of a Parquet file that are read at once."""
+STATE, SPLITS = "state.json", "dataset_dict.json"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Text in a row.
+
+    Args:
+        text: what is tokenised.
+        ends: whether a document ends here.
+        size: bytes of the file that it took, about.
+    """
+
+    text: str
+    ends: bool
+    size: int
+
+
+def files_in(path: Path) -> list[Path]:
+    """The file itself, the Arrow files of a dataset, or what a directory holds, in order of name, without hidden files.
+
+    Raises:
+        UsageError: there are none, or the dataset has several splits.
+    """
+    if not path.is_dir():
+        return [path]
+    if (path / SPLITS).is_file():
+        splits = ", ".join(str(folder) for folder in sorted(path.iterdir()) if folder.is_dir())
+        raise UsageError(f"{path} holds several splits; name one of them ({splits})")
+    if (path / STATE).is_file():
+        return [path / file["filename"] for file in _loaded((path / STATE).read_text(), path / STATE)["_data_files"]]
+    inside = sorted(file for file in path.rglob("*") if file.is_file())
+    files = [file for file in inside if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    if not files:
+        raise UsageError(f"the directory {path} holds no files; name one with text in it")
+    return files
+
+
+def check(path: Path, field: str) -> None:
+    """Refuse a file that cannot be opened, that is empty, or that has columns and not this one.
+
+    Args:
+        field: the column, or the key in JSON, that holds the text.
+    Raises:
+        UsageError: see above.
+    """
+    try:
+        with path.open("rb") as file:
+            if not file.read(1):
+                raise UsageError(f"{path} is empty (0 bytes); leave it out")
+    except OSError as error:
+        raise UsageError(f"cannot read {path} ({error.strerror}); name a file that you can read") from error
+    if (columns := COLUMNS.get(path.suffix)) is not None:
+        found = columns(path)
+        if field not in found:
+            fact = f"{path} has no column {field!r} (columns: {', '.join(found)})"
+            raise UsageError(f"{fact}; name one of them by --field")
+
+
+def pieces(path: Path, field: str) -> Iterator[Piece]:
+    """The texts of a file, in its order, by the suffix of its name: `.jsonl`, `.parquet`, `.arrow`, or else plain text.
+
+    Args:
+        field: as in `check`.
+    Raises:
+        UsageError: a line is no JSON object with that key, what it holds is no text, or the file is damaged.
+    """
+    try:
+        yield from READERS.get(path.suffix, _plain)(path, field)
+    except UsageError:
+        raise
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read to its end ({error}); write it again, or leave it out") from error
+
+
+def _plain(path: Path, field: str) -> Iterator[Piece]:
+    """A file of text is one document.
+
+    It is cut between lines; see `_cut`.
+    """
+    rest = ""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            while read := file.read(PIECE):
+                if "\0" in read:
+                    raise UsageError(f"{path} is binary (it holds a zero byte); name text files")
+                rest += read
+                cut = _cut(rest, max(0, len(rest) - len(read) - 2))
+                if cut:
+                    yield _sized(rest[:cut], ends=False)
+                rest = rest[cut:]
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text ({error.reason}); convert it, or leave it out") from error
+    yield _sized(rest, ends=True)
+
+
+def _cut(text: str, start: int) -> int:
+    """Where the tokens before and behind are those of the whole text; 0 if there is no such place from `start` on.
+
+    Between two lines, with no white space at the end of one or the beginning of the other; else before the last of
+    several line ends, which GPT-2's vocabulary never joins to those before it.
+    """
+    single = [found.end() for found in re.finditer(r"(?<=\S)\n(?=\S)", text[start:])]
+    last = single or [found.start() for found in re.finditer(r"\n(?=\S)", text[start:])]
+    return start + last[-1] if last else 0
+
+
+def _lines(path: Path, field: str) -> Iterator[Piece]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                row = _loaded(line, f"line {number} of {path}")
+                yield Piece(_text(row, field, f"line {number} of {path}"), True, len(line))
+
+
+def _parquet(path: Path, field: str) -> Iterator[Piece]:
+    with _arrow(path).parquet.ParquetFile(path) as file:
+        share = path.stat().st_size // max(1, file.metadata.num_rows)
+        for batch in file.iter_batches(ROWS, columns=[field]):
+            yield from _rows(batch, field, path, share)
+
+
+def _stream(path: Path, field: str) -> Iterator[Piece]:
+    with _arrow(path).ipc.open_stream(path) as file:
+        for batch in file:
+            yield from _rows(batch, field, path, batch.nbytes // max(1, batch.num_rows))
+
+
+def _rows(batch: "pyarrow.RecordBatch", field: str, path: Path, size: int) -> Iterator[Piece]:
+    for value in batch.column(field).to_pylist():
+        yield Piece(_text({field: value}, field, f"a row of {path}"), True, size)
+
+
+def _parquet_columns(path: Path) -> list[str]:
+    try:
+        return list(_arrow(path).parquet.read_schema(path).names)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} is no Parquet file ({error}); leave it out") from error
+
+
+def _stream_columns(path: Path) -> list[str]:
+    try:
+        with _arrow(path).ipc.open_stream(path) as file:
+            return list(file.schema.names)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} is no stream of Arrow ({error}); leave it out") from error
+
+
+READERS: dict[str, Callable[[Path, str], Iterator[Piece]]] = {
+    ".jsonl": _lines,
+    ".parquet": _parquet,
+    ".arrow": _stream,
+}
+"""What reads a file, by the suffix of its name. Any other is plain text."""
+COLUMNS: dict[str, Callable[[Path], list[str]]] = {".parquet": _parquet_columns, ".arrow": _stream_columns}
+"""What reads the names of a file's columns, where it has any."""
+
+
+def _sized(text: str, *, ends: bool) -> Piece:
+    return Piece(text, ends, len(text.encode()))
+
+
+def _loaded(text: str | bytes, where: object) -> dict[str, Any]:
+    try:
+        row = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{where} is not JSON ({error}); mend it, or leave it out") from error
+    if not isinstance(row, dict):
+        raise UsageError(f"{where} is no object ({type(row).__name__}); mend it, or leave it out")
+    return row
+
+
+def _text(row: dict[str, Any], field: str, where: str) -> str:
+    if field not in row:
+        raise UsageError(f"{where} has no {field!r} (keys: {', '.join(row)}); name one of them by --field")
+    if not isinstance(row[field], str):
+        raise UsageError(f"{where} holds no text in {field!r} ({type(row[field]).__name__}); name another by --field")
+    return row[field]
+
+
+def _arrow(path: Path) -> Any:
+    """The package pyarrow, with the modules that read files."""
+    try:
+        import pyarrow.ipc
+        import pyarrow.parquet
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{path} needs pyarrow; pip install 'pipelined[data]', or name other files") from error
+    return pyarrow

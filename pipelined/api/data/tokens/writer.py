@@ -1,0 +1,182 @@
+"""Write tokens: texts are encoded in processes, and their ids go into shards of a directory with an index."""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import secrets
+import shutil
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from pipelined.api.data.tokens.formats import Piece
+from pipelined.api.data.tokens.index import FORMAT, INDEX, TOKENIZER
+from pipelined.api.data.tokens.tokenizer import Tokenizer
+from pipelined.errors import UsageError, writing
+
+BATCH = 1 << 20
+"""Characters that a process encodes at once."""
+
+
+@dataclass
+class Written:
+    """The shards of a directory, as its index records them.
+
+    Args:
+        documents: that ended.
+        tokens: in all shards.
+        shards: the name, the number of tokens and the SHA-256 of each.
+    """
+
+    documents: int = 0
+    tokens: int = 0
+    shards: list[dict[str, object]] = field(default_factory=list)
+
+
+class ShardWriter:
+    """Writes a directory of shards under another name, and gives it its own at the end; leaves nothing after an error.
+
+    Args:
+        directory: must not exist, or be empty.
+        tokenizer: that makes the ids.
+        called: how it was requested, for people.
+        size: the most tokens of a shard.
+    """
+
+    def __init__(self, directory: Path, tokenizer: Tokenizer, called: str, size: int):
+        self._directory, self._tokenizer, self._called, self._size = directory, tokenizer, called, size
+        self._part = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.part")
+        self._held: list[np.ndarray] = []
+        self._count = 0
+        self.written = Written()
+
+    @property
+    def tokenizer_file(self) -> Path:
+        """The tokenizer as JSON, while the directory is written."""
+        return self._part / TOKENIZER
+
+    def __enter__(self) -> "ShardWriter":
+        directory = self._directory
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise UsageError(f"{directory} holds something already; give --out another directory, or remove it")
+        with writing(directory):
+            self._part.mkdir(parents=True)
+            self.tokenizer_file.write_text(self._tokenizer.to_json(), encoding="utf-8")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            shutil.rmtree(self._part, ignore_errors=True)
+
+    def add(self, ids: np.ndarray, documents: int) -> None:
+        """Append ids, in which so many documents end."""
+        self._held.append(ids)
+        self._count += len(ids)
+        self.written.documents += documents
+        while self._count >= self._size:
+            self._write_shard()
+
+    def finish(self) -> Written:
+        """Write the last shard and the index, and give the directory its name.
+
+        Raises:
+            UsageError: there are no tokens at all.
+        """
+        if self._count:
+            self._write_shard()
+        if not self.written.tokens:
+            raise UsageError("the files hold no text (tokens: 0); name files with text in them")
+        digest = _sha256(self.tokenizer_file.read_bytes())
+        about = {"called": self._called, "symbols": self._tokenizer.vocab_size, "sha256": digest}
+        dtype = self._tokenizer.dtype.name
+        index = {"format": FORMAT, "dtype": dtype, "tokenizer": about, **vars(self.written)}
+        with writing(self._directory):
+            (self._part / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+            self._part.replace(self._directory)
+        return self.written
+
+    def _write_shard(self) -> None:
+        ids = np.concatenate(self._held)
+        shard, rest = ids[: self._size], ids[self._size :]
+        self._held, self._count = [rest], len(rest)
+        name = f"tokens-{len(self.written.shards):05}.bin"
+        raw = shard.astype(self._tokenizer.dtype.newbyteorder("<")).tobytes()
+        with writing(self._directory), (self._part / name).open("wb") as file:
+            file.write(raw)
+            os.fsync(file.fileno())
+        self.written.shards.append({"file": name, "tokens": len(shard), "sha256": _sha256(raw)})
+        self.written.tokens += len(shard)
+
+
+def _sha256(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The ids of some pieces, the documents that end in them, and the bytes of files that they took."""
+
+    ids: np.ndarray
+    documents: int
+    size: int
+
+
+def encode_pieces(pieces: Iterable[Piece], tokenizer: Path, end: int | None, workers: int) -> Iterator[Encoded]:
+    """Encode pieces, in order.
+
+    Args:
+        tokenizer: its JSON.
+        end: the id behind every document; None: nothing.
+        workers: processes; 1: this one.
+    Cost: holds the text and ids of 2 MiB of text a process, of longer documents more.
+    """
+    encode = partial(_encode, tokenizer, end)
+    if workers == 1:
+        yield from map(encode, _batched(pieces))
+        return
+    held: deque[Future[Encoded]] = deque()
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as processes:
+        for batch in _batched(pieces):
+            held.append(processes.submit(encode, batch))
+            if len(held) > 2 * workers:
+                yield held.popleft().result()
+        while held:
+            yield held.popleft().result()
+
+
+def _batched(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    """Pieces in lists of about `BATCH` characters."""
+    batch, length = [], 0
+    for piece in pieces:
+        batch.append(piece)
+        length += 1 + len(piece.text)
+        if length >= BATCH:
+            yield batch
+            batch, length = [], 0
+    if batch:
+        yield batch
+
+
+def _encode(tokenizer: Path, end: int | None, pieces: Sequence[Piece]) -> Encoded:
+    found = _loaded(tokenizer)
+    ends = np.array([] if end is None else [end], found.dtype)
+    parts: list[np.ndarray] = []
+    for piece, ids in zip(pieces, found.encode_each([piece.text for piece in pieces]), strict=True):
+        parts += [ids, ends] if piece.ends else [ids]
+    return Encoded(np.concatenate(parts), sum(p.ends for p in pieces), sum(p.size for p in pieces))
+
+
+@cache
+def _loaded(path: Path) -> Tokenizer:
+    """The tokenizer of a file, read once by each process, of which each uses one thread."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    return Tokenizer.from_json(path.read_text(encoding="utf-8"))

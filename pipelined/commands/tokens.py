@@ -1,0 +1,112 @@
+"""Turn text into ids once: files are tokenised in processes, into shards that training maps.
+
+Reads plain text, JSON lines (.jsonl), Parquet (.parquet), and Hugging Face datasets on disk (directories of .arrow
+files). The tokenizer's end token follows every document; a file of plain text is one document.
+"""
+
+import argparse
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipelined.errors import UsageError, refuse_below
+
+if TYPE_CHECKING:
+    from pipelined.api.data.tokens.formats import Piece
+    from pipelined.api.data.tokens.tokenizer import Tokenizer
+    from pipelined.api.data.tokens.writer import Written
+
+SHARD = 100_000_000
+"""Tokens of a shard: 200 MB."""
+A_PROCESS = 8 << 20
+"""Bytes of files for which another process is started, where the command does not say how many."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's flags."""
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="files, or directories of them")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new directory for the shards")
+    parser.add_argument(
+        "--tokenizer", default="gpt2", help="gpt2, bytes (256 symbols), a tokenizer.json, or a directory with one"
+    )
+    parser.add_argument("--field", default="text", help="the key or column that holds the text")
+    parser.add_argument(
+        "--end",
+        metavar="TOKEN",
+        help="the token behind every document. Default: the end token of GPT-2, if the tokenizer has it",
+    )
+    parser.add_argument("--shard", type=int, default=SHARD, metavar="TOKENS", help="the most tokens of a shard")
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="processes. Default: one for every 8 MiB of files, at most one a core"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Do what the flags say.
+
+    Raises:
+        UsageError: a file cannot be read as it is, or the directory holds something; nothing is left behind.
+    """
+    from pipelined.api.data.tokens.formats import check, files_in
+
+    refuse_below(1, "--shard", arguments.shard)
+    if arguments.workers is not None:
+        refuse_below(1, "--workers", arguments.workers)
+    tokenizer = _tokenizer(arguments.tokenizer)
+    end = _end(tokenizer, arguments.end)
+    files = [file for path in arguments.files for file in files_in(path)]
+    for file in files:
+        check(file, arguments.field)
+    written = _write(arguments, files, tokenizer, end)
+    behind = "nothing" if end is None else tokenizer.decode([end])
+    counts = f"{written.documents:,} documents with {behind} behind them, {written.tokens:,} tokens"
+    shards = f"{tokenizer.dtype.name}, shards: {len(written.shards)}"
+    print(f"{arguments.out}: {counts} ({shards}); train with --data {arguments.out}")
+
+
+def _write(arguments: argparse.Namespace, files: list[Path], tokenizer: "Tokenizer", end: int | None) -> "Written":
+    """Write the directory, with a progress bar on a terminal."""
+    from rich import progress
+    from rich.console import Console
+
+    from pipelined.api.data.tokens.writer import ShardWriter, encode_pieces
+
+    total = sum(file.stat().st_size for file in files)
+    workers = arguments.workers or max(1, min(len(os.sched_getaffinity(0)), total // A_PROCESS))
+    console = Console(stderr=True)
+    columns = progress.BarColumn(), progress.DownloadColumn(), progress.TimeRemainingColumn()
+    with (
+        ShardWriter(arguments.out, tokenizer, arguments.tokenizer, arguments.shard) as shards,
+        progress.Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar,
+    ):
+        task = bar.add_task("", total=total)
+        for encoded in encode_pieces(_pieces(files, arguments.field), shards.tokenizer_file, end, workers):
+            shards.add(encoded.ids, encoded.documents)
+            bar.advance(task, encoded.size)
+        return shards.finish()
+
+
+def _tokenizer(name: str) -> "Tokenizer":
+    from pipelined.api.data.tokens.tokenizer import find_tokenizer
+
+    if name.startswith("bpe:"):
+        fact = f"--tokenizer {name} is trained on text in memory"
+        raise UsageError(f"{fact}; give a tokenizer.json, or a directory with one")
+    return find_tokenizer(name, ())
+
+
+def _end(tokenizer: "Tokenizer", token: str | None) -> int | None:
+    """The id behind every document. Raises UsageError: the tokenizer has no such token."""
+    if token is None:
+        return tokenizer.end_of_text
+    if (found := tokenizer.id_of(token)) is None:
+        raise UsageError(f"the tokenizer has no token {token!r}; give --end another one")
+    return found
+
+
+def _pieces(files: list[Path], field: str) -> Iterator["Piece"]:
+    from pipelined.api.data.tokens.formats import pieces
+
+    for file in files:
+        yield from pieces(file, field)
