@@ -20,6 +20,7 @@ from collectives.group import Group
 from collectives.operations.all_reduce import all_reduce
 from transports import Nursery
 from transports.base import Transport
+from transports.state import CHANNELS
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Rings:
         clusters: as for `rings_of`.
         channel: the channel of the first ring; each following ring has the next number.
     Raises:
-        ValueError: as `rings_of`, or this rank holds nothing.
+        ValueError: as `rings_of`, this rank holds nothing, or there are fewer channels than rings need.
     """
 
     def __init__(self, transport: Transport, clusters: Sequence[Sequence[Share]], channel: int):
@@ -78,9 +79,13 @@ class Rings:
         if not own:
             raise ValueError(f"rank {transport.rank} holds no share of any cluster; leave it out of the rings")
         self.shares = sorted((share.low, share.high) for share in own)
+        rings = rings_of(clusters)
+        if channel + len(rings) > CHANNELS:
+            fact = f"rings: {len(rings)}, first channel: {channel}, channels: {CHANNELS}"
+            raise ValueError(f"too few channels for the rings ({fact}); begin at a smaller one")
         self._groups = [
             (Group(transport, ring.ranks, channel + number), (ring.low, ring.high))
-            for number, ring in enumerate(rings_of(clusters))
+            for number, ring in enumerate(rings)
             if transport.rank in ring.ranks
         ]
 

@@ -53,7 +53,7 @@ async def measure(
 
 def rounds_at(nbytes: int, rounds: int = ROUNDS) -> int:
     """How often an array of this size is timed: system noise matters more for shorter arrays."""
-    return max(rounds, min(rounds * MAX_ROUNDS // ROUNDS, BYTES // nbytes))
+    return max(rounds, min(rounds * MAX_ROUNDS // ROUNDS, BYTES // max(nbytes, 1)))
 
 
 async def runnable(group: Group) -> list[str]:

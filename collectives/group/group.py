@@ -15,6 +15,7 @@ from collectives.group.signature import FINGERPRINT_BYTES, Signature
 from collectives.group.workspace import Workspace
 from transports.base import NativeCollectives, Transport
 from transports.errors import SizeMismatch
+from transports.state import CHANNELS
 
 INLINE_BYTES = 16 << 10
 """Bytes up to which a first message is sent together with its fingerprint: a copy costs less than another message."""
@@ -153,7 +154,7 @@ class Group(Communicator):
         measured: seconds of each all-reduce on this group (see `measure`), equal on all ranks; None: `auto` chooses by
             `links`.
     Raises:
-        ValueError: this rank is not among `ranks`, or a rank is named twice or does not exist.
+        ValueError: this rank is not among `ranks`, a rank is named twice or does not exist, or there is no such channel.
     """
 
     def __init__(
@@ -168,7 +169,7 @@ class Group(Communicator):
         patience: float = PATIENCE_S,
     ):
         ranks = tuple(ranks)
-        _check(ranks, transport)
+        _check(ranks, channel, transport)
         calls, workspace = CallSequence(transport, ranks, channel, patience), Workspace(piece)
         super().__init__(transport, ranks, channel, calls=calls, workspace=workspace)
         self.links = links or Links()
@@ -195,8 +196,10 @@ class Group(Communicator):
         return self._native
 
 
-def _check(ranks: tuple[int, ...], transport: Transport) -> None:
+def _check(ranks: tuple[int, ...], channel: int, transport: Transport) -> None:
     rank, world_size = transport.rank, transport.world_size
+    if not 0 <= channel < CHANNELS:
+        raise ValueError(f"no such channel (channel: {channel}, channels: {CHANNELS}); choose a smaller one")
     if rank not in ranks:
         raise ValueError(f"rank {rank} is not in the group (ranks: {ranks}); leave it out there")
     if len(set(ranks)) < len(ranks):

@@ -99,6 +99,12 @@ def test_clusters_that_cannot_be_are_refused(clusters, says):
         rings_of(clusters)
 
 
+@pytest.mark.parametrize("rank", range(5))
+def test_too_few_channels_for_all_rings_are_refused_by_every_rank(rank):
+    with pytest.raises(ValueError, match="rings: 4, first channel: 16381, channels: 16384"):
+        Rings(world(5)[rank], FIGURE, 16381)
+
+
 def test_arrays_that_are_not_the_ranks_shares_are_refused():
     rings = Rings(world(5)[0], FIGURE, 0)
     with pytest.raises(ValueError, match=r"elements: \[61\], shares: \[60\]"):

@@ -63,8 +63,8 @@ def test_an_algorithm_of_one_point_takes_that_time_everywhere():
 
 
 def test_short_arrays_are_timed_more_often_and_none_less_than_asked():
-    counts = [rounds_at(nbytes, 5) for nbytes in (1 << 10, 1 << 18, 1 << 20, 1 << 22, 1 << 30)]
-    assert counts == [40, 40, 16, 5, 5]
+    counts = [rounds_at(nbytes, 5) for nbytes in (0, 1 << 10, 1 << 18, 1 << 20, 1 << 22, 1 << 30)]
+    assert counts == [40, 40, 40, 16, 5, 5]
 
 
 def test_algorithms_nearly_as_fast_as_the_best_are_timed_again():

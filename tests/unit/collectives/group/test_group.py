@@ -23,6 +23,8 @@ def test_ranks_are_numbered_by_their_place_in_the_group():
 def test_a_group_that_cannot_be_is_refused(ranks, says):
     with pytest.raises(ValueError, match=says):
         Group(world(3)[0], ranks, 0)
+    with pytest.raises(ValueError, match="channel: 16384, channels: 16384"):
+        Group(world(3)[0], (0,), 16384)
 
 
 async def exchanged(group, to, outgoing, source, incoming):
