@@ -12,10 +12,9 @@ from typing import Any
 from transports.aio.event_loop import resolve
 from transports.base import Message, Transport
 from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
-from transports.mailbox import Mailbox
-from transports.state import TransportState
+from transports.inboxes import Inboxes, fit_or_put_back
 from transports.urls import ParsedUrl
-from transports.wire.arrays import Block, copied, destinations, fill, receive_blocks
+from transports.wire.arrays import Block, copied, destinations, fill
 from transports.wire.frames import Key, pack_header, unpack_header
 
 
@@ -65,10 +64,9 @@ class LocalTransport(Transport):
     def __init__(self, rank: int, world_size: int, ranks: Sequence["LocalTransport"]):
         super().__init__(rank, world_size)
         self._ranks = ranks
-        self._messages: Mailbox[_Offer] = Mailbox(world_size)
-        self._buffers: Mailbox[_Offer] = Mailbox(world_size)
+        self._inboxes = Inboxes[_Offer, _Offer](world_size)
+        self._state, self._messages, self._buffers = self._inboxes.state, self._inboxes.messages, self._inboxes.buffers
         self._outgoing: set[_Offer] = set()
-        self._state = TransportState(world_size)
 
     def __repr__(self) -> str:
         return f"<LocalTransport rank {self.rank} of {self.world_size}>"
@@ -85,11 +83,7 @@ class LocalTransport(Transport):
         targets = destinations(into)
         arrival = await self._messages.take(peer, key)
         header = unpack_header(arrival.item.header)
-        try:
-            blocks = receive_blocks(header.layouts, targets)
-        except ValueError:
-            self._messages.put_back(arrival)
-            raise
+        blocks = fit_or_put_back(self._messages, arrival, header.layouts, targets)
         arrival.item.copy_into(blocks)
         self.traffic.count_received(arrival.item.nbytes)
         return Message(arrival.peer, header.key, blocks, header.note)
@@ -156,16 +150,12 @@ class LocalTransport(Transport):
 
     def _lose(self, error: PeerLost) -> None:
         """Fail all receives from, and pending sends to, the lost rank; messages that arrived before stay available."""
-        self._state.lose(error)
-        self._messages.fail_peer(error.rank, error)
-        self._buffers.fail_peer(error.rank, error)
+        self._inboxes.lose(error)
         for offer in self._outgoing:
             if offer.peer == error.rank:
                 offer.release(error)
 
     def _finish(self, error: TransportError) -> None:
-        error = self._state.end_with(error)
-        self._messages.fail_all(error)
-        self._buffers.fail_all(error)
+        error = self._inboxes.end(error)
         for offer in self._outgoing:
             offer.release(error)

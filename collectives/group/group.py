@@ -154,7 +154,7 @@ class Group(Communicator):
         measured: seconds of each all-reduce on this group (see `measure`), equal on all ranks; None: `auto` chooses by
             `links`.
     Raises:
-        ValueError: this rank is not among `ranks`, a rank is named twice or does not exist, or there is no such channel.
+        ValueError: no such channel; this rank is not among `ranks`, or a rank is named twice or does not exist.
     """
 
     def __init__(

@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from transports.base import Key, Message
 from transports.errors import PeerLost, TransportError
+from transports.inboxes import fit_or_put_back
 from transports.mailbox import Arrival, Mailbox
 from transports.mpi.bodies import Bodies
 from transports.mpi.node import NodePeers
@@ -30,16 +31,6 @@ class ReceivedFrame:
     header: Header
     tag: int
     blocks: tuple[Block, ...] | None
-
-    def blocks_for(self, into: Sequence[Block] | None) -> tuple[Block, ...]:
-        """The blocks for the receiver; not yet filled if the sender still holds the body."""
-        if self.blocks is None:
-            return receive_blocks(self.header.layouts, into)
-        if into is None:
-            return self.blocks
-        blocks = receive_blocks(self.header.layouts, into)
-        fill(blocks, self.blocks)
-        return blocks
 
 
 class ReceivedMessages:
@@ -94,13 +85,13 @@ class ReceivedMessages:
         arrival = self._progress.spin(partial(self.mailbox.take_nowait, peer, key), polling=True)
         arrival = arrival or await self.mailbox.take(peer, key)
         frame = arrival.item
-        try:
-            blocks = frame.blocks_for(into)
-        except ValueError:
-            self.mailbox.put_back(arrival)
-            raise
-        if frame.blocks is None:
-            await self._fetch(arrival, blocks)
+        blocks = frame.blocks
+        if blocks is None or into is not None:
+            blocks = fit_or_put_back(self.mailbox, arrival, frame.header.layouts, into)
+            if frame.blocks is None:
+                await self._fetch(arrival, blocks)
+            else:
+                fill(blocks, frame.blocks)
         return Message(arrival.peer, arrival.key, blocks, frame.header.note)
 
     async def _fetch(self, arrival: Arrival[ReceivedFrame], blocks: tuple[Block, ...]) -> None:

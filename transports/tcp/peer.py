@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import Any, Protocol
 
 from transports.errors import PeerLost, WireError
-from transports.mailbox import Mailbox
+from transports.inboxes import Inboxes
 from transports.state import CHANNELS
 from transports.stream.connection import ConnectionOwner, Ending, FrameConnection
 from transports.stream.incoming import EMPTY_BODY, IncomingBody, IncomingBuffer, IncomingMessage
@@ -59,11 +59,10 @@ class PeerOwner(Protocol):
     """The transport of this rank, as its peers use it.
 
     Attributes:
-        messages, buffers: match what arrives with posted receives.
+        inboxes: match what arrives with posted receives.
     """
 
-    messages: Mailbox[IncomingMessage]
-    buffers: Mailbox[IncomingBuffer]
+    inboxes: Inboxes[IncomingMessage, IncomingBuffer]
 
     def on_lost(self, error: PeerLost) -> None:
         """The connection with a peer has ended."""
@@ -192,12 +191,12 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
 
     def _arrived(self, header: Header, cost: int, offer: int | None = None) -> IncomingMessage:
         incoming = IncomingMessage(header, self, cost, offer)
-        self._owner.messages.arrived(self._rank, header.key, incoming)
+        self._owner.inboxes.messages.arrived(self._rank, header.key, incoming)
         return incoming
 
     def _buffer_arrived(self, channel: int, nbytes: int, cost: int, offer: int | None = None) -> IncomingBuffer:
         incoming = IncomingBuffer(nbytes, self, cost, offer)
-        self._owner.buffers.arrived(self._rank, (channel,), incoming)
+        self._owner.inboxes.buffers.arrived(self._rank, (channel,), incoming)
         return incoming
 
     def _on_rts(self, preamble: Preamble[TcpKind], header: Header) -> Body:

@@ -5,8 +5,7 @@ import socket
 from collections.abc import Collection, Mapping
 
 from transports.errors import PeerAborted, PeerLost, TransportError
-from transports.mailbox import Mailbox
-from transports.state import TransportState
+from transports.inboxes import Inboxes
 from transports.stream.connection import Ending
 from transports.stream.incoming import IncomingBuffer, IncomingMessage
 from transports.tcp.peer import PeerOwner, TcpPeer, Views
@@ -20,14 +19,11 @@ class TcpPeers(PeerOwner):
         limit: bytes of unexpected messages that are kept here from each peer; equal on all ranks.
         same_node_ranks: the ranks on this machine, if each has a core of its own.
     Attributes:
-        state: whether this rank is open, and which peers are lost.
+        inboxes: what the peers sent, whether this rank is open, and which peers are lost.
     """
 
     def __init__(self, sockets: Mapping[int, socket.socket], limit: int, same_node_ranks: Collection[int]):
-        world_size = len(sockets) + 1
-        self.messages = Mailbox[IncomingMessage](world_size)
-        self.buffers = Mailbox[IncomingBuffer](world_size)
-        self.state = TransportState(world_size)
+        self.inboxes = Inboxes[IncomingMessage, IncomingBuffer](len(sockets) + 1)
         self._peers = {
             rank: TcpPeer(rank, sock, self, limit, rank in same_node_ranks) for rank, sock in sockets.items()
         }
@@ -41,9 +37,7 @@ class TcpPeers(PeerOwner):
 
     def on_lost(self, error: PeerLost) -> None:
         """Close the connection with the lost rank; complete messages that came before stay available."""
-        self.state.lose(error)
-        self.messages.fail_peer(error.rank, error)
-        self.buffers.fail_peer(error.rank, error)
+        self.inboxes.lose(error)
         self._peers[error.rank].end(Ending.DROP, error)
 
     def end(self, ending: Ending, error: TransportError, last: Views = ()) -> None:
@@ -53,9 +47,7 @@ class TcpPeers(PeerOwner):
             error: the reason; if this rank has ended before, that reason is kept.
             last: as for `FrameConnection.end`.
         """
-        error = self.state.end_with(error)
-        self.messages.fail_all(error)
-        self.buffers.fail_all(error)
+        error = self.inboxes.end(error)
         for peer in self._peers.values():
             peer.end(ending, error, last)
 

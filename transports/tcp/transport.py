@@ -96,7 +96,8 @@ class TcpTransport(Transport):
         self._busy_poll = BusyPoll(self._core_per_rank)
         same_node_ranks = [peer for peer in peers if self._core_per_rank and self.nodes[peer] == self.nodes[rank]]
         self._peers = TcpPeers(peers, limit, same_node_ranks)
-        self._state, self._messages, self._buffers = self._peers.state, self._peers.messages, self._peers.buffers
+        inboxes = self._peers.inboxes
+        self._state, self._messages, self._buffers = inboxes.state, inboxes.messages, inboxes.buffers
 
     def __repr__(self) -> str:
         return f"<TcpTransport rank {self.rank} of {self.world_size}>"

@@ -17,8 +17,8 @@ class RpcTransport(Transport):
 
     def __init__(self, peers: WorldPeers):
         super().__init__(peers.rank, peers.world_size)
-        self._peers, self._state = peers, peers.inboxes.state
-        self._messages, self._buffers = peers.inboxes.messages, peers.inboxes.buffers
+        self._peers, inboxes = peers, peers.inboxes
+        self._state, self._messages, self._buffers = inboxes.state, inboxes.messages, inboxes.buffers
 
     def __repr__(self) -> str:
         return f"<RpcTransport {self._peers.name}, rank {self.rank} of {self.world_size}>"
