@@ -2,9 +2,9 @@
 
 from collectives.arrays import segment, segments
 from collectives.cost_model import Links, MeasuredTimes
+from collectives.errors import BrokenGroup, Mismatch, Unsupported
 from collectives.group import Group
-from collectives.group.fifo_lock import BrokenGroup
-from collectives.group.signature import Mismatch, Signature
+from collectives.group.signature import Signature
 from collectives.operations.all_gather import all_gather
 from collectives.operations.all_reduce import all_reduce
 from collectives.operations.all_to_all import all_to_all
@@ -21,6 +21,7 @@ __all__ = [
     "MeasuredTimes",
     "Mismatch",
     "Signature",
+    "Unsupported",
     "all_gather",
     "all_reduce",
     "all_to_all",

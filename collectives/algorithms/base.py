@@ -2,13 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import lru_cache
 
 from collectives.arrays import Range, Vector
 from collectives.cost_model import Links
 from collectives.group import Group
-from collectives.group.signature import Signature
+from collectives.group.signature import Signature, refined
 from collectives.reduction import Reduction
 
 
@@ -77,12 +75,7 @@ class ReduceScatterAlgorithm(Algorithm, ABC):
 
 def size_signature(group: Group, nbytes: int) -> Signature:
     """The signature of the running call with the bytes of the array between two ranks, which both compare."""
-    return _with_size(group.calls.running.signature, nbytes)
-
-
-@lru_cache(maxsize=1024)
-def _with_size(signature: Signature, nbytes: int) -> Signature:
-    return replace(signature, length=nbytes, dtype="bytes")
+    return refined(group.running.signature, length=nbytes, dtype="bytes")
 
 
 class AllToAllAlgorithm(Algorithm, ABC):

@@ -6,8 +6,7 @@ The file defines one class: an `Algorithm` of its collective, and `ClosedForms` 
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Generic, TypeVar
 
 from collectives.algorithms.base import (
@@ -20,7 +19,6 @@ from collectives.algorithms.base import (
 )
 from collectives.cost_model import Links, MeasuredTimes
 from collectives.group import Group
-from collectives.group.signature import Signature
 
 A = TypeVar("A", bound=Algorithm)
 
@@ -123,20 +121,9 @@ class AlgorithmTable(Generic[A]):
         """
         if name == AUTO:
             name = await self.choose(group, nbytes, measured)
-            _note_choice(group, name)
+            if not group.running.signature.chosen:  # an algorithm may resolve another; the first choice stays
+                group.running.refine(chosen=name)
         return self.find(name)
-
-
-def _note_choice(group: Group, chosen: str) -> None:
-    """Name the algorithm that `auto` has chosen in the signature of the running call; the first choice stays."""
-    call = group.calls.running
-    if not call.signature.chosen:
-        call.refine(_with_choice(call.signature, chosen))
-
-
-@lru_cache(maxsize=1024)
-def _with_choice(signature: Signature, chosen: str) -> Signature:
-    return replace(signature, chosen=chosen)
 
 
 ALL_REDUCE = AlgorithmTable[AllReduceAlgorithm](

@@ -9,9 +9,7 @@ asyncio.Lock is not used: acquiring a free one runs two coroutines, a tenth of a
 import asyncio
 from collections import deque
 
-
-class BrokenGroup(RuntimeError):
-    """An earlier collective on this group failed or was cancelled, and may have left bytes on its channel."""
+from collectives.errors import BrokenGroup
 
 
 class FifoLock:

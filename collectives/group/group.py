@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from collectives.cost_model import Links, MeasuredTimes
-from collectives.group.call import PATIENCE_S, Call, CallSequence
+from collectives.group.call import Call
 from collectives.group.concurrency import run_both
+from collectives.group.sequence import PATIENCE_S, CallSequence
 from collectives.group.shared_memory import SharedMemory
 from collectives.group.signature import FINGERPRINT_BYTES, Signature
 from collectives.group.workspace import Workspace
@@ -41,6 +42,15 @@ class Communicator:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(ranks={self.ranks}, channel={self.channel})"
 
+    @property
+    def running(self) -> Call:
+        """The running call of the group.
+
+        Raises:
+            RuntimeError: there is none.
+        """
+        return self.calls.running
+
     async def send(self, to: int, view: memoryview, signature: Signature | None = None) -> None:
         """Send bytes to a rank of the group, inside a call; return when the memory may be reused.
 
@@ -49,7 +59,7 @@ class Communicator:
                 these two ranks share, for example with the size of the array between them.
         Raises: as `Transport.send_buffer`.
         """
-        peer, call, overhead = self.ranks[to], self.calls.running, 0
+        peer, call, overhead = self.ranks[to], self.running, 0
         if not view.nbytes:
             return
         if call.first_to(peer):
@@ -67,7 +77,7 @@ class Communicator:
             expected: what to compare its first message with; None: the signature of the call.
         Raises: as `Transport.receive_buffer`. Mismatch: the rank called something else.
         """
-        peer, call = self.ranks[source], self.calls.running
+        peer, call = self.ranks[source], self.running
         if not view.nbytes:
             return
         if call.first_from(peer):
@@ -97,7 +107,7 @@ class Communicator:
         A collective ends with this and `check_fingerprint` for the ranks with which it may exchange nothing: a rank
         that was called differently may expect, or send, more.
         """
-        peer, call = self.ranks[to], self.calls.running
+        peer, call = self.ranks[to], self.running
         if call.first_to(peer):
             await self._send_fingerprint(peer, sent or call.signature)
 
@@ -106,7 +116,7 @@ class Communicator:
 
         Raises: as `receive`.
         """
-        peer, call = self.ranks[source], self.calls.running
+        peer, call = self.ranks[source], self.running
         if call.first_from(peer):
             await self._receive_first(peer, call, 0, expected)
 
@@ -179,7 +189,7 @@ class Group(Communicator):
 
     def call(self, signature: Signature) -> Call:
         """The context in which a collective runs; its signature must be equal on all ranks."""
-        return Call(self.calls, signature)
+        return self.calls.call(signature)
 
     def subgroup(self, ranks: Sequence[int]) -> Communicator:
         """Some ranks of this group, this rank included, for messages inside the running call.

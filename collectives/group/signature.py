@@ -7,27 +7,12 @@ returns without noticing.
 """
 
 import zlib
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any
 
 FINGERPRINT_BYTES = 64
 TEXT_BYTES = FINGERPRINT_BYTES - 4
-
-
-class Mismatch(ValueError):
-    """The ranks of a group called one collective with different arguments, or different collectives."""
-
-    @classmethod
-    def between(cls, mine: int, signature: object, other: int, others_signature: object) -> "Mismatch":
-        """The error that names both signatures."""
-        fact = f"ranks call one collective differently (rank {mine}: {signature}; rank {other}: {others_signature})"
-        return cls(f"{fact}; give all ranks of the group equal arguments")
-
-    @classmethod
-    def apart(cls, mine: int, call: str, other: int, others_call: str) -> "Mismatch":
-        """The error that names two calls of different numbers."""
-        fact = f"ranks wait for one another in different calls (rank {mine}: {call}; rank {other}: {others_call})"
-        return cls(f"{fact}; call the group's collectives equally often and in one order on all of its ranks")
 
 
 @dataclass(frozen=True)
@@ -70,6 +55,12 @@ class Signature:
         """The text in `FINGERPRINT_BYTES`; a longer one is cut, but the checksum covers all of it."""
         text = str(self).encode()
         return text[:TEXT_BYTES].ljust(TEXT_BYTES) + zlib.crc32(text).to_bytes(4, "big")
+
+
+@lru_cache(maxsize=1024)
+def refined(signature: Signature, **changes: Any) -> Signature:
+    """A signature with other fields; the same object for equal arguments, as its fingerprint is computed once."""
+    return replace(signature, **changes)
 
 
 def signature_text(received: bytes | bytearray | memoryview) -> str:

@@ -1,4 +1,4 @@
-"""The protocol between this rank and one peer over TCP: its frames, and the effect of each.
+"""The protocol between this rank and one peer over TCP, its frames and the effect of each; and all peers of a rank.
 
     sender                                            receiver
     MESSAGE or BUFFER, within the credit           →  kept, or taken by a posted receive
@@ -12,11 +12,11 @@ A send waits only for the receive of its own message, never for that of another.
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any
 
-from transports.errors import PeerLost, WireError
+from transports.errors import PeerAborted, PeerLost, TransportError, WireError
 from transports.inboxes import Inboxes
 from transports.state import CHANNELS
 from transports.stream.connection import ConnectionOwner, Ending, FrameConnection
@@ -55,22 +55,6 @@ class TcpKind(IntEnum):
 KINDS = FrameKinds(TcpKind, headerless=(TcpKind.BUFFER, TcpKind.CTS, TcpKind.DATA))
 
 
-class PeerOwner(Protocol):
-    """The transport of this rank, as its peers use it.
-
-    Attributes:
-        inboxes: match what arrives with posted receives.
-    """
-
-    inboxes: Inboxes[IncomingMessage, IncomingBuffer]
-
-    def on_lost(self, error: PeerLost) -> None:
-        """The connection with a peer has ended."""
-
-    def on_abort(self, rank: int, reason: str) -> None:
-        """A peer has failed for this reason, and aborted."""
-
-
 class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
     """This rank's end towards one peer.
 
@@ -80,7 +64,7 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
         cached: whether the peer is on this machine with a core of its own: then use small buffers, which stay in cache.
     """
 
-    def __init__(self, rank: int, sock: socket.socket, owner: PeerOwner, limit: int, cached: bool):
+    def __init__(self, rank: int, sock: socket.socket, owner: "TcpPeers", limit: int, cached: bool):
         self._rank, self._owner = rank, owner
         self._credit, self._offers = Credit(limit), Credit(max(limit, OFFERS_BYTES))
         self._offer_table, self._closing = OfferTable(self._offers), Credit(max(limit, CLOSING_BYTES))
@@ -227,3 +211,48 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
             self._closing.on_received(body.nbytes)
             body.sender = None
         return body
+
+
+class TcpPeers:
+    """The peers of one rank, by rank.
+
+    Args:
+        sockets: one connected, non-blocking, authenticated socket for each other rank; owned from now on.
+        limit: bytes of unexpected messages that are kept here from each peer; equal on all ranks.
+        same_node_ranks: the ranks on this machine, if each has a core of its own.
+    Attributes:
+        inboxes: what the peers sent, whether this rank is open, and which peers are lost.
+    """
+
+    def __init__(self, sockets: Mapping[int, socket.socket], limit: int, same_node_ranks: Collection[int]):
+        self.inboxes = Inboxes[IncomingMessage, IncomingBuffer](len(sockets) + 1)
+        self._peers = {
+            rank: TcpPeer(rank, sock, self, limit, rank in same_node_ranks) for rank, sock in sockets.items()
+        }
+
+    def __getitem__(self, rank: int) -> TcpPeer:
+        return self._peers[rank]
+
+    def on_abort(self, rank: int, reason: str) -> None:
+        self.end(Ending.STOP_RECEIVING, PeerAborted(rank, reason))
+        self.on_lost(PeerLost(rank, "it aborted"))
+
+    def on_lost(self, error: PeerLost) -> None:
+        """Close the connection with the lost rank; complete messages that came before stay available."""
+        self.inboxes.lose(error)
+        self._peers[error.rank].end(Ending.DROP, error)
+
+    def end(self, ending: Ending, error: TransportError, last: Views = ()) -> None:
+        """Fail every operation here from now on; all connections end in this way.
+
+        Args:
+            error: the reason; if this rank has ended before, that reason is kept.
+            last: as for `FrameConnection.end`.
+        """
+        error = self.inboxes.end(error)
+        for peer in self._peers.values():
+            peer.end(ending, error, last)
+
+    async def wait_closed(self, seconds: float) -> None:
+        """After a last frame, wait until every peer has received everything; see `FrameConnection.wait_closed`."""
+        await asyncio.gather(*(peer.connection.wait_closed(seconds) for peer in self._peers.values()))

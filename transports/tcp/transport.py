@@ -25,8 +25,7 @@ from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.meeting_points import MeetingPoint, meeting_point
 from transports.tcp.join.rendezvous import gather
 from transports.tcp.join.same_host import upgrade_local_peers
-from transports.tcp.peer import TcpKind
-from transports.tcp.peers import TcpPeers
+from transports.tcp.peer import TcpKind, TcpPeers
 from transports.urls import ParsedUrl
 from transports.wire.arrays import Block, copied, destinations, flat_bytes
 from transports.wire.frames import Key, encode, pack_header, unpack_header

@@ -3,8 +3,8 @@
 from collectives.algorithms.base import AllReduceAlgorithm
 from collectives.algorithms.parts.dissemination import dissemination_barrier
 from collectives.arrays import Vector
+from collectives.errors import Unsupported
 from collectives.group import Group
-from collectives.group.call import Unsupported
 from collectives.reduction import Reduction
 from transports.wire.arrays import Block
 

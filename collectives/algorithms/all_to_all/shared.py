@@ -16,8 +16,8 @@ from collectives.algorithms.base import AllToAllAlgorithm, size_signature
 from collectives.algorithms.parts.double_buffer import DoubleBuffer
 from collectives.algorithms.parts.windows import CHUNK_BYTES, SharedMemoryAlgorithm, open_buffer, others
 from collectives.arrays import Vector
+from collectives.errors import Mismatch
 from collectives.group import Group
-from collectives.group.signature import Mismatch
 
 HEADER_BYTES = 16
 BYTES = Vector.of(np.empty(0, np.uint8))

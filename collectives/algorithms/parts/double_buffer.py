@@ -15,8 +15,8 @@ slot holds its result. A chunk that ranks copy in whole, before each reduces all
 from typing import Any
 
 from collectives.arrays import Vector
+from collectives.errors import Unsupported
 from collectives.group import Group
-from collectives.group.call import Unsupported
 from collectives.group.signature import FINGERPRINT_BYTES
 from transports.base import SharedWindows
 
@@ -51,7 +51,7 @@ class DoubleBuffer:
         self.chunk_elements = self.slot_elements * group.size
         self.whole_chunk_elements = self.chunk_elements if group.size == 2 else self.slot_elements
         self._own = self._windows[self.rank].data
-        self._calls, self._compared = group.calls, 0
+        self._group, self._compared = group, 0
         self._whole_length = -1
         self._whole_chunks: list[list[Any]] = [[], []]
 
@@ -61,7 +61,7 @@ class DoubleBuffer:
         Raises:
             Mismatch: another rank called something else. Else as `SharedWindows.barrier`.
         """
-        call = self._calls.running
+        call = self._group.running
         if self._compared == call.number:
             return await self.memory.barrier()
         self._compared = call.number

@@ -1,14 +1,13 @@
 """What algorithms over shared memory have in common: how they open it, the order of reading, and pauses."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from time import perf_counter
 
 from collectives.algorithms.base import Algorithm
 from collectives.algorithms.parts.double_buffer import DoubleBuffer
 from collectives.arrays import Vector
+from collectives.errors import Unsupported
 from collectives.group import Group
-from collectives.group.call import Unsupported
 from collectives.reduction import Reduction
 from transports.base import SharedWindows
 
@@ -27,7 +26,7 @@ class SharedMemoryAlgorithm(Algorithm):
     preferred = True
 
     async def is_available(self, group: Group) -> bool:
-        return group.shared.memory is not None or await group.shared.open() is not None
+        return await group.shared.open() is not None
 
 
 async def open_buffer(group: Group, vector: Vector) -> DoubleBuffer:
@@ -36,7 +35,7 @@ async def open_buffer(group: Group, vector: Vector) -> DoubleBuffer:
     Raises:
         Unsupported: the group's ranks share no memory, or windows too small for them.
     """
-    memory = group.shared.memory or await group.shared.open()
+    memory = await group.shared.open()
     if memory is None:
         name = type(group.transport).__name__
         fact = f"the ranks of this group share no memory (transport: {name}, ranks: {group.ranks})"
@@ -52,8 +51,7 @@ def in_place(group: Group, vector: Vector) -> Sequence[Vector]:
     """
     if vector.nbytes < IN_PLACE_BYTES or not (found := group.shared.find(vector)):
         return ()
-    call = group.calls.running
-    call.refine(replace(call.signature, address=found.address))
+    group.running.refine(address=found.address)
     return found.arrays
 
 

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from collectives.group.fifo_lock import BrokenGroup, FifoLock
+from collectives import BrokenGroup
+from collectives.group.fifo_lock import FifoLock
 
 
 @pytest.fixture

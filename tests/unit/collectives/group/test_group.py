@@ -50,10 +50,10 @@ async def test_messages_outside_a_call_are_refused():
 async def test_a_signature_that_another_rank_has_seen_is_not_refined():
     async def refined_late(group):
         async with group.call(Signature("first")) as call:
-            call.refine(Signature("first, exactly"))
+            call.refine(chosen="exactly")
             await group.exchange_fingerprints(1 - group.rank, 1 - group.rank)
             with pytest.raises(RuntimeError, match=r"sent already \(first, exactly\)"):
-                call.refine(Signature("second"))
+                call.refine(chosen="second")
 
     await asyncio.gather(*(refined_late(Group(end, (0, 1), 7)) for end in world(2)))
 

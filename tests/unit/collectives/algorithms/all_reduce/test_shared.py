@@ -5,10 +5,10 @@ import asyncio
 import numpy as np
 import pytest
 
-from collectives import Group, all_reduce
+from collectives import Group, Mismatch, all_reduce
 from collectives.algorithms.parts.double_buffer import DoubleBuffer
 from collectives.arrays import Vector
-from collectives.group.signature import FINGERPRINT_BYTES, Mismatch
+from collectives.group.signature import FINGERPRINT_BYTES
 from transports.testing import local_world
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from collectives import Group, Mismatch, Signature, all_reduce
-from collectives.group.call import STALL_S
+from collectives.group.wait_check import STALL_S
 from pipelined.aio.clock import VirtualClock, run_virtual
 from tests.unit.collectives.owned import owned
 from transports import PeerAborted, new_event_loop

@@ -1,0 +1,25 @@
+"""All errors of collectives beside those of transports."""
+
+
+class Mismatch(ValueError):
+    """The ranks of a group called one collective with different arguments, or different collectives."""
+
+    @classmethod
+    def between(cls, mine: int, signature: object, other: int, others_signature: object) -> "Mismatch":
+        """The error that names both signatures."""
+        fact = f"ranks call one collective differently (rank {mine}: {signature}; rank {other}: {others_signature})"
+        return cls(f"{fact}; give all ranks of the group equal arguments")
+
+    @classmethod
+    def apart(cls, mine: int, call: str, other: int, others_call: str) -> "Mismatch":
+        """The error that names two calls of different numbers."""
+        fact = f"ranks wait for one another in different calls (rank {mine}: {call}; rank {other}: {others_call})"
+        return cls(f"{fact}; call the group's collectives equally often and in one order on all of its ranks")
+
+
+class Unsupported(ValueError):
+    """The group's transport cannot run this call. All ranks refuse it alike, so the group stays usable."""
+
+
+class BrokenGroup(RuntimeError):
+    """An earlier collective on this group failed or was cancelled, and may have left bytes on its channel."""

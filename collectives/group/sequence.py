@@ -1,0 +1,78 @@
+"""The calls of one group on one rank, one after another.
+
+    enter     wait for the group's lock; start the check of its waiting time (see `WaitCheck`)
+    leave     release the lock; a failed call breaks the group on this rank and sends nothing: the owner of the
+              transport must abort it
+
+Unless a call waits long, it sends only the collective's own bytes and creates no task and no timer.
+"""
+
+import zlib
+from collections.abc import Sequence
+
+from collectives.errors import Unsupported
+from collectives.group.call import Call, CallOwner
+from collectives.group.fifo_lock import FifoLock
+from collectives.group.signature import Signature
+from collectives.group.wait_check import WaitCheck
+from transports.aio.event_loop import this_task
+from transports.base import Transport
+
+PATIENCE_S = 10.0
+"""Seconds that a rank waits in a call before it reports its call to the first rank."""
+
+
+class CallSequence(CallOwner):
+    """The calls of one group on one rank, one at a time.
+
+    Args:
+        transport: this rank's end of the network.
+        ranks: the transport's ranks that are in the group.
+        channel: the channel of the group.
+        patience: seconds (see `WaitCheck`).
+    Attributes:
+        wait_check: ends calls that wait for one another.
+    """
+
+    def __init__(self, transport: Transport, ranks: Sequence[int], channel: int, patience: float):
+        self._rank, self._number = transport.rank, 0
+        self._current: Call | None = None
+        self._lock = FifoLock(f"Group(ranks={ranks}, channel={channel})")
+        name = "collective", channel, zlib.crc32(repr(ranks).encode())
+        key = *name, transport.next_serial(name)  # differs from the keys of other groups, also of earlier ones
+        self.wait_check = WaitCheck(transport, ranks, key, patience)
+
+    @property
+    def running(self) -> Call:
+        """The running call.
+
+        Raises:
+            RuntimeError: there is none.
+        """
+        if self._current is None:
+            raise RuntimeError("no collective is running on this group; use its messages inside `group.call`")
+        return self._current
+
+    def call(self, signature: Signature) -> Call:
+        """A call with this signature, to be entered."""
+        return Call(self, self._rank, signature)
+
+    async def enter(self, call: Call) -> Call:
+        if not self._lock.acquire_nowait():
+            await self._lock.acquire()
+        self._number += 1
+        call.number, call.task, self._current = self._number, this_task(), call
+        self.wait_check.begin(call)
+        return call
+
+    async def leave(self, error: BaseException | None) -> None:
+        if isinstance(error, Unsupported):
+            error = None
+        try:
+            await self.wait_check.end(error)
+        except BaseException as found:
+            error = found
+            raise
+        finally:
+            self._current = None
+            self._lock.release(error)
