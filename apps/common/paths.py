@@ -12,7 +12,6 @@ from pipelined.errors import UsageError
 
 GPT2_TYPE, ROTARY_TYPE = "gpt2", "swarm_rotary"
 """`model_type` in the config.json of exported models. No class of `transformers` has the second."""
-NAMES = {GPT2_TYPE: "a GPT-2", ROTARY_TYPE: f"a model of this kind ({ROTARY_TYPE})"}
 
 
 def check_file(flag: str, path: Path) -> None:
@@ -52,7 +51,8 @@ def check_export(directory: str | Path, kind: str = GPT2_TYPE, flag: str = "--ex
     check_directory(flag, path)
     entries = list(path.iterdir()) if path.exists() else []
     if entries and read_about(path).get("model_type") != kind:
-        fact = f"{path} holds something else than {NAMES[kind]} (entries: {len(entries)})"
+        named = "a GPT-2" if kind == GPT2_TYPE else f"a model of this kind ({kind})"
+        fact = f"{path} holds something else than {named} (entries: {len(entries)})"
         raise UsageError(f"{fact}; give {flag} a new directory")
 
 

@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import torch
 
+from apps.common.flags import parse_flags
 from apps.common.numerics import DTYPES, numerics
 from apps.rows.config import RowFlags, Task
 from apps.rows.job import resolve
@@ -59,6 +60,17 @@ def planned_row(kind: type[Planned], config: RowFlags, batch: int | None = None)
         {**given, **dict(config.knobs)},
         task=job.task,
     )
+
+
+def subject(program: str, default: RowFlags, flags: list[str], batch: int | None = None) -> PlannedRow:
+    """The model that `python -m pipelined plan` plans: a program with some flags.
+
+    Args:
+        program: its module.
+        default: its flags, where none is given.
+        batch: rows a step, instead of `--batch`.
+    """
+    return planned_row(PlannedRow, parse_flags(flags, default, f"python -m {program}"), batch)
 
 
 def plan_now(config: RowFlags, batch: int, launch: Launch, program: str) -> PlanFile:

@@ -17,6 +17,7 @@ from typing import Any
 from apps.common.address import DirectoryAddress
 from apps.common.arguments import Coordinator
 from apps.gpt2.config import Config
+from apps.llama.__main__ import Config as LlamaFlags
 from apps.ravnest import flags as ravnest
 from apps.ravnest.config import RavnestConfig
 from apps.swarm.config import TrainingConfig
@@ -36,6 +37,8 @@ SHARED = {
     "### What Ravnest trains": RavnestConfig,
 }
 """The flags that commands share, by the heading above their table."""
+ROWS = {"vgg": VGGFlags, "llama": LlamaFlags}
+"""The flags of the programs that train a row of layers."""
 SWARM = {kind.__name__.lower(): kind for kind in (Coordinator, Serve, Train, Local, Status, Export)}
 RAVNEST = {
     kind.__name__.lower(): kind for kind in (ravnest.Plan, Coordinator, ravnest.Serve, ravnest.Train, ravnest.Local)
@@ -143,8 +146,8 @@ def _behind(line: str) -> tuple[str, dict[str, Row]] | None:
         return found[1], flags_of_class(SWARM[found[1]])
     if found := re.match(r"`python -m pipelined (\w+)", line):
         return found[1], flags_of_command(found[1])
-    if line == "## python -m apps.vgg":
-        return "vgg", flags_of_class(VGGFlags)
+    if (program := line.removeprefix("## python -m apps.")) in ROWS:
+        return program, flags_of_class(ROWS[program])
     return ("gpt2", makers[line]()) if line in makers else None
 
 

@@ -63,14 +63,8 @@ class GPT2:
         return Part(self.config, layers)
 
     def loss(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Mean cross-entropy in nats a token, computed in float32, or in float64 where the logits are.
-
-        Args:
-            output: logits, (B, T, V).
-            targets: ids, (B, T).
-        """
-        exact = output if output.dtype == torch.float64 else output.float()
-        return functional.cross_entropy(exact.flatten(0, 1), targets.flatten())  # (B·T, V), (B·T)
+        """See `token_loss`."""
+        return token_loss(output, targets)
 
     def shape_of(self, layer: int, microbatch: int, sequence: int) -> tuple[int, ...]:
         """Shape of what flows into a layer: ids, then the residual stream; beyond the last layer, logits."""
@@ -81,6 +75,17 @@ class GPT2:
     def identity(self) -> Mapping[str, Any]:
         """The sizes that a checkpoint must share."""
         return self.config.identity()
+
+
+def token_loss(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy in nats a token, computed in float32, or in float64 where the logits are.
+
+    Args:
+        output: logits, (B, T, V).
+        targets: ids, (B, T).
+    """
+    exact = output if output.dtype == torch.float64 else output.float()
+    return functional.cross_entropy(exact.flatten(0, 1), targets.flatten())  # (B·T, V), (B·T)
 
 
 class UntiedGPT2(GPT2):

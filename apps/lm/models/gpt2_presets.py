@@ -98,7 +98,7 @@ PRESETS: Mapping[str, ModelConfig] = {
 and 5.4; its vocabulary is not printed, and 51,200 comes to the parameters that are)."""
 
 
-Config = TypeVar("Config", bound=ModelConfig)
+Config = TypeVar("Config")
 
 
 def find_preset(name: str, presets: Mapping[str, Config]) -> Config:

@@ -1,0 +1,60 @@
+"""The layers of a Llama-like model, trained on the next token, and a sample at the end. Needs torch."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+
+import pipelined as pp
+from apps.common.report import Report
+from apps.lm.data.ngram import compared
+from apps.lm.huggingface.llama import each_llama_tensor, export_llama
+from apps.lm.models.llama import builders
+from apps.lm.models.llama_presets import LlamaConfig
+from apps.lm.sampling import Picker
+from apps.rows.text import TextTask
+from apps.rows.text_training import Tensors, TextTraining
+from pipelined.aio.events import printable
+from pipelined.api.data.tokens.tokenizer import Tokenizer
+from pipelined.api.rank import RankSession
+from pipelined.programs.plan import Plan
+from pipelined.training.evaluate import sample
+
+
+class LlamaTraining(TextTraining):
+    """A Llama-like model on text.
+
+    Args:
+        task, plan: as in `TextTraining`.
+        model: its sizes.
+        prompt: the beginning of the sample.
+        sample: tokens to sample at the end.
+    """
+
+    def __init__(self, task: TextTask, model: LlamaConfig, plan: Plan, prompt: str, sample: int):
+        super().__init__(task, plan)
+        self._model, self._prompt, self._sample = model, prompt, sample
+
+    def row(self) -> pp.Sequential:
+        """The layers; see `apps.lm.models.llama.builders`."""
+        return pp.Sequential(builders(self._model), initial="keyed")
+
+    def stored(self, directory: Path, names: Iterable[str]) -> Tensors:
+        """Tensors of a Llama, SmolLM or Qwen."""
+        return each_llama_tensor(directory, names)
+
+    def write(self, directory: Path, tensors: Mapping[str, torch.Tensor], tokenizer: Tokenizer) -> None:
+        export_llama(directory, tensors, self._model, tokenizer)
+
+    async def finish(self, rank: RankSession, report: Report, loss: float) -> None:
+        """Compare with n-grams, export, and sample."""
+        context, text = rank.trainer.context, self.text
+        if context.actor.rank == 0:
+            report.say(compared(loss, await asyncio.to_thread(text.score_ngrams, self.sequence)))
+        await super().finish(rank, report, loss)
+        if self._sample:
+            prompt, pick = text.tokenizer.encode(self._prompt).tolist(), Picker(self.config.seed)
+            tokens = await sample(context, prompt, self._sample, self.sequence, pick)
+            if context.actor.rank == 0:
+                report.say("sample:\n" + printable(text.tokenizer.decode(tokens)))

@@ -1,0 +1,120 @@
+"""The sizes of Llama-like models: what one is made of, published ones, and every parameter in closed form. No torch.
+
+Names are Hugging Face's, but that a layer is one part of a name: `layers_3.self_attn.q_proj.weight`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from math import prod
+from typing import Any
+
+from apps.lm.models.gpt2_presets import Shapes
+from pipelined.errors import UsageError
+
+KINDS = ("llama", "qwen2", "qwen3")
+"""What Hugging Face calls them. In qwen2 queries, keys and values have biases; in qwen3 queries and keys have norms."""
+
+
+@dataclass(frozen=True)
+class LlamaConfig:
+    """What a Llama-like model is made of.
+
+    Raises:
+        UsageError: a size is not positive, or the groups of heads do not come out even.
+    """
+
+    layers: int
+    """Transformer blocks, L."""
+    d_model: int
+    """Width of the residual stream, C."""
+    heads: int
+    """Heads of queries a block, H."""
+    kv_heads: int
+    """Heads of keys and values, G, each for H / G heads of queries; divides heads."""
+    hidden: int
+    """Width of the gated feed-forward, F."""
+    vocab: int
+    """Symbols, V."""
+    head_width: int = 0
+    """Width of a head, D; 0: C / H."""
+    positions: int = 2048
+    """The longest sequence, in tokens."""
+    theta: float = 10000.0
+    """Base of the angles by which positions turn queries and keys."""
+    epsilon: float = 1e-5
+    """Added to the mean square in a norm."""
+    tied: bool = False
+    """Whether the head's matrix is the token embedding."""
+    kind: str = "llama"
+    """One of `KINDS`."""
+    deviation: float = 0.02
+    """Standard deviation of the matrices' initial values."""
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "d_model", "heads", "kv_heads", "hidden", "vocab", "positions"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"a model's {name} must be at least 1 (got: {getattr(self, name)}); raise it")
+        if self.heads % self.kv_heads:
+            fact = f"heads of queries cannot share those of keys evenly (heads: {self.heads}, keys: {self.kv_heads})"
+            raise UsageError(f"{fact}; take a divisor")
+        if (not self.head_width and self.d_model % self.heads) or self.width % 2:
+            fact = f"no even number of features for a head (d_model: {self.d_model}, heads: {self.heads})"
+            raise UsageError(f"{fact}; rotary embeddings turn pairs")
+
+    @property
+    def width(self) -> int:
+        """Width of a head, D."""
+        return self.head_width or self.d_model // self.heads
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the model learns; a tied embedding counts once."""
+        return sum(map(prod, shapes(self).values()))
+
+    def plain(self) -> dict[str, Any]:
+        """The sizes as JSON can hold them."""
+        return asdict(self)
+
+
+_SMOL = LlamaConfig(30, 576, 9, 3, 1536, 49152, positions=8192, theta=1e5, tied=True)
+_LLAMA2 = LlamaConfig(32, 4096, 32, 32, 11008, 32000, positions=4096)
+
+LLAMA_PRESETS: Mapping[str, LlamaConfig] = {
+    "tiny": LlamaConfig(4, 128, 4, 2, 352, 256, positions=256, tied=True, deviation=0.06),
+    "smollm2-135m": _SMOL,
+    "smollm2-360m": replace(_SMOL, layers=32, d_model=960, heads=15, kv_heads=5, hidden=2560),
+    "tinyllama-1.1b": LlamaConfig(22, 2048, 32, 4, 5632, 32000),
+    "llama2-7b": _LLAMA2,
+    "llama3-8b": replace(_LLAMA2, kv_heads=8, hidden=14336, vocab=128256, positions=8192, theta=5e5),
+    "qwen2.5-0.5b": LlamaConfig(
+        24, 896, 14, 2, 4864, 151936, positions=32768, theta=1e6, epsilon=1e-6, tied=True, kind="qwen2"
+    ),
+    "qwen3-0.6b": LlamaConfig(
+        28, 1024, 16, 8, 3072, 151936, 128, positions=40960, theta=1e6, epsilon=1e-6, tied=True, kind="qwen3"
+    ),
+}
+"""Known models: `tiny` learns on a laptop in minutes, the others are the published ones."""
+
+
+def shapes(config: LlamaConfig) -> Shapes:
+    """Every parameter of the model once, in the order of its layers."""
+    c, v = config.d_model, config.vocab
+    found: Shapes = {"embed_tokens.weight": (v, c)}
+    for number in range(config.layers):
+        found |= {f"layers_{number}.{name}": shape for name, shape in _block_shapes(config).items()}
+    return found | {"norm.weight": (c,)} | ({} if config.tied else {"lm_head.weight": (v, c)})
+
+
+def _block_shapes(config: LlamaConfig) -> Shapes:
+    """A block's parameters: 2 (H + G) D C + 3 F C + 2 C numbers, besides biases and norms of queries and keys."""
+    c, width = config.d_model, config.width
+    queries, keys = config.heads * width, config.kv_heads * width
+    outputs = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
+    found: Shapes = {"input_layernorm.weight": (c,)}
+    for name, rows in outputs.items():
+        found[f"self_attn.{name}.weight"] = (rows, c)
+        found |= {f"self_attn.{name}.bias": (rows,)} if config.kind == "qwen2" else {}
+    found["self_attn.o_proj.weight"] = (c, queries)
+    found |= {f"self_attn.{name}.weight": (width,) for name in ("q_norm", "k_norm") if config.kind == "qwen3"}
+    gated: Shapes = {f"mlp.{name}.weight": (config.hidden, c) for name in ("gate_proj", "up_proj")}
+    return found | {"post_attention_layernorm.weight": (c,)} | gated | {"mlp.down_proj.weight": (c, config.hidden)}

@@ -1,0 +1,128 @@
+"""The flags of a row of layers that learns from text, and what such a program trains. No torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from apps.common.flags import LEAST
+from apps.common.paths import check_export
+from apps.lm.data.text import Text, read_text
+from apps.rows.config import RowFlags, Task
+from pipelined.errors import UsageError
+
+SEQUENCE = 64
+"""Tokens a sequence, by default, if the model has as many positions."""
+
+
+@dataclass(frozen=True)
+class TextFlags(RowFlags):
+    """How a row of layers learns from text; a program adds its model."""
+
+    preset: str = "tiny"
+    """Model."""
+    layers: int | None = None
+    """Transformer blocks, instead of the preset's."""
+    vocab: int | None = None
+    """Vocabulary of the model, at least that of the tokenizer, instead of the preset's."""
+    seq: int | None = None
+    """Tokens of a sequence. Default: 64, or the model's positions if they are fewer."""
+    data: tuple[Path, ...] = ()
+    """Text files or directories; or tokens in files, which every rank maps: a nanoGPT .bin, or a directory with an
+    index. Default: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
+    val_data: tuple[Path, ...] = ()
+    """What evaluations score, in any of these forms. Default: the end of each text, or of the tokens."""
+    eval_windows: int | None = None
+    """Sequences that an evaluation scores at most, at even distances; 0: all. Default: all of text, 256 of tokens."""
+    tokenizer: str | None = None
+    """bytes (256 symbols), gpt2, bpe:N (trained on the training text), a tokenizer.json, or a directory with one.
+    Default: the tokenizer in --init or in the index, gpt2 for a .bin, else bytes."""
+    init: Path | None = None
+    """Start from a Hugging Face directory, which determines the sizes."""
+    export: Path | None = None
+    """Write a Hugging Face directory at the end."""
+
+    def least(self) -> Mapping[str, float]:
+        return LEAST | dict.fromkeys(("layers", "vocab", "seq"), 1) | {"eval_windows": 0}
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The sizes that flags give.
+
+        Raises:
+            UsageError: the directory of --init determines them.
+        """
+        given = {name: getattr(self, name) for name in ("layers", "vocab") if getattr(self, name) is not None}
+        if given and self.init is not None:
+            fact = f"{self.init} determines the sizes (given too: {', '.join(f'--{name}' for name in given)})"
+            raise UsageError(f"{fact}; leave them out")
+        return given
+
+
+class TextSizes(Protocol):
+    """The sizes of a model of tokens."""
+
+    @property
+    def layers(self) -> int: ...
+
+    @property
+    def vocab(self) -> int: ...
+
+    @property
+    def positions(self) -> int: ...
+
+    @property
+    def parameters(self) -> int: ...
+
+    def plain(self) -> dict[str, Any]: ...
+
+
+class TextTask(Task):
+    """A model of tokens on text.
+
+    Args:
+        config: the flags.
+        model: its sizes.
+        kind: the `model_type` of a directory that is exported.
+        outer: layers between which stages can be cut, besides the blocks.
+    Raises:
+        UsageError: the model has too few positions for the sequences.
+    """
+
+    unit, rows = "tokens", "sequences"
+    config: TextFlags
+
+    def __init__(self, config: TextFlags, model: TextSizes, kind: str, outer: int):
+        self.config, self.sizes_of_model, self.kind, self.depth = config, model, kind, model.layers + outer
+        self.row_units = config.seq or min(SEQUENCE, model.positions)
+        if self.row_units > model.positions:
+            fact = f"a sequence does not fit the model's positions (--seq {config.seq}, positions: {model.positions})"
+            raise UsageError(f"{fact}; take --seq between 1 and {model.positions}")
+
+    def describe(self) -> str:
+        model, called = self.sizes_of_model, self.config.init or self.config.preset
+        return (
+            f"model: {self.kind} {called}, {model.parameters:,} parameters, {model.layers} blocks, vocabulary "
+            f"{model.vocab}, sequences of {self.row_units} tokens"
+        )
+
+    def sizes(self) -> dict[str, Any]:
+        return {**self.sizes_of_model.plain(), "seq": self.row_units}
+
+    def check(self) -> None:
+        if self.config.export is not None:
+            check_export(self.config.export, self.kind)
+
+    def read(self) -> Text:
+        """The text that the flags name, which the model has symbols enough for.
+
+        Raises:
+            UsageError: it has not; or see `read_text`.
+        """
+        config, vocab = self.config, self.sizes_of_model.vocab
+        tokenizer = config.tokenizer or str(config.init or "")
+        text = read_text(config.data, tokenizer, config.val_data, config.eval_windows)
+        if (symbols := text.tokenizer.vocab_size) > vocab:
+            fact = f"the tokenizer has more symbols than the model (tokenizer: {symbols}, model: {vocab})"
+            raise UsageError(f"{fact}; take --vocab {symbols} or another --tokenizer")
+        return text

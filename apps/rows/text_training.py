@@ -1,0 +1,94 @@
+"""A row of layers trained on text, and written as a Hugging Face directory. Needs torch."""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from apps.common.report import Report
+from apps.lm.data.batches import Batches
+from apps.lm.data.text import Text, share_text
+from apps.lm.data.tokens import windows_of
+from apps.lm.huggingface.initial import load_initial
+from apps.lm.models.gpt2 import token_loss
+from apps.rows.text import TextTask
+from apps.rows.training import Training
+from pipelined.actors.agree import agree
+from pipelined.api.data.batch import Batch
+from pipelined.api.data.tokens.tokenizer import Tokenizer
+from pipelined.api.rank import RankSession
+from pipelined.programs.plan import Plan
+from pipelined.state.checkpoints.trainer_state import gather_state
+from pipelined.training.evaluate import Window
+from transports import Transport
+
+Tensors = Iterable[tuple[str, torch.Tensor]]
+
+
+class TextTraining(Training):
+    """Layers from ids (B, T) to logits (B, T, V).
+
+    Args:
+        task: the model's sizes and the flags.
+        plan: the cut of a step's batch.
+
+    Attributes:
+        text: what is learnt from, once it is read.
+        batches: its sequences by step and microbatch.
+    """
+
+    text: Text
+    batches: Batches
+
+    def __init__(self, task: TextTask, plan: Plan):
+        self.task, self.config, self.plan, self.sequence = task, task.config, plan, task.row_units
+
+    @abstractmethod
+    def stored(self, directory: Path, names: Iterable[str]) -> Tensors:
+        """Tensors of a Hugging Face directory, by our names."""
+
+    @abstractmethod
+    def write(self, directory: Path, tensors: Mapping[str, torch.Tensor], tokenizer: Tokenizer) -> None:
+        """Write a Hugging Face directory."""
+
+    def loss(self, output: torch.Tensor, targets: Any) -> torch.Tensor:
+        return token_loss(output, targets)
+
+    def example(self, rows: int) -> Batch:
+        ids = torch.zeros((), dtype=torch.int64).expand(rows, self.sequence)
+        return ids, ids
+
+    async def read(self, transport: Transport) -> str:
+        self.text = await share_text(transport, self.task.read)
+        rows, count = self.plan.rows, self.plan.total_microbatches
+        self.batches = Batches(self.text.train, self.sequence, rows, count, self.config.seed)
+        return self.text.describe(self.plan.batch * self.sequence * self.config.steps, self.config.steps)
+
+    def microbatch(self, step: int, number: int) -> Batch:
+        inputs, targets = map(torch.from_numpy, self.batches.rows(step, number))
+        return inputs, targets
+
+    def held_out(self) -> Sequence[Window]:
+        return windows_of(self.text, self.sequence)
+
+    async def begin(self, rank: RankSession) -> None:
+        """Load the parameters of --init."""
+        if (directory := self.config.init) is not None:
+            await load_initial(rank.trainer, lambda names: self.stored(directory, names))
+
+    async def finish(self, rank: RankSession, report: Report, loss: float) -> None:
+        """Write the directory of --export."""
+        if (directory := self.config.export) is None:
+            return
+        trainer = rank.trainer
+        tensors = await gather_state(trainer)
+
+        def write() -> None:
+            if tensors is not None:
+                self.write(directory, {name: tensors[name] for name in trainer.local.names}, self.text.tokenizer)
+
+        await agree(trainer.context.actor.transport, "exported", asyncio.to_thread(write))
+        report.say(f"exported to {directory}")

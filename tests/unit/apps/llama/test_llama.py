@@ -1,0 +1,96 @@
+"""The Llama program: a Hugging Face directory is fine-tuned in a pipeline as by a plain loop, and written back."""
+
+import json
+import re
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from apps.llama.__main__ import Config
+from apps.lm.data.batches import Batches
+from apps.lm.data.text import read_text
+from apps.lm.huggingface.llama import each_llama_tensor, read_llama
+from apps.lm.models.llama import builders
+from apps.lm.models.llama_presets import shapes
+from apps.rows.job import resolve
+from apps.rows.program import main
+from pipelined.errors import UsageError
+from tests.launching import ROOT
+
+STEPS, ROWS, SEQUENCE = 20, 8, 16
+
+
+def saved(directory):
+    """A small Llama with random weights."""
+    torch.manual_seed(2)
+    sizes = {"vocab_size": 256, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32}
+    LlamaForCausalLM(LlamaConfig(**sizes, **heads, tie_word_embeddings=True)).save_pretrained(directory)
+
+
+def plain(directory):
+    """The losses and the row of a loop of plain torch in float64: AdamW, the program's rates, and its sequences."""
+    config = read_llama(directory)
+    row = nn.Sequential()
+    for name, build in builders(config).items():
+        row.add_module(name, build())
+    row.load_state_dict(dict(each_llama_tensor(directory, shapes(config))), strict=False)
+    row.lm_head.weight = row.embed_tokens.weight
+    row.double()
+    optimizer = torch.optim.AdamW(row.parameters(), lr=0.0, weight_decay=0.1)
+    batches = Batches(read_text([ROOT / "LICENSE"], "bytes").train, SEQUENCE, ROWS, 1, 0)
+    losses = []
+    for step in range(STEPS):
+        optimizer.param_groups[0]["lr"] = 2e-3 * (step + 1) / 31  # the warm-up of 30 steps
+        inputs, targets = map(torch.from_numpy, batches.rows(step, 0))
+        loss = nn.functional.cross_entropy(row(inputs).flatten(0, 1), targets.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(row.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, row
+
+
+def test_twenty_steps_in_a_chimera_of_four_ranks_are_those_of_a_plain_loop(tmp_path, capsys):
+    saved(tmp_path / "given")
+    flags = (
+        f"--init {tmp_path / 'given'} --export {tmp_path / 'out'} --data {ROOT / 'LICENSE'} --depth 4 --steps {STEPS}"
+    )
+    more = (
+        f"--tokenizer bytes --batch {ROWS} --seq {SEQUENCE} --dtype float64 --sample 3 --metrics {tmp_path / 'metrics'}"
+    )
+    assert main("apps.llama", Config(), f"{flags} {more}".split()) == 0
+    said = capsys.readouterr().out
+    assert "plan: chimera, depth 4" in said and "over the bigram" in said and "sample:\nROMEO" in said
+    losses, row = plain(tmp_path / "given")
+    found = [json.loads(line)["loss"] for line in (tmp_path / "metrics").read_text().splitlines()]
+    assert found == pytest.approx(losses, abs=1e-10)
+    ids = torch.arange(32).view(2, 16) * 7
+    back = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float64).eval()
+    with torch.no_grad():
+        assert (back(ids).logits - row(ids)).abs().max() < 1e-5
+    state = dict(each_llama_tensor(tmp_path / "out", shapes(read_llama(tmp_path / "out"))))
+    assert max((row.state_dict()[name] - value).abs().max() for name, value in state.items()) < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"preset": "llama9"}, "no preset is called 'llama9'; choose one of tiny, smollm2"),
+        ({"seq": 300}, r"a sequence does not fit the model's positions \(--seq 300, positions: 256\)"),
+        ({"prompt": ""}, "a sample needs at least one character"),
+        ({"depth": 8}, r"more stages than layers \(stages: 8, layers: 7"),
+    ],
+)
+def test_what_cannot_be_is_refused(given, message):
+    with pytest.raises(UsageError, match=message):
+        resolve(Config(**given), None)
+
+
+def test_flags_do_not_change_the_sizes_of_a_directory(tmp_path):
+    saved(tmp_path)
+    with pytest.raises(UsageError, match=re.escape(f"{tmp_path} determines the sizes (given too: --layers)")):
+        resolve(Config(init=tmp_path, layers=2), None)
