@@ -11,7 +11,7 @@ from tests.conformance.clauses import clauses_of, hold
 from tests.conformance.neighbours import left_of, meet, right_of, sending
 from tests.mpi.every_rank import LONG, full_elsewhere, sampled
 from transports import new_event_loop, open_transport
-from transports.emulation.delay_line import MAX_LATENESS_S
+from transports.emulation.delayed_sender import MAX_LATENESS_S
 
 CLAUSES = {**clauses_of(cancelling), **clauses_of(endings)}
 TOO_LONG = [name for name in CLAUSES if any(word in name for word in LONG)]

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
 from transports.base import Message, Transport
-from transports.emulation.delay_line import DelayedSender, Forward
+from transports.emulation.delayed_sender import DelayedSender, Forward
 from transports.emulation.link import SlowLink
 from transports.emulation.options import LinkProfile
 from transports.errors import Closed, PeerAborted, PeerLost, TransportError

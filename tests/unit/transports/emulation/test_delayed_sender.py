@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from transports.emulation.delay_line import MAX_LATENESS_S, DelayedSender
+from transports.emulation.delayed_sender import MAX_LATENESS_S, DelayedSender
 from transports.emulation.link import SlowLink
 from transports.emulation.options import LinkProfile
 

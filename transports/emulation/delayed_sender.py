@@ -1,0 +1,149 @@
+"""A delay line before the `send` of a transport.
+
+A send returns when the link has accepted the message, as on a socket with room in its buffer; or, beyond the window,
+when the receiver has it. On a real machine timers fire late, and sending takes time: `DelayedSender` measures both, and
+lets its line deliver that much earlier.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from transports.aio.event_loop import resolve
+from transports.emulation.delay_line import DelayLine
+from transports.emulation.link import SlowLink
+from transports.errors import TransportError
+from transports.wire.arrays import Block, copied
+
+ROUNDING_S = 1e-6
+MAX_LATENESS_S = 1e-3  # ignore lateness beyond this: it has another cause
+GAIN = 1 / 4  # the share of one message's lateness that the correction takes over
+
+Forward = Callable[[Sequence[Block]], Awaitable[None]]
+
+
+class _Delayed:
+    """A message in flight, with a future that is done when the sender may reuse the memory.
+
+    Args:
+        window_bytes: what it takes of the window; 0 if it stays in the sender's memory until it is received.
+    """
+
+    __slots__ = ("blocks", "forward", "forwarding", "free", "window_bytes")
+
+    def __init__(self, blocks: Sequence[Block], forward: Forward, window_bytes: int):
+        self.blocks, self.forward, self.window_bytes = blocks, forward, window_bytes
+        self.free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.forwarding: asyncio.Task[None] | None = None
+
+    def resolve(self, error: Exception | None = None) -> None:
+        resolve(self.free, error)
+
+    def withdraw(self) -> None:
+        """The sender was cancelled: the message arrives whole or not at all."""
+        self.free.cancel()
+        if self.forwarding is not None:
+            self.forwarding.cancel()
+
+
+class DelayedSender:
+    """The messages to one peer over a slow link.
+
+    Args:
+        window: bytes of copied messages that may be in flight or wait at the receiver's end.
+        ahead: a send returns this many seconds before the message's last byte has left.
+        failed: called with the error of a message that could not be delivered.
+    """
+
+    def __init__(self, link: SlowLink, window: float, ahead: float, failed: Callable[[TransportError], None]):
+        self._line, self._window, self._ahead, self._failed = DelayLine(link), window, ahead, failed
+        self._loop = asyncio.get_running_loop()
+        self._in_flight: dict[_Delayed, None] = {}
+        self._drained = asyncio.Event()
+        self._drained.set()
+        self._forwarding: set[asyncio.Task[None]] = set()
+
+    async def post(self, sent: float, blocks: Sequence[Block], head_bytes: int, forward: Forward) -> None:
+        """Send blocks; return when their memory may be reused.
+
+        Args:
+            sent: the time, on the loop's clock, at which the link gets the blocks.
+            head_bytes: bytes of the header, which the link carries too.
+            forward: sends the blocks, or a copy, by the inner transport.
+        Raises:
+            TransportError: an error of `forward` before this returns; or the error given to `fail`.
+        """
+        nbytes = sum(block.nbytes for block in blocks)
+        fits = nbytes <= self._window
+        delayed = _Delayed(copied(blocks) if fits else blocks, forward, nbytes if fits else 0)
+        self._window -= delayed.window_bytes
+        self._in_flight[delayed] = None
+        self._drained.clear()
+        passage = self._line.send(nbytes + head_bytes, lambda: self._arrive(delayed, passage.arrival), sent)
+        leaving = self._loop.call_at(max(sent, passage.departure - self._ahead), delayed.resolve) if fits else None
+        try:
+            await delayed.free
+        except asyncio.CancelledError:
+            delayed.withdraw()
+            raise
+        finally:
+            if leaving is not None:
+                leaving.cancel()
+
+    async def drained(self) -> None:
+        """Wait until no message is in flight: all have been passed to the inner transport."""
+        await self._drained.wait()
+        await asyncio.sleep(0)  # let the last tasks that it created start
+
+    async def ended(self) -> None:
+        """Wait until all sends of the inner transport have ended."""
+        while self._forwarding:
+            await asyncio.wait(self._forwarding)
+
+    def fail(self, error: TransportError) -> None:
+        """Drop all messages in flight, and fail their sends."""
+        self._line.close()
+        for delayed in list(self._in_flight):
+            self._window += delayed.window_bytes
+            delayed.resolve(error)
+            self._remove(delayed)
+
+    def _remove(self, delayed: _Delayed) -> None:
+        del self._in_flight[delayed]
+        if not self._in_flight:
+            self._drained.set()
+
+    def _arrive(self, delayed: _Delayed, due: float) -> None:
+        delayed.forwarding = self._loop.create_task(self._forward(delayed, due))
+        self._forwarding.add(delayed.forwarding)
+        delayed.forwarding.add_done_callback(partial(self._on_done, delayed.window_bytes))
+        self._remove(delayed)
+
+    async def _forward(self, delayed: _Delayed, due: float) -> None:
+        """Send the message by the inner transport, which may wait until its receive is posted.
+
+        If the send need not wait, its duration (0.15 ms on a core that slept) counts as lateness too, twice: the
+        receiver, which slept as long, takes about as long to receive.
+        """
+        began, waited = self._loop.time(), list[bool]()
+        turn = self._loop.call_soon(waited.append, True)
+        try:
+            if not delayed.free.cancelled():
+                await delayed.forward(delayed.blocks)
+            taken = 0.0 if waited else self._loop.time() - began
+            self._adjust(began + 2 * taken - due)
+            delayed.resolve()
+        except TransportError as error:
+            delayed.resolve(error)
+            self._failed(error)
+        finally:
+            turn.cancel()
+
+    def _adjust(self, late: float) -> None:
+        """Correct for lateness gradually; a difference within the clock's rounding is ignored."""
+        if abs(late) > ROUNDING_S:
+            self._line.lead_s = min(max(0.0, self._line.lead_s + GAIN * late), MAX_LATENESS_S)
+
+    def _on_done(self, window_bytes: int, forwarding: asyncio.Task[None]) -> None:
+        self._window += window_bytes
+        self._forwarding.discard(forwarding)
