@@ -34,7 +34,7 @@ of_every_size = pytest.mark.parametrize(
 @asynccontextmanager
 async def opened(algorithm, size, scheme="local"):
     """A world for this algorithm: only `shared` gets memory that the ranks share, so that `auto` is seen to choose."""
-    ends = await tcp_world(size) if scheme == "tcp" else local_world(size, shares=algorithm == "shared")
+    ends = await tcp_world(size) if scheme == "tcp" else local_world(size, shared_memory=algorithm == "shared")
     try:
         yield ends
     finally:

@@ -129,7 +129,7 @@ async def test_waiting_long_for_a_rank_that_means_the_same_is_no_failure():
 async def test_a_rank_that_has_yet_to_choose_an_algorithm_means_the_same(late):
     """The other one has chosen, and both have looked round, before it does."""
 
-    ends, found = local_world(2, shares=True), asyncio.Event()
+    ends, found = local_world(2, shared_memory=True), asyncio.Event()
     open_shared = ends[late].open_shared
 
     async def open_late(*group):

@@ -72,7 +72,7 @@ def test_ranks_that_wait_for_one_another_in_unequal_calls_end(odd):
     """One of them waits at a meeting in shared memory, where no bytes come that would tell what the others call."""
 
     async def main():
-        ends = local_world(3, shares=True)
+        ends = local_world(3, shared_memory=True)
         groups = [Group(end, range(3), 1, patience=0.0) for end in ends]
         names = ["shared" if rank == odd else "ring" for rank in range(3)]
         calls = [asyncio.ensure_future(all_reduce(groups[rank], np.ones(4), "sum", names[rank])) for rank in range(3)]

@@ -21,7 +21,7 @@ def test_all_to_all_delivers_each_array(data, size, shares):
     lengths = data.draw(st.lists(row, min_size=size, max_size=size))
     outgoing = [[np.full(lengths[i][j], 10 * i + j, "int32") for j in range(size)] for i in range(size)]
     incoming = [[np.empty(lengths[i][j], "int32") for i in range(size)] for j in range(size)]
-    ends = local_world(size, shares=shares)
+    ends = local_world(size, shared_memory=shares)
 
     async def main():
         groups = [Group(end, range(size), 0) for end in ends]
@@ -68,7 +68,7 @@ async def test_sizes_that_differ_between_two_ranks_end_the_call_of_the_receiver(
 
 @pytest.mark.parametrize("lengths", [(0, 0), (70_000, 3), (300_000, 300_001), (1 << 20, 0)])
 async def test_long_arrays_pass_through_windows_in_chunks_of_which_ranks_send_unequally_many(lengths):
-    groups = [Group(end, range(3), 0, window=1 << 18) for end in local_world(3, shares=True)]
+    groups = [Group(end, range(3), 0, window=1 << 18) for end in local_world(3, shared_memory=True)]
     outgoing = [[np.arange(lengths[(i + j) % 2]) % 251 + i + 2 * j for j in range(3)] for i in range(3)]
     for _ in range(2):
         incoming = [[np.empty_like(outgoing[i][j]) for i in range(3)] for j in range(3)]
@@ -78,7 +78,7 @@ async def test_long_arrays_pass_through_windows_in_chunks_of_which_ranks_send_un
 
 
 async def test_sizes_that_differ_in_shared_memory_are_told_by_the_receiver():
-    here, there = (Group(end, (0, 1), 0) for end in local_world(2, shares=True))
+    here, there = (Group(end, (0, 1), 0) for end in local_world(2, shared_memory=True))
     none = np.empty(0)
     sender = asyncio.ensure_future(all_to_all(here, [none, np.ones(3)], [none, none]))
     with pytest.raises(Mismatch, match="shared of 16 bytes; rank 0: all_to_all by auto, shared of 24 bytes"):

@@ -14,7 +14,7 @@ LENGTH = IN_PLACE_BYTES // 4 + 1001
 
 def on_groups(size, work, shares=True):
     """Run work(group) on every rank; what each gave or raised."""
-    ends = local_world(size, shares=shares)
+    ends = local_world(size, shared_memory=shares)
 
     async def main():
         groups = [Group(end, range(size), 0, patience=60) for end in ends]

@@ -32,7 +32,7 @@ def on_all(ends, call):
 def test_reduce_scatter_keeps_this_ranks_segment(algorithm, size, length, op):
     arrays = [np.random.default_rng(rank).standard_normal(length) for rank in range(size)]
     exact = getattr(np, op)(np.array(arrays), axis=0)
-    ends = local_world(size, shares=True)
+    ends = local_world(size, shared_memory=True)
     kept = on_all(ends, lambda group: reduce_scatter(group, arrays[group.rank], op, algorithm=algorithm))
     for rank, (low, high) in enumerate(segments(length, size)):
         np.testing.assert_allclose(kept[rank], exact[low:high], atol=1e-12)
@@ -44,7 +44,7 @@ def test_reduce_scatter_keeps_this_ranks_segment(algorithm, size, length, op):
 @settings(max_examples=30, deadline=None)
 @given(size=st.integers(1, 9), length=st.integers(0, 50))
 def test_all_gather_fills_in_the_others_segments(algorithm, size, length):
-    whole, ends, arrays = np.arange(length, dtype="int16"), local_world(size, shares=True), []
+    whole, ends, arrays = np.arange(length, dtype="int16"), local_world(size, shared_memory=True), []
     for low, high in segments(length, size):
         arrays.append(np.full(length, -1, "int16"))
         arrays[-1][low:high] = whole[low:high]
@@ -129,7 +129,7 @@ of_every_cut = pytest.mark.parametrize("lengths", CUTS, ids=str)
 
 
 async def worlds(scheme, size):
-    return await tcp_world(size) if scheme == "tcp" else local_world(size, shares=scheme == "shared")
+    return await tcp_world(size) if scheme == "tcp" else local_world(size, shared_memory=scheme == "shared")
 
 
 def contributions(lengths):
@@ -179,7 +179,7 @@ async def test_given_lengths_are_reduced_and_their_bytes_counted(scheme, algorit
 @pytest.mark.parametrize("size", [2, 3])
 async def test_arrays_in_shared_memory_are_gathered_and_reduced_where_they_lie(size):
     """Two all-reduces between them use the same windows: no one may read what another has overwritten."""
-    groups = [Group(end, range(size), 2, window=1 << 16) for end in local_world(size, shares=True)]
+    groups = [Group(end, range(size), 2, window=1 << 16) for end in local_world(size, shared_memory=True)]
     lengths = [100_000 + 7 * rank for rank in range(size)]
     exact = np.arange(sum(lengths)) * (size * (size + 1) // 2)
 

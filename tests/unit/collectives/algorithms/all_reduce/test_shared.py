@@ -14,7 +14,7 @@ from transports.testing import local_world
 
 def run(arrays, ends=None, window=2 << 20, algorithm="shared", op="sum"):
     """Reduce one array a rank; return what each rank's call raised."""
-    ends = ends or local_world(len(arrays), shares=True)
+    ends = ends or local_world(len(arrays), shared_memory=True)
 
     async def main():
         groups = [Group(end, range(len(ends)), 0, window=window) for end in ends]
@@ -51,14 +51,14 @@ def test_a_window_too_small_for_its_ranks_is_refused_and_the_group_stays_usable(
         return float(array.sum())
 
     async def main():
-        return await asyncio.wait_for(asyncio.gather(*map(rank, local_world(2, shares=True))), 5)
+        return await asyncio.wait_for(asyncio.gather(*map(rank, local_world(2, shared_memory=True))), 5)
 
     assert asyncio.run(main()) == [200.0, 200.0]
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
 async def test_short_and_long_arrays_follow_one_another_in_the_same_memory(size):
-    ends, lengths = local_world(size, shares=True), [3, 4000, 1, 1, 9000, 2, 5000, 5000, 7]
+    ends, lengths = local_world(size, shared_memory=True), [3, 4000, 1, 1, 9000, 2, 5000, 5000, 7]
     kinds = ["int64", "int64", "int16", "int64", "int16", "int64", "int64", "int16", "int64"]
     arrays = [[np.full(*of) for of in zip(lengths, range(rank, 99), kinds, strict=False)] for rank in range(size)]
 
@@ -93,13 +93,13 @@ async def test_slots_begin_at_the_same_byte_for_every_dtype(size):
         await memory.barrier()
         return *halves, {tuple(start(buffer, slot) for slot in range(size)) for buffer in buffers}
 
-    for even, odd in await asyncio.wait_for(asyncio.gather(*map(starts, local_world(size, shares=True))), 30):
+    for even, odd in await asyncio.wait_for(asyncio.gather(*map(starts, local_world(size, shared_memory=True))), 30):
         assert len(even) == len(odd) == 1 and max(*even) < min(*odd)
 
 
 @pytest.mark.parametrize(("size", "length", "barriers"), [(2, 5000, 3), (4, 5000, 4), (4, 5, 1)])
 async def test_divided_work_needs_one_more_barrier(size, length, barriers):
-    ends = local_world(size, shares=True)
+    ends = local_world(size, shared_memory=True)
 
     async def rank(end):
         group = Group(end, range(size), 0, window=(1 << 14) + 2 * FINGERPRINT_BYTES)  # two places of 2,048 elements
@@ -125,12 +125,14 @@ def test_shared_without_shared_memory_is_refused():
 
 
 def test_ranks_of_two_nodes_share_no_memory():
-    assert all(isinstance(error, ValueError) for error in run([np.ones(4)] * 3, local_world(3, (0, 0, 2), shares=True)))
+    assert all(
+        isinstance(error, ValueError) for error in run([np.ones(4)] * 3, local_world(3, (0, 0, 2), shared_memory=True))
+    )
 
 
 @pytest.mark.parametrize("shares", [True, False])
 def test_auto_sends_nothing_where_memory_is_shared(shares):
-    ends, arrays = local_world(4, shares=shares), normal(4, 1000)
+    ends, arrays = local_world(4, shared_memory=shares), normal(4, 1000)
     exact = np.sum(arrays, axis=0)
     assert run(arrays, ends, algorithm="auto") == [None] * 4
     assert all(np.allclose(array, exact, atol=1e-5) for array in arrays)

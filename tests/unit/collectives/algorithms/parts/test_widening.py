@@ -21,7 +21,7 @@ PIECE = 400  # bytes: a block of 100 elements
 
 def reduced(arrays, algorithm, accumulate="float32", op="sum", patience=60.0):
     """Reduce one array a rank, in blocks of 100; return the ranks' ends and what each call raised."""
-    ends = local_world(len(arrays), shares=algorithm == "shared")
+    ends = local_world(len(arrays), shared_memory=algorithm == "shared")
 
     async def main():
         groups = [Group(end, range(len(ends)), 3, piece=PIECE, patience=patience) for end in ends]

@@ -1,0 +1,62 @@
+"""For tests and benchmarks: worlds of ranks in one process, with chosen nodes. `Transport.kill` ends one of them.
+
+Programs do not import this; they open the ranks of one process with `transports.open_local`.
+"""
+
+from collections.abc import Sequence
+
+from transports.aio.nursery import Nursery
+from transports.local import LocalTransport, world
+from transports.rpc.virtual.network import VirtualNetwork
+from transports.rpc.world import RpcTransport, Worlds
+from transports.tcp.flow_control import credit_limit
+from transports.tcp.join.config import TcpConfig, this_machine
+from transports.tcp.join.meeting_points import LOOPBACK, InProcess
+from transports.tcp.transport import TcpTransport, connect_ranks
+from transports.testing.shared_memory import LocalRankOnNode
+
+
+def local_world(world_size: int, nodes: Sequence[int] = (), shared_memory: bool = False) -> Sequence[LocalTransport]:
+    """The ranks of a `local` world, in order, for one event loop.
+
+    Args:
+        nodes: for each rank, the lowest rank of its pretended node; if empty, all ranks are on one node.
+        shared_memory: whether the ranks of a node offer shared memory.
+    """
+    if not nodes and not shared_memory:
+        return world(world_size)
+    ranks: list[LocalRankOnNode] = []
+    ranks.extend(
+        LocalRankOnNode(rank, ranks, tuple(nodes) or (0,) * world_size, shared_memory) for rank in range(world_size)
+    )
+    return ranks
+
+
+async def tcp_world(
+    world_size: int, key: bytes = b"", machines: Sequence[str] = (), limit: int = 0, unix: bool = False
+) -> list[TcpTransport]:
+    """The ranks of a `tcp` world, in order, over loopback, for one event loop.
+
+    Args:
+        machines: the name of each rank's pretended machine; if empty, all ranks run on this machine.
+        limit: bytes of unexpected messages that a rank keeps from each peer; 0: the limit of programs.
+        unix: whether ranks of one machine use Unix sockets, as ranks in several processes do.
+    """
+    point, limit = InProcess(), limit or credit_limit(world_size)
+    names = machines or [this_machine()] * world_size
+    configs = [
+        TcpConfig(rank, world_size, LOOPBACK, 0, key=key, machine=name, unix=unix) for rank, name in enumerate(names)
+    ]
+    async with Nursery() as group:
+        found = [group.create_task(connect_ranks(config, point, limit)) for config in configs]
+    return [task.result() for task in found]
+
+
+async def endpoint_world(world_size: int) -> list[RpcTransport]:
+    """The ranks of a world between endpoints, in order, on a virtual network without delay, for one event loop."""
+    network = VirtualNetwork(delay=0.0)
+    ends = [network.endpoint(f"party{rank}") for rank in range(world_size)]
+    addresses = [end.address for end in ends]
+    async with Nursery() as group:
+        found = [group.create_task(Worlds(end, 1 << 30).open("world", addresses)) for end in ends]
+    return [task.result() for task in found]
