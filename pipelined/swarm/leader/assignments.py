@@ -50,7 +50,7 @@ class Evaluations:
     def add_evaluation(self, head: Commit, queue: WorkQueue) -> None:
         """Add the evaluation to a queue that was opened before its step was current, if one is due."""
         if self.due(head):
-            queue.hold_out(self._rules.eval_batch)
+            queue.add_evaluation(self._rules.eval_batch)
 
     def due(self, head: Commit) -> bool:
         """Whether the parameters at this head are still to be evaluated."""

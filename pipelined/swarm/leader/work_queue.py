@@ -1,18 +1,19 @@
 """The work of one step: microbatches that stages still lack, the slots that have them, and the slots' latencies.
 
 A queue also holds validation data if the step's parameters are to be evaluated; it is assigned after the batch.
-`TrainingWork` and `EvaluationWork` have what is still to be done of each. Trainers' reports may be wrong: each peer's
-`Ledger` is authoritative, and `reconcile` corrects the queue by it before anything is summed.
+An `Item` has all that is known of one microbatch. Trainers' reports may be wrong: each peer's own count is
+authoritative, and `reconcile` corrects the queue by it before anything is summed.
 """
 
 import math
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 
 from pipelined.aio.latency import TimeoutEstimator
-from pipelined.swarm.leader.work_left import EvaluationWork, TrainingWork
+from pipelined.swarm.leader.work_items import EvaluationItem, Item, TrainingItem
 from pipelined.swarm.protocol.work import Score
 
 ENOUGH = 1
@@ -32,28 +33,28 @@ class SlotLatency:
 
     def __init__(self, now: Callable[[], float], least: float):
         self.now = now
-        self._patience = {held_out: TimeoutEstimator(least, ENOUGH) for held_out in (False, True)}
+        self._patience = {is_evaluation: TimeoutEstimator(least, ENOUGH) for is_evaluation in (False, True)}
         self._doubted = set[str]()
 
-    def observe(self, slot: str, held_out: bool, seconds: float) -> None:
+    def observe(self, slot: str, is_evaluation: bool, seconds: float) -> None:
         """Record the latency of one report; the slot is no longer in doubt.
 
         Args:
-            held_out: whether the microbatch was validation data, which needs the forward pass only.
+            is_evaluation: whether the microbatch was validation data, which needs the forward pass only.
         """
-        self._patience[held_out].observe(seconds)
+        self._patience[is_evaluation].observe(seconds)
         self._doubted.discard(slot)
 
-    def limit(self, held_out: bool) -> float:
+    def limit(self, is_evaluation: bool) -> float:
         """Seconds after which a report is late."""
-        return self._patience[held_out].limit_after(0)
+        return self._patience[is_evaluation].limit_after(0)
 
     def doubt(self, slot: str) -> None:
         """Record that a slot's report is late, and that its microbatch was assigned again."""
         self._doubted.add(slot)
 
     def doubts(self, slot: str) -> bool:
-        """Whether the last assignment of a slot was not reported in time."""
+        """Whether this slot's last report is late."""
         return slot in self._doubted
 
     def forget(self, gone: Callable[[str], bool]) -> None:
@@ -91,40 +92,47 @@ class WorkQueue:
     ):
         self._latency = latency or SlotLatency(lambda: 0.0, math.inf)
         self._opened, self.took = self._latency.now(), 0.0
-        self._training, self._evaluation = TrainingWork(batch, stages, over), EvaluationWork(batch)
-        self._given: dict[int, dict[str, float]] = {}
-        self._first_due: tuple[tuple[float, float], float, int | None] | None = None
-        self._offered = {*self._training.free}
-        self.hold_out(held_out)
+        self._training = [TrainingItem(index, range(0 if over else stages)) for index in range(batch)]
+        self._evaluation = list[EvaluationItem]()
+        self._free_training, self._free_evaluation = deque[Item](self._training), deque[Item]()
+        self._left = Counter[type[Item]]({TrainingItem: 0 if over else batch})
+        self._assigned = dict[int, Item]()  # by index, those that have a holder
+        self._first_due: tuple[tuple[float, float], float, Item | None] | None = None
+        self.add_evaluation(held_out)
 
-    def hold_out(self, count: int) -> None:
+    def add_evaluation(self, count: int) -> None:
         """Add microbatches of validation data, to be scored."""
-        self._offered |= {*self._evaluation.add(count)}
+        first = len(self._training) + len(self._evaluation)
+        added = [EvaluationItem(first + number) for number in range(count)]
+        self._evaluation += added
+        self._free_evaluation += added
+        self._left[EvaluationItem] += count
 
     @property
     def complete(self) -> bool:
         """Whether every microbatch was counted at every stage, as far as reported."""
-        return not self._training.left
+        return not self._left[TrainingItem]
 
     @property
     def scored(self) -> bool:
         """Whether all validation data has its score."""
-        return not self._evaluation.left
+        return not self.unscored
 
     @property
     def unscored(self) -> int:
         """Microbatches of validation data that have no score yet."""
-        return self._evaluation.left
+        return self._left[EvaluationItem]
 
     @property
     def left(self) -> int:
         """Microbatches that still lack a stage or their score."""
-        return self._training.left + self._evaluation.left
+        return self._left.total()
 
     @property
     def loss(self) -> float:
         """Mean over the samples of validation data, summed in the order of indices; needs `scored` and some data."""
-        return self._evaluation.loss
+        scores = [item.score for item in self._evaluation if item.score is not None]
+        return math.fsum(score.loss for score in scores) / sum(score.samples for score in scores)
 
     def take(self, slot: str) -> Assignment | None:
         """The next microbatch for this slot of a trainer; None while no microbatch is free: see `late_in`.
@@ -132,16 +140,16 @@ class WorkQueue:
         If all are assigned, a late one is assigned again. A slot with a late assignment is in doubt: it gets the
         microbatch that other slots would get last, and that microbatch stays free for them.
         """
-        index = self._last() if self._latency.doubts(slot) else self._next()
-        if index is None:
-            index = self._latest()
-            if index is None:
+        item = self._last() if self._latency.doubts(slot) else self._next()
+        if item is None:
+            item = self._latest()
+            if item is None:
                 return None
-            for holder in self._given.get(index, ()):
+            for holder in item.holders:
                 self._latency.doubt(holder)
-        self._given.setdefault(index, {})[slot] = self._latency.now()
+        self._assigned.setdefault(item.index, item).holders[slot] = self._latency.now()
         self._first_due = None
-        return Assignment(index, self._work_of(index).stages(index))
+        return Assignment(item.index, item.stages)
 
     def late_in(self) -> float:
         """Seconds until an assignment is late if no report arrives before; may be infinite."""
@@ -154,34 +162,30 @@ class WorkQueue:
             counted: by stage, the peer that counted it.
             score: of validation data.
         """
-        if slot not in self._given.get(index, ()):
+        item = self._assigned.get(index)
+        if item is None or slot not in item.holders:
             return
-        work = self._work_of(index)
-        self._latency.observe(slot, work.held_out, self._latency.now() - self._given.pop(index)[slot])
-        if isinstance(work, EvaluationWork):
-            self._first_due = None
-            work.record(index, score)
-        else:
-            with self._training_changes():
-                for stage, peer in counted.items():
-                    work.have(stage, index, peer)
-        self._offer(index)
+        self._latency.observe(slot, item.is_evaluation, self._latency.now() - item.holders[slot])
+        item.holders.clear()
+        del self._assigned[index]
+        with self._changing([item]):
+            item.report(counted, score)
 
     def requeue(self, gone: Callable[[str], bool]) -> None:
         """Free the microbatches that these slots had."""
-        for index, holders in list(self._given.items()):
-            for slot in [slot for slot in holders if gone(slot)]:
-                del holders[slot]
+        for index, item in list(self._assigned.items()):
+            for slot in [slot for slot in item.holders if gone(slot)]:
+                del item.holders[slot]
                 self._first_due = None
-            if not holders:
-                del self._given[index]
-            self._offer(index)
+            if not item.holders:
+                del self._assigned[index]
+            self._offer(item)
 
     def forget(self, peer: str, successor: str = "") -> None:
         """Remove a peer: the microbatches in its sum must be counted again, unless a successor took over the sum."""
-        with self._training_changes():
-            for index in self._training.forget(peer, successor):
-                self._offer(index)
+        with self._changing(self._training):
+            for item in self._training:
+                item.forget(peer, successor)
 
     def reconcile(self, missing: Sequence[Iterable[int] | None]) -> None:
         """Record what each stage's ledgers lack, as the peers report it; this overrules the reports of trainers.
@@ -189,60 +193,62 @@ class WorkQueue:
         Args:
             missing: by stage; None where no peer reported.
         """
-        with self._training_changes():
-            for index in self._training.reconcile(missing):
-                self._offer(index)
+        with self._changing(self._training):
+            for stage, indices in enumerate(missing):
+                if indices is not None:
+                    lacking = set(indices)
+                    for item in self._training:
+                        item.reconcile(stage, item.index in lacking)
 
     @contextmanager
-    def _training_changes(self) -> Iterator[None]:
-        """A block that changes which stages lack what; it notes when the last microbatch was counted."""
-        before, self._first_due = self._training.left, None
+    def _changing(self, items: Sequence[Item]) -> Iterator[None]:
+        """A block that changes what these items need; it notes when the last microbatch was counted."""
+        before, was_complete = [item.is_wanted for item in items], self.complete
+        self._first_due = None
         yield
-        if before and self.complete:
+        for item, was_wanted in zip(items, before, strict=True):
+            self._left[type(item)] += item.is_wanted - was_wanted
+            self._offer(item)
+        if self.complete and not was_complete:
             self.took = self._latency.now() - self._opened
 
-    def _work_of(self, index: int) -> TrainingWork | EvaluationWork:
-        return self._training if index in self._training.indices else self._evaluation
-
-    def _wanted(self, index: int) -> bool:
-        return self._work_of(index).wants(index)
-
-    def _offer(self, index: int) -> None:
+    def _offer(self, item: Item) -> None:
         """Make a microbatch free, if it is wanted and only slots in doubt have it."""
-        expected = any(not self._latency.doubts(slot) for slot in self._given.get(index, ()))
-        if self._wanted(index) and not expected and index not in self._offered:
-            self._work_of(index).free.append(index)
-            self._offered.add(index)
+        expected = any(not self._latency.doubts(slot) for slot in item.holders)
+        if item.is_wanted and not expected and not item.is_free:
+            (self._free_evaluation if item.is_evaluation else self._free_training).append(item)
+            item.is_free = True
 
-    def _next(self) -> int | None:
+    def _next(self) -> Item | None:
         """Take the next free microbatch: of the batch first, as the step's sums wait for it, then validation data."""
-        while free := self._training.free or self._evaluation.free:
-            index = free.popleft()
-            self._offered.discard(index)
-            if self._wanted(index):
-                return index
+        while free := self._free_training or self._free_evaluation:
+            item = free.popleft()
+            item.is_free = False
+            if item.is_wanted:
+                return item
         return None
 
-    def _last(self) -> int | None:
+    def _last(self) -> Item | None:
         """The last free microbatch, which stays free."""
-        ends = chain(reversed(self._evaluation.free), reversed(self._training.free))
-        return next((index for index in ends if self._wanted(index) and index not in self._given), None)
+        ends = chain(reversed(self._free_evaluation), reversed(self._free_training))
+        return next((item for item in ends if item.is_wanted and not item.holders), None)
 
-    def _latest(self) -> int | None:
+    def _latest(self) -> Item | None:
         """The assignment that is late for longest; None: no assignment is late."""
-        due, index = self._earliest()
-        return index if due <= self._latency.now() else None
+        due, item = self._earliest()
+        return item if due <= self._latency.now() else None
 
-    def _earliest(self) -> tuple[float, int | None]:
+    def _earliest(self) -> tuple[float, Item | None]:
         """When the first assignment is late, and which it is; searched for only if it can have changed."""
         limits = self._latency.limit(False), self._latency.limit(True)
         if self._first_due is None or self._first_due[0] != limits:
-            self._first_due = limits, *min(self._due(), default=(math.inf, None))
+            due, index = min(self._due(), default=(math.inf, None))
+            self._first_due = limits, due, None if index is None else self._assigned[index]
         return self._first_due[1:]
 
     def _due(self) -> Iterator[tuple[float, int]]:
         """The moment at which each assignment is late; the limit doubles with each further slot that has it."""
-        for index, holders in self._given.items():
-            if self._wanted(index):
-                limit = self._latency.limit(self._work_of(index).held_out)
-                yield max(holders.values()) + limit * 2 ** (len(holders) - 1), index
+        for index, item in self._assigned.items():
+            if item.is_wanted:
+                limit = self._latency.limit(item.is_evaluation)
+                yield max(item.holders.values()) + limit * 2 ** (len(item.holders) - 1), index

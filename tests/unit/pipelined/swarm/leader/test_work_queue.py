@@ -250,7 +250,8 @@ class Plain(WorkQueue):
     """A queue that looks through all that is given, whenever it is asked what is late."""
 
     def _earliest(self):
-        return min(self._due(), default=(math.inf, None))
+        due, index = min(self._due(), default=(math.inf, None))
+        return due, self._assigned.get(index)
 
 
 @given(st.lists(st.one_of(EVENTS, ANSWERS, st.tuples(st.just("wait"), st.floats(0, 9))), max_size=40))
@@ -283,17 +284,17 @@ def latency():
 
 def test_one_answer_is_enough_and_validation_data_is_of_another_kind():
     seen = latency()
-    seen.observe("slot", held_out=False, seconds=2.0)
-    assert (seen.limit(held_out=False), seen.limit(held_out=True)) == (2.0 * MULTIPLE, 3.0 * UNKNOWN)
-    seen.observe("slot", held_out=True, seconds=0.1)
-    assert (seen.limit(held_out=False), seen.limit(held_out=True)) == (2.0 * MULTIPLE, 3.0)
+    seen.observe("slot", is_evaluation=False, seconds=2.0)
+    assert (seen.limit(is_evaluation=False), seen.limit(is_evaluation=True)) == (2.0 * MULTIPLE, 3.0 * UNKNOWN)
+    seen.observe("slot", is_evaluation=True, seconds=0.1)
+    assert (seen.limit(is_evaluation=False), seen.limit(is_evaluation=True)) == (2.0 * MULTIPLE, 3.0)
 
 
 def test_an_answer_ends_the_doubt():
     seen = latency()
     seen.doubt("slot")
     assert seen.doubts("slot") and not seen.doubts("other")
-    seen.observe("slot", held_out=True, seconds=1.0)
+    seen.observe("slot", is_evaluation=True, seconds=1.0)
     assert not seen.doubts("slot")
 
 
