@@ -21,19 +21,18 @@ from pipelined.swarm.records.steps import EVALUATED, Commit, Evaluation
 from pipelined.swarm.records.view import SwarmView
 
 
-class Evaluations:
-    """The queues of one leader, and the evaluations on them.
+class QueueFactory:
+    """Builds the queues of one leader: of a step, of its evaluation, and of the next step.
 
     Args:
         steps: number of steps after which the run is over; None: never.
-        changed: notified whenever a queue has changed.
 
     Attributes:
         latency: of the slots, over all steps.
     """
 
-    def __init__(self, view: SwarmView, rules: Rules, clock: Clock, steps: int | None, changed: Notifier):
-        self._view, self._rules, self._steps, self._changed = view, rules, steps, changed
+    def __init__(self, view: SwarmView, rules: Rules, clock: Clock, steps: int | None):
+        self._view, self._rules, self._steps = view, rules, steps
         self.latency = SlotLatency(clock.now, rules.lease_s)
 
     def new_queue(self, head: Commit) -> WorkQueue:
@@ -55,17 +54,6 @@ class Evaluations:
     def due(self, head: Commit) -> bool:
         """Whether the parameters at this head are still to be evaluated."""
         return due(head, self._view.evaluated, self._rules, self._steps)
-
-    async def finish(self, head: Commit, queue: WorkQueue, term: Term) -> None:
-        """Wait for the evaluation of these parameters, if one is due, and write it.
-
-        Raises:
-            LeadershipLost: another trainer leads.
-        """
-        if self.due(head):
-            while not queue.scored:
-                await self._changed.wait()
-            await term.write(EVALUATED, Evaluation(*head.version, queue.loss), self._view.evaluated_revision)
 
     def is_over(self, step: int) -> bool:
         """Whether the run is over after this many steps."""
@@ -102,18 +90,29 @@ class Assignments:
     """The assignments of one leader.
 
     Args:
-        evaluations: builds the queues.
+        queues: builds the queues.
         changed: notified whenever a queue has changed.
     """
 
-    def __init__(self, view: SwarmView, evaluations: Evaluations, changed: Notifier):
-        self._view, self._evaluations, self._changed = view, evaluations, changed
+    def __init__(self, view: SwarmView, queues: QueueFactory, changed: Notifier):
+        self._view, self._queues, self._changed = view, queues, changed
         self._open: list[OpenQueue] = []
 
     async def wait_until_complete(self, queue: WorkQueue) -> None:
         """Wait until peers have counted every microbatch of a queue."""
         while not queue.complete:
             await self._changed.wait()
+
+    async def finish_evaluation(self, head: Commit, queue: WorkQueue, term: Term) -> None:
+        """Wait for the evaluation of a head's parameters, if one is due, and write it.
+
+        Raises:
+            LeadershipLost: another trainer leads.
+        """
+        if self._queues.due(head):
+            while not queue.scored:
+                await self._changed.wait()
+            await term.write(EVALUATED, Evaluation(*head.version, queue.loss), self._view.evaluated_revision)
 
     def notify(self) -> None:
         """Wake the slots that wait for work, after a queue was changed elsewhere."""
@@ -142,17 +141,15 @@ class Assignments:
     def open_step(self, head: Commit, revision: int) -> WorkQueue:
         """Return the queue of the step that is current now: the one opened before for this step, or a new one."""
         before = [opened for opened in self._open[1:] if opened[:2] == (head.step, head.parameter_version)]
-        self._open = before or [
-            OpenQueue(head.step, head.parameter_version, revision, self._evaluations.new_queue(head))
-        ]
+        self._open = before or [OpenQueue(head.step, head.parameter_version, revision, self._queues.new_queue(head))]
         if before:
-            self._evaluations.add_evaluation(head, before[0].queue)
+            self._queues.add_evaluation(head, before[0].queue)
         self._changed.notify_all()
         return self._open[0].queue
 
     def open_next(self, head: Commit, revision: int) -> bool:
         """Open the queue of the step after this head too, if its parameters are known. Returns whether it is open."""
-        if len(self._open) == 1 and (queue := self._evaluations.next_queue(head)) is not None:
+        if len(self._open) == 1 and (queue := self._queues.next_queue(head)) is not None:
             self._open.append(OpenQueue(head.step + 1, head.lineage, revision, queue))
             self._changed.notify_all()
         return len(self._open) > 1
@@ -187,7 +184,7 @@ class Assignments:
                 await view.next_change()
                 gone = {each.name for each in trainers if not view.is_here(each)}
                 left = lambda slot, gone=gone: slot.rpartition("/")[0] in gone  # noqa: E731
-                self._evaluations.latency.forget(left)
+                self._queues.latency.forget(left)
                 for opened in self._open:
                     opened.queue.requeue(left)
                     for peer in peers:

@@ -23,7 +23,7 @@ from pipelined.membership.reasons import Reason
 from pipelined.membership.view import RETRY_S
 from pipelined.state.versions import SavedStage
 from pipelined.swarm.config import Rules
-from pipelined.swarm.leader.assignments import Assignments, Evaluations
+from pipelined.swarm.leader.assignments import Assignments, QueueFactory
 from pipelined.swarm.leader.commit import CommitLoop
 from pipelined.swarm.leader.connectivity import ConnectivityCheck
 from pipelined.swarm.leader.next_head import NextHead, Reassigned, Repeated, RolledBack, Stepped
@@ -65,8 +65,8 @@ class Leader:
         self._term, self._rollback, self._changed = Term(view, clock), rollback, Notifier()
         self._reassignment = EmergencyReassignment(view, rules, clock)
         self._assigner = StageAssigner(view, rules.stages)
-        self._evaluations = Evaluations(view, rules, clock, steps, self._changed)
-        self._assignments = Assignments(view, self._evaluations, self._changed)
+        self._queues = QueueFactory(view, rules, clock, steps)
+        self._assignments = Assignments(view, self._queues, self._changed)
         self._connectivity = ConnectivityCheck(view, client, rules, clock)
         self._commits = CommitLoop(
             view,
@@ -235,11 +235,11 @@ class Leader:
 
     async def _take_step(self, head: Commit, revision: int, queue: WorkQueue, is_complete: bool) -> Stepped | Repeated:
         """The next step, after the evaluation of this one is written. Never returns after the last step."""
-        if self._evaluations.is_over(head.step):
-            await self._evaluations.finish(head, queue, self._term)
+        if self._queues.is_over(head.step):
+            await self._assignments.finish_evaluation(head, queue, self._term)
             await asyncio.Event().wait()  # the trainer's process cancels this
         after = await self._commits.commit_step(head, revision, queue, is_complete)
-        await self._evaluations.finish(head, queue, self._term)
+        await self._assignments.finish_evaluation(head, queue, self._term)
         return after
 
     def _head_at(self, saved: SavedStage | None) -> Commit:
