@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from apps.lm.models.gpt2_presets import PRESETS, find_preset
+from pipelined.api.data.tokens.index import FORMAT
+from pipelined.api.data.tokens.tokenizer import ByteTokenizer
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Meta
 from pipelined.state.checkpoints.claim import claim
@@ -68,6 +70,13 @@ MISTAKES = [
     mistake("--data ~/binary", "is not UTF-8 text", "byte 0 of 256"),
     mistake("--data ~/nothing", "holds no files", "give --data one with text files in it"),
     mistake("--data ~/short", "too little text for one batch", "give more --data"),
+    mistake("--data ~/tokens-cut", "a.bin is truncated (bytes: 99, expected: 100)", "write the tokens again"),
+    mistake("--data ~/tokens", "too little text for one batch (tokens: 48,", "give more --data"),
+    mistake("--data ~/tokens --tokenizer gpt2 --vocab 50257", "another tokenizer", "leave --tokenizer out"),
+    mistake("--data ~/tokens/a.bin --tokenizer bytes", "a token: 300, symbols: 256", "give its --tokenizer"),
+    mistake("--data ~/tokens ~/short", "holds tokens and", "give --data one of both kinds"),
+    mistake("--data LICENSE --val-data ~/absent", "cannot read the text", "absent"),
+    mistake("--eval-windows -1", "--eval-windows must be at least 0 (it is -1)"),
     mistake("--tokenizer gpt2", "tokenizer: 50257, model: 256", "take --vocab 50257 or another --tokenizer"),
     mistake("--vocab 100", "tokenizer: 256, model: 100", "take --vocab 256 or another --tokenizer"),
     mistake("--tokenizer absent", "no tokenizer is called 'absent'", "take bytes, gpt2, "),
@@ -119,6 +128,15 @@ def save(directory, model, config=None):
     return checkpoint.commit(directory, Meta(7, model.identity(), config or {}), [record], keep=1)
 
 
+def write_tokens(directory, size):
+    """An index of 50 tokens, the largest of them 300, and so many bytes of a shard."""
+    directory.mkdir()
+    (directory / "a.bin").write_bytes(((300).to_bytes(2, "little") * 50)[:size])
+    (directory / "tokenizer.json").write_text(ByteTokenizer().to_json())
+    shards = [{"file": "a.bin", "tokens": 50}]
+    (directory / "index.json").write_text(json.dumps({"format": FORMAT, "dtype": "uint16", "shards": shards}))
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """A folder of files that are wrong, each in its own way."""
@@ -130,6 +148,8 @@ def files(tmp_path_factory):
     (folder / "forgets.py").write_text(STUCK.replace("await worker.backward(0)", "pass"))
     (folder / "broken.py").write_text("def layout(shape)\n")
     (folder / "repeats.csv").write_text("0F0,0B0\n1F0,1B0,1B0\n")
+    for name, size in (("tokens", 100), ("tokens-cut", 99)):
+        write_tokens(folder / name, size)
     for name in ("nothing", "bert", "occupied"):
         (folder / name).mkdir()
     (folder / "bert" / "config.json").write_text('{"model_type": "bert"}')
