@@ -78,8 +78,8 @@ class TrainingConfig:
     rebalance: float = 60.0
     """Seconds between two comparisons of the stages' loads; 0: peers stay at their stage."""
     exact_sums: bool = False
-    """Sum gradients exactly: all parameters have the same bits with any number of peers and trainers, whatever befalls
-    them. Each peer computes with one thread."""
+    """Sum gradients exactly: all parameters have the same bits with any number of peers and trainers, whichever
+    of them fail. Each peer computes with one thread."""
 
     @property
     def tokens(self) -> int:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from pipelined.aio.clock import run_virtual
-from pipelined.api.swarm.parties import StepResults, prepare
+from pipelined.api.swarm.parties import StepResults, SwarmSettings
 from pipelined.api.swarm.training import Given
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import UsageError
@@ -51,7 +51,7 @@ def batches():
 
 def prepared(layers, batches, **settings):
     given = Given(layers, nn.functional.mse_loss, partial(UserOptimizer, own_model.adam))
-    return prepare(batches, given, lease=1.0, **settings)
+    return SwarmSettings(lease=1.0, **settings).prepare(batches, given)
 
 
 @dataclass

@@ -2,8 +2,8 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine, Iterable, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sized
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import torch
@@ -35,12 +35,13 @@ from pipelined.swarm.process.session import (
 )
 from pipelined.swarm.records.committed_steps import StepCommitted, StepEvent, StepsBegan
 from pipelined.swarm.stages.stage import Microbatch
+from pipelined.training.exchange.compression import NONE
 from pipelined.training.trainer import StepReport
 from transports import Block
 
 T = TypeVar("T")
 KEPT_STEPS = 4
-"""Batches that a trainer keeps: of the step under way, and of those that another trainer may still report."""
+"""Batches kept in memory: the current step's, and those of recent steps that may be computed again."""
 
 
 class Stopped(Exception):
@@ -117,31 +118,46 @@ class StepData:
         return feed
 
 
-def prepare(
-    batches: Iterable[Batch] | Feed,
-    given: Given,
-    *,
-    depth: int,
-    microbatches: int | None = None,
-    steps: int | None = None,
-    dtype: torch.dtype = torch.float32,
-    **settings: Any,
-) -> tuple[StepData, UserTraining]:
-    """The microbatches and the training of a trainer. Raises UsageError: they do not fit one another."""
-    refuse_below(1, "depth", depth)
-    if steps is None:
-        if not isinstance(batches, Sized):
-            raise UsageError("the batches have no length, so the number of steps is unknown; give steps=")
-        steps = len(batches)
-    microbatches = 2 * depth if microbatches is None else microbatches
-    refuse_below(1, "microbatches", microbatches)
-    data = StepData(batches, microbatches, dtype)
-    x, y = data.first()
-    name = str(dtype).removeprefix("torch.")
-    task = Task(depth, microbatches, steps, data.rows, layout_of(x), layout_of(y), dtype=name, **settings)
-    training = UserTraining(given, task)
-    training.check_first(x, y)
-    return data, training
+@dataclass(frozen=True)
+class SwarmSettings:
+    """What a swarm trains, by the arguments of a call; each field as in `train`."""
+
+    depth: int
+    microbatches: int | None = None
+    steps: int | None = None
+    dtype: torch.dtype = torch.float32
+    autocast: bool = False
+    seed: int = 0
+    clip: float = 0.0
+    compress: str = NONE
+    compress_sums: str = NONE
+    lease: float = 3.0
+    rebalance: float = 60.0
+    exact_sums: bool = False
+
+    def __post_init__(self) -> None:
+        refuse_below(1, "depth", self.depth)
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> "SwarmSettings":
+        """The settings among the arguments of a call, by name."""
+        return cls(**{field.name: arguments[field.name] for field in fields(cls)})
+
+    def prepare(self, batches: Iterable[Batch] | Feed, given: Given) -> "tuple[StepData, UserTraining]":
+        """The microbatches and the training of a trainer. Raises UsageError: they do not fit one another."""
+        if (steps := self.steps) is None:
+            if not isinstance(batches, Sized):
+                raise UsageError("the batches have no length, so the number of steps is unknown; give steps=")
+            steps = len(batches)
+        microbatches = 2 * self.depth if self.microbatches is None else self.microbatches
+        refuse_below(1, "microbatches", microbatches)
+        data = StepData(batches, microbatches, self.dtype)
+        x, y = data.first()
+        same = {field.name: getattr(self, field.name) for field in fields(self)}
+        own = {"microbatches": microbatches, "steps": steps, "dtype": str(self.dtype).removeprefix("torch.")}
+        training = UserTraining(given, Task(**same | own, rows=data.rows, x=layout_of(x), y=layout_of(y)))
+        training.check_first(x, y)
+        return data, training
 
 
 async def run_user_peer(

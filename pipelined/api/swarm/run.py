@@ -21,8 +21,8 @@ from pipelined.api.model.user_model import Layers
 from pipelined.api.swarm.parties import (
     Place,
     Stopped,
+    SwarmSettings,
     TrainerOptions,
-    prepare,
     run_user_peer,
     run_user_trainer,
 )
@@ -135,7 +135,7 @@ def train(
         lease: seconds without a heartbeat after which a member is removed.
         rebalance: seconds between two comparisons of the stages' loads; 0: peers stay at their stages.
         exact_sums: sum gradients exactly, so that the parameters have the same bits with any number of peers and
-            trainers, whatever befalls them. Each peer computes with one thread.
+            trainers, whichever of them fail. Each peer computes with one thread.
         slots: microbatches under way at once.
         resume: begin at the latest step that peers saved of all stages, and wait for such peers.
         listen, name, say: as in `serve`.
@@ -144,24 +144,10 @@ def train(
     Raises:
         SystemExit: as in `serve`.
     """
+    settings, given = locals(), _given(model, loss, optimizer, lr_scheduler)
     with _refusals():
         place, options = Place(coordinator, listen, name), TrainerOptions(slots, resume, report)
-        data, training = prepare(
-            batches,
-            _given(model, loss, optimizer, lr_scheduler),
-            depth=depth,
-            microbatches=microbatches,
-            steps=steps,
-            dtype=dtype,
-            autocast=autocast,
-            seed=seed,
-            clip=clip,
-            compress=compress,
-            compress_sums=compress_sums,
-            lease=lease,
-            rebalance=rebalance,
-            exact_sums=exact_sums,
-        )
+        data, training = SwarmSettings.of(settings).prepare(batches, given)
     return _run(lambda stop: run_user_trainer(training, data, place, options, stop=stop, say=say)) or Trained(
         stopped=True
     )
@@ -199,16 +185,13 @@ def local(
     Raises:
         SystemExit: as in `serve`.
     """
+    settings, given = locals(), _given(model, loss, optimizer, lr_scheduler)
     peers = 2 * depth if peers is None else peers
     with _refusals():
         if peers < depth:
             raise UsageError(f"every stage needs a peer (peers: {peers}, depth: {depth}); start more peers")
-        given, options = _given(model, loss, optimizer, lr_scheduler), TrainerOptions(slots, report=report)
-        rules = dict[str, Any](clip=clip, compress=compress, compress_sums=compress_sums, seed=seed)
-        rules |= {"lease": lease, "rebalance": rebalance, "exact_sums": exact_sums}
-        data, training = prepare(
-            batches, given, depth=depth, microbatches=microbatches, steps=steps, dtype=dtype, autocast=autocast, **rules
-        )
+        options = TrainerOptions(slots, report=report)
+        data, training = SwarmSettings.of(settings).prepare(batches, given)
 
     async def work(stop: asyncio.Event) -> Trained:
         async with await endpoint_at(LOOPBACK) as endpoint, Nursery() as tasks:

@@ -12,7 +12,7 @@ import pipelined as pp
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.api.swarm import run
-from pipelined.api.swarm.parties import Place, prepare, run_user_peer
+from pipelined.api.swarm.parties import Place, SwarmSettings, run_user_peer
 from pipelined.api.swarm.run import serve, train
 from pipelined.api.swarm.training import Given, UserTraining
 from pipelined.api.user_optimizer import UserOptimizer
@@ -89,7 +89,7 @@ def test_a_trainer_without_slots_is_refused(capsys):
 def test_a_peer_refuses_a_checkpoint_directory_with_another_model_s_stages(tmp_path):
     save(tmp_path, SavedStage(3, 0, 1, "a"), {"0.weight/value": np.zeros(4, np.float32)}, {"model": "another"})
     given = Given(LAYERS, COMMON["loss"], partial(UserOptimizer, sgd))
-    _, training = prepare(BATCHES, given, depth=2)
+    _, training = SwarmSettings(2).prepare(BATCHES, given)
 
     async def refused():
         async with await open_endpoint("tcp://127.0.0.1:0") as server, Nursery() as tasks:
