@@ -72,6 +72,9 @@ class RunFlags:
     exact_sums: bool = False
     """Sum gradients exactly: for one --batch and --microbatch all parameters have the same bits at any depth and width,
     with any schedule and transport. Compare two runs by --digest. Each rank computes with one thread."""
+    shard_optimizer: bool = False
+    """The ranks that hold a parameter divide its update (ZeRO-1): each keeps the optimizer's state of its own rows.
+    --all-reduce is then auto, ring, rabenseifner or shared."""
     compress: str = "none"
     """Codec of activations and gradients between stages: none, bf16, blockwise8, fp16 or zstd. `blockwise8:256` and
     `zstd:9` set block and level."""
@@ -107,6 +110,11 @@ class RunFlags:
                 refuse_below(least, flag(name), value)
         if self.resume == "auto" and self.checkpoint is None:
             raise UsageError("--resume auto needs to know where to look; add --checkpoint DIR")
+
+    @property
+    def divides(self) -> bool:
+        """Whether the ranks that hold a parameter divide its update."""
+        return self.shard_optimizer
 
     def least(self) -> Mapping[str, float]:
         """The smallest value of each number that has one."""

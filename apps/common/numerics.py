@@ -18,4 +18,5 @@ def numerics(config: RunFlags) -> Numerics:
         all_reduce=config.all_reduce,
         compress=config.compress,
         exact_sums=config.exact_sums,
+        shard_optimizer=config.divides,
     )

@@ -18,6 +18,7 @@ from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Checkpoint
 from pipelined.training.exchange.compression import check_codec
 from pipelined.training.replay import check_steps, read_orders
+from pipelined.training.sums.halves import require_divisible
 
 MEASURED = "measured"
 """Instead of an all-reduce: measure all, and take the fastest."""
@@ -33,6 +34,8 @@ def check_job(job: Job) -> None:
     config = job.config
     check(record(find(job.plan.schedule), job.plan.proof_shape))
     check_sums(config.all_reduce)
+    if config.divides:
+        require_divisible(job.plan, config.all_reduce)
     check_codec(config.compress, "--compress")
     if config.exact_sums:
         require_exact(job.plan, config.compress)

@@ -13,6 +13,8 @@ from pipelined.errors import UsageError
 __all__ = ["Config", "flag", "parse"]
 AUTO = "auto"
 """Of --tensor: the planner chooses."""
+ZERO1 = "zero1"
+"""The layout of whole weights whose update the ranks divide."""
 SIZES = {**dict.fromkeys(("layers", "d_model", "heads", "vocab", "seq"), 1), "sample": 0, "eval_windows": 0}
 """The smallest value of each number of its own that has one."""
 
@@ -34,9 +36,9 @@ class Config(RunFlags):
     """Ranks of a worker (T), which split every tensor of its stages: rank = (group * workers + worker) * T + member.
     Above 1 with a flush; the depth is then 1 by default. auto: the planner chooses, with all that is open."""
     layout: str | None = None
-    """How they split the model: data, megatron, ROWS.COLUMNS.CONTRACTION by operator, such as
-    c_attn=1.2.1,attn.c_proj=1.1.2,c_fc=1.2.1,mlp.c_proj=1.1.2,wte=1.2.1, or a file that `pipelined shard --out` wrote.
-    Default: megatron."""
+    """How they split the model: data, zero1 (data with --shard-optimizer), megatron, ROWS.COLUMNS.CONTRACTION by
+    operator, such as c_attn=1.2.1,attn.c_proj=1.1.2,c_fc=1.2.1,mlp.c_proj=1.1.2,wte=1.2.1, or a file that
+    `pipelined shard --out` wrote. Default: megatron."""
     microbatch: int | None = None
     """Sequences in a microbatch (B)."""
     batch: int | None = None
@@ -101,6 +103,10 @@ class Config(RunFlags):
     def team(self) -> int:
         """The ranks of a worker; 1 where they are open."""
         return 1 if self.tensor == AUTO else int(self.tensor)
+
+    @property
+    def divides(self) -> bool:
+        return self.shard_optimizer or self.layout == ZERO1
 
     def least(self) -> Mapping[str, float]:
         return LEAST | SIZES

@@ -30,7 +30,7 @@ async def planned_bytes(job: Job, trainer: RankTrainer) -> int:
     Cost: the preparation of the first step; for a team the record of a microbatch, some ms a block.
     """
     plan, rank, dtype = job.plan, trainer.context.actor.rank, next(iter(trainer.local.parameters.values())).dtype
-    carried = message_bytes(plan, sizes(job.model, plan, job.sequence, dtype.itemsize))
+    carried = message_bytes(plan, sizes(job.model, plan, job.sequence, itemsize=dtype.itemsize))
     messages = sum(nbytes for (source, _), nbytes in carried.items() if source == rank)
     total = round(messages * ratio_of(job.config.compress)) + await trainer.planned_sum_bytes()
     if plan.tensor == 1:
@@ -41,6 +41,8 @@ async def planned_bytes(job: Job, trainer: RankTrainer) -> int:
     for pipe, stage in layout.held_by(plan.position(rank)[1]):
         each = moved_bytes(model, cut[stage], lead, dtype, member=member, recompute=job.config.recompute)
         total += len(layout.microbatches[pipe]) * each
+    if trainer.local.divided:
+        return total
     return total + dtype.itemsize * sum(sum_path(lie[name]).elements(member) for name in trainer.local.parameters)
 
 

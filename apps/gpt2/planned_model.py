@@ -84,8 +84,13 @@ class PlannedGPT2:
     def _itemsize(self) -> int:
         return 8 if self.config.dtype == "float64" else FLOAT
 
+    @property
+    def _sums(self) -> dict[str, bool]:
+        """How gradients are summed, and what is updated by them, as it is counted in memory."""
+        return {"exact": self.config.exact_sums, "divided": self.config.divides}
+
     def workload(self, plan: Plan) -> Workload:
-        return workload(self.model, plan, self.sequence, self._itemsize, self.config.exact_sums)
+        return workload(self.model, plan, self.sequence, self._itemsize, **self._sums)
 
     def splits(self, plan: Plan) -> bool:
         if self.runs and alone(self.config):
@@ -101,8 +106,7 @@ class PlannedGPT2:
 
     def team(self, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
         costs = EVEN if not plan.split else costs_of(self._team(plan, machine), plan)
-        exact = self.config.exact_sums
-        sizes = team_workload(self.model, plan, self.sequence, costs, itemsize=self._itemsize, exact=exact)
+        sizes = team_workload(self.model, plan, self.sequence, costs, itemsize=self._itemsize, **self._sums)
         return sizes, stage_moves(self.model, plan, self.sequence, costs)
 
     def _team(self, plan: Plan, machine: Machine) -> TeamChain:

@@ -54,12 +54,15 @@ def costs_of(team: TeamChain, plan: Plan) -> Costs:
     return team.costs(layout_of(factors_of(plan.split, plan.tensor)))
 
 
-def sizes(config: ModelConfig, plan: Plan, sequence: int, itemsize: int = FLOAT, exact: bool = False) -> Workload:
+def sizes(
+    config: ModelConfig, plan: Plan, sequence: int, *, itemsize: int = FLOAT, exact: bool = False, divided: bool = False
+) -> Workload:
     """The workload of a rank, as `workload`; of a team that of its fullest member."""
     if plan.tensor == 1:
-        return workload(config, plan, sequence, itemsize, exact)
+        return workload(config, plan, sequence, itemsize, exact=exact, divided=divided)
     team = team_chain(config, plan.tensor, plan.rows, sequence, Machine(), itemsize=itemsize)
-    return team_workload(config, plan, sequence, costs_of(team, plan), itemsize=itemsize, exact=exact)
+    sums = {"exact": exact, "divided": divided}
+    return team_workload(config, plan, sequence, costs_of(team, plan), itemsize=itemsize, **sums)
 
 
 def stage_moves(config: ModelConfig, plan: Plan, sequence: int, costs: Costs) -> list[StageMoves]:
@@ -84,14 +87,22 @@ def moves_of_front(config: ModelConfig, plan: Plan, sequence: int, team: TeamCha
 
 
 def team_workload(
-    config: ModelConfig, plan: Plan, sequence: int, costs: Costs, *, itemsize: int, exact: bool
+    config: ModelConfig,
+    plan: Plan,
+    sequence: int,
+    costs: Costs,
+    *,
+    itemsize: int,
+    exact: bool = False,
+    divided: bool = False,
 ) -> Workload:
     """A member's share of the model: of activations and messages a T-th, and what it keeps besides.
 
     Args:
         costs: of its layout; `EVEN` divides everything evenly.
     """
-    alone, members = workload(config, replace(plan, tensor=1, split=""), sequence, itemsize, exact), plan.tensor
+    alone, members = workload(config, replace(plan, tensor=1, split=""), sequence, itemsize, exact=exact), plan.tensor
+    alone = alone.divided(plan) if divided else alone
     every, tokens = _kinds(config, plan, sequence), plan.microbatch * sequence
     stages = []
     for stage, kinds in zip(alone.stages, every, strict=True):

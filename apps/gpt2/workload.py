@@ -14,13 +14,22 @@ from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
 
 
-def workload(config: ModelConfig, plan: Plan, sequence: int, itemsize: int = FLOAT, exact: bool = False) -> Workload:
+def workload(
+    config: ModelConfig,
+    plan: Plan,
+    sequence: int,
+    itemsize: int = FLOAT,
+    *,
+    exact: bool = False,
+    divided: bool = False,
+) -> Workload:
     """The model, cut as the trainer cuts it, on ranks of one floating-point operation a second.
 
     Args:
         sequence: tokens a sequence.
         itemsize: bytes of a parameter and of an activation's number.
         exact: whether gradients are summed exactly.
+        divided: whether the ranks that hold a parameter divide its update.
     """
     cut, costs = partition(layer_costs(config, sequence), plan.depth), layer_costs(config, sequence)
     stages = []
@@ -37,7 +46,8 @@ def workload(config: ModelConfig, plan: Plan, sequence: int, itemsize: int = FLO
                 boundary_bytes=boundary_bytes(*share) * itemsize // FLOAT,
             )
         )
-    return Workload(stages, _parameters(config, cut, itemsize, exact))
+    whole = Workload(stages, _parameters(config, cut, itemsize, exact))
+    return whole.divided(plan) if divided else whole
 
 
 def _parameters(config: ModelConfig, cut: list[range], itemsize: int, exact: bool) -> list[Parameters]:

@@ -49,6 +49,16 @@ class ClosedForms(ABC):
         return self.cost(len(nodes), nbytes, worst.alpha, worst.beta, worst.gamma)
 
 
+class SegmentForms(ClosedForms):
+    """Closed forms of an algorithm in which each rank has a segment of the array."""
+
+    @abstractmethod
+    def bytes_to(
+        self, size: int, rank: int, nbytes: int, itemsize: int = 1, lengths: Sequence[int] | None = None
+    ) -> dict[int, int]:
+        """As in `ClosedForms`; lengths: the elements of each rank's segment, None: the array is cut evenly."""
+
+
 class AllReduceAlgorithm(Algorithm, ABC):
     """An algorithm of `all_reduce`."""
 

@@ -61,6 +61,7 @@ def train(
     lr_scheduler: Callable[[torch.optim.Optimizer], LRScheduler] | None = None,
     all_reduce: str = "auto",
     exact_sums: bool = False,
+    shard_optimizer: bool = False,
     compress: str = NONE,
     transport: str = "auto",
     checkpoint: str | os.PathLike[str] | None = None,
@@ -91,15 +92,13 @@ def train(
         steps: the steps to train; default: as many as there are batches (`len(batches)`).
         dtype, autocast: the dtype of parameters, activations and floating-point inputs; bfloat16 inside the forward.
         recompute: keep only the inputs of a stage, and run each forward again before its backward.
-        seed: the seed of the initial values and of all random numbers in layers.
-        clip: the largest global gradient norm; 0 does not clip.
+        seed, clip: of initial values and all random numbers in layers; the largest global gradient norm, 0: any.
         lr_scheduler: builds the scheduler of an optimizer; its `step()` follows every step.
-        all_reduce: the algorithm of the gradient sums.
-        exact_sums: sum gradients exactly, with one thread a rank; see docs/exact-sums.md.
-        compress: the codec of tensors between stages.
-        transport: "auto" takes the launcher's; else the name or URL of a transport.
-        checkpoint: the directory in which the state is saved at the end, and on a stop request.
-        resume: the checkpoint, or the directory of checkpoints, to continue from.
+        all_reduce, exact_sums: the algorithm of the gradient sums, or exactly (one thread a rank); docs/exact-sums.md.
+        shard_optimizer: the ranks that hold a parameter divide its update, each some rows; see docs/sharding.md.
+        compress, transport: the codec between stages; "auto" (the launcher's), or a transport's name or URL.
+        checkpoint, resume: the directory in which the state is saved at the end and on a stop request; the checkpoint,
+            or the directory of checkpoints, to continue from.
         save_every, keep: save after each multiple of so many steps, too (0: only at the end); the checkpoints to keep.
         report: called on rank 0 with the report of each step.
         knobs: further settings that the schedule declares, such as `pipes=4`; see docs/schedules.md.
@@ -112,6 +111,7 @@ def train(
         numerics = Numerics(
             dtype=dtype, autocast=autocast, all_reduce=all_reduce, exact_sums=exact_sums, compress=compress
         )
+        numerics = replace(numerics, shard_optimizer=shard_optimizer)
         launch = detect(os.environ, transport)
         feed = job_feed(batches)
         wanted = Arrangement(schedule, depth, width, microbatches, recompute, knobs, tensor)

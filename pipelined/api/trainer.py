@@ -50,8 +50,8 @@ class LoopTrainer:
             the number of ranks that were started. Without a launcher all ranks run in this process.
         example: the inputs of one microbatch, to weigh layers by their operations and to check that they chain;
             without it the layers are weighed by their parameters alone.
-        loss, optimizer, layout, dtype, autocast, recompute, seed, clip, lr_scheduler, all_reduce, exact_sums, compress,
-            transport: as in `pipelined.train`.
+        loss, optimizer, layout, dtype, autocast, recompute, seed, clip, lr_scheduler, all_reduce, exact_sums,
+            shard_optimizer, compress, transport: as in `pipelined.train`.
     Raises:
         UsageError: model, plan, optimizer and ranks do not fit together.
 
@@ -76,6 +76,7 @@ class LoopTrainer:
         lr_scheduler: Callable[[torch.optim.Optimizer], LRScheduler] | None = None,
         all_reduce: str = "auto",
         exact_sums: bool = False,
+        shard_optimizer: bool = False,
         compress: str = NONE,
         transport: str = "auto",
     ):
@@ -93,6 +94,7 @@ class LoopTrainer:
             recompute=bool(recompute),
             all_reduce=all_reduce,
             exact_sums=exact_sums,
+            shard_optimizer=shard_optimizer,
             compress=compress,
         )
         optimizers = partial(UserOptimizer, optimizer, clip, lr_scheduler)

@@ -7,7 +7,7 @@ unequal pieces, some of which may be empty.
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import product
+from itertools import accumulate, product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -45,6 +45,13 @@ class TensorPart(NamedTuple):
     def shape(self) -> tuple[int, ...]:
         """The shape of the piece."""
         return shape_of(self.indices)
+
+    def rows(self, low: int, high: int) -> "TensorPart":
+        """Of the piece, the rows [low, high) of its own first dimension."""
+        first, *rest = self.indices
+        places = accumulate((stop - start for start, stop in first), initial=0)
+        both = [(max(a, a + low - at), min(b, a + high - at)) for (a, b), at in zip(first, places, strict=False)]
+        return TensorPart(self.whole, (_joined([(a, b) for a, b in both if a < b]), *rest))
 
     def overlap(self, other: "TensorPart") -> Piece | None:
         """The indices in both pieces; None: there are none."""

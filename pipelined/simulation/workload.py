@@ -5,10 +5,12 @@ It describes the model cut into stages; it does not depend on the schedule, the 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import ceil
 
 from pipelined.errors import UsageError
 from pipelined.programs.bucket_names import Stages
+from pipelined.programs.plan import Plan
 
 MOMENTS = 2
 """Numbers that AdamW keeps per number of a parameter; it also keeps one count of updates per parameter."""
@@ -153,6 +155,18 @@ class Workload:
         """Stages of equal cost, each with parameters of its own of `parameter_bytes` bytes (a multiple of 4)."""
         parameters = [Parameters((stage,), parameter_bytes // 4) for stage in range(depth) if parameter_bytes]
         return cls([costs] * depth, parameters)
+
+    def divided(self, plan: Plan) -> "Workload":
+        """The same, where the ranks that hold a parameter divide its update: each keeps its part of the state.
+
+        Args:
+            plan: the ranks; all elements of the parameters are meant, those of all members of a team together.
+        """
+        each = [
+            replace(group, optimizer_bytes=ceil(group.kept_bytes / (len(plan.holders(*group.stages)) * plan.tensor)))
+            for group in self.parameters
+        ]
+        return replace(self, parameters=each)
 
     @property
     def tensors(self) -> int:

@@ -23,6 +23,7 @@ class Numerics:
         compress: the codec for activations and gradients between stages, or "none".
         exact_sums: sum gradients without rounding between summands, so that the parameters have the same bits in any
             arrangement; see `exact_sums`.
+        shard_optimizer: the ranks that hold a parameter divide its update; see `pipelined.training.sums.division`.
     """
 
     dtype: torch.dtype = torch.float32
@@ -31,6 +32,7 @@ class Numerics:
     all_reduce: str = "auto"
     compress: str = NONE
     exact_sums: bool = False
+    shard_optimizer: bool = False
 
     @property
     def threads(self) -> int | None:

@@ -6,6 +6,7 @@ knows the stages of a name.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 import torch
@@ -14,6 +15,7 @@ from torch import nn
 from pipelined.programs.bucket_names import Stages, name_buckets
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
+from pipelined.sharding.shards import TensorPart
 from pipelined.training.check_model import (
     Survey,
     check_built,
@@ -24,6 +26,7 @@ from pipelined.training.check_model import (
 )
 from pipelined.training.model import Model
 from pipelined.training.sums.bucket import Bucket, fill_bucket
+from pipelined.training.sums.division import divide
 from pipelined.training.teams.model import split_model
 from pipelined.training.teams.pieces import Membership
 
@@ -66,17 +69,73 @@ class LocalParameters:
 
     @property
     def state_names(self) -> list[str]:
-        """The names that this rank writes to a checkpoint: parameters and buffers of which it is the first holder.
+        """The names of the parameters and buffers of which this rank is the first holder.
 
-        Of a team each first holder of a piece writes it.
+        Of a team each first holder of a piece counts.
         """
-        return [name for name in self.tensors if self.holders[name][0] == self.rank and self.team.counts(name)]
+        return [name for name in self.tensors if self._is_first(name)]
+
+    @property
+    def updated(self) -> dict[str, nn.Parameter]:
+        """What this rank updates of the parameters held, by name: all, or its rows; frozen ones too."""
+        divided = {name: one for bucket in self.buckets for name, one in bucket.updated.items()}
+        trained = {name for bucket in self.buckets for name in bucket.parameters}
+        return {n: divided.get(n, p) for n, p in self.parameters.items() if n in divided or n not in trained}
+
+    @property
+    def rows(self) -> dict[str, tuple[int, int]]:
+        """The rows [low, high) of those parameters of which this rank does not update all."""
+        found = [bucket.division.rows for bucket in self.buckets if bucket.division is not None]
+        return {name: rows for each in found for name, rows in each.items()}
+
+    def of_update(self, name: str, fields: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """Of a parameter's value and state what belongs to the rows that this rank updates."""
+        if (rows := self.rows.get(name)) is None:
+            return fields
+        whole = self.parameters[name].shape
+        return {field: each[slice(*rows)] if each.shape == whole else each for field, each in fields.items()}
+
+    @property
+    def saved(self) -> dict[str, TensorPart | None]:
+        """What this rank writes to a checkpoint, by name; None: the whole of it.
+
+        That is what it alone updates, or is the first holder of.
+        """
+        divided = {name: self.rows.get(name) for b in self.buckets if b.division is not None for name in b.updated}
+        found = dict[str, TensorPart | None]()
+        for name, tensor in self.tensors.items():
+            part = self.team.part(name)
+            if (rows := divided.get(name)) is not None:
+                found[name] = (part or TensorPart.everything(tensor.shape)).rows(*rows)
+            elif name in divided or (name not in self._divided and self._is_first(name)):
+                found[name] = part
+        return found
 
     def squares(self) -> dict[str, float]:
-        """The squared gradient norm of each owned parameter, or piece of one, by its entry; in float64."""
-        owned = [bucket.squares() for bucket in self.buckets if bucket.owner == self.rank]
-        each = {name: square for squares in owned for name, square in squares.items()}
-        return {self.team.entry(name): square for name, square in each.items() if self.team.counts(name)}
+        """The squared gradient norm of what this rank counts of each parameter, by its entry; in float64.
+
+        That is what it alone updates, or is the first holder of.
+        """
+        counted = [bucket.squares() for bucket in self.buckets if bucket.division or bucket.owner == self.rank]
+        each = {name: square for squares in counted for name, square in squares.items()}
+        return {
+            self.team.entry(name): square
+            for name, square in each.items()
+            if name in self._divided or self.team.counts(name)
+        }
+
+    @property
+    def divided(self) -> bool:
+        """Whether the ranks that hold a parameter divide its update."""
+        return any(bucket.division for bucket in self.buckets)
+
+    @cached_property
+    def _divided(self) -> frozenset[str]:
+        """The parameters of which the holders divide the update."""
+        return frozenset(name for bucket in self.buckets if bucket.division for name in bucket.parameters)
+
+    def _is_first(self, name: str) -> bool:
+        return self.holders[name][0] == self.rank and self.team.counts(name)
 
     def clear_gradients(self) -> None:
         for bucket in self.buckets:
@@ -93,6 +152,7 @@ def build_local(
     device: torch.device,
     seed: int | None,
     cut: Sequence[range] = (),
+    divided: bool = False,
 ) -> LocalParameters:
     """Build the parameters and buffers of one rank.
 
@@ -101,6 +161,7 @@ def build_local(
         sequence: tokens per sequence, for the costs of layers.
         seed: the seed of the initial values; None leaves them unset, to be loaded.
         cut: the layers of each stage; empty: stages of costs as equal as can be.
+        divided: whether the holders of a parameter divide its update.
     Raises:
         PlanError: more stages than layers.
         ModelError: the model would not train correctly.
@@ -113,9 +174,10 @@ def build_local(
     for stage, module in modules.items():
         check_built(stage, module, stages[stage])
     parameters, kept = _tie(modules, _parameters), _tie(modules, persistent_buffers)
+    team = _membership(model, plan, member, survey(model, cut, dtype)) if plan.tensor > 1 else Membership()
     named = name_buckets({index: list(stage.trained) for index, stage in enumerate(stages)})
     buckets = tuple(
-        fill_bucket(plan, stages, {name: parameters[name] for name in names}, member)
+        _bucket(plan, stages, {name: parameters[name] for name in names}, rank, team if divided else None)
         for stages, names in named.items()
         if rank in plan.holders(*stages, member=member)
     )
@@ -123,8 +185,27 @@ def build_local(
     everywhere = holders_of_names(stages, lambda stage: stage.everything)
     holders = {name: plan.holders(*everywhere[name], member=member) for name in (*parameters, *kept)}
     names = tuple(holders_of_names(stages, lambda stage: {**stage.trained, **stage.frozen}))
-    team = _membership(model, plan, member, survey(model, cut, dtype)) if plan.tensor > 1 else Membership()
     return LocalParameters(modules, parameters, holders, buckets, channels, names, rank, team)
+
+
+def _bucket(
+    plan: Plan, stages: Stages, parameters: dict[str, nn.Parameter], rank: int, divided: Membership | None
+) -> Bucket:
+    """A bucket of these parameters; its update is divided among those that hold the same, unless `divided` is None."""
+    member = plan.member(rank)
+    if divided is None:
+        return fill_bucket(plan, stages, parameters, member)
+    copies = {name: divided.copies(name) for name in parameters}
+    numbers = {each: number for number, each in enumerate(dict.fromkeys(copies.values()))}
+    ordered = {name: parameters[name] for name in sorted(parameters, key=lambda name: numbers[copies[name]])}
+    holders = {
+        name: (each, tuple(sorted(rank for other in each[member] for rank in plan.holders(*stages, member=other))))
+        for name, each in copies.items()
+    }
+    bucket = fill_bucket(plan, stages, ordered, member)
+    bucket.division = divide(ordered, holders, stages=stages, rank=rank)
+    bucket.view_updated()
+    return bucket
 
 
 def _membership(model: Model, plan: Plan, member: int, wholes: Sequence[Survey]) -> Membership:

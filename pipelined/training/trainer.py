@@ -24,7 +24,7 @@ from pipelined.sharding.groups import MeshGroups
 from pipelined.traces.file import Tracer
 from pipelined.training.digests import require_equal_replicas
 from pipelined.training.exchange.compression import Compression
-from pipelined.training.job import JobDescription
+from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.optimizer import restore, state_of
 from pipelined.training.parameters import LocalParameters, build_local
 from pipelined.training.replay import Order
@@ -37,8 +37,11 @@ from pipelined.training.segments.versioned_stage import VersionedStage, versione
 from pipelined.training.stage import Stage
 from pipelined.training.step_report import StepReport, check_finite
 from pipelined.training.sums.accumulation import Accumulation
+from pipelined.training.sums.divided_sums import DividedSums
+from pipelined.training.sums.division import BucketShare
 from pipelined.training.sums.exact_sums import ExactSums
 from pipelined.training.sums.gradient_sums import GradientSums
+from pipelined.training.sums.halves import require_divisible
 from pipelined.training.teams.model import split_model
 from pipelined.training.teams.pieces import TeamSums
 from pipelined.training.teams.stage import TeamStage
@@ -77,14 +80,15 @@ class RankTrainer:
             device=device,
             seed=job.seed if job.fresh else None,
             cut=job.cut,
+            divided=job.numerics.shard_optimizer,
         )
         self.world = Group(actor.transport, tuple(range(plan.world_size)), WORLD_CHANNEL)
         self.accumulation = self._accumulation(job, executor)
         stages = {index: self._stage(job, index, actor, executor) for index in self.local.modules}
         compression = Compression(actor, job.numerics.compress, tracer)
         self.context = RankContext(actor, plan, stages, executor, job.feed, tracer, job.seed, compression)
-        self.optimizer = job.optimizer_config.build(self.local.parameters)
-        self.sums = GradientSums(self._bucket_groups(), job.numerics.all_reduce, tracer, self._team_sums())
+        self.optimizer = job.optimizer_config.build(self.local.updated)
+        self.sums = self._gradient_sums(job.numerics, tracer)
         statistics = StatisticsExchange(self.context, {n: stage.statistics for n, stage in stages.items()})
         entries = self.local.team.entries(self.local.names)
         totals = StepTotals(entries, plan.total_microbatches, 0 if plan.flushes else plan.depth)
@@ -116,6 +120,24 @@ class RankTrainer:
             return TeamStage(model, module, layers, index, network, executor, *passes, replicas)
         parts = job.model, module, index, plan.depth, device, numerics.autocast, numerics.recompute, replicas
         return Stage(*parts, accumulation=self.accumulation)
+
+    def _gradient_sums(self, numerics: Numerics, tracer: Tracer) -> GradientSums:
+        if not numerics.shard_optimizer:
+            return GradientSums(self._bucket_groups(), numerics.all_reduce, tracer, self._team_sums())
+        require_divisible(self.plan, numerics.all_reduce)
+        return DividedSums(self._share_groups(), numerics.all_reduce, tracer)
+
+    def _share_groups(self) -> dict[BucketShare, Group]:
+        """The holders of each share; its channels come behind those of the buckets' sums in a team."""
+        transport, channels = self.context.actor.transport, self.local.channels
+        every = list(dict.fromkeys(map(self.local.team.copies, self.local.names)))
+        base = self._team_channel(self.plan.depth + len(channels))
+        return {
+            share: Group(transport, share.holders, base + channels[b.stages] * len(every) + every.index(share.copies))
+            for b in self.local.buckets
+            if b.division is not None
+            for share in b.division.shares
+        }
 
     def _team_channel(self, number: int) -> int:
         """The channel of a stage's moves, and behind those of all stages that of a bucket's sums in the team."""
@@ -192,13 +214,18 @@ class RankTrainer:
             return {"value": self.local.kept[name]}
         older = {} if self._held is None else self._held.older(name)
         kept = self.accumulation.state_of(name)
-        return {**state_of(self.optimizer, self.local.parameters[name]), **older, **kept}
+        return {**state_of(self.optimizer, self.local.updated[name]), **older, **kept}
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
         """Restore the results of `state_of` for every tensor held, saved after `updates` updates."""
+        updated = self.local.updated
         for name, parameter in self.local.parameters.items():
-            restore(self.optimizer, parameter, state[name], updates)
-            self.accumulation.restore(name, state[name])
+            fields = state[name]
+            with torch.no_grad():
+                parameter.copy_(fields["value"])
+            if name in updated:
+                restore(self.optimizer, updated[name], self.local.of_update(name, fields), updates)
+            self.accumulation.restore(name, fields)
         with torch.no_grad():
             for name, buffer in self.local.kept.items():
                 buffer.copy_(state[name]["value"])

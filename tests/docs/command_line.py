@@ -51,6 +51,7 @@ SEE = {
     ("gpt2", "--plan"): "[The planner](planner.md#where-nothing-is-given)",
     ("gpt2", "--all-reduce"): "[Collectives](collectives.md#what-is-measured)",
     ("gpt2", "--exact-sums"): "[Exact sums](exact-sums.md)",
+    ("gpt2", "--shard-optimizer"): "[A divided update](sharding.md#a-divided-update)",
     ("gpt2", "--compress"): "[Codecs](codecs.md)",
     ("gpt2", "--transport"): "[Transports](transports.md)",
     ("gpt2", "--listen"): "[A swarm](swarm.md#gpt-2)",

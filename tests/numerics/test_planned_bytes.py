@@ -17,6 +17,7 @@ CASES = [
     (Case("one_f_one_b", 2, 1, 3), "auto", {"exact_sums": True}),
     (Case("pipedream_2bw", 2, 2, 4), "ring", {"optimizer_config": replace(OPTIMIZER, clip=0.0)}),
     (TeamCase("gpipe", 1, 2, 2, layers=2, layout="data"), "ring", {}),
+    (TeamCase("gpipe", 2, 2, 2, layers=1, layout="data"), "ring", {"shard_optimizer": True}),
     (TeamCase("one_f_one_b", 2, 1, 2, layers=2, recompute=True, dropout=0.2), "ring", {}),
 ]
 

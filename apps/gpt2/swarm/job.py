@@ -28,6 +28,7 @@ MEANINGLESS = {
     "tensor": "each peer holds its stage whole",
     "layout": "each peer holds its stage whole",
     "recompute": "a peer always runs the forward of its stage again before the backward",
+    "shard_optimizer": "the peers of a stage each hold its whole state, so that any of them may leave",
     "all_reduce": "the peers of a stage sum by slices that each of them owns",
     "trace": "the peers of a microbatch are chosen at run time, so there is no schedule to record",
     "replay": "the peers of a microbatch are chosen at run time, so there is no schedule to record",

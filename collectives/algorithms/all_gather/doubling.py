@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from collectives.algorithms.base import AllGatherAlgorithm, ClosedForms
+from collectives.algorithms.base import AllGatherAlgorithm, SegmentForms
 from collectives.algorithms.parts.doubling import doubling_steps, sent_bytes, steps
 from collectives.algorithms.parts.pieces import receive_pieces, send_segments
 from collectives.arrays import Range, Vector, segment_bytes
@@ -10,7 +10,7 @@ from collectives.group import Group
 from collectives.group.concurrency import run_both
 
 
-class DoublingAllGather(AllGatherAlgorithm, ClosedForms):
+class DoublingAllGather(AllGatherAlgorithm, SegmentForms):
     """The steps of `collectives.algorithms.parts.doubling`."""
 
     async def run(self, group: Group, vector: Vector, spans: Sequence[Range]) -> None:

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from collectives.algorithms.base import AllGatherAlgorithm, ClosedForms
+from collectives.algorithms.base import AllGatherAlgorithm, SegmentForms
 from collectives.algorithms.parts.ring_pass import RingPass
 from collectives.arrays import Range, Vector, segment_bytes
 from collectives.cost_model import Links, ring_seconds
 from collectives.group import Group
 
 
-class RingAllGather(AllGatherAlgorithm, ClosedForms):
+class RingAllGather(AllGatherAlgorithm, SegmentForms):
     """The right half of a ring's pass."""
 
     async def run(self, group: Group, vector: Vector, spans: Sequence[Range]) -> None:

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from collectives.algorithms.base import AllToAllAlgorithm, ClosedForms, size_signature
+from collectives.algorithms.base import AllToAllAlgorithm, SegmentForms, size_signature
 from collectives.arrays import segment_bytes
 from collectives.group import Group
 from collectives.group.concurrency import run_both
 from collectives.group.signature import Signature
 
 
-class PairwiseAllToAll(AllToAllAlgorithm, ClosedForms):
+class PairwiseAllToAll(AllToAllAlgorithm, SegmentForms):
     """One exchange for every other rank."""
 
     async def run(self, group: Group, outgoing: Sequence[memoryview], incoming: Sequence[memoryview]) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from collectives.algorithms.base import ClosedForms, ReduceScatterAlgorithm
+from collectives.algorithms.base import ReduceScatterAlgorithm, SegmentForms
 from collectives.algorithms.parts.doubling import doubling_steps, sent_bytes, steps
 from collectives.algorithms.parts.pieces import reduce_pieces, send_segments
 from collectives.arrays import Range, Vector, segment_bytes
@@ -11,7 +11,7 @@ from collectives.group.concurrency import run_both
 from collectives.reduction import Reduction
 
 
-class HalvingReduceScatter(ReduceScatterAlgorithm, ClosedForms):
+class HalvingReduceScatter(ReduceScatterAlgorithm, SegmentForms):
     """The steps of `collectives.algorithms.parts.doubling`, backwards."""
 
     async def run(self, group: Group, vector: Vector, spans: Sequence[Range], reduction: Reduction) -> None:

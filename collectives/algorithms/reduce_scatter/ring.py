@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from collectives.algorithms.base import ClosedForms, ReduceScatterAlgorithm
+from collectives.algorithms.base import ReduceScatterAlgorithm, SegmentForms
 from collectives.algorithms.parts.ring_pass import RingPass
 from collectives.arrays import Range, Vector, segment_bytes
 from collectives.cost_model import Links, ring_seconds
@@ -10,7 +10,7 @@ from collectives.group import Group
 from collectives.reduction import Reduction
 
 
-class RingReduceScatter(ReduceScatterAlgorithm, ClosedForms):
+class RingReduceScatter(ReduceScatterAlgorithm, SegmentForms):
     """The left half of a ring's pass."""
 
     async def run(self, group: Group, vector: Vector, spans: Sequence[Range], reduction: Reduction) -> None:

@@ -42,6 +42,7 @@ def plan(
     seed: int = 0,
     all_reduce: str = "auto",
     exact_sums: bool = False,
+    shard_optimizer: bool = False,
     compress: str = NONE,
     transport: str = "auto",
     costs: Mapping[str, float] | None = None,
@@ -67,7 +68,7 @@ def plan(
         loss: the mean loss of one microbatch; default: the mean of the outputs.
         optimizer: builds an optimizer of torch from a list of parameters; its state is measured, and its update timed.
         schedule, depth, width, microbatches, recompute: what the plan must have; default: open.
-        dtype, autocast, seed, all_reduce, exact_sums, compress, transport: as in `train`.
+        dtype, autocast, seed, all_reduce, exact_sums, shard_optimizer, compress, transport: as in `train`.
         costs: do not measure: flops (floating-point operations a rank makes a second), overhead (seconds an
             instruction; 0) and coding (seconds a byte of a message spends in the codec; 0).
         links, far, node, cores: the machine, as in `simulate`; links between ranks where they are not measured.
@@ -81,7 +82,14 @@ def plan(
     Cost: some seconds for a small model where it is measured.
     """
     launch = detect(os.environ, transport)
-    numerics = Numerics(dtype=dtype, autocast=autocast, all_reduce=all_reduce, exact_sums=exact_sums, compress=compress)
+    numerics = Numerics(
+        dtype=dtype,
+        autocast=autocast,
+        all_reduce=all_reduce,
+        exact_sums=exact_sums,
+        shard_optimizer=shard_optimizer,
+        compress=compress,
+    )
     wanted = Arrangement(schedule, depth, width, microbatches, recompute, knobs)
     bound = bind(model, loss or _mean, seed, batch[0])
     layers = PlannedLayers(bound, batch, optimizer, numerics, wanted.fixed(numerics))

@@ -105,7 +105,8 @@ class PlannedLayers:
         cut = partition(self.layer_costs, plan.depth)
         if not all(map(self._takes, {plan.microbatch, plan.rows})):
             return Workload([StageCosts(activation_bytes=IMPOSSIBLE)] * plan.depth, self._parameters(cut))
-        return Workload([self._stage(layers, plan.microbatch) for layers in cut], self._parameters(cut))
+        whole = Workload([self._stage(layers, plan.microbatch) for layers in cut], self._parameters(cut))
+        return whole.divided(plan) if self.precision.shard_optimizer else whole
 
     def _takes(self, rows: int) -> bool:
         """Whether the model takes microbatches of this number of rows; a traced one may not."""

@@ -1,7 +1,8 @@
 """Saving and loading the state of a trainer: which rank writes what, and how all ranks agree on success.
 
 The owner of a parameter writes it, with its optimizer state; the first holder of a persistent buffer writes it. Of a
-tensor that a team splits the first holder of each piece writes that. On load each rank reads the tensors or pieces that
+tensor that a team splits the first holder of each piece writes that. Where holders divide the update of a parameter,
+each writes what it updates. On load each rank reads the tensors or pieces that
 it holds, at any depth, width, schedule or number of ranks a worker. Files are written outside the event loop.
 """
 
@@ -41,8 +42,9 @@ async def save(
     cleaning = asyncio.to_thread(checkpoint.clean, directory) if claimed and not rank else asyncio.sleep(0)
     await agree(transport, f"clean {step}", cleaning)
     token = await broadcast(transport, f"token {step}", secrets.token_hex(4))
-    names = trainer.local.state_names
-    state, parts = {name: trainer.state_of(name) for name in names}, trainer.local.team.parts(names)
+    saved = trainer.local.saved
+    state = {name: trainer.state_of(name) for name in saved}
+    parts = {name: part for name, part in saved.items() if part is not None}
 
     def commit() -> Path:
         if rank:

@@ -1,6 +1,7 @@
 """The agreement of all ranks on the numbers of each step: loss, gradient norm, a stop request; and the update by them.
 
 One small vector is summed over all ranks. From the same bits every rank derives the same factor and the same decision.
+What the update itself sends comes behind that sum, and is among the bytes of the next step.
 """
 
 import math
@@ -42,6 +43,7 @@ class StepAgreement:
     ):
         self._context, self._world, self._totals = context, world, totals
         self._statistics, self._optimizer, self._config = statistics, optimizer, config
+        self._sent_behind = 0
 
     async def follow(
         self,
@@ -73,7 +75,7 @@ class StepAgreement:
                 stopping(),
                 account.staleness,
                 count=account.count,
-                nbytes=payload_sent(self._context.actor) - sent,
+                nbytes=self._sent_behind + payload_sent(self._context.actor) - sent,
             )
             busy = executor.busy
             with self._context.tracer.span("all_reduce", "ledger", step=steps[number]):
@@ -93,7 +95,9 @@ class StepAgreement:
         weight = totals.weight(entry)
         loss, norm = totals.loss(entry), weight * totals.norm(entry) / self._context.plan.updates_a_step**0.5
         if math.isfinite(loss) and math.isfinite(norm):
+            before = payload_sent(self._context.actor)
             await segment.update(rate, weight * clip_factor(self._config.clip, norm))
+            self._sent_behind = payload_sent(self._context.actor) - before
             await self._statistics.merge(step)
         lr = self._optimizer.param_groups[0]["lr"] if rate is None else rate
         seconds = self._context.executor.clock.now() - since

@@ -81,11 +81,24 @@ class FlushedStep(Segment):
         return StepAccount(self._worker.losses, self._worker.count, Counter(squares))
 
     async def update(self, rate: float | None, gradient_scale: float) -> None:
+        divided = [bucket for bucket in self._local.buckets if bucket.division is not None]
+
         def work() -> None:
             update(self._optimizer, rate, gradient_scale)
+            for bucket in divided:
+                bucket.offer()
+            if not divided:
+                self._local.clear_gradients()
+
+        def adopt() -> None:
+            for bucket in divided:
+                bucket.adopt()
             self._local.clear_gradients()
 
         _, start, end = await self._context.executor.run("step", work)
+        if divided:
+            await self._sums.gather(divided)
+            await self._context.executor.run("step", adopt)
         self._context.tracer.record("step", "step", start, end, (self._step, -1, -1, -1))
 
     def record_agreed(self, number: int, stop: bool) -> None:

@@ -9,6 +9,7 @@ the same order, from the plan and the names alone.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch import nn
 
 from pipelined.programs.bucket_names import Stages
 from pipelined.programs.plan import Plan
+from pipelined.training.sums.division import Division
 
 
 @dataclass
@@ -28,6 +30,7 @@ class Bucket:
         parameters: by global name, in the model's order.
         gradient: all their gradients, flat; each parameter's `.grad` is a view of it.
         exact: their sums on a grid, float64 and flat; None: the gradient itself is summed. See `exact_sums`.
+        division: how the holders divide the update; None: each makes all of it.
     """
 
     stages: Stages
@@ -35,6 +38,7 @@ class Bucket:
     parameters: dict[str, nn.Parameter]
     gradient: torch.Tensor
     exact: torch.Tensor | None = None
+    division: Division | None = None
 
     @property
     def summed(self) -> torch.Tensor:
@@ -45,11 +49,41 @@ class Bucket:
     def owner(self) -> int:
         return self.holders[0]
 
+    @property
+    def updated(self) -> Mapping[str, nn.Parameter]:
+        """What this rank updates, by name: the parameters, or its rows of them."""
+        return self.parameters if self.division is None else self.division.updated
+
+    @property
+    def spans(self) -> Mapping[str, tuple[int, int]]:
+        """The elements of the gradient of what this rank updates, by name: [low, high)."""
+        if self.division is not None:
+            return self.division.spans
+        ends = accumulate((parameter.numel() for parameter in self.parameters.values()), initial=0)
+        return dict(zip(self.parameters, pairwise(ends), strict=True))
+
     def squares(self) -> dict[str, float]:
-        """The squared norm of each parameter's gradient, in float64."""
-        pieces = self.gradient.split([parameter.numel() for parameter in self.parameters.values()])
-        norms = [torch.linalg.vector_norm(piece, dtype=torch.float64) for piece in pieces]
-        return {name: float(norm) ** 2 for name, norm in zip(self.parameters, norms, strict=True)}
+        """The squared norm of the gradient of what this rank updates of each parameter, in float64."""
+        pieces = {name: self.gradient[low:high] for name, (low, high) in self.spans.items()}
+        norms = {name: torch.linalg.vector_norm(piece, dtype=torch.float64) for name, piece in pieces.items()}
+        return {name: float(norm) ** 2 for name, norm in norms.items()}
+
+    def view_updated(self) -> None:
+        """Give what this rank updates its gradient: that part of the bucket's."""
+        for name, (low, high) in self.spans.items():
+            self.updated[name].grad = self.gradient[low:high].view_as(self.updated[name])
+
+    def offer(self) -> None:
+        """Put the new values of what this rank has updated where their gradients were, for the other holders."""
+        for name, (low, high) in self.spans.items():
+            self.gradient[low:high].copy_(self.updated[name].detach().reshape(-1))
+
+    def adopt(self) -> None:
+        """Take the new values that lie where the gradients were."""
+        with torch.no_grad():
+            for parameter in self.parameters.values():
+                assert parameter.grad is not None  # it is a view of the bucket's gradient
+                parameter.copy_(parameter.grad)
 
     def move(self, memory: np.ndarray) -> None:
         """Move what is summed, with its values, to other memory of the same size.
@@ -67,6 +101,8 @@ class Bucket:
         else:
             self.gradient = moved
             view_gradients(self.parameters, moved)
+            if self.division is not None:
+                self.view_updated()
 
     def clear(self) -> None:
         """Set all that was accumulated to 0."""

@@ -4,11 +4,11 @@
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from collectives import Group, all_reduce, allocate
 from collectives.algorithms import ALL_REDUCE, AUTO, ClosedForms, algorithm_for, names_in
 from pipelined.errors import UsageError
-from pipelined.programs.bucket_names import Stages
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.sums.bucket import Bucket
 from pipelined.training.teams.pieces import TeamSums
@@ -26,7 +26,7 @@ class GradientSums:
 
     def __init__(
         self,
-        groups: Mapping[Stages, Group],
+        groups: Mapping[Any, Group],
         algorithm: str,
         tracer: Tracer | NullTracer | None = None,
         team: TeamSums | None = None,
@@ -48,6 +48,9 @@ class GradientSums:
             if host is not bucket.summed:
                 bucket.summed.copy_(host)
 
+    async def gather(self, buckets: Iterable[Bucket]) -> None:
+        """Nothing: every holder has updated all of each bucket."""
+
     async def planned_bytes(self, buckets: Iterable[Bucket], world: Group, agreed: int) -> int:
         """Payload bytes that this rank sends to sum each bucket once; 0 for a sum in shared memory or by the transport.
 
@@ -56,11 +59,13 @@ class GradientSums:
         Args:
             world, agreed: the group of all ranks, which also agree on so many numbers of 8 bytes.
         """
-        sums = sorted(buckets, key=lambda bucket: self._groups[bucket.stages].channel)
-        sent = [
-            await _sent(self._groups[b.stages], b.summed.nbytes, b.summed.element_size(), self._algorithm) for b in sums
-        ]
+        sent = [await self._bytes_of(bucket) for bucket in buckets]
         return sum(sent) + await _sent(world, 8 * agreed, 8, AUTO)
+
+    async def _bytes_of(self, bucket: Bucket) -> int:
+        """Bytes that this rank sends to sum a bucket once."""
+        group, summed = self._groups[bucket.stages], bucket.summed
+        return await _sent(group, summed.nbytes, summed.element_size(), self._algorithm)
 
     async def place(self, buckets: Iterable[Bucket]) -> None:
         """Move gradients into memory that all holders map, if they are summed through shared memory.

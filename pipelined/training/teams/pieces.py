@@ -10,6 +10,7 @@ from pipelined.sharding import Shards
 from pipelined.sharding.groups import MeshGroups
 from pipelined.sharding.operators.tape import sum_gradients
 from pipelined.sharding.shards import TensorPart, merged, take
+from pipelined.training.sums.division import Copies
 from transports import Transport
 
 
@@ -40,6 +41,15 @@ class Membership:
         shards = self.lie[name]
         at = shards.mesh.coordinates(member)
         return not any(place for axis, place in at.items() if axis not in shards.layout.split)
+
+    def copies(self, name: str) -> Copies:
+        """For each member the members that hold the same piece of a parameter."""
+        if name not in self.lie:
+            return (tuple(range(self.members)),) * self.members
+        shards = self.lie[name]
+        split = [axis for axis in shards.mesh.sizes if axis in shards.layout.split]
+        at = [[shards.mesh.coordinate(member, axis) for axis in split] for member in range(self.members)]
+        return tuple(tuple(other for other, there in enumerate(at) if there == here) for here in at)
 
     def part(self, name: str, member: int | None = None) -> TensorPart | None:
         """What a member holds of a tensor, by default this one; None: it holds all of it."""

@@ -1,6 +1,7 @@
 """`--tensor` and `--layout`: what is run, and what is refused before torch is imported."""
 
 from dataclasses import replace
+from math import ceil
 
 import pytest
 
@@ -8,6 +9,8 @@ from apps.gpt2.config import Config
 from apps.gpt2.job import resolve
 from apps.gpt2.plan_file import is_open
 from apps.gpt2.planned_model import planned_model_of
+from apps.gpt2.team_costs import sizes
+from apps.gpt2.workload import workload
 from pipelined.__main__ import main
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
@@ -86,3 +89,19 @@ def test_open_teams_leave_the_rule_s_arrangement_until_it_is_planned():
     assert model.splits(team) and replace(model, runs=True).splits(team)
     exact = planned_model_of(replace(config, exact_sums=True))
     assert exact.splits(team) and not replace(exact, runs=True).splits(team), "exact sums are not those of teams yet"
+
+
+def test_zero1_is_data_with_a_divided_update():
+    config = Config(tensor=4, layout="zero1")
+    assert config.divides and not Config(tensor=4, layout="data").divides
+    assert resolve(config, 4).plan == resolve(Config(tensor=4, layout="data"), 4).plan
+
+
+@pytest.mark.parametrize(("layout", "tensor"), [("data", 2), ("megatron", 4), (None, 1)])
+def test_a_rank_of_a_divided_update_is_counted_with_its_share_of_the_moments(layout, tensor):
+    """Of n numbers that R ranks hold in all, a rank keeps 2n/R of the moments; in float32."""
+    job = resolve(Config(tensor=tensor, layout=layout, width=3, depth=1, shard_optimizer=True), 3 * tensor)
+    found = sizes(job.model, job.plan, job.sequence, divided=True).parameters
+    whole = workload(job.model, replace(job.plan, tensor=1), job.sequence).parameters
+    for one, every in zip(found, whole, strict=True):
+        assert one.kept_bytes == ceil((8 * every.elements + 4 * every.tensors) / (3 * tensor))

@@ -1,0 +1,78 @@
+"""Gradient sums where the holders of a parameter divide its update: a reduce-scatter, and a gather of new values."""
+
+from collections.abc import Iterable, Mapping
+
+import collectives
+from collectives import Group
+from collectives.algorithms import ALL_GATHER, AUTO, REDUCE_SCATTER, SegmentForms, algorithm_for
+from collectives.algorithms.registry import AlgorithmTable
+from pipelined.traces.tracer import NullTracer, Tracer
+from pipelined.training.sums.bucket import Bucket
+from pipelined.training.sums.division import BucketShare
+from pipelined.training.sums.gradient_sums import GradientSums
+from pipelined.training.sums.halves import HALVES
+
+
+class DividedSums(GradientSums):
+    """Sums this rank's buckets as far as this rank updates them, and gathers what all holders have updated.
+
+    Args:
+        groups: the holders of each share of this rank's buckets.
+        algorithm: an all-reduce, by name or by size, of `HALVES`.
+        tracer: records each sum.
+    Cost: (R-1)/R of a bucket's bytes in each half, for R holders.
+    """
+
+    def __init__(self, groups: Mapping[BucketShare, Group], algorithm: str, tracer: Tracer | NullTracer | None = None):
+        super().__init__(groups, algorithm, tracer)
+
+    async def sum(self, bucket: Bucket) -> None:
+        """Sum a bucket's gradient, in place: of each share this rank's part is the sum afterwards."""
+        with self._tracer.span("all_reduce", f"stage {'+'.join(map(str, bucket.stages))}"):
+            host = bucket.summed.cpu()
+            for share in _several(bucket):
+                part = host[slice(*share.span)]
+                await collectives.reduce_scatter(
+                    self._groups[share], part, "sum", share.lengths, self._half(0, part.nbytes)
+                )
+            if host is not bucket.summed:
+                bucket.summed.copy_(host)
+
+    async def gather(self, buckets: Iterable[Bucket]) -> None:
+        """Fill each gradient's memory with the values that its holders have put there; see `Bucket.offer`."""
+        for bucket in buckets:
+            host = bucket.gradient.cpu()
+            for share in _several(bucket):
+                group, part = self._groups[share], host[slice(*share.span)]
+                await collectives.all_gather(group, part, share.lengths, self._half(1, part.nbytes))
+            if host is not bucket.gradient:
+                bucket.gradient.copy_(host)
+
+    async def place(self, buckets: Iterable[Bucket]) -> None:
+        """Nothing: the shares of a bucket may have different holders, so no memory serves all of it."""
+
+    async def _bytes_of(self, bucket: Bucket) -> int:
+        sent = 0
+        for share in _several(bucket):
+            for table, half, held in ((REDUCE_SCATTER, 0, bucket.summed), (ALL_GATHER, 1, bucket.gradient)):
+                sent += await self._sent(table, half, share, held.element_size())
+        return sent
+
+    async def _sent(self, table: AlgorithmTable, half: int, share: BucketShare, itemsize: int) -> int:
+        """Bytes that this rank sends in one half; none by itself in one without closed forms."""
+        group, nbytes = self._groups[share], sum(share.lengths) * itemsize
+        name = self._half(half, nbytes)
+        forms = table.find(await table.choose(group, nbytes) if name == AUTO else name)
+        if not nbytes or not isinstance(forms, SegmentForms):
+            return 0
+        return sum(forms.bytes_to(group.size, group.rank, nbytes, itemsize, share.lengths).values())
+
+    def _half(self, half: int, nbytes: int) -> str:
+        name = self._algorithm if self._algorithm == AUTO else algorithm_for(self._algorithm, nbytes)
+        return HALVES[name][half]
+
+
+def _several(bucket: Bucket) -> list[BucketShare]:
+    """The shares of a bucket that several ranks hold."""
+    assert bucket.division is not None  # all buckets of a rank have one, or none has
+    return [share for share in bucket.division.shares if len(share.holders) > 1]

@@ -1,0 +1,133 @@
+"""How the ranks that hold the same parameters divide their update among them (ZeRO-1): each updates some of their rows.
+
+Without a division every holder of a parameter gets the whole sum of its gradients, keeps the whole state of its
+optimizer, and makes the same update. With one the sum is reduced and scattered, so that a rank gets that of its rows;
+it keeps state for these and updates them; and the new values are gathered. Both ways send the same bytes. A rank keeps
+of its optimizer's state 1/R, where R ranks hold the parameter: W groups, the replicas of a bidirectional schedule, and
+those members of a team that hold the same piece.
+
+Source: Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, 2020, section 5.1.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import torch
+from torch import nn
+
+from collectives.arrays import Range
+from pipelined.programs.bucket_names import Stages
+
+Copies = tuple[tuple[int, ...], ...]
+"""For each member of a team the members that hold the same piece of a parameter."""
+
+
+@dataclass(frozen=True)
+class BucketShare:
+    """Neighbouring parameters of a bucket that the same ranks hold, and how these divide them.
+
+    Args:
+        stages: of the bucket.
+        copies: which members of a team hold the same piece of these parameters.
+        holders: the ranks, ascending.
+        span: the elements of the bucket's gradient, [low, high).
+        lengths: how many of these each holder updates, one after another: rows of a parameter.
+    """
+
+    stages: Stages
+    copies: Copies
+    holders: tuple[int, ...]
+    span: Range
+    lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Division:
+    """What one rank updates of the parameters of a bucket.
+
+    Args:
+        shares: of all these parameters, in the bucket's order.
+        spans: of each parameter of which the rank updates anything: its elements in the bucket's gradient.
+        rows: where that is not the whole parameter, the rows: [low, high) of its first dimension.
+        updated: these rows as parameters of their own, in the memory of the whole ones.
+    """
+
+    shares: tuple[BucketShare, ...]
+    spans: Mapping[str, Range]
+    rows: Mapping[str, Range]
+    updated: Mapping[str, nn.Parameter]
+
+
+def divide(
+    parameters: Mapping[str, nn.Parameter],
+    holders: Mapping[str, tuple[Copies, tuple[int, ...]]],
+    *,
+    stages: Stages,
+    rank: int,
+) -> Division:
+    """Divide the parameters of a bucket.
+
+    Args:
+        parameters: by name, in the bucket's order; those with the same copies are neighbours.
+        holders: of each parameter the copies, and the ranks that hold what this rank holds of it.
+    """
+    shares, spans, low = list[BucketShare](), dict[str, Range](), 0
+    for copies, ranks in dict.fromkeys(holders[name] for name in parameters):
+        alike = {name: one for name, one in parameters.items() if holders[name] == (copies, ranks)}
+        lengths = cut_by_rows([tuple(one.shape) for one in alike.values()], len(ranks))
+        share = BucketShare(stages, copies, ranks, (low, low + sum(lengths)), tuple(lengths))
+        shares.append(share)
+        number = ranks.index(rank)
+        start = low + sum(lengths[:number])
+        found = _within(alike, low, (start, start + lengths[number]))
+        spans |= {
+            name: span for name, span in found.items() if span[0] < span[1] or not (number or alike[name].numel())
+        }
+        low = share.span[1]
+    return Division(tuple(shares), spans, *_updated(parameters, spans))
+
+
+def cut_by_rows(shapes: Sequence[tuple[int, ...]], parts: int) -> list[int]:
+    """The elements of each of some parts of neighbouring parameters: as equal as whole rows allow.
+
+    Args:
+        shapes: of the parameters. A row is what one index of the first dimension has; a scalar has one.
+    """
+    sizes = [torch.Size(shape).numel() for shape in shapes]
+    starts = [0, *accumulate(sizes)]
+    ends = [0]
+    for part in range(1, parts):
+        at = starts[-1] * part // parts
+        number = min(bisect_right(starts, at), len(sizes)) - 1
+        row = sizes[number] // (shapes[number][0] if shapes[number] else 1) if sizes[number] else 1
+        ends.append(starts[number] + (at - starts[number]) // row * row)
+    return [high - low for low, high in pairwise([*ends, starts[-1]])]
+
+
+def _within(parameters: Mapping[str, nn.Parameter], low: int, own: Range) -> dict[str, Range]:
+    """Of parameters that lie one after another from `low` on, what lies in a range of elements."""
+    found = {}
+    for name, parameter in parameters.items():
+        high = low + parameter.numel()
+        start = min(max(low, own[0]), high)
+        found[name] = start, max(start, min(high, own[1]))
+        low = high
+    return found
+
+
+def _updated(
+    parameters: Mapping[str, nn.Parameter], spans: Mapping[str, Range]
+) -> tuple[dict[str, Range], dict[str, nn.Parameter]]:
+    """The rows of those parameters that are updated in part, and what is updated of each."""
+    rows, updated, low = dict[str, Range](), dict[str, nn.Parameter](), 0
+    for name, parameter in parameters.items():
+        if name in spans:
+            updated[name], (start, stop) = parameter, spans[name]
+            if stop - start < parameter.numel():
+                row = parameter.numel() // parameter.shape[0]
+                first, last = rows[name] = (start - low) // row, (stop - low) // row
+                updated[name] = nn.Parameter(parameter.detach()[first:last])
+        low += parameter.numel()
+    return rows, updated

@@ -1,0 +1,28 @@
+"""The all-reduces by which gradients are summed where the holders of a parameter divide its update. No torch."""
+
+from collectives.algorithms import AUTO, names_in
+from pipelined.errors import UsageError
+from pipelined.programs.plan import Plan, PlanError
+
+HALVES = {
+    AUTO: (AUTO, AUTO),
+    "ring": ("ring", "ring"),
+    "rabenseifner": ("halving", "doubling"),
+    "shared": ("shared", "shared"),
+}
+"""The reduce-scatter and the all-gather that an all-reduce consists of; they sum in its order."""
+
+
+def require_divisible(plan: Plan, all_reduce: str) -> None:
+    """Refuse what the holders of a parameter cannot divide its update with.
+
+    Raises:
+        PlanError: the schedule has no flush: each version of its weights is updated as a whole.
+        UsageError: an all-reduce that does not consist of a reduce-scatter and an all-gather.
+    """
+    if not plan.flushes:
+        fact = f"{plan.schedule} keeps versions of its weights, which each holder updates as a whole"
+        raise PlanError(f"{fact}; `shard_optimizer=` needs a schedule with a flush, such as `schedule=one_f_one_b`")
+    for name in sorted(({all_reduce} if all_reduce == AUTO else names_in(all_reduce)) - HALVES.keys()):
+        fact = f"the all-reduce {name} does not begin with sums that are scattered"
+        raise UsageError(f"{fact}, as `shard_optimizer=` needs; use `all_reduce=` {', '.join(HALVES)}")

@@ -1,0 +1,154 @@
+"""The holders of a parameter divide its update: the same numbers, a share of the optimizer's state, the same bytes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from pipelined.errors import UsageError
+from pipelined.state.checkpoints.trainer_state import load, save
+from pipelined.training.digests import model_digest
+from pipelined.training.sums.division import cut_by_rows, divide
+from tests.numerics.plain import OPTIMIZER, Case, plain
+from tests.numerics.teams import TeamCase
+from tests.numerics.trained import on_every_rank, on_ranks
+
+TWO_HOLDERS = [
+    Case("gpipe", 1, 2, 2, layers=1, dropout=0.1),
+    Case("chimera", 2, 1, 2, layers=1, recompute=True),
+    TeamCase("gpipe", 1, 1, 2, layers=1, layout="data", dropout=0.2),
+    TeamCase("zb_h1", 2, 2, 2, layers=1, layout="megatron", tied=False),
+    pytest.param(Case("chimera", 4, 1, 4, tied=False), marks=pytest.mark.full),
+]
+"""Every parameter has two holders; a sum of two numbers has one order."""
+MORE_HOLDERS = [
+    Case("gpipe", 1, 3, 2, layers=1),
+    Case("chimera", 2, 2, 2, layers=1),
+    TeamCase("gpipe", 1, 2, 1, layers=1, tensor=4, layout="mixed", dropout=0.2),
+    pytest.param(TeamCase("one_f_one_b", 2, 2, 1, layers=1, layout="data"), marks=pytest.mark.full),
+    pytest.param(TeamCase("zb_v", 4, 1, 2, tensor=3, layout="mixed", recompute=True), marks=pytest.mark.full),
+]
+
+
+def test_neighbouring_parameters_are_cut_by_whole_rows():
+    assert cut_by_rows([(6, 4), (8,)], 2) == [16, 16]
+    assert cut_by_rows([(5, 4)], 2) == [8, 12]
+    assert cut_by_rows([(), (3,)], 4) == [1, 1, 1, 1]
+    assert cut_by_rows([(1, 9)], 3) == [0, 0, 9]
+    assert cut_by_rows([(0, 4)], 2) == [0, 0]
+
+
+@pytest.mark.parametrize("shapes", [[(6, 4), (8,)], [(), (3,), (0, 2)], [(7, 3), (5,), (2, 2, 2)]])
+@pytest.mark.parametrize("parts", [1, 2, 3, 5])
+def test_the_holders_update_each_element_once(shapes, parts):
+    parameters = {f"p{n}": nn.Parameter(torch.zeros(shape)) for n, shape in enumerate(shapes)}
+    held = {name: (((0,),), tuple(range(parts))) for name in parameters}
+    each = [divide(parameters, held, stages=(0,), rank=rank) for rank in range(parts)]
+    for one in each:
+        for part in one.updated.values():
+            part.data += 1
+    assert all((parameter == 1).all() for parameter in parameters.values())
+    assert {name for one in each for name in one.updated} == parameters.keys(), "an empty one has a holder, too"
+
+
+async def losses_and_digest(trainer, transport):
+    reports = [await trainer.step(step) for step in range(3)]
+    return [(r.loss, np.float32(r.grad_norm)) for r in reports], await model_digest(transport, trainer.local)
+
+
+@pytest.mark.parametrize("case", TWO_HOLDERS, ids=str)
+def test_two_holders_train_to_the_bits_of_undivided_updates(case):
+    expected = on_every_rank(case, losses_and_digest, all_reduce="ring")
+    assert on_every_rank(case, losses_and_digest, all_reduce="ring", shard_optimizer=True) == expected
+
+
+@pytest.mark.parametrize("case", MORE_HOLDERS, ids=str)
+def test_more_holders_train_as_the_plain_loop(case):
+    expected = plain(case, steps=3)
+
+    async def losses(trainer, transport):
+        reports = [await trainer.step(step) for step in range(3)]
+        return [r.loss for r in reports], [r.grad_norm for r in reports]
+
+    for found, norms in on_every_rank(case, losses, torch.float64, shard_optimizer=True):
+        assert found == pytest.approx(expected.losses, rel=1e-12)
+        assert norms == pytest.approx(expected.norms, rel=1e-10)
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "rabenseifner:512,ring"])
+def test_exact_sums_give_the_same_bits_with_divided_updates(algorithm):
+    numerics = {"exact_sums": True, "all_reduce": algorithm}
+    case = Case("chimera", 2, 2, 2)
+    expected = on_every_rank(Case("gpipe", 1, 1, 4), losses_and_digest, exact_sums=True)[0]
+    found, digest = on_every_rank(case, losses_and_digest, shard_optimizer=True, **numerics)[0]
+    assert digest == expected[1]
+    assert [loss for loss, _ in found] == [loss for loss, _ in expected[0]]
+
+
+@pytest.mark.parametrize("case", [*TWO_HOLDERS[:3], *MORE_HOLDERS[:3]], ids=str)
+def test_a_rank_keeps_its_share_of_the_moments_and_a_step_sends_what_the_closed_form_says(case):
+    """Each element's moments lie on one rank; R holders send 2 (R-1)/R of what they hold, all together 2 (R-1)."""
+
+    async def counted(trainer, transport):
+        planned = await trainer.planned_sum_bytes()
+        await trainer.step(0)
+        kept = sum(state["exp_avg"].numel() for state in trainer.optimizer.state.values())
+        return kept, planned, sum(parameter.numel() for parameter in trainer.local.parameters.values())
+
+    found = on_every_rank(case, counted, torch.float64, all_reduce="ring", shard_optimizer=True)
+    module = case.model.build(range(case.model.layers), torch.float64, "meta", None)
+    whole = sum(parameter.numel() for parameter in module.parameters())
+    assert sum(kept for kept, *_ in found) == whole
+    assert sum(planned for _, planned, _ in found) == 2 * 8 * (sum(held for *_, held in found) - whole)
+    if case.depth == 1:
+        assert max(kept for kept, *_ in found) <= whole / case.plan.world_size + 64, "but for a row"
+
+
+@pytest.mark.parametrize(
+    ("divided", "then"),
+    [
+        (Case("chimera", 2, 1, 2), Case("gpipe", 1, 3, 1)),
+        (TeamCase("gpipe", 1, 2, 1, layers=1, layout="mixed"), TeamCase("gpipe", 2, 1, 2, layers=1)),
+    ],
+    ids=str,
+)
+def test_checkpoints_of_divided_updates_load_without_and_the_other_way(divided, then, tmp_path):
+    """What a checkpoint holds does not depend on the division; a run that goes on has the bits of one that went on."""
+
+    async def begin(trainer, transport):
+        await trainer.step(0)
+        await save(trainer, tmp_path / "divided", 1, {}, keep=1)
+
+    async def through(trainer, transport):
+        await load(trainer, tmp_path / "divided")
+        await save(trainer, tmp_path / "whole", 1, {}, keep=1)
+
+    def going_on(where):
+        async def work(trainer, transport):
+            assert await load(trainer, tmp_path / where) == 1
+            return (await trainer.step(1)).loss, await model_digest(transport, trainer.local)
+
+        return work
+
+    on_every_rank(divided, begin, shard_optimizer=True)
+    on_every_rank(then, through)
+    ends = [
+        on_every_rank(divided, going_on(where), shard_optimizer=True, all_reduce="ring")
+        for where in ("divided", "whole")
+    ]
+    assert ends[0] == ends[1]
+    assert on_every_rank(divided, going_on("whole"), all_reduce="ring")[0][0] == ends[0][0][0]
+
+
+def test_a_schedule_without_a_flush_is_refused():
+    job = Case("pipedream_2bw", 2, 2, 4).job(optimizer_config=replace(OPTIMIZER, clip=0.0), shard_optimizer=True)
+    with pytest.raises(UsageError, match=r"pipedream_2bw keeps versions .*`shard_optimizer=` needs a schedule with"):
+        on_ranks(job, lambda trainer: trainer.step(0))
+
+
+def test_an_all_reduce_without_halves_is_refused():
+    job = Case("gpipe", 1, 2, 1).job(all_reduce="hierarchical", shard_optimizer=True)
+    with pytest.raises(UsageError, match=r"hierarchical does not begin .* auto, ring, rabenseifner, shared$"):
+        on_ranks(job, lambda trainer: trainer.step(0))
