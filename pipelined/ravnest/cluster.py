@@ -5,10 +5,11 @@ with as many microbatches alive as the clusters' record says. After each span of
 Imports torch.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Protocol
 
 from torch import nn
 from torch.optim import Optimizer
@@ -16,6 +17,8 @@ from torch.optim import Optimizer
 from pipelined.actors.actor import Actor
 from pipelined.actors.executor import Executor
 from pipelined.programs.plan import Plan
+from pipelined.ravnest.orders import NodeOrder, OrderDirectory, OrderTracer
+from pipelined.ravnest.overlapped import OverlappedRounds
 from pipelined.ravnest.records import Clusters
 from pipelined.ravnest.rounds import RoundLog, Rounds
 from pipelined.traces.file import NullTracer, Tracer
@@ -27,7 +30,6 @@ from pipelined.training.step_report import StepReport
 from pipelined.training.trainer import RankTrainer
 from pipelined.training.worker import MicrobatchSource
 from transports import Transport
-from transports.rpc.world import Worlds
 
 SCHEDULE = "async_1f1b"
 
@@ -40,6 +42,8 @@ class ClusterTraining:
         feed: the data, by step of the training and microbatch.
         steps: of the training; cluster c of C takes the steps c, c + C, c + 2C, ...
         every: steps of a cluster from one round to the next.
+        overlapped: whether clusters train on during a round; else they drain, and wait for it.
+        by_microbatches: whether a cluster counts in a round by its microbatches since the last one; else all equally.
         rows: sequences of a microbatch, B.
         microbatches: of a step, N.
         optimizer_config: gives the rates by step of the training; it must not clip by the global norm.
@@ -55,6 +59,8 @@ class ClusterTraining:
     numerics: Numerics
     sequence: int
     seed: int
+    overlapped: bool = False
+    by_microbatches: bool = False
 
     def job(self, clusters: Clusters, number: int) -> JobDescription:
         """The pipeline of one cluster."""
@@ -76,13 +82,24 @@ class ClusterTraining:
         return range(len(range(number, self.steps, clusters)))
 
     def spans_of(self, number: int, clusters: int) -> list[range]:
-        """The steps of one of so many clusters, by its own count, from one round to the next.
+        """The steps of one of these clusters, by its own count, from one round to the next.
 
         All clusters have equally many spans, of which the last may be empty. One cluster has one span: no rounds.
+        Overlapped rounds begin in the middle of training, so all spans but the last are whole in every cluster.
         """
-        own, most = self.steps_of(number, clusters), self.steps_of(0, clusters).stop
-        every = self.every if clusters > 1 else most
-        return [own[first : first + every] for first in range(0, most, every)]
+        own, most, least = (self.steps_of(each, clusters) for each in (number, 0, clusters - 1))
+        if clusters == 1:
+            return [own]
+        last = max(0, len(least) - 1) if self.overlapped else len(most) - 1
+        ends = range(self.every, last + 1, self.every)
+        return [own[max(0, end - self.every) : end] for end in ends] + [own[len(ends) * self.every :]]
+
+    def weight(self, number: int, clusters: int, span: int) -> float | None:
+        """The weight of one of these clusters in the round after a span; None: that of each is the same."""
+        if not self.by_microbatches:
+            return None
+        steps = [len(self.spans_of(each, clusters)[span]) for each in range(clusters)]
+        return steps[number] / sum(steps)
 
 
 @dataclass(frozen=True)
@@ -124,60 +141,101 @@ class EveryNthRate:
         return self.settings.rate(self.first + step * self.every)
 
 
+class OpensWorlds(Protocol):
+    """Opens the worlds of one node: over its endpoint (`transports.rpc.world.Worlds`), or in this process."""
+
+    async def open(self, name: str, addresses: Sequence[str]) -> Transport:
+        """A rank of a world; see `Worlds.open`."""
+
+
 @dataclass(frozen=True)
 class ClusterMember:
     """A node in one of these clusters.
 
     Args:
-        worlds: of its endpoint.
-        tracer: records what the node did, in order.
+        worlds: of this node.
+        tracer: records what the node does, in order.
+        orders: keeps the orders of its clusters; None: they are not kept.
+        order: what to do again; None: what the schedule says.
     """
 
     training: ClusterTraining
-    worlds: Worlds
+    worlds: OpensWorlds
     executor: Executor
     tracer: Tracer = field(default_factory=NullTracer)
+    orders: OrderDirectory | None = None
+    order: NodeOrder | None = None
 
-    async def train(self, clusters: Clusters, number: int, on_step: Callable[[StepReport], None], log: RoundLog) -> str:
+    async def train(
+        self, clusters: Clusters, place: tuple[int, int], on_step: Callable[[StepReport], None], log: RoundLog
+    ) -> str:
         """Train all steps of this node's cluster, with a round after each span of them.
 
         Args:
-            number: of this node's cluster.
+            place: the number of this node's cluster, and its stage.
             on_step: called with each step that the cluster completed, in order.
         Returns: the digest of all parameters, on the first node of the cluster; "" on the others.
         Raises:
             TransportError: another node of the cluster left, or failed.
             AgreedError: loss or norm of a step is not finite.
         """
-        name, many = f"clusters {clusters.number}", len(clusters.rows)
-        addresses = [[place.address for place in row] for row in clusters.rows]
+        (number, stage), many = place, len(clusters.rows)
+        name, addresses = f"clusters {clusters.number}", [[place.address for place in row] for row in clusters.rows]
+        tracer = OrderTracer(self.training.microbatches) if self.orders else self.tracer
         async with AsyncExitStack() as stack:
             world = await stack.enter_async_context(_opened(self.worlds, f"{name}, {number}", addresses[number]))
             actor = await stack.enter_async_context(Actor(world))
             job = self.training.job(clusters, number)
-            trainer = RankTrainer(actor, job, executor=self.executor, tracer=self.tracer)
-            rounds = None
-            if many > 1:
+            orders = self.order.of_stage(stage) if self.order else None
+            trainer = RankTrainer(actor, job, executor=self.executor, tracer=tracer, orders=orders)
+            added: Mapping[int, int] = {}
+            if many == 1:
+                on_step(await trainer.train(self.training.steps_of(number, many), on_step=on_step))
+            else:
                 everyone = await stack.enter_async_context(_opened(self.worlds, name, list(chain(*addresses))))
                 held = trainer.local.parameters
                 rounds = Rounds(
                     everyone, clusters, self.training.model, parameters=held, executor=self.executor, log=log
                 )
-            for span in self.training.spans_of(number, many):
-                if span:
-                    on_step(await trainer.train(span, on_step=on_step))
-                if rounds is not None:
-                    await rounds.average()
-            return await model_digest(world, trainer.local)
+                train = self._train_beside if self.training.overlapped else self._train_between
+                added = await train(trainer, rounds, number, many, on_step)
+            digest = await model_digest(world, trainer.local)
+        if self.orders and isinstance(tracer, OrderTracer):
+            self.orders.write(clusters, place, NodeOrder(tuple(tracer.instructions), added))
+        return digest
+
+    async def _train_between(
+        self, trainer: RankTrainer, rounds: Rounds, number: int, many: int, on_step: Callable[[StepReport], None]
+    ) -> Mapping[int, int]:
+        """Train span by span, and drain for the round after each."""
+        for index, span in enumerate(self.training.spans_of(number, many)):
+            if span:
+                on_step(await trainer.train(span, on_step=on_step))
+            await rounds.average(self.training.weight(number, many, index))
+        return {}
+
+    async def _train_beside(
+        self, trainer: RankTrainer, rounds: Rounds, number: int, many: int, on_step: Callable[[StepReport], None]
+    ) -> Mapping[int, int]:
+        """Train all steps, with rounds beside them, and one more at the end; returns `OverlappedRounds.added`."""
+        training, steps = self.training, self.training.steps_of(number, many)
+        every, last = training.every * training.microbatches, len(training.spans_of(number, many)) - 1
+        order = self.order.added if self.order else {}
+        beside = OverlappedRounds(rounds, trainer.context.actor, every, last, order)
+        if steps:
+            on_step(await trainer.train(steps, on_step=on_step, after_update=beside.after_update))
+        await beside.finish(len(steps) * training.microbatches)
+        await rounds.average(training.weight(number, many, last))
+        return beside.added
 
 
 @asynccontextmanager
-async def _opened(worlds: Worlds, name: str, addresses: list[str]) -> AsyncIterator[Transport]:
+async def _opened(worlds: OpensWorlds, name: str, addresses: list[str]) -> AsyncIterator[Transport]:
     """A world that is closed after the block, or aborted where the block fails, so that no other rank waits."""
     world = await worlds.open(name, addresses)
     try:
         yield world
     except BaseException as error:
-        await world.abort(f"{worlds.endpoint.address}: {str(error) or type(error).__name__}")
+        await world.abort(str(error) or type(error).__name__)
         raise
     await world.close()

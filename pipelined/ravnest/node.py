@@ -93,7 +93,7 @@ class RavnestNode:
         log = ClusterLog(self.view, registration, clusters, cluster)
         async with Nursery() as tasks:
             writing = tasks.create_task(log.write_steps())
-            digest = await self._member.train(clusters, cluster, log.report if stage == 0 else _ignore, log)
+            digest = await self._member.train(clusters, (cluster, stage), log.report if stage == 0 else _ignore, log)
             if stage == 0:
                 log.end(digest)
             else:

@@ -1,14 +1,14 @@
 """Rounds between clusters: each slice of the model is averaged over the nodes that hold it, one of every cluster.
 
 A round is whole or nothing: the rings leave every node with the average of its layers, then all confirm, then one
-transaction makes the round stand, and only then is it applied. So all clusters go on with the same bits.
+transaction makes the round stand, and only then is it applied.
 
 Optimizer moments stay where they are: a difference of second moments could make one negative. Imports torch.
 
 Source: Ravnest, section 3.2 and Algorithm 2 (parallel multi-ring averaging).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 import torch
@@ -80,29 +80,48 @@ class Rounds:
         self._rings = Rings(world, shares_of(clusters, layer_sizes(model, self._parameters[0].dtype)), CHANNEL)
         self.done = 0
 
-    async def average(self) -> None:
-        """Take part in the next round: afterwards this node's parameters are the mean of all clusters'.
+    async def average(self, weight: float | None = None) -> None:
+        """Take part in the next round, and wait for it: afterwards this node's parameters are the average.
 
         Every node of every cluster calls this the same number of times; nothing is computed meanwhile.
 
+        Args:
+            weight: of this cluster; None: that of each is the same.
         Cost: with C clusters 2(C-1)/C of its bytes are sent, and twice its bytes are held.
         """
-        snapshot, _, _ = await self._executor.run("snapshot", self._snapshot)
-        await self._rings.all_reduce([snapshot])
+        await self.replace(await self.reduce(await self.snapshot(), weight))
+
+    async def snapshot(self) -> torch.Tensor:
+        """A copy of all parameters, flat, on the host."""
+        copy, _, _ = await self._executor.run("snapshot", self._snapshot)
+        return copy
+
+    async def reduce(self, snapshot: torch.Tensor, weight: float | None = None) -> torch.Tensor:
+        """Take part in the next round with this snapshot, which becomes the average; returns when the round stands."""
+        if weight is not None:
+            snapshot *= weight
+        await self._rings.all_reduce([snapshot], "mean" if weight is None else "sum")
         self.done += 1
         await gather(self._world, f"round {self.done}", True)
         if self._world.rank == 0:
             await self._log.write(self.done)
         await self._log.stands(self.done)
-        await self._executor.run("average", lambda: self._replace(snapshot))
+        return snapshot
+
+    async def replace(self, average: torch.Tensor) -> None:
+        """Set the parameters to the average."""
+        await self._executor.run("average", lambda: self._each(average, torch.Tensor.copy_))
+
+    async def add(self, average: torch.Tensor, snapshot: torch.Tensor) -> None:
+        """Add the difference of an average and a snapshot to the parameters; both are used up."""
+        await self._executor.run("average", lambda: self._each(average.sub_(snapshot), torch.Tensor.add_))
 
     @torch.no_grad()
     def _snapshot(self) -> torch.Tensor:
-        """A copy of all parameters, flat, on the host."""
         return torch.cat([parameter.detach().reshape(-1).cpu() for parameter in self._parameters])
 
     @torch.no_grad()
-    def _replace(self, average: torch.Tensor) -> None:
-        pieces = average.split([parameter.numel() for parameter in self._parameters])
+    def _each(self, flat: torch.Tensor, change: Callable[[torch.Tensor, torch.Tensor], object]) -> None:
+        pieces = flat.split([parameter.numel() for parameter in self._parameters])
         for parameter, piece in zip(self._parameters, pieces, strict=True):
-            parameter.copy_(piece.view_as(parameter))
+            change(parameter, piece.view_as(parameter).to(parameter.device))

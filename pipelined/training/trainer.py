@@ -33,6 +33,7 @@ from pipelined.training.segments.agreement import StepAgreement, payload_sent
 from pipelined.training.segments.flushed_step import FlushedStep
 from pipelined.training.segments.overlapping_steps import OverlappingSteps
 from pipelined.training.segments.segment import Segment
+from pipelined.training.segments.stage_updates import AfterUpdate, do_nothing
 from pipelined.training.segments.versioned_stage import VersionedStage, versioned
 from pipelined.training.stage import Stage
 from pipelined.training.step_report import StepReport, check_finite
@@ -172,6 +173,7 @@ class RankTrainer:
         steps: range,
         stopping: Callable[[], bool] = lambda: False,
         on_step: Callable[[StepReport], None] = lambda report: None,
+        after_update: AfterUpdate = do_nothing,
     ) -> StepReport:
         """Train one segment: some steps, and a drain behind the last. With a flush a segment is one step.
 
@@ -180,6 +182,7 @@ class RankTrainer:
             stopping: whether this rank received a stop request; called at the end of each step. The report tells all
                 ranks. Without a flush all ranks stop a few steps after the first request.
             on_step: called with the report of each step but the last, in order, as soon as all ranks have completed it.
+            after_update: without a flush, see `StageUpdates`.
         Returns: the report of the last step.
         Raises:
             PlanError: several steps with a flush, or clipping by the global norm without one; nothing is computed.
@@ -191,7 +194,7 @@ class RankTrainer:
             raise PlanError(f"{fact}; train one step at a time")
         self._prepared = self._prepared or await self._prepare()
         begun = self.context.executor.clock.now(), self.context.executor.busy, payload_sent(self.context.actor)
-        segment = self._segment(steps, self._prepared)
+        segment = self._segment(steps, self._prepared, after_update)
         async with Nursery() as tasks:
             agreement = tasks.create_task(
                 self._agreement.follow(segment, steps, begun, stopping=stopping, on_step=on_step)
@@ -232,7 +235,7 @@ class RankTrainer:
         if self._held is not None:
             self._held.restore(state)
 
-    def _segment(self, steps: range, prepared: Prepared) -> Segment:
+    def _segment(self, steps: range, prepared: Prepared, after_update: AfterUpdate) -> Segment:
         if self._held is not None:
             return OverlappingSteps(
                 self.context,
@@ -242,6 +245,7 @@ class RankTrainer:
                 steps=steps,
                 prepared=prepared,
                 orders=self._orders,
+                after_update=after_update,
             )
         order = self._orders.get(steps[0], self._orders[max(self._orders)]) if self._orders else ()
         parts, accumulation = (self.context, self.local, self.sums, self.optimizer), self.accumulation

@@ -23,7 +23,7 @@ from pipelined.training.optimizer import OptimizerSettings
 from pipelined.training.replay import Order, follow_steps
 from pipelined.training.segments.admission import StepAdmission
 from pipelined.training.segments.segment import Segment
-from pipelined.training.segments.stage_updates import StageUpdates, SummedStep
+from pipelined.training.segments.stage_updates import AfterUpdate, StageUpdates, SummedStep, do_nothing
 from pipelined.training.segments.versioned_stage import StepStage, VersionedStage
 from pipelined.training.sums.gradient_sums import GradientSums
 from pipelined.training.worker import RankContext, TrainWorker
@@ -40,6 +40,7 @@ class OverlappingSteps(Worker, Segment):
         steps: the steps, the same on all ranks.
         prepared: the rank's schedule.
         orders: the instructions of all steps, under the first one, to follow instead of the schedule; empty: none.
+        after_update: see `StageUpdates`.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class OverlappingSteps(Worker, Segment):
         steps: range,
         prepared: Prepared,
         orders: Mapping[int, Order],
+        after_update: AfterUpdate = do_nothing,
     ):
         shape = replace(context.plan.shape, steps=len(steps))
         super().__init__(context.worker, layout := prepared.schedule.layout(shape))
@@ -62,7 +64,9 @@ class OverlappingSteps(Worker, Segment):
         def rate(update: int) -> float | None:
             return optimizer_config.rate(steps.start + update * layout.updates.every // shape.microbatches)
 
-        self._updates = StageUpdates(context=context, held=held, layout=layout, rate=rate, sums=sums)
+        self._updates = StageUpdates(
+            context=context, held=held, layout=layout, rate=rate, sums=sums, after_update=after_update
+        )
         self._messages = MessageQueues(context.actor, context.messages.receive)
         self._open: dict[int, TrainWorker] = {}
         self._accounts = defaultdict[int, SummedStep](SummedStep)

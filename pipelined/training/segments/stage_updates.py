@@ -4,7 +4,7 @@ Every sum is a task of the actor, and the sums of one bucket run one after anoth
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -17,6 +17,13 @@ from pipelined.training.segments.versioned_stage import VersionedStage
 from pipelined.training.segments.versions import Versions
 from pipelined.training.sums.gradient_sums import GradientSums
 from pipelined.training.worker import RankContext
+
+AfterUpdate = Callable[[int], Awaitable[None]]
+"""Called after each update of the stage in a segment with their number so far, before anything uses the new version."""
+
+
+async def do_nothing(updates: int) -> None:
+    """The default `AfterUpdate`."""
 
 
 @dataclass
@@ -46,6 +53,7 @@ class StageUpdates:
         layout: the layout of the segment.
         rate: the learning rate of an update, by its number.
         sums: sums a bucket's gradient over its holders.
+        after_update: the parameters may be changed in it.
     """
 
     def __init__(
@@ -56,8 +64,10 @@ class StageUpdates:
         layout: StageMap,
         rate: Callable[[int], float | None],
         sums: GradientSums,
+        after_update: AfterUpdate = do_nothing,
     ):
         self._context, self._held, self._rate, self._sums = context, held, rate, sums
+        self._after_update = after_update
         for versions in held.versions.values():
             versions.begin()
         self._rule = UpdateRule(layout, held.versions, {stages: v.oldest for stages, v in held.versions.items()})
@@ -101,6 +111,7 @@ class StageUpdates:
         gradient = await self._gradients.pop((apply.bucket, apply.update))
         _, start, end = await self._context.executor.run("step", lambda: versions.update(gradient, rate))
         self._context.tracer.record("step", "step", start, end, (-1, -1, -1, -1))
+        await self._after_update(apply.update + 1)
 
     async def _summed(self, versions: Versions, gradient: torch.Tensor, account: StepAccount) -> torch.Tensor:
         bucket = replace(versions.bucket, gradient=gradient)

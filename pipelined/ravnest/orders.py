@@ -1,0 +1,132 @@
+"""The order of a node: what it did in its cluster, in order, so that another run can do the same again.
+
+A file for each node, `CLUSTERS-NAME.json`:
+
+    {"task": ..., "clusters": ..., "cluster": 0, "stage": 1, "order": ["F0", "F1", "B0", ...], "added": {"1": 16}}
+
+`F3` and `B3` are the forward and the backward of the node's microbatch 3, counted from its first step; `added` has by
+round the updates after which the node added its difference. Order, data and clusters determine every bit. No torch.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelined.errors import UsageError
+from pipelined.programs.instructions import OPS, Instruction
+from pipelined.ravnest.records import Clusters
+from pipelined.traces.tracer import NullTracer
+from pipelined.training.replay import Order
+
+LETTERS = {name: op for op, name in OPS.items() if op in "FB"}
+
+
+@dataclass(frozen=True)
+class NodeOrder:
+    """What one node did.
+
+    Args:
+        instructions: an op and the microbatch of each forward and backward, in order.
+        added: see `OverlappedRounds`.
+    """
+
+    instructions: tuple[str, ...]
+    added: Mapping[int, int]
+
+    def of_stage(self, stage: int) -> dict[int, Order]:
+        """The instructions as a rank follows them."""
+        return {0: tuple(Instruction(each[0], 0, stage, int(each[1:])) for each in self.instructions)}
+
+
+class OrderTracer(NullTracer):
+    """Keeps the forwards and backwards of one rank alone.
+
+    Args:
+        microbatches: of a step.
+    """
+
+    def __init__(self, microbatches: int):
+        super().__init__()
+        self._microbatches, self.instructions = microbatches, list[str]()
+
+    def record(self, category: str, name: str, start: float, end: float, place: Any = ()) -> None:
+        if name in LETTERS:
+            step, _, microbatch, _ = place
+            self.instructions.append(f"{LETTERS[name]}{step * self._microbatches + microbatch}")
+
+
+@dataclass(frozen=True)
+class OrderDirectory:
+    """Where the orders of a run are kept.
+
+    Args:
+        task: what is trained, as the program's directory has it.
+    """
+
+    path: Path
+    task: str
+
+    def write(self, clusters: Clusters, place: tuple[int, int], order: NodeOrder) -> None:
+        """Write the order of the node at this cluster and stage."""
+        cluster, stage = place
+        text = {"task": self.task, "clusters": clusters.stored(), "cluster": cluster, "stage": stage}
+        added = {str(number): updates for number, updates in order.added.items()}
+        self.path.mkdir(parents=True, exist_ok=True)
+        name = re.sub(r"[^\w.-]", "_", clusters.rows[cluster][stage].name)
+        path = self.path / f"{clusters.number}-{cluster}-{stage}-{name}.json"
+        path.write_text(json.dumps({**text, "order": order.instructions, "added": added}))
+
+
+@dataclass(frozen=True)
+class RunOrders:
+    """The orders of the last clusters in a directory.
+
+    Args:
+        orders: by cluster and stage.
+    """
+
+    task: str
+    clusters: Clusters
+    orders: Mapping[tuple[int, int], NodeOrder]
+
+
+def read_orders(path: Path) -> RunOrders:
+    """The orders of the last clusters in a directory.
+
+    Raises:
+        UsageError: there are none, a node's is missing, or a file is none of this release or of another run.
+    """
+    found = [_read(each) for each in sorted(path.glob("*.json"))] if path.is_dir() else []
+    if not found:
+        raise UsageError(f"there are no orders in {path}; train with --orders {path}")
+    last = max(found, key=lambda run: run.clusters.number)
+    orders = dict[tuple[int, int], NodeOrder]()
+    for run in found:
+        if run.clusters.number == last.clusters.number:
+            if (run.task, run.clusters) != (last.task, last.clusters):
+                raise UsageError(f"the orders in {path} are of different runs; give each run a directory of its own")
+            orders |= run.orders
+    places = [(cluster, stage) for cluster, row in enumerate(last.clusters.rows) for stage in range(len(row))]
+    if missing := [
+        last.clusters.rows[cluster][stage].name for cluster, stage in places if (cluster, stage) not in orders
+    ]:
+        fact = f"orders are missing in {path} (nodes: {', '.join(missing)})"
+        raise UsageError(f"{fact}; copy there what each node wrote to its --orders")
+    return RunOrders(last.task, last.clusters, orders)
+
+
+def _read(path: Path) -> RunOrders:
+    try:
+        found = json.loads(path.read_text())
+        clusters = Clusters(**found["clusters"])
+        instructions = tuple(map(str, found["order"]))
+        if not all(re.fullmatch(r"[FB]\d{1,15}", each) for each in instructions):
+            raise ValueError("no forward or backward")
+        order = NodeOrder(instructions, {int(number): int(updates) for number, updates in found["added"].items()})
+        return RunOrders(str(found["task"]), clusters, {(int(found["cluster"]), int(found["stage"])): order})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        fact = f"{path} is no order of this release ({type(error).__name__}: {error})"
+        raise UsageError(f"{fact}; give a directory that --orders wrote") from error

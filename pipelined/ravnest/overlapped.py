@@ -1,0 +1,61 @@
+"""Rounds beside training: the rings average snapshots while updates go on; then each node adds the difference.
+
+    updates      16 ...................... 21        w ← w + (average - snapshot)
+                 | snapshot                | difference
+    rings        |=========================|
+
+A difference is added right after an update, before anything uses the new version; so it needs no version of its own.
+The mean of the clusters is unchanged by it. A node takes its snapshots by its own count of updates, and waits only
+where the difference before is not there at the next snapshot. Imports torch.
+
+Source: Ravnest, section 3.2; adding the difference is our own.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+import torch
+
+from pipelined.actors.actor import Actor
+from pipelined.ravnest.rounds import Rounds
+
+
+class OverlappedRounds:
+    """One node's rounds while it trains all its steps in one segment.
+
+    Args:
+        actor: the parent of the rings.
+        every: updates from one snapshot to the next.
+        many: rounds, all before the last update.
+        order: by round the updates after which its difference is to be added; rounds without an entry: as soon as it
+            is there.
+
+    Attributes:
+        added: by round the updates after which its difference was added.
+    """
+
+    def __init__(self, rounds: Rounds, actor: Actor, every: int, many: int, order: Mapping[int, int]):
+        self._rounds, self._actor, self._every, self._many, self._order = rounds, actor, every, many, order
+        self._running: asyncio.Task[torch.Tensor] | None = None
+        self._snapshot = torch.empty(0)
+        self.added = dict[int, int]()
+
+    async def after_update(self, updates: int) -> None:
+        """Add the difference of the last round if it is its turn, and begin the next one if that is due."""
+        due = updates % self._every == 0 and updates // self._every <= self._many
+        if self._running is not None and (due or self._is_its_turn(updates, self._running)):
+            await self.finish(updates)
+        if due:
+            self._snapshot = await self._rounds.snapshot()
+            self._running = self._actor.start(self._rounds.reduce(await self._rounds.snapshot()))
+
+    async def finish(self, updates: int) -> None:
+        """Add the difference of the round that runs, if one does; wait for it."""
+        if self._running is not None:
+            await self._rounds.add(await self._running, self._snapshot)
+            self.added[len(self.added) + 1] = updates
+            self._running = None
+
+    def _is_its_turn(self, updates: int, running: "asyncio.Task[torch.Tensor]") -> bool:
+        turn = self._order.get(len(self.added) + 1)
+        return running.done() if turn is None else updates >= turn

@@ -1,0 +1,103 @@
+"""The replay of a run in one process: every node does again what its order says, over transports of this process.
+
+The orders of each cluster are proved before they are followed, like any schedule. Imports torch.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pipelined.actors.executor import Executor
+from pipelined.aio.notifier import Notifier
+from pipelined.aio.nursery import Nursery
+from pipelined.errors import UsageError
+from pipelined.programs.instructions import Program
+from pipelined.programs.proof.check import check
+from pipelined.ravnest.cluster import ClusterMember, ClusterTraining
+from pipelined.ravnest.forming import UnequalClusters
+from pipelined.ravnest.orders import RunOrders
+from pipelined.schedules import ScheduleError, find
+from pipelined.training.step_report import StepReport
+from transports import Transport
+from transports.local import world
+
+
+async def replay(
+    training: ClusterTraining,
+    orders: RunOrders,
+    executor: Executor,
+    on_step: Callable[[int, StepReport], None] = lambda cluster, report: None,
+) -> str:
+    """Train again in the recorded order; returns the digest of the average.
+
+    Args:
+        executor: computes for all nodes.
+        on_step: called with a cluster's number and each step that it completed.
+    Raises:
+        UsageError: the orders do not train this. UnequalClusters.
+    Cost: the computing of all nodes, and their memory.
+    """
+    _prove(training, orders)
+    ranks, log = dict[str, list[Transport]](), LocalLog()
+    async with Nursery() as tasks:
+        running = {}
+        for (cluster, stage), order in orders.orders.items():
+            worlds = LocalWorlds(ranks, orders.clusters.rows[cluster][stage].address)
+            member = ClusterMember(training, worlds, executor, order=order)
+
+            def report(report: StepReport, cluster: int = cluster, stage: int = stage) -> None:
+                if stage == 0:
+                    on_step(cluster, report)
+
+            working = member.train(orders.clusters, (cluster, stage), report, log)
+            running[cluster, stage] = tasks.create_task(working)
+    digests = [running[cluster, 0].result() for cluster in range(len(orders.clusters.rows))]
+    if len(set(digests)) > 1:
+        raise UnequalClusters(f"the clusters hold different averages (digests: {', '.join(digests)})")
+    return digests[0]
+
+
+class LocalWorlds:
+    """The worlds of one node in this process.
+
+    Args:
+        ranks: of all worlds in this process, by name.
+        address: of the node.
+    """
+
+    def __init__(self, ranks: dict[str, list[Transport]], address: str):
+        self._ranks, self._address = ranks, address
+
+    async def open(self, name: str, addresses: Sequence[str]) -> Transport:
+        """See `OpensWorlds`."""
+        if name not in self._ranks:
+            self._ranks[name] = [*world(len(addresses))]
+        return self._ranks[name][addresses.index(self._address)]
+
+
+class LocalLog:
+    """Rounds of nodes in this process, which stand when they are written."""
+
+    def __init__(self) -> None:
+        self._written, self._changed = 0, Notifier()
+
+    async def write(self, number: int) -> None:
+        """See `RoundLog`."""
+        self._written = number
+        self._changed.notify_all()
+
+    async def stands(self, number: int) -> None:
+        """See `RoundLog`."""
+        while self._written < number:
+            await self._changed.wait()
+
+
+def _prove(training: ClusterTraining, orders: RunOrders) -> None:
+    for number, row in enumerate(orders.clusters.rows):
+        plan, steps = training.job(orders.clusters, number).plan, training.steps_of(number, len(orders.clusters.rows))
+        layout = find(plan.schedule).layout(replace(plan.shape, steps=len(steps)))
+        program = tuple(orders.orders[number, stage].of_stage(stage)[0] for stage in range(len(row)))
+        try:
+            check(Program(layout, program))
+        except ScheduleError as error:
+            fact = f"the orders of cluster {number} do not train these steps (steps: {len(steps)})"
+            raise UsageError(f"{fact}; give the orders of one whole run\n{error}") from error

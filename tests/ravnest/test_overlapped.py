@@ -1,0 +1,170 @@
+"""Rounds beside training: the losses and the average of a plain loop, and the same bits from the recorded orders."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pipelined.actors.executor import TorchExecutor
+from pipelined.aio.clock import RealClock, run_virtual
+from pipelined.errors import UsageError
+from pipelined.random.keyed_random import KeyedRandom, drawing_from
+from pipelined.ravnest.orders import OrderDirectory, read_orders
+from pipelined.ravnest.replay import replay
+from pipelined.training.digests import model_digest
+from pipelined.training.optimizer import update
+from tests.numerics.ravnest import training_of
+from tests.numerics.test_ravnest_rounds import on_loop
+from tests.numerics.trained import opened
+from tests.ravnest.story import CASE, OPTIMIZER, Fault, Phase, Story
+from transports.local import world
+
+OVERLAPPED = replace(training_of(CASE, 11, OPTIMIZER, torch.float32, every=2), overlapped=True)
+TRAININGS = {
+    "overlapped": OVERLAPPED,
+    "weighed": replace(OVERLAPPED, by_microbatches=True),
+    "blocking": replace(OVERLAPPED, overlapped=False),
+}
+
+
+def recorded(path, training, *befalls, **story):
+    """The story of a run, and its orders."""
+    torch.set_num_threads(1)
+    told = Story(training=training, orders=OrderDirectory(path, "task"), **story)
+    run_virtual(told.run(*(told.befall(*each[:1], **each[1]) for each in befalls)))
+    return told, read_orders(path)
+
+
+def replayed(training, orders):
+    executor, losses = TorchExecutor("cpu", RealClock()), {}
+    many = len(orders.clusters.rows)
+
+    def on_step(cluster, report):
+        losses[cluster + report.step * many, cluster] = report.loss
+
+    try:
+        return on_loop(replay(training, orders, executor, on_step)), losses
+    finally:
+        executor.close()
+
+
+class Plain:
+    """One cluster as one module and one loop over microbatches: updated after each, with differences added by hand."""
+
+    def __init__(self, training, number, many):
+        self.training, self.number, self.many, self.losses = training, number, many, {}
+        self.module = training.model.build(range(training.model.layers), torch.float32, "cpu", seed=training.seed)
+        self.parameters = dict(self.module.named_parameters())
+        self.optimizer = training.optimizer_config.build(self.parameters)
+
+    def update(self, own_step):
+        step = self.number + own_step * self.many
+        if step >= self.training.steps:
+            return
+        with drawing_from(KeyedRandom(self.training.seed, own_step, 0)):
+            logits = self.module(self.training.feed.inputs(step, 0))
+        loss = self.training.model.loss(logits, self.training.feed.targets(step, 0))
+        self.optimizer.zero_grad()
+        loss.backward()
+        update(self.optimizer, self.training.optimizer_config.rate(step), 1.0)
+        self.losses[step, self.number] = float(loss.detach())
+
+    def snapshot(self):
+        return {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
+
+
+def plain(training, orders):
+    """The losses by (step, cluster), and the digest of the average, where each node adds when it did in the run."""
+    rows, rounds = orders.clusters.rows, {}
+    clusters = [Plain(training, number, len(rows)) for number in range(len(rows))]
+    names = {
+        (number, stage): held_at(training, place) for number, row in enumerate(rows) for stage, place in enumerate(row)
+    }
+    done = len(training.spans_of(0, len(rows))) - 1
+    for updates in range(1, len(training.steps_of(0, len(rows))) + 1):
+        for each in clusters:
+            each.update(updates - 1)
+        for (number, stage), order in orders.orders.items():
+            for round_, after in order.added.items():
+                if after == updates:
+                    add(clusters[number], names[number, stage], rounds[round_], number)
+        if updates % training.every == 0 and updates // training.every <= done:
+            rounds[updates // training.every] = [each.snapshot() for each in clusters]
+    weights = [training.weight(number, len(rows), done) for number in range(len(rows))]
+    last = [each.snapshot() for each in clusters]
+    if weights[0] is None:
+        final = {name: sum(each[name] for each in last) / len(rows) for name in last[0]}
+    else:
+        final = {name: sum(w * each[name] for w, each in zip(weights, last, strict=True)) for name in last[0]}
+    losses = {at: loss for each in clusters for at, loss in each.losses.items()}
+    return losses, on_loop(digest_of(training, orders, final))
+
+
+def held_at(training, place):
+    """The names of the parameters of a node."""
+    layers = training.model.build(range(place.first, place.end), torch.float32, "meta", None)
+    return [name for name, _ in layers.named_parameters()]
+
+
+@torch.no_grad()
+def add(cluster, names, snapshots, number):
+    for name in names:
+        average = sum(each[name] for each in snapshots) / len(snapshots)
+        cluster.parameters[name] += average - snapshots[number][name]
+
+
+async def digest_of(training, orders, values):
+    """The digest of these parameters, as a run prints it."""
+    clusters = replace(orders.clusters, rows=[[orders.clusters.rows[0][0]._replace(end=training.model.layers)]])
+    async with opened(world(1)[0], training.job(clusters, 0)) as trainer:
+        for name, value in values.items():
+            trainer.local.parameters[name].data.copy_(value)
+        return await model_digest(trainer.context.actor.transport, trainer.local)
+
+
+@pytest.mark.parametrize("kind", ["overlapped", "weighed"])
+def test_overlapped_rounds_have_the_losses_and_the_average_of_a_plain_loop(tmp_path, kind):
+    """One microbatch is alive, so that each cluster is a plain loop; two whole rounds of two clusters, and the last."""
+    training = TRAININGS[kind]
+    told, orders = recorded(tmp_path, training)
+    losses, digest = plain(training, orders)
+    assert {at: found for at, [found] in told.shown.items()} == losses
+    assert told.ends == [f"average {digest}"]
+    added = [order.added for order in orders.orders.values()]
+    assert all(list(each) == [1, 2] for each in added)
+    assert any(updates % training.every for each in added for updates in each.values()), "no update ran beside a round"
+
+
+@pytest.mark.parametrize("kind", TRAININGS)
+def test_the_replay_of_recorded_orders_has_the_same_bits(tmp_path, kind):
+    training = TRAININGS[kind]
+    told, orders = recorded(tmp_path, training, nodes=4, ahead=3)
+    average, losses = replayed(training, orders)
+    assert told.ends == [f"average {average}"]
+    assert {at: found for at, [found] in told.shown.items()} == losses
+
+
+@pytest.mark.parametrize(
+    "fault, phase", [(Fault.KILL, Phase.ROUND), (Fault.RESET, Phase.TRAINING), (Fault.FREEZE, Phase.CONFIRMED)]
+)
+def test_the_replay_has_the_bits_of_the_clusters_that_came_to_the_end(tmp_path, fault, phase):
+    told, orders = recorded(tmp_path, OVERLAPPED, (fault, {"phase": phase, "seconds": 0.5}), nodes=4, ahead=2)
+    assert told.ends[-1] == f"average {replayed(OVERLAPPED, orders)[0]}"
+
+
+def test_orders_of_which_one_is_missing_or_wrong_are_refused(tmp_path):
+    _, orders = recorded(tmp_path, OVERLAPPED)
+    order = orders.orders[0, 0]
+    cut_short = {**orders.orders, (0, 0): replace(order, instructions=order.instructions[:-1])}
+    with pytest.raises(UsageError, match="the orders of cluster 0 do not train these steps"):
+        replayed(OVERLAPPED, replace(orders, orders=cut_short))
+    file = sorted(tmp_path.iterdir())[0]
+    text = file.read_text()
+    file.write_text(text.replace('"F0"', '"G0"'))
+    with pytest.raises(UsageError, match="is no order of this release"):
+        read_orders(tmp_path)
+    file.unlink()
+    with pytest.raises(UsageError, match=r"orders are missing .* \(nodes: n"):
+        read_orders(tmp_path)
+    with pytest.raises(UsageError, match="there are no orders in"):
+        read_orders(tmp_path / "nowhere")
