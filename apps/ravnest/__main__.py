@@ -5,6 +5,7 @@
     serve         join as a node
     train         say what is trained, form clusters, and show their steps
     local         all of it on this machine
+    replay        train again in one process, each node in its recorded order
 
 Read the flags, then run one command. Planning needs neither torch nor a network.
 """
@@ -13,12 +14,12 @@ from typing import NoReturn
 
 from apps.common.arguments import Coordinator
 from apps.common.program import Program
-from apps.ravnest.flags import Local, Plan, Serve, Train
+from apps.ravnest.flags import Local, Plan, Replay, Serve, Train
 from pipelined.process.exit import end_process, print_line
 from pipelined.process.stop_request import until_stop_request
 from pipelined.ravnest.forming import NodeLost, UnequalClusters
 
-Flags = Plan | Coordinator | Serve | Train | Local
+Flags = Plan | Coordinator | Serve | Train | Local | Replay
 NAME = "python -m apps.ravnest"
 PROGRAM = Program[Flags](
     NAME,
@@ -28,7 +29,7 @@ All of it on this machine: {NAME} local --nodes 3 --clusters 1
 
 On several machines: one coordinator, one train, and a serve on each. plan shows clusters and cuts of a pool without
 any network. --version shows the version.""",
-    {"plan": Plan, "coordinator": Coordinator, "serve": Serve, "train": Train, "local": Local},
+    {"plan": Plan, "coordinator": Coordinator, "serve": Serve, "train": Train, "local": Local, "replay": Replay},
     (NodeLost, UnequalClusters),
 )
 parse = PROGRAM.parse
@@ -61,6 +62,10 @@ async def _work(flags: Flags) -> None:
             from apps.ravnest.commands import train
 
             await until_stop_request(train(flags, print_line))
+        case Replay():
+            from apps.ravnest.commands import replay
+
+            await until_stop_request(replay(flags, print_line))
 
 
 def console() -> NoReturn:

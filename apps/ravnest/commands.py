@@ -1,11 +1,11 @@
-"""The processes of Ravnest, each from its flags to its end: `serve` and `train`."""
+"""The processes of Ravnest, each from its flags to its end: `serve`, `train` and `replay`."""
 
 import asyncio
 
 from apps.common.json_lines import append
 from apps.lm.data.text import read_text
 from apps.ravnest.config import RavnestTask
-from apps.ravnest.flags import Serve, Train
+from apps.ravnest.flags import Replay, Serve, Train
 from apps.ravnest.plan import layer_sizes
 from pipelined.aio.progress import Say, reported_wait
 from pipelined.measurement.doctor.machine import free_memory
@@ -14,6 +14,7 @@ from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.stage import StageRules
 from pipelined.ravnest.records import ClusterProgress
+from pipelined.training.step_report import StepReport
 
 MOST_BYTES = 1 << 30
 """The largest message that a node takes from another."""
@@ -29,13 +30,15 @@ async def serve(flags: Serve, say: Say) -> None:
         from pipelined.actors.executor import TorchExecutor
         from pipelined.ravnest.cluster import ClusterMember
         from pipelined.ravnest.node import Capacity, RavnestNode
+        from pipelined.ravnest.orders import OrderDirectory
         from transports.rpc.world import Worlds
 
         training = training_of(task, text)
         async with member_node(url, endpoint, flags.address.name, task.subject.lease) as node:
             executor = TorchExecutor(flags.device, node.clock)
             try:
-                member = ClusterMember(training, Worlds(endpoint, MOST_BYTES), executor)
+                orders = OrderDirectory(flags.orders, task.pack().decode()) if flags.orders else None
+                member = ClusterMember(training, Worlds(endpoint, MOST_BYTES), executor, orders=orders)
                 capacity = Capacity(flags.room or free_memory(), flags.line, flags.speed)
                 say(f"{node.name}: node at {endpoint.address}, {capacity.ram / 2**20:,.0f} MiB")
                 await RavnestNode(node, member, capacity, task.subject.lease, say).run()
@@ -73,3 +76,29 @@ async def train(flags: Train, say: Say) -> None:
             await publish_task(directory, task)
         async with member_node(url, endpoint, flags.address.name, subject.lease) as node:
             await ClusterFormer(node, flags.nodes, request, on_step, say).run()
+
+
+async def replay(flags: Replay, say: Say) -> None:
+    """Train again in the recorded orders, and print the digest of the average.
+
+    Raises:
+        UsageError: no orders of one whole run, or another text. UnequalClusters.
+    """
+    from apps.ravnest.training import training_of
+    from pipelined.actors.executor import TorchExecutor
+    from pipelined.aio.clock import RealClock
+    from pipelined.ravnest import replay as again
+    from pipelined.ravnest.orders import read_orders
+
+    orders = read_orders(flags.orders)
+    task = RavnestTask.unpack(orders.task.encode())
+    training = training_of(task, await asyncio.to_thread(read_text, flags.text.data, flags.text.tokenizer))
+    executor, many = TorchExecutor(flags.device, RealClock()), len(orders.clusters.rows)
+
+    def on_step(cluster: int, report: StepReport) -> None:
+        say(f"step {cluster + report.step * many}: loss {report.loss:.4f}, cluster {cluster}")
+
+    try:
+        say(f"average {await again.replay(training, orders, executor, on_step)}")
+    finally:
+        executor.close()

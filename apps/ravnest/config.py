@@ -39,6 +39,10 @@ class RavnestConfig:
     """Steps to train, of all clusters together."""
     average_every: int = 16
     """Microbatches of a cluster from one round of averaging to the next; whole steps."""
+    average: Literal["overlapped", "blocking"] = "overlapped"
+    """overlapped: clusters train on during a round, and add its difference; blocking: they drain, and wait for it."""
+    weigh: Literal["equal", "microbatches"] = "equal"
+    """equal: each cluster counts the same in a round; microbatches: by how many it trained since the last one."""
     lr: float = 2e-3
     """Highest learning rate, of an update by one microbatch."""
     warmup: int = 10

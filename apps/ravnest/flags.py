@@ -112,6 +112,8 @@ class Serve:
     device: str = "cpu"
     """Where to compute: cpu, cuda:0, …"""
     text: TextFlags = field(default_factory=TextFlags)
+    orders: Path | None = None
+    """Write to this directory what this node does, in order, so that `replay` can do the same again."""
     log: Level = "warning"
     """Events from this level up go to stderr, a line each: debug, info, warning or error."""
 
@@ -178,6 +180,8 @@ class Local:
     """Append one JSON object for each step to this file."""
     journal: Path | None = None
     """The coordinator's journal. Default: in a directory that is removed at the end."""
+    orders: Path | None = None
+    """Write to this directory what each node does, in order, so that `replay` can do the same again."""
     log: Level = "warning"
     """Events from this level up go to stderr, a line each: debug, info, warning or error."""
 
@@ -185,6 +189,20 @@ class Local:
         """Raises UsageError: it cannot run so."""
         check_forming(self)
         check_files(metrics=self.metrics, journal=self.journal)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Train again in one process, each node in its recorded order: the same bits on the same kind of machine."""
+
+    orders: Path
+    """The directory that `--orders` wrote, with the file of every node."""
+    device: str = "cpu"
+    """Where to compute: cpu, cuda:0, …"""
+    text: TextFlags = field(default_factory=TextFlags)
+
+    def check(self) -> None:
+        """Nothing to refuse: the orders are checked when they are read."""
 
 
 def check_forming(flags: Train | Local) -> None:

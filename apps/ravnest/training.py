@@ -40,4 +40,6 @@ def training_of(task: RavnestTask, text: Text) -> ClusterTraining:
         numerics=Numerics(dtype=DTYPES[subject.dtype], autocast=subject.dtype == "bfloat16"),
         sequence=subject.seq,
         seed=subject.seed,
+        overlapped=subject.average == "overlapped",
+        by_microbatches=subject.weigh == "microbatches",
     )

@@ -41,7 +41,8 @@ ROWS = {"vgg": VGGFlags, "llama": LlamaFlags}
 """The flags of the programs that train a row of layers."""
 SWARM = {kind.__name__.lower(): kind for kind in (Coordinator, Serve, Train, Local, Status, Export)}
 RAVNEST = {
-    kind.__name__.lower(): kind for kind in (ravnest.Plan, Coordinator, ravnest.Serve, ravnest.Train, ravnest.Local)
+    kind.__name__.lower(): kind
+    for kind in (ravnest.Plan, Coordinator, ravnest.Serve, ravnest.Train, ravnest.Local, ravnest.Replay)
 }
 INNER = ("address", "subject", "knobs")
 """Fields that are no flags themselves, and have a table of their own."""
