@@ -1,6 +1,7 @@
 """Exact sums: one digest of all parameters after some steps, whatever the arrangement."""
 
 import asyncio
+from functools import cache
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from pipelined.state.checkpoints.trainer_state import load, save
 from pipelined.traces.tracer import NOWHERE, Tracer
 from pipelined.training.digests import model_digest
 from pipelined.training.sums.exact_sums import ExactSums
+from tests.numerics.arrangements import grid, name
 from tests.numerics.plain import Case, plain
 from tests.numerics.trained import on_every_rank, opened
 from transports import new_event_loop
@@ -62,6 +64,17 @@ MORE = [("gpipe", 3, 1), ("interleaved", 2, 1), ("chimera", 4, 1, 4), ("dualpipe
 )
 def test_the_parameters_have_the_same_bits_in_every_arrangement(arrangement, expected):
     assert trained(case(*arrangement)) == expected
+
+
+@cache
+def one_rank(microbatches, dropout, tied):
+    return trained(Case("gpipe", 1, 1, microbatches, dropout=dropout, tied=tied))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("one", [one for one in grid() if one.scale == "direct"], ids=name)
+def test_the_whole_grid_has_the_bits_of_one_rank(one):
+    assert trained(one) == one_rank(one.plan.total_microbatches, one.dropout, one.tied)
 
 
 @pytest.mark.parametrize(
