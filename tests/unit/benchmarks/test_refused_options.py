@@ -22,6 +22,7 @@ from pipelined.errors import UsageError
         ("endpoints", {"sizes": (0,)}, "--sizes"),
         ("endpoints", {"rounds": 1}, "--rounds"),
         ("endpoints", {"seconds": 0.0}, "--seconds"),
+        ("exact_swarms", {"runs": 0}, "--runs"),
         ("point_to_point", {"rounds": 0}, "rounds"),
         ("point_to_point", {"sizes": ()}, "sizes"),
         ("point_to_point", {"sizes": (8, 0)}, "sizes"),

@@ -1,0 +1,29 @@
+"""Only a peer whose stage keeps another one is struck, and a table shows what happened to each swarm."""
+
+from benchmarks.exact_swarms import Run, spare_peers, table
+from pipelined.swarm.protocol.status import StatusReply
+from pipelined.swarm.records.members import Peer
+from pipelined.swarm.status.status import PeerStatus
+
+
+def peer(name, stage, phase="serving", replies=True):
+    reply = StatusReply.__new__(StatusReply) if replies else None
+    return PeerStatus(Peer(name, "tcp://127.0.0.1:1", 1, stage, phase, "model"), reply, 0.5)
+
+
+def test_a_stage_s_only_serving_peer_is_spared():
+    peers = [
+        peer("a", 0),
+        peer("b", 0),
+        peer("c", 1),
+        peer("d", 1, "joining"),
+        peer("e", 2),
+        peer("f", 2, replies=False),
+    ]
+    assert spare_peers(peers, ()) == ["a", "b"]
+    assert spare_peers(peers, {"a"}) == []
+
+
+def test_a_row_counts_strikes_and_names_a_failed_run():
+    run = Run(6, 2, ["step 1: SIGKILL peer0", "step 2: SIGSTOP peer1", "step 9: SIGKILL peer2"], moves=4)
+    assert table([run]).splitlines()[-1] == "| 6 | 2 | 2 | 1 | 4 | none: the run failed |"
