@@ -84,6 +84,8 @@ class RunFlags:
     """Directory for checkpoints; one is written at the end, on a stop request, and every --save-every steps."""
     save_every: int = 0
     """Steps between checkpoints; 0 saves only at the end and on a stop request."""
+    async_save: bool = False
+    """Write a checkpoint of --save-every while training continues, from a copy of the state in host memory."""
     keep: int = 3
     """Checkpoints to keep."""
     resume: str | None = None

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,8 +26,10 @@ from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.aio.events import printable
+from pipelined.aio.nursery import Nursery
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
+from pipelined.state.checkpoints.background import BackgroundSave
 from pipelined.state.checkpoints.trainer_state import gather_state, load, save
 from pipelined.traces.file import NullTracer, Tracer
 from pipelined.traces.gather import write_trace
@@ -48,6 +51,7 @@ class Session:
     trainer: RankTrainer
     stop: StopRequest
     claimed: bool
+    background: BackgroundSave
 
     @property
     def first_rank(self) -> bool:
@@ -58,8 +62,20 @@ class Session:
         config = self.job.config
         if config.checkpoint is None:
             return None
-        resolved = {**self.job.plain(), "text": self.text.digests}
-        return await save(self.trainer, config.checkpoint, step, resolved, config.keep, claimed=self.claimed)
+        await self.background.finish()
+        return await save(self.trainer, config.checkpoint, step, self._resolved(), config.keep, claimed=self.claimed)
+
+    async def save_between(self, step: int) -> None:
+        """The same between two steps; with --async-save it is written while the next ones run."""
+        config = self.job.config
+        if config.checkpoint is None or not config.async_save:
+            await self.save(step)
+        else:
+            what = config.checkpoint, step, self._resolved(), config.keep
+            await self.background.begin(self.trainer, *what, claimed=self.claimed)
+
+    def _resolved(self) -> dict[str, Any]:
+        return {**self.job.plain(), "text": self.text.digests}
 
     async def digest(self) -> str:
         """A digest of all parameters, on rank 0; "" elsewhere."""
@@ -91,7 +107,8 @@ async def train(
             if actor.rank == 0:
                 print(described(job, text, executor.device), flush=True)
             trainer = _build(actor, job, text, executor, tracer=tracer, orders=await _orders(transport, job))
-            await _run(Session(job, text, trainer, stop, claimed))
+            async with Nursery() as saving:
+                await _run(Session(job, text, trainer, stop, claimed, BackgroundSave(saving)))
             if config.trace:
                 await write_trace(transport, tracer, config.trace, job.plan.tensor)
     finally:
@@ -187,7 +204,7 @@ async def _steps(session: Session, report: Report, done: int) -> tuple[int | Non
         loss = await session.evaluate(count, report) if is_due else None
         report.step(result, loss, await session.digest() if due(count, config.digest) else "")
         if count < config.steps and due(count, config.save_every):
-            await session.save(count)
+            await session.save_between(count)
     return None, loss
 
 

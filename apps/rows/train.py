@@ -124,8 +124,10 @@ class Run:
             due = [every > 0 and done % every == 0 for every in (config.eval_every, config.save_every, config.digest)]
             loss = await self._evaluated() if not stopped and (due[0] or done == config.steps) else None
             self.report.step(told, loss, await self._digest() if due[2] else "")
-            if config.checkpoint and (stopped or due[1] or done == config.steps):
-                await self.rank.save(config.checkpoint, done, config.keep)
+            last = stopped or done == config.steps
+            if config.checkpoint and (last or due[1]):
+                save = self.rank.begin_save if config.async_save and not last else self.rank.save
+                await save(config.checkpoint, done, config.keep)
             if stopped:
                 where = config.checkpoint or "nowhere: give --checkpoint to keep the work"
                 return self.report.say(f"stopped on request after step {done}; saved to {where}")

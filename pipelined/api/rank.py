@@ -11,6 +11,7 @@ import torch
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree
 from pipelined.actors.executor import TorchExecutor
+from pipelined.aio.nursery import Nursery
 from pipelined.api.data.feed import RankFeed
 from pipelined.api.model.user_model import UserModel
 from pipelined.api.user_optimizer import UserOptimizer
@@ -19,6 +20,7 @@ from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.background import BackgroundSave
 from pipelined.state.checkpoints.claim import claimed
 from pipelined.state.checkpoints.trainer_state import gather_state, load, save
 from pipelined.traces.tracer import NullTracer
@@ -53,15 +55,23 @@ class RankSession:
         trainer: holds this rank's stages.
         optimizer: the user's optimizer, which the trainer applies.
         stack: ends with the rank.
+        background: writes checkpoints while the rank trains.
 
     Attributes:
         done: the steps done, those before a loaded checkpoint included.
         loaded: the checkpoint, or the directory of checkpoints, that was loaded last; None: the run began anew.
     """
 
-    def __init__(self, job: TrainingJob, trainer: RankTrainer, optimizer: UserOptimizer, stack: AsyncExitStack):
+    def __init__(
+        self,
+        job: TrainingJob,
+        trainer: RankTrainer,
+        optimizer: UserOptimizer,
+        stack: AsyncExitStack,
+        background: BackgroundSave,
+    ):
         self.trainer = trainer
-        self._job, self._optimizer, self._stack = job, optimizer, stack
+        self._job, self._optimizer, self._stack, self._background = job, optimizer, stack, background
         self._claims: dict[Path, bool] = {}
         self._evaluations = 0
         self.done = 0
@@ -82,9 +92,11 @@ class RankSession:
             stack.callback(executor.close)
             actor = await stack.enter_async_context(Actor(transport))
 
+            saving = BackgroundSave(await stack.enter_async_context(Nursery()))
+
             async def build() -> RankSession:
                 optimizer = job.optimizer()
-                return cls(job, _trainer(actor, job, optimizer, executor), optimizer, stack)
+                return cls(job, _trainer(actor, job, optimizer, executor), optimizer, stack, saving)
 
             made = await agree(transport, "built", build())
             job.model.release()
@@ -138,9 +150,18 @@ class RankSession:
 
     async def save(self, directory: Path, done: int, keep: int) -> Path:
         """Save the state after some steps into a directory that is claimed; returns the checkpoint's path on rank 0."""
+        await self._background.finish()
+        return await save(self.trainer, directory, done, self._config, keep, claimed=self._claims[directory])
+
+    async def begin_save(self, directory: Path, done: int, keep: int) -> None:
+        """Copy the state, and save it while the rank trains; the next save waits for this one, and raises its error."""
+        what = directory, done, self._config, keep
+        await self._background.begin(self.trainer, *what, claimed=self._claims[directory])
+
+    @property
+    def _config(self) -> dict[str, str | int]:
         plan = self._job.plan
-        config = {"plan": plan.schedule, "depth": plan.depth, "width": plan.width}
-        return await save(self.trainer, directory, done, config, keep, claimed=self._claims[directory])
+        return {"plan": plan.schedule, "depth": plan.depth, "width": plan.width}
 
     async def _require_equal_batches(self, step: int) -> None:
         """Before the first step: refuse batches that differ by rank, as a shuffling loader gives them.

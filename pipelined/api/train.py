@@ -67,14 +67,12 @@ def train(
     checkpoint: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
     save_every: int = 0,
+    async_save: bool = False,
     keep: int = 2,
     report: Callable[[StepReport], object] = lambda report: None,
     **knobs: Value,
 ) -> Trained:
-    """Train a model that is cut into stages, one or more on each rank, and return when all ranks are done.
-
-    Every rank calls this with equal arguments. An error that the user can correct is printed once, and ends every rank
-    with exit code 2 (`SystemExit`).
+    """Train a model cut into stages over ranks, which all call this with equal arguments; return when all are done.
 
     Args:
         model: a `Sequential` or what it is made of, or a module that `pipelined.trace` has traced.
@@ -100,11 +98,12 @@ def train(
         checkpoint, resume: the directory in which the state is saved at the end and on a stop request; the checkpoint,
             or the directory of checkpoints, to continue from.
         save_every, keep: save after each multiple of so many steps, too (0: only at the end); the checkpoints to keep.
+        async_save: whether training continues while those between are written, from a copy in host memory.
         report: called on rank 0 with the report of each step.
         knobs: further settings that the schedule declares, such as `pipes=4`; see docs/schedules.md.
     Returns: losses and state, see `Trained`.
     Raises:
-        SystemExit: 2 after a refusal, 1 after a failure, 130 after an interrupt; the message is printed.
+        SystemExit: on every rank: 2 after a refusal, 1 after a failure, 130 after an interrupt; printed once.
     """
     launch = ALONE
     try:
@@ -129,7 +128,8 @@ def train(
             require(plan, bound.identity(), feed, launch)
         optimizers = partial(UserOptimizer, optimizer, clip, lr_scheduler)
         job = TrainingJob(bound, feed, arranged, optimizers, replace(numerics, recompute=bool(recompute)), seed)
-        work = WholeRun(job, feed, _steps(steps, batches), _path(checkpoint), _path(resume), save_every, keep, report)
+        saving = save_every, async_save, keep
+        work = WholeRun(job, feed, _steps(steps, batches), _path(checkpoint), _path(resume), *saving, report)
     except UsageError as error:
         raise SystemExit(refuse(error, launch, "pipelined.train")) from error
     return _run(launch, work)

@@ -43,6 +43,7 @@ class WholeRun:
         checkpoint: the directory of checkpoints; None: nothing is saved.
         resume: a checkpoint, or a directory of checkpoints, to continue from.
         save_every: save after each multiple of this number of steps, besides the end; 0: only there.
+        async_save: whether those saves are written while training continues.
         keep: the number of checkpoints to keep.
         report: called on rank 0 with the report of each step.
     Raises:
@@ -55,6 +56,7 @@ class WholeRun:
     checkpoint: Path | None
     resume: Path | None
     save_every: int
+    async_save: bool
     keep: int
     report: Callable[[StepReport], object]
 
@@ -86,8 +88,10 @@ class WholeRun:
             report = await rank.train(await self._segment(done), stopping, tell)
             done = report.step + 1
             result.stopped = report.stop and done < self.steps
-            if self.checkpoint is not None and (result.stopped or self._saves_after(done)):
-                await rank.save(self.checkpoint, done, self.keep)
+            last = result.stopped or done == self.steps
+            if self.checkpoint is not None and (last or self._saves_after(done)):
+                save = rank.begin_save if self.async_save and not last else rank.save
+                await save(self.checkpoint, done, self.keep)
         result.steps, result.state = done, await rank.state_dict()
         return result
 
@@ -99,7 +103,7 @@ class WholeRun:
         return plan.segment(done, self.steps, self.save_every if self.checkpoint else 0)
 
     def _saves_after(self, done: int) -> bool:
-        return done == self.steps or (bool(self.save_every) and not done % self.save_every)
+        return bool(self.save_every) and not done % self.save_every
 
     async def _load(self, rank: RankSession) -> int:
         if self.resume is None:

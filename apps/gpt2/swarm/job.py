@@ -31,6 +31,7 @@ MEANINGLESS = {
     "shard_optimizer": "the peers of a stage each hold its whole state, so that any of them may leave",
     "all_reduce": "the peers of a stage sum by slices that each of them owns",
     "trace": "the peers of a microbatch are chosen at run time, so there is no schedule to record",
+    "async_save": "a peer always saves its stage while it trains",
     "replay": "the peers of a microbatch are chosen at run time, so there is no schedule to record",
 }
 """Flags that mean nothing to a swarm, and why."""

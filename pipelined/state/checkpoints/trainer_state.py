@@ -2,13 +2,14 @@
 
 The owner of a parameter writes it, with its optimizer state; the first holder of a persistent buffer writes it. Of a
 tensor that a team splits the first holder of each piece writes that. Where holders divide the update of a parameter,
-each writes what it updates. On load each rank reads the tensors or pieces that
-it holds, at any depth, width, schedule or number of ranks a worker. Files are written outside the event loop.
+each writes what it updates. On load each rank reads the tensors or pieces that it holds, at any depth, width, schedule
+or number of ranks a worker. Files are written outside the event loop; with a `BackgroundSave` while training continues.
 """
 
 import asyncio
 import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,51 @@ from torch import Tensor
 
 from pipelined.actors.agree import agree, broadcast, gather
 from pipelined.errors import UsageError
+from pipelined.sharding.shards import TensorPart
 from pipelined.state.checkpoints import checkpoint
-from pipelined.state.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta
+from pipelined.state.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta, State
 from pipelined.training.optimizer import has_shape_of_parameter, updates_made
 from pipelined.training.teams.gather import whole_of
 from pipelined.training.trainer import RankTrainer
+from transports import Transport
 
 MOST_UPDATES = 1 << 53
 """The most updates of an optimizer in a checkpoint: up to this number a float is exact."""
+
+
+@dataclass(frozen=True)
+class RankState:
+    """What one rank saves.
+
+    Args:
+        step: steps done.
+        state: by name, the tensors that this rank writes; they change with the next step.
+        parts: what the rank holds of those that it does not hold whole.
+        updates: that its optimizer has made.
+    """
+
+    step: int
+    identity: Mapping[str, Any]
+    seed: int
+    state: State
+    parts: Mapping[str, TensorPart]
+    updates: int
+
+    @classmethod
+    def of(cls, trainer: RankTrainer, step: int) -> "RankState":
+        """What this rank of a trainer saves after `step` steps."""
+        saved = trainer.local.saved
+        state = {name: trainer.state_of(name) for name in saved}
+        parts = {name: part for name, part in saved.items() if part is not None}
+        return cls(step, trainer.model.identity(), trainer.context.seed, state, parts, updates_made(trainer.optimizer))
+
+    def copied(self) -> "RankState":
+        """The same with tensors of its own in host memory. Cost: one copy of every byte."""
+        state = {
+            name: {field: tensor.detach().to("cpu", copy=True) for field, tensor in fields.items()}
+            for name, fields in self.state.items()
+        }
+        return replace(self, state=state)
 
 
 async def save(
@@ -31,34 +69,42 @@ async def save(
 ) -> Path:
     """Save the state after `step` steps; when this returns on any rank, the whole checkpoint is on disk.
 
+    Args, Returns, Raises: as of `write`.
+    """
+    transport, snapshot = trainer.context.actor.transport, RankState.of(trainer, step)
+    return await write(transport, snapshot, directory, config, keep, claimed=claimed)
+
+
+async def write(
+    transport: Transport, snapshot: RankState, directory: Path, config: Mapping[str, Any], keep: int, *, claimed: bool
+) -> Path:
+    """Write a snapshot of every rank; all ranks call this. The tensors must not change before it returns.
+
     Args:
         claimed: on rank 0: whether no other run can be saving there; then unfinished saves are removed first.
     Returns: the path of the checkpoint on rank 0, that of the directory of checkpoints on the others.
     Raises:
         CheckpointError: on every rank; earlier checkpoints are unchanged, and the files of this one are removed.
     """
-    transport = trainer.context.actor.transport
-    rank, ranks = transport.rank, transport.world_size
+    rank, ranks, step = transport.rank, transport.world_size, snapshot.step
     cleaning = asyncio.to_thread(checkpoint.clean, directory) if claimed and not rank else asyncio.sleep(0)
     await agree(transport, f"clean {step}", cleaning)
     token = await broadcast(transport, f"token {step}", secrets.token_hex(4))
-    saved = trainer.local.saved
-    state = {name: trainer.state_of(name) for name in saved}
-    parts = {name: part for name, part in saved.items() if part is not None}
 
     def commit() -> Path:
         if rank:
             return directory
         records, updates = zip(*gathered, strict=True)
-        scalars = {"seed": trainer.context.seed, "updates": max(updates)}
-        meta = Meta(step, trainer.model.identity(), config, scalars)
+        scalars = {"seed": snapshot.seed, "updates": max(updates)}
+        meta = Meta(step, snapshot.identity, config, scalars)
         return checkpoint.commit(directory, meta, records, keep, token)
 
     try:
         where = directory, step, rank, ranks
-        writing = asyncio.to_thread(checkpoint.write_shard, *where, state, token=token, parts=parts)
+        own = {"token": token, "parts": snapshot.parts}
+        writing = asyncio.to_thread(checkpoint.write_shard, *where, snapshot.state, **own)
         record = await agree(transport, f"shard {step}", writing)
-        gathered = await gather(transport, f"records {step}", [record, updates_made(trainer.optimizer)])
+        gathered = await gather(transport, f"records {step}", [record, snapshot.updates])
         return await agree(transport, f"commit {step}", asyncio.to_thread(commit))
     except UsageError:
         if not rank:

@@ -1,0 +1,61 @@
+"""Saving while training continues."""
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipelined.aio.nursery import Nursery
+from pipelined.errors import UsageError
+from pipelined.state.checkpoints.trainer_state import RankState, write
+from pipelined.training.trainer import RankTrainer
+
+
+class BackgroundSave:
+    """Writes copies of a trainer's state while it trains; one save at a time.
+
+    Args:
+        tasks: the owner of the task that writes.
+
+    All ranks begin and finish their saves behind the same steps. An error of a save is raised where the next one begins
+    or where it is finished, so that all ranks raise it at the same point of their programs.
+    """
+
+    def __init__(self, tasks: Nursery):
+        self._tasks = tasks
+        self._writing: asyncio.Task[Path | UsageError] | None = None
+
+    async def begin(
+        self, trainer: RankTrainer, directory: Path, step: int, config: Mapping[str, Any], keep: int, *, claimed: bool
+    ) -> None:
+        """Finish the save before, copy the state after `step` steps, and begin to write it.
+
+        Args: as of `trainer_state.save`.
+        Raises:
+            CheckpointError: on every rank: the save before failed; its files are removed.
+        Cost: the time for one copy of the state into host memory, which is held until it is written.
+        """
+        await self.finish()
+        transport, snapshot = trainer.context.actor.transport, RankState.of(trainer, step)
+        copied = await asyncio.to_thread(snapshot.copied)
+        writing = write(transport, copied, directory, config, keep, claimed=claimed)
+        self._writing = self._tasks.create_task(_outcome(writing))
+
+    async def finish(self) -> None:
+        """Wait until the last save that was begun is on disk.
+
+        Raises:
+            CheckpointError: on every rank: it failed; its files are removed.
+        """
+        if self._writing is not None:
+            outcome, self._writing = await self._writing, None
+            if isinstance(outcome, UsageError):
+                raise outcome
+
+
+async def _outcome(writing: Awaitable[Path]) -> Path | UsageError:
+    """A save's path, or its error as a value: raised by the task it would end the training of this rank at once."""
+    try:
+        return await writing
+    except UsageError as error:
+        return error

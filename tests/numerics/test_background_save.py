@@ -1,0 +1,77 @@
+"""Saves that are written while training continues hold the state at which they were begun."""
+
+import threading
+
+import pytest
+
+from pipelined.aio.nursery import Nursery
+from pipelined.errors import UsageError
+from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.background import BackgroundSave
+from pipelined.state.checkpoints.trainer_state import load, save
+from tests.numerics.plain import Case
+from tests.numerics.trained import on_every_rank
+
+CASE = Case("chimera", 2, 2, 4, dropout=0.1)
+
+
+def saved(path):
+    """Every tensor of a checkpoint by its hash, and what else it knows."""
+    found = checkpoint.open(path)
+    return sorted(map(str, (shard["tensors"] for shard in found.shards))), dict(found.meta.scalars), found.meta.step
+
+
+def test_it_is_the_checkpoint_that_a_pause_writes(tmp_path):
+    async def train(trainer, transport):
+        async with Nursery() as tasks:
+            background = BackgroundSave(tasks)
+            for step in range(4):
+                await trainer.step(step)
+                if step in (0, 1):
+                    await background.begin(trainer, tmp_path / "beside", step + 1, {}, 9, claimed=True)
+                    await save(trainer, tmp_path / "paused", step + 1, {}, 9, claimed=True)
+
+    on_every_rank(CASE, train)
+    for name in ("step-00000001", "step-00000002"):
+        assert saved(tmp_path / "beside" / name) == saved(tmp_path / "paused" / name)
+
+
+def test_steps_are_trained_while_a_disk_is_slow(tmp_path, monkeypatch):
+    may_write, write = threading.Event(), checkpoint.write_shard
+
+    def slow(*args, **more):
+        assert may_write.wait(60)
+        return write(*args, **more)
+
+    monkeypatch.setattr(checkpoint, "write_shard", slow)
+
+    async def train(trainer, transport):
+        async with Nursery() as tasks:
+            background = BackgroundSave(tasks)
+            await trainer.step(0)
+            await background.begin(trainer, tmp_path, 1, {}, 9, claimed=True)
+            losses = [(await trainer.step(step)).loss for step in (1, 2)]
+            nothing = checkpoint.latest(tmp_path) is None
+            may_write.set()
+            await background.finish()
+            assert await load(trainer, checkpoint.latest(tmp_path)) == 1
+            return nothing, losses == [(await trainer.step(step)).loss for step in (1, 2)]
+
+    assert on_every_rank(CASE, train) == [(True, True)] * CASE.plan.world_size
+
+
+def test_a_save_that_fails_is_told_on_every_rank_where_the_next_begins(tmp_path):
+    full = tmp_path / "full"
+    full.write_text("no directory")
+
+    async def train(trainer, transport):
+        async with Nursery() as tasks:
+            background = BackgroundSave(tasks)
+            await background.begin(trainer, full, 1, {}, 9, claimed=False)
+            await trainer.step(0)
+            with pytest.raises(UsageError, match=r"cannot write|Not a directory"):
+                await background.begin(trainer, full, 2, {}, 9, claimed=False)
+            await background.finish()
+            return "told"
+
+    assert on_every_rank(CASE, train) == ["told"] * CASE.plan.world_size
