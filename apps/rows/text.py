@@ -113,6 +113,10 @@ class TextTask(Task):
         if self.config.export is not None:
             check_export(self.config.export, self.kind)
 
+    def symbols(self, text: Text) -> int:
+        """The symbols that the model must have."""
+        return text.tokenizer.vocab_size
+
     def read(self) -> Text:
         """The text that the flags name, which the model has symbols enough for.
 
@@ -122,7 +126,7 @@ class TextTask(Task):
         config, vocab = self.config, self.sizes_of_model.vocab
         tokenizer = config.tokenizer or str(config.init or "")
         text = read_text(config.data, tokenizer, config.val_data, config.eval_windows)
-        if (symbols := text.tokenizer.vocab_size) > vocab:
+        if (symbols := self.symbols(text)) > vocab:
             fact = f"the tokenizer has more symbols than the model (tokenizer: {symbols}, model: {vocab})"
             raise UsageError(f"{fact}; take --vocab {symbols} or another --tokenizer")
         return text

@@ -14,6 +14,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from itertools import pairwise
 from typing import Any
 
+from apps.bert.__main__ import Config as BertFlags
 from apps.common.address import DirectoryAddress
 from apps.common.arguments import Coordinator
 from apps.gpt2.config import Config
@@ -37,7 +38,7 @@ SHARED = {
     "### What Ravnest trains": RavnestConfig,
 }
 """The flags that commands share, by the heading above their table."""
-ROWS = {"vgg": VGGFlags, "llama": LlamaFlags}
+ROWS = {"vgg": VGGFlags, "llama": LlamaFlags, "bert": BertFlags}
 """The flags of the programs that train a row of layers."""
 SWARM = {kind.__name__.lower(): kind for kind in (Coordinator, Serve, Train, Local, Status, Export)}
 RAVNEST = {

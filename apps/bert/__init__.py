@@ -1,0 +1,14 @@
+"""BERT: the program `python -m apps.bert`, from its flags to the directory that it exports."""
+
+from functools import partial
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    """`subject`, which `python -m pipelined plan` requests from a program. Imported late."""
+    if name == "subject":
+        from apps.bert.__main__ import Config
+        from apps.rows.planned import subject
+
+        return partial(subject, "apps.bert", Config())
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,62 @@
+"""Train a BERT on masked tokens, or train one further: `mpirun -n 4 python -m apps.bert`, or without a launcher.
+
+Its flags are those of any row of layers that learns from text, and its own.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from apps.lm.data.text import Text
+from apps.lm.huggingface.bert import BERT_TYPE, read_bert
+from apps.lm.models.bert_presets import BERT_PRESETS, BertConfig
+from apps.lm.models.gpt2_presets import find_preset
+from apps.rows.program import main
+from apps.rows.text import TextFlags, TextTask
+from pipelined.process.exit import end_process
+from pipelined.programs.plan import Plan
+
+if TYPE_CHECKING:
+    from apps.bert.training import BertTraining
+
+OUTER = 3
+"""Layers besides the blocks: the embeddings, what comes before the head's matrix, and that."""
+
+
+@dataclass(frozen=True)
+class Config(TextFlags):
+    """Train a BERT on the masked tokens of a text, across ranks, or train one of Hugging Face's further."""
+
+    preset: str = "tiny"
+    """Model: tiny, bert-base, bert-large, or chimera (Bert-48 of the paper)."""
+    dropout: float | None = None
+    """Dropout probability in training, instead of the preset's."""
+    init: Path | None = None
+    """Start from a Hugging Face directory of a BERT with its head for masked tokens, which determines the sizes."""
+
+    def task(self) -> "BertTask":
+        found = find_preset(self.preset, BERT_PRESETS) if self.init is None else read_bert(self.init)
+        dropout = found.dropout if self.dropout is None else self.dropout
+        return BertTask(self, replace(found, **self.changed, dropout=dropout))
+
+
+class BertTask(TextTask):
+    """A BERT on masked tokens."""
+
+    def __init__(self, config: Config, model: BertConfig):
+        super().__init__(config, model, BERT_TYPE, OUTER)
+        self.model = model
+
+    def symbols(self, text: Text) -> int:
+        """Those of the tokenizer, and the mask if it has none."""
+        has = text.tokenizer.id_of("[MASK]") is not None
+        return text.tokenizer.vocab_size + (not has)
+
+    def training(self, plan: Plan) -> "BertTraining":
+        from apps.bert.training import BertTraining
+
+        return BertTraining(self, self.model, plan)
+
+
+if __name__ == "__main__":
+    end_process(main("apps.bert", Config()))

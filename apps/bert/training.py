@@ -1,0 +1,74 @@
+"""The layers of a BERT, trained on masked tokens. Needs torch."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+import pipelined as pp
+from apps.common.report import Report
+from apps.lm.data.masking import Masking
+from apps.lm.huggingface.bert import each_bert_tensor, export_bert
+from apps.lm.models.bert import builders
+from apps.lm.models.bert_presets import BertConfig
+from apps.rows.text import TextTask
+from apps.rows.text_training import Tensors, TextTraining
+from pipelined.api.data.batch import Batch
+from pipelined.api.data.tokens.tokenizer import Tokenizer
+from pipelined.api.rank import RankSession
+from pipelined.programs.plan import Plan
+from pipelined.training.evaluate import Window
+
+
+class BertTraining(TextTraining):
+    """A BERT on masked tokens.
+
+    Args:
+        task, plan: as in `TextTraining`.
+        model: its sizes.
+    """
+
+    def __init__(self, task: TextTask, model: BertConfig, plan: Plan):
+        super().__init__(task, plan)
+        self._model = model
+
+    def row(self) -> pp.Sequential:
+        """The layers; see `apps.lm.models.bert.builders`."""
+        return pp.Sequential(builders(self._model), initial="keyed")
+
+    def stored(self, directory: Path, names: Iterable[str]) -> Tensors:
+        """Tensors of a BERT."""
+        return each_bert_tensor(directory, names)
+
+    def write(self, directory: Path, tensors: Mapping[str, torch.Tensor], tokenizer: Tokenizer) -> None:
+        export_bert(directory, tensors, self._model, tokenizer)
+
+    @cached_property
+    def _masking(self) -> Masking:
+        symbols, mask = self.text.tokenizer.vocab_size, self.text.tokenizer.id_of("[MASK]")
+        return Masking(self.config.seed, symbols, symbols if mask is None else mask)
+
+    def microbatch(self, step: int, number: int) -> Batch:
+        """A microbatch of `TextTraining`, in which tokens are masked by the number of their sequence in the run."""
+        ids, first = self.batches.rows(step, number)[0], step * self.plan.batch + number * self.plan.rows
+        inputs, targets = map(torch.from_numpy, self._masking.masked(ids, "mask", first))
+        return inputs, targets
+
+    def held_out(self) -> Sequence[Window]:
+        """The windows of `TextTraining`, in which the same tokens are masked in every run of this seed."""
+        found: list[Window] = []
+        for ids, _ in super().held_out():
+            first = sum(len(inputs) for inputs, _ in found)
+            inputs, targets = map(torch.from_numpy, self._masking.masked(ids.numpy(), "held out", first))
+            found.append((inputs, targets))
+        return found
+
+    async def finish(self, rank: RankSession, report: Report, loss: float) -> None:
+        """Compare with the frequencies of tokens, and export."""
+        if rank.trainer.context.actor.rank == 0:
+            grams = await asyncio.to_thread(self.text.score_ngrams, self.sequence)
+            beside = f" (unigram {grams['unigram']:.4f} of every token)" if grams else ""
+            report.say(f"validation loss {loss:.4f} nats a masked token{beside}")
+        await super().finish(rank, report, loss)
