@@ -24,8 +24,8 @@ from pipelined.aio.progress import reported_wait
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.directory import CutOff, Directory, LeaseLost
 from pipelined.errors import UsageError
-from pipelined.membership.client import Node
 from pipelined.membership.joining import connected, read_task
+from pipelined.membership.node import Node
 from pipelined.state.store import load_whole
 from pipelined.swarm.process.session import snapshot
 from transports.rpc import Endpoint

@@ -77,7 +77,7 @@ class Caller:
             return NoReply(str(rejection))
         if rejection.reason == messages.ANOTHER:
             fact = f"another directory answers at {self.address}, which knows nothing of what was decided"
-            return CutOff(f"{fact}; give the coordinator its journal, or start the swarm afresh")
+            return CutOff(f"{fact}; give the coordinator its journal, or start everything afresh")
         if rejection.reason == "stale request":
             fact = f"the directory at {self.address} cannot say whether it happened"
             return ClientForgotten(f"{fact} ({rejection.facts.get('why')}); read to find out")

@@ -26,10 +26,10 @@ POLLS_PER_LEASE = 8
 
 
 class NameTaken(UsageError):
-    """Another process of the swarm, which is alive, has this process's name."""
+    """Another process, which is alive, has this process's name."""
 
     def __init__(self, name: str, address: str, seconds: float):
-        fact = f"another process of this swarm has the name {name} (at {address or 'an unknown address'}"
+        fact = f"another process has the name {name} (at {address or 'an unknown address'}"
         super().__init__(f"{fact}, still there after {seconds:.1f} s); end it, or give this one another --name")
 
 

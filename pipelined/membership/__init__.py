@@ -1,1 +1,1 @@
-"""The members of any system: how they join, the view of them that each process keeps, requests to them, and probes."""
+"""The members of any system: how a process joins, its presence, and the view of the others that it keeps."""

@@ -18,7 +18,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.aio.progress import MOMENT_S, Say, reported_wait
 from pipelined.directory import Conflict, Directory, open_directory
 from pipelined.errors import UsageError
-from pipelined.membership.client import Node
+from pipelined.membership.node import Node
 from transports import TransportError
 from transports.rpc import Endpoint, open_endpoint
 
@@ -32,7 +32,7 @@ DISCARD_PORT = 9
 
 
 class TaskRecord(Protocol):
-    """What a swarm trains, as the directory keeps it."""
+    """What is trained, as the directory keeps it."""
 
     def pack(self) -> bytes:
         """The directory's record."""
@@ -50,7 +50,7 @@ class TaskRecord(Protocol):
 
 @asynccontextmanager
 async def connected(url: str, listen: str | None = None) -> AsyncIterator[tuple[Endpoint, Directory]]:
-    """An endpoint and the swarm's directory, which may start later: a request is repeated for 30 s, then raises CutOff.
+    """An endpoint and the directory, which may start later: a request is repeated for 30 s, then raises CutOff.
 
     Args:
         url: of the directory.
@@ -65,7 +65,7 @@ async def connected(url: str, listen: str | None = None) -> AsyncIterator[tuple[
 
 @asynccontextmanager
 async def member_node(url: str, endpoint: Endpoint, name: str, lease_s: float) -> AsyncIterator[Node]:
-    """A member of the swarm: a request to its directory without a reply for a lease's length raises CutOff.
+    """A member of the system: a request to its directory without a reply for a lease's length raises CutOff.
 
     Args:
         url: of the directory.
@@ -92,7 +92,7 @@ async def publish_task(directory: Directory, task: TaskRecord, swarm: str = "", 
         swarm: the swarm's name, if it begins here. Default: a random name.
         settings: what the user gave to this process, for the message: flags or arguments.
     Raises:
-        UsageError: the swarm trains something else.
+        UsageError: the directory has another training.
     """
     record = task.pack()
     try:
@@ -101,7 +101,7 @@ async def publish_task(directory: Directory, task: TaskRecord, swarm: str = "", 
         if (entry := error.found[SUBJECT]) is None:
             return await publish_task(directory, task, swarm, settings)
         if (theirs := task.unpack(entry.value)) != task:
-            fact = f"this swarm trains something else ({task.differences(theirs)})"
+            fact = f"the directory has another training ({task.differences(theirs)})"
             raise UsageError(f"{fact}; give the same {settings}, or another coordinator") from None
 
 
@@ -181,7 +181,7 @@ def _route(url: str) -> tuple[str, str]:
             probe.connect(address)
             return probe.getsockname()[0], str(address[0])
     except OSError as error:
-        raise UsageError(f"this machine cannot reach {host} ({error}); correct the address of the swarm") from error
+        raise UsageError(f"this machine cannot reach {host} ({error}); correct the address of the directory") from error
 
 
 def _is_loopback(host: str | None) -> bool:

@@ -6,7 +6,7 @@ from typing import NoReturn
 from pipelined.aio.events import warn
 from pipelined.directory import CutOff, LeaseLost
 from pipelined.directory.registration import Registration, registered
-from pipelined.membership.client import Node
+from pipelined.membership.node import Node
 from pipelined.membership.view import RETRY_S
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pipelined.aio.nursery import beside
 from pipelined.aio.progress import Say
 from pipelined.directory import Change, Conflict
-from pipelined.membership.client import Node
+from pipelined.membership.node import Node
 from pipelined.ravnest.planning.plan import PoolRequest, make_plan
 from pipelined.ravnest.records import CLUSTERS, PROGRESS, ClusterProgress, Clusters, NodeRecord
 from pipelined.ravnest.view import RavnestView

@@ -12,7 +12,7 @@ from functools import partial
 from pipelined.aio.nursery import Nursery, beside, with_timeout
 from pipelined.aio.progress import Say
 from pipelined.directory.registration import Registration
-from pipelined.membership.client import Node
+from pipelined.membership.node import Node
 from pipelined.membership.presence import under_leases
 from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.cluster import ClusterMember

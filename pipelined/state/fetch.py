@@ -15,14 +15,14 @@ from pipelined.actors.executor import Device
 from pipelined.aio.backoff import Backoff
 from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
-from pipelined.membership.client import Probe
-from pipelined.membership.reasons import Reason
 from pipelined.membership.view import Member, NoLongerValid
 from pipelined.state.manifest import Download, Layout, TransferError, expect, layout_of
 from pipelined.state.messages import FetchChunk, FetchManifest
 from pipelined.state.stage import StatefulStage
 from pipelined.state.steps import AppliedStep, fetch_steps
 from pipelined.state.versions import Version
+from pipelined.swarm.messaging.client import Probe
+from pipelined.swarm.messaging.reasons import Reason
 from transports import Block
 from transports.rpc import Rejected
 

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelined.membership.client import MemberClient
 from pipelined.membership.view import Member
 from pipelined.state.manifest import TransferError
 from pipelined.state.messages import FetchTotals, MissedTotals
 from pipelined.state.versions import Version
+from pipelined.swarm.messaging.client import MemberClient
 
 
 class AppliedStep(NamedTuple):

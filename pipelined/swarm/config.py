@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 import msgpack
 
 from pipelined.errors import UsageError
-from pipelined.membership.reasons import Next, Reason
 from pipelined.state.store import CheckpointStore
+from pipelined.swarm.messaging.reasons import Next, Reason
 from transports.rpc import Rejected
 
 GRACE_S = 20.0

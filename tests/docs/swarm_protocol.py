@@ -4,9 +4,9 @@ import inspect
 import re
 from collections.abc import Iterator
 
-from pipelined.membership.fields import MOST_ITEMS, MOST_NAME, form_of
-from pipelined.membership.messages import VERSION, MemberRequest
-from pipelined.membership.reasons import Reason
+from pipelined.swarm.messaging.fields import MOST_ITEMS, MOST_NAME, form_of
+from pipelined.swarm.messaging.messages import VERSION, MemberRequest
+from pipelined.swarm.messaging.reasons import Reason
 from pipelined.swarm.peer.lifecycle import NEXT, PeerEvent, PeerState
 from pipelined.swarm.protocol.requests import REQUESTS
 from tests.launching import ROOT
@@ -20,8 +20,8 @@ HEAD = f"""# The protocol of a swarm
 <!-- Written by `python -m tests.docs.swarm_protocol` from the classes that send and receive; a test compares. -->
 
 Version {VERSION}. The requests between trainers, leader and peers are dataclasses in the folder
-[`swarm/protocol`](../pipelined/swarm/protocol); those of any member are in
-[`membership/messages.py`](../pipelined/membership/messages.py), those for the state of a stage in
+[`swarm/protocol`](../pipelined/swarm/protocol); their common part is
+[`swarm/messaging/messages.py`](../pipelined/swarm/messaging/messages.py), those for the state of a stage in
 [`state/messages.py`](../pipelined/state/messages.py). The leader is one of the trainers. [A swarm](swarm.md) says what
 the requests are for; [the directory](directory.md) has requests of its own.
 

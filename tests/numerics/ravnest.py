@@ -7,7 +7,7 @@ from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.directory import open_directory
 from pipelined.directory.server import serve_directory
-from pipelined.membership.client import Node
+from pipelined.membership.node import Node
 from pipelined.ravnest.cluster import ClusterMember, ClusterTraining
 from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.node import Capacity, RavnestNode

@@ -18,7 +18,7 @@ import torch
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import run_virtual
 from pipelined.directory import CutOff, EmbeddedDirectory, MemoryDisk, serve_directory
-from pipelined.membership.client import Node
+from pipelined.membership.node import Node
 from pipelined.ravnest.cluster import ClusterMember
 from pipelined.ravnest.forming import ClusterFormer, NodeLost
 from pipelined.ravnest.node import Capacity, RavnestNode

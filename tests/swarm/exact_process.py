@@ -18,7 +18,7 @@ from functools import partial
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.directory import open_directory, serve_directory
-from pipelined.membership.client import Node
+from pipelined.membership.node import Node
 from pipelined.state import donor
 from pipelined.swarm.config import PeerConfig, Rules
 from pipelined.swarm.peer import all_reduce, passes, replica, rounds, stage_state

@@ -18,7 +18,7 @@ from pipelined.api.swarm.parties import StepResults, SwarmSettings
 from pipelined.api.swarm.training import Given
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import UsageError
-from pipelined.membership.client import Node
+from pipelined.membership.node import Node
 from pipelined.swarm.process.observer import SwarmObserver
 from pipelined.swarm.records.committed_steps import StepsBegan
 from pipelined.swarm.stages.torch_stage import TorchStage

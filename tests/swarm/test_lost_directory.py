@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from apps.swarm.config import read_goal
-from pipelined.membership.messages import send
+from pipelined.swarm.messaging.messages import send
 from pipelined.swarm.protocol.status import Status
 from pipelined.swarm.records.steps import members_of
 from pipelined.swarm.status.reader import StatusReader

@@ -8,7 +8,7 @@ import pytest
 
 from pipelined.actors.executor import TimedExecutor
 from pipelined.errors import UsageError
-from pipelined.membership.client import Node
+from pipelined.membership.node import Node
 from pipelined.swarm.config import PeerConfig
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from tests.swarm.exact import ExactStage, data
@@ -94,6 +94,4 @@ def test_of_two_commands_with_one_name_the_later_ends_with_code_2_unless_stopped
             swarm.send_signal(signal.SIGINT)
     assert (asked.returncode, complaint) == (0, "") and said.splitlines()[-1] == "peer0: left"
     assert other.returncode == 2
-    assert re.search(
-        r"another process of this swarm has the name peer0 \(at tcp://.* another --name\n$", others_complaint
-    )
+    assert re.search(r"another process has the name peer0 \(at tcp://.* another --name\n$", others_complaint)

@@ -19,8 +19,8 @@ from apps.lm.models.gpt2 import GPT2
 from apps.swarm.export import FinalOutput, Say, say_digest
 from apps.swarm.weights import Weights
 from pipelined.aio.nursery import Nursery
-from pipelined.membership.client import Node
 from pipelined.membership.joining import connected
+from pipelined.membership.node import Node
 from pipelined.state import store
 from pipelined.swarm.process.observer import SwarmSnapshot
 from pipelined.swarm.process.processes import TrainerProcess

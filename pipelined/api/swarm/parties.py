@@ -14,7 +14,6 @@ from pipelined.api.data.feed import Feed, JobFeed, job_feed
 from pipelined.api.swarm.training import Given, Task, UserTraining, layout_of
 from pipelined.api.whole_run import Trained
 from pipelined.errors import UsageError, refuse_below
-from pipelined.membership.client import Node
 from pipelined.membership.joining import (
     check_coordinator,
     connected,
@@ -23,6 +22,7 @@ from pipelined.membership.joining import (
     publish_task,
     read_task,
 )
+from pipelined.membership.node import Node
 from pipelined.swarm.process.processes import TrainerProcess
 from pipelined.swarm.process.session import (
     PeerOptions,

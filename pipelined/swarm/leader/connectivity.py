@@ -17,11 +17,11 @@ from pipelined.aio.events import emit, warn
 from pipelined.aio.latency import UNKNOWN, TimeoutEstimator
 from pipelined.aio.nursery import Nursery, beside, with_timeout
 from pipelined.directory import Conflict, CutOff
-from pipelined.membership.client import MemberClient, Probe
 from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.evictions import choose_evictions
 from pipelined.swarm.leader.failures import MOST_DOUBLINGS, Failure, History
+from pipelined.swarm.messaging.client import MemberClient, Probe
 from pipelined.swarm.protocol.rounds import Reach, ReportReach, RoundName
 from pipelined.swarm.records.members import EVICTED, LEADER, PEERS, Eviction, Peer
 from pipelined.swarm.records.view import SwarmView

@@ -17,9 +17,7 @@ from pipelined.aio.notifier import Notifier
 from pipelined.aio.nursery import Nursery, first_of
 from pipelined.directory import Conflict, CutOff
 from pipelined.directory.registration import Registration
-from pipelined.membership.client import MemberClient, Node
-from pipelined.membership.fields import Malformed
-from pipelined.membership.reasons import Reason
+from pipelined.membership.node import Node
 from pipelined.membership.view import RETRY_S
 from pipelined.state.versions import SavedStage
 from pipelined.swarm.config import Rules
@@ -31,6 +29,9 @@ from pipelined.swarm.leader.reassignment import EmergencyReassignment, Rebalance
 from pipelined.swarm.leader.stage_assigner import StageAssigner
 from pipelined.swarm.leader.term import LeadershipLost, Term
 from pipelined.swarm.leader.work_queue import WorkQueue
+from pipelined.swarm.messaging.client import MemberClient
+from pipelined.swarm.messaging.fields import Malformed
+from pipelined.swarm.messaging.reasons import Reason
 from pipelined.swarm.protocol.status import LeaderReport, cut
 from pipelined.swarm.protocol.work import AssignedStage, GetStage, GetWork, WorkItem
 from pipelined.swarm.records.members import LEADER, LeaderRecord

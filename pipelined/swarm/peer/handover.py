@@ -8,11 +8,11 @@ from contextlib import suppress
 
 import numpy as np
 
-from pipelined.membership.client import MemberClient
-from pipelined.membership.fields import MOST, Malformed
-from pipelined.membership.messages import Done
-from pipelined.membership.reasons import Reason
 from pipelined.membership.view import NoLongerValid
+from pipelined.swarm.messaging.client import MemberClient
+from pipelined.swarm.messaging.fields import MOST, Malformed
+from pipelined.swarm.messaging.messages import Done
+from pipelined.swarm.messaging.reasons import Reason
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.rounds import Inherit, RoundName
 from pipelined.swarm.records.members import Peer

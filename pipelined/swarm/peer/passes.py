@@ -9,8 +9,8 @@ from math import prod
 from typing import Any, TypeVar
 
 from pipelined.aio.events import warn
-from pipelined.membership.fields import Malformed
-from pipelined.membership.reasons import Reason
+from pipelined.swarm.messaging.fields import Malformed
+from pipelined.swarm.messaging.reasons import Reason
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.work import Backward, Evaluate, Forward, Gradients, Outputs, PassRequest
 from pipelined.swarm.stages.codec import Coded, Coding

@@ -6,8 +6,6 @@ request has a module of its own.
 
 from collections.abc import Mapping, Sequence, Set
 
-from pipelined.membership.client import MemberClient
-from pipelined.membership.fields import MOST
 from pipelined.membership.view import NoLongerValid
 from pipelined.state.donor import Donor, copied
 from pipelined.state.fetch import by_preference
@@ -15,6 +13,8 @@ from pipelined.state.manifest import TransferError
 from pipelined.state.messages import StateManifest
 from pipelined.state.steps import AppliedStep, fetch_steps
 from pipelined.state.versions import SavedStage, Version
+from pipelined.swarm.messaging.client import MemberClient
+from pipelined.swarm.messaging.fields import MOST
 from pipelined.swarm.peer.handover import Handover
 from pipelined.swarm.peer.passes import Passes
 from pipelined.swarm.peer.rounds import RoundService

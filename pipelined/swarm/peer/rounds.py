@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 
-from pipelined.membership.messages import Done
-from pipelined.membership.reasons import Reason
+from pipelined.swarm.messaging.messages import Done
+from pipelined.swarm.messaging.reasons import Reason
 from pipelined.swarm.peer.all_reduce import AllReduce, Spread
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.rounds import (

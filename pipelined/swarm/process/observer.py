@@ -10,10 +10,11 @@ from typing import Any
 from pipelined.actors.executor import Executor
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import registered
-from pipelined.membership.client import MemberClient, Node, Probe
+from pipelined.membership.node import Node
 from pipelined.state.fetch import StateFetch
 from pipelined.state.versions import SavedStage, Version
 from pipelined.swarm.config import Rules
+from pipelined.swarm.messaging.client import MemberClient, Probe
 from pipelined.swarm.peer.stage_join import Build
 from pipelined.swarm.records.members import OBSERVERS, Observer
 from pipelined.swarm.records.view import SwarmView

@@ -19,8 +19,8 @@ from pipelined.aio.nursery import Nursery
 from pipelined.aio.progress import Say
 from pipelined.directory import Directory
 from pipelined.errors import UsageError, refuse_below
-from pipelined.membership.client import Node
 from pipelined.membership.joining import SWARM
+from pipelined.membership.node import Node
 from pipelined.state.checkpoints.claim import Claim, claim
 from pipelined.state.saved import other_text, saved_of
 from pipelined.state.store import DiskStore

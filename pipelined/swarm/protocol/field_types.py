@@ -1,10 +1,10 @@
-"""The types of fields that several messages have, with their limits; see `pipelined.membership.fields`."""
+"""The types of fields that several messages have, with their limits; see `pipelined.swarm.messaging.fields`."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pipelined.membership.fields import ANY, Arrays, Many, number, text, whole
 from pipelined.state.versions import MOST_STAGES
+from pipelined.swarm.messaging.fields import ANY, Arrays, Many, number, text, whole
 
 Name = Annotated[str, text()]
 Index = Annotated[int, whole()]

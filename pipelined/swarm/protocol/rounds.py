@@ -5,11 +5,11 @@ from typing import Annotated, Generic, NamedTuple
 
 import numpy as np
 
-from pipelined.membership.fields import MOST_NUMBER, Malformed, Many, OneArray, number, raw, whole
-from pipelined.membership.messages import Done, MemberReply, MemberRequest, MemberRole, Reply
-from pipelined.membership.reasons import Reason
 from pipelined.state.messages import Lineage, Step
 from pipelined.state.versions import Version
+from pipelined.swarm.messaging.fields import MOST_NUMBER, Malformed, Many, OneArray, number, raw, whole
+from pipelined.swarm.messaging.messages import Done, MemberReply, MemberRequest, MemberRole, Reply
+from pipelined.swarm.messaging.reasons import Reason
 from pipelined.swarm.protocol.field_types import CodedArrays, Incarnation, Name, Seconds, Waits
 from transports.rpc import Rejected
 

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from pipelined.membership.fields import Malformed
+from pipelined.swarm.messaging.fields import Malformed
 from transports import Block, WireError, pack, unpack
 
 T = TypeVar("T")

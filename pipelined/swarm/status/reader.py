@@ -14,8 +14,8 @@ from pipelined.aio.clock import RealClock
 from pipelined.directory import CutOff, Directory, View
 from pipelined.errors import UsageError
 from pipelined.membership.joining import SUBJECT
-from pipelined.membership.messages import send
 from pipelined.state.versions import saved_steps
+from pipelined.swarm.messaging.messages import send
 from pipelined.swarm.protocol.status import Status, StatusReply
 from pipelined.swarm.records.members import WORKING, Peer, Phase, TrainerRecord, choose_saver
 from pipelined.swarm.records.steps import Commit

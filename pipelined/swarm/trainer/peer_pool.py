@@ -16,11 +16,12 @@ from pipelined.aio.backoff import Backoff
 from pipelined.aio.events import emit, warn
 from pipelined.aio.latency import TimeoutEstimator
 from pipelined.aio.nursery import Nursery
-from pipelined.membership.client import MemberClient, Node
-from pipelined.membership.messages import Reply
-from pipelined.membership.reasons import Next, Reason
+from pipelined.membership.node import Node
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.swarm.config import Rules
+from pipelined.swarm.messaging.client import MemberClient
+from pipelined.swarm.messaging.messages import Reply
+from pipelined.swarm.messaging.reasons import Next, Reason
 from pipelined.swarm.protocol.work import Announce, Backward, Evaluate, PassRequest
 from pipelined.swarm.records.members import Peer
 from pipelined.swarm.records.view import SwarmView

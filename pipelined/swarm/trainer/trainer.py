@@ -16,10 +16,11 @@ from typing import Any
 
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
-from pipelined.membership.client import MemberClient, Node
-from pipelined.membership.reasons import Reason
+from pipelined.membership.node import Node
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.swarm.config import Rules, stop_if_refused
+from pipelined.swarm.messaging.client import MemberClient
+from pipelined.swarm.messaging.reasons import Reason
 from pipelined.swarm.protocol.status import LeaderReport, TrainerReport, largest
 from pipelined.swarm.protocol.work import (
     Backward,

@@ -5,8 +5,8 @@ from dataclasses import fields, replace
 import pytest
 
 from pipelined.errors import UsageError
-from pipelined.membership.reasons import Next, Reason
 from pipelined.swarm.config import Rules, stop_if_refused
+from pipelined.swarm.messaging.reasons import Next, Reason
 from transports.rpc import Rejected
 
 RULES = Rules(model="m", stages=2, batch=8, samples=4.0, clip=1.0)

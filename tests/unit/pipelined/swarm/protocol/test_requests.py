@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelined.aio.events import Event
-from pipelined.membership import fields
-from pipelined.membership.messages import VERSION, MemberRequest, OtherVersion
-from pipelined.membership.reasons import Reason
+from pipelined.swarm.messaging import fields
+from pipelined.swarm.messaging.messages import VERSION, MemberRequest, OtherVersion
+from pipelined.swarm.messaging.reasons import Reason
 from pipelined.swarm.protocol.requests import REQUESTS
 from pipelined.swarm.protocol.status import EventForm
 from tests.launching import ROOT
@@ -173,4 +173,4 @@ def test_no_other_module_writes_or_reads_a_note_or_names_a_reason_by_its_word():
         if ranks_speak not in path.parents
         and re.search(r'\bnote=|\b(?:request|response|reply)\.note\b|Rejected\("', path.read_text())
     }
-    assert found == {"membership/messages.py"}
+    assert found == {"swarm/messaging/messages.py"}

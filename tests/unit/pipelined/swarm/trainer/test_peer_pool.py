@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import VirtualClock
-from pipelined.membership.client import Node
-from pipelined.membership.reasons import Next, Reason
+from pipelined.membership.node import Node
 from pipelined.membership.view import RETRY_S
 from pipelined.swarm.config import Rules
+from pipelined.swarm.messaging.reasons import Next, Reason
 from pipelined.swarm.records.members import Peer, Phase
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.trainer.peer_pool import NonFinite, PeerPool, StepPassed

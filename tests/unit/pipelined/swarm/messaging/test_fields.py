@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pytest
 
-from pipelined.membership.fields import (
+from pipelined.swarm.messaging.fields import (
     ANY,
     MOST,
     Arrays,

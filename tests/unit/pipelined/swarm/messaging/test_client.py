@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.membership.client import SILENCE_LEASES, SLICES, MemberClient, Probe
-from pipelined.membership.messages import Done, Ping, serve
 from pipelined.membership.view import NoLongerValid
+from pipelined.swarm.messaging.client import SILENCE_LEASES, SLICES, MemberClient, Probe
+from pipelined.swarm.messaging.messages import Done, Ping, serve
 from pipelined.swarm.records.members import Peer, Phase
 from pipelined.swarm.records.view import SwarmView
 from transports.rpc.virtual.network import VirtualNetwork, address_of

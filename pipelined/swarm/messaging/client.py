@@ -11,31 +11,13 @@ slow member is not. Only time in which this process ran counts, because a stoppe
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.nursery import Nursery, beside, with_timeout
-from pipelined.directory import Directory
-from pipelined.membership.messages import MemberRequest, Ping, Reply, send
 from pipelined.membership.view import RETRY_S, Member, MembershipView, NoLongerValid
+from pipelined.swarm.messaging.messages import MemberRequest, Ping, Reply, send
 from transports.rpc import Endpoint, Rejected, Unreachable
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """What every process of the system has.
-
-    Args:
-        name: unique among the processes of its role.
-        endpoint: sends and serves its requests.
-        directory: this process's client of the directory.
-    """
-
-    name: str
-    endpoint: Endpoint
-    directory: Directory
-    clock: Clock
 
 
 class MemberClient:

@@ -1,0 +1,23 @@
+"""A process of a system: its name, and what it reaches the others by."""
+
+from dataclasses import dataclass
+
+from pipelined.aio.clock import Clock
+from pipelined.directory import Directory
+from transports.rpc import Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What every process of the system has.
+
+    Args:
+        name: unique among the processes of its role.
+        endpoint: sends and serves its requests.
+        directory: this process's client of the directory.
+    """
+
+    name: str
+    endpoint: Endpoint
+    directory: Directory
+    clock: Clock
