@@ -9,6 +9,7 @@ import gc
 import inspect
 import logging
 import os
+import reprlib
 import signal
 from collections import Counter
 
@@ -23,6 +24,11 @@ from tests.slices import Slice
 MOST_S = 60.0
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: a second thread spins where other work has its core
+
+reprlib.aRepr.repr_instance = lambda value, level: object.__repr__(value)
+"""When a loop ends, `asyncio.Runner` looks its signal handler up among the numbers of signals, and the error by which
+that fails shows the task and its result: to write out the tensors of all ranks took as long as to train them.
+"""
 
 settings.register_profile("exploring", deadline=None)
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)

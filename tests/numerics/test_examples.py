@@ -14,6 +14,7 @@ import torch
 
 import pipelined as pp
 from tests.launching import ROOT
+from tests.numerics.trained import seed_cpu
 
 STEPS, ROWS, TOKENS, SEED = 5, 16, 8, 3
 SCHEDULES = ("gpipe", "one_f_one_b", "chimera", "zb_h1", "chimera_w")
@@ -80,7 +81,7 @@ def draws(inner):
 
 def seed(key, path):
     def before(module, arguments):
-        torch.manual_seed(pp.layer_seed(SEED, key["step"], key["microbatch"], path))
+        seed_cpu(pp.layer_seed(SEED, key["step"], key["microbatch"], path))
 
     return before
 

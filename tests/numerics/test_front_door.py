@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import pipelined as pp
+from tests.numerics.trained import seed_cpu
 
 STEPS, ROWS, WIDTH, SEED = 5, 16, 8, 3
 SCHEDULES = ("gpipe", "one_f_one_b", "chimera", "zb_h1", "chimera_w")
@@ -149,10 +150,10 @@ def adam(parameters):
 def plain(microbatches, clip=0.0, layers=row, loss=nn.functional.mse_loss, keyed=False):
     """Losses and state of a loop on one process. The loss of a step is the sum of all losses over all counts."""
     builders, model = layers(), nn.Sequential()
-    torch.manual_seed(SEED)
+    seed_cpu(SEED)
     for number, build in enumerate(builders):
         if keyed:
-            torch.manual_seed(pp.initial_seed(SEED, str(number)))
+            seed_cpu(pp.initial_seed(SEED, str(number)))
         model.append(build().double())
     if layers is tied_row:
         model[6].weight, model[6].bias = model[0].weight, model[0].bias
@@ -163,7 +164,7 @@ def plain(microbatches, clip=0.0, layers=row, loss=nn.functional.mse_loss, keyed
         total, count = 0.0, 0
         for number, (x, y) in enumerate(zip(inputs.chunk(microbatches), targets.chunk(microbatches), strict=True)):
             for name, layer in model._modules.items():  # named_children would leave out the second use of a layer
-                torch.manual_seed(pp.layer_seed(SEED, step, number, name))
+                seed_cpu(pp.layer_seed(SEED, step, number, name))
                 x = layer(x)
             score = loss(x, y)
             total, count = (

@@ -12,6 +12,7 @@ from torch import nn
 import pipelined as pp
 from tests.numerics.test_front_door import WIDTH, plain, row, tied_row, trained
 from tests.numerics.test_front_door import require_equal as require_equal_states
+from tests.numerics.trained import seed_cpu
 
 SEED, ROWS, STEPS = 5, 12, 5
 
@@ -128,7 +129,7 @@ def looped(layers, microbatches):
         total = 0.0
         for number, (x, y) in enumerate(zip(inputs.chunk(microbatches), targets.chunk(microbatches), strict=True)):
             for name, layer in model._modules.items():
-                torch.manual_seed(pp.layer_seed(SEED, step, number, name))
+                seed_cpu(pp.layer_seed(SEED, step, number, name))
                 x = layer(x)
             total = total + LOSSES[layers](x, y) / microbatches
         total.backward()

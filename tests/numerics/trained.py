@@ -55,3 +55,8 @@ def on_every_rank(
 ) -> list[T]:
     """As `on_ranks`, of a case."""
     return on_ranks(case.job(dtype, **numerics), lambda trainer: work(trainer, trainer.context.actor.transport))
+
+
+def seed_cpu(seed: int) -> None:
+    """As `torch.manual_seed` does, which also writes the stack down for each kind of GPU that is not there."""
+    torch.default_generator.manual_seed(seed)

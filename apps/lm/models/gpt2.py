@@ -53,8 +53,11 @@ class GPT2:
         """
         with torch.device("meta"):
             part = self._part(layers)
-        part = part.to(dtype).to_empty(device=device)
-        if seed is not None and torch.device(device).type != "meta":
+        part = part.to(dtype)
+        if torch.device(device).type == "meta":
+            return part
+        part = part.to_empty(device=device)
+        if seed is not None:
             for name, parameter in part.named_parameters():
                 initialise(parameter, name, seed, self.config)
         return part
