@@ -4,7 +4,9 @@ ALONE = (
     "tests/chaos/test_failing_ranks.py",
     "tests/chaos/test_interrupted.py",
     "tests/chaos/test_struck_swarm.py",
-    "tests/launch/",
+    "tests/launch/test_doctor.py",
+    "tests/launch/test_launchers.py",
+    "tests/launch/test_signals.py",
     "tests/slurm/",
     "tests/swarm/test_local_swarm.py",
     "tests/swarm/test_real_directories.py",
@@ -16,7 +18,8 @@ ALONE = (
     "tests/unit/transports/tcp/test_processes.py",
 )
 """Files of which the tests kill, stop or time real processes, or look at what all processes of this machine hold: on
-a busy core their limits of seconds would not be true. Jobs of several ranks that compute take all cores themselves.
+a busy core their limits of seconds would not be true. The ranks' own tests under mpirun are not of them: eight ranks
+make two cores busier than any neighbour does, so that their limits have room.
 """
 
 
