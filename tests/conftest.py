@@ -78,8 +78,13 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Spare the collector of garbage what was imported: it would look through all of it again and again."""
+    """Spare the collector of garbage what was imported: it would look through all of it again and again.
+
+    Whether anything is frozen is known from then on: Python counts it all, 40 ms for each job in this process.
+    """
     gc.freeze()
+    frozen = gc.get_freeze_count()
+    gc.get_freeze_count = lambda: frozen
 
 
 @pytest.fixture(autouse=True)
