@@ -24,7 +24,7 @@ from benchmarks._hops import fitted, hop
 from benchmarks._launch import run_ranks
 from benchmarks._results import Reported, tell
 from benchmarks.paper_figures import BERT
-from collectives import Links
+from collectives import Links, ProblemSize
 from collectives.algorithms import ALL_REDUCE
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import RealClock
@@ -172,9 +172,9 @@ def links_of(options: Options, taken: Mapping[str, Sequence[float]]) -> Links:
 
 def _sums(options: Options, rank: int, links: Links) -> float:
     """Seconds that a rank's sums take one after another."""
-    plan, cost = options.plan, ALL_REDUCE.forms(options.algorithm).cost
+    plan, forms = options.plan, ALL_REDUCE.forms(options.algorithm)
     each = [(len(plan.holders(stage)), options.gradient_bytes[stage]) for stage in plan.stages_of(rank)]
-    return sum(cost(size, nbytes, links.alpha, links.beta, links.gamma) for size, nbytes in each)
+    return sum(forms.seconds(ProblemSize.on_one_node(size, nbytes), links) for size, nbytes in each)
 
 
 def compared(options: Options, taken: Mapping[str, Sequence[float]]) -> tuple[Links, list[Row]]:

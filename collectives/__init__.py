@@ -1,7 +1,7 @@
 """Collectives: coroutines over a group of ranks. A non-blocking collective is simply a task."""
 
 from collectives.arrays import segment, segments
-from collectives.cost_model import Links, MeasuredTimes
+from collectives.cost_model import Links, MeasuredTimes, ProblemSize
 from collectives.errors import BrokenGroup, Mismatch, Unsupported
 from collectives.group import Group
 from collectives.group.signature import Signature
@@ -20,6 +20,7 @@ __all__ = [
     "Links",
     "MeasuredTimes",
     "Mismatch",
+    "ProblemSize",
     "Signature",
     "Unsupported",
     "all_gather",

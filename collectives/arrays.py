@@ -132,11 +132,6 @@ def segments(length: int, parts: int, lengths: Sequence[int] | None = None) -> l
     return list(pairwise(accumulate(lengths, initial=0)))
 
 
-def segment_bytes(parts: int, nbytes: int, itemsize: int, lengths: Sequence[int] | None = None) -> list[int]:
-    """The bytes of all segments of an array of `nbytes`; `lengths` in elements, as for `segments`."""
-    return [(high - low) * itemsize for low, high in segments(nbytes // itemsize, parts, lengths)]
-
-
 def pieces(low: int, high: int, max_length: int) -> Iterator[Range]:
     """Cut [low, high) into ranges of at most `max_length` elements; an empty range has no pieces."""
     return ((start, min(start + max_length, high)) for start in range(low, high, max_length))

@@ -10,6 +10,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from collectives.arrays import segments
+
 
 @dataclass(frozen=True, slots=True)
 class Links:
@@ -33,6 +35,50 @@ class Links:
     def __post_init__(self) -> None:
         if min(self.alpha, self.beta, self.gamma) < 0:
             raise ValueError(f"a link costs less than nothing ({self}); measure again")
+
+    def slowest(self, nodes: Sequence[int]) -> "Links":
+        """The links by which a step is charged in which all ranks wait: those between nodes, if there are several."""
+        return self.far if self.far is not None and len(set(nodes)) > 1 else self
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemSize:
+    """A collective as its closed forms see it: where its ranks run, and the array.
+
+    Args:
+        nodes: for each rank, the lowest rank on its node.
+        nbytes: of the array; of an all-to-all, of what one rank has for all.
+        itemsize: bytes of an element.
+        lengths: the elements of each rank's segment; None: the array is cut evenly.
+    """
+
+    nodes: Sequence[int]
+    nbytes: int
+    itemsize: int = 1
+    lengths: Sequence[int] | None = None
+
+    @classmethod
+    def on_one_node(
+        cls, size: int, nbytes: int, itemsize: int = 1, lengths: Sequence[int] | None = None
+    ) -> "ProblemSize":
+        """The problem of this number of ranks of one node."""
+        return cls((0,) * size, nbytes, itemsize, lengths)
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return len(self.nodes)
+
+    @property
+    def segment_bytes(self) -> list[int]:
+        """The bytes of each rank's segment."""
+        spans = segments(self.nbytes // self.itemsize, self.size, self.lengths)
+        return [(high - low) * self.itemsize for low, high in spans]
+
+
+def ring_of_equal_links(size: int, nbytes: int, link: Links, messages: int = 1) -> float:
+    """Seconds of an all-reduce over a ring: 2(n-1) k alpha + (n-1)/n m (2 beta + gamma), of k messages a step."""
+    return 2 * (size - 1) * (messages * link.alpha) + (size - 1) / size * nbytes * (2 * link.beta + link.gamma)
 
 
 def ring_seconds(nodes: Sequence[int], nbytes: int, links: Links, *, reduced: bool, gathered: bool) -> float:

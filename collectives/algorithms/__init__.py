@@ -1,6 +1,6 @@
 """The algorithms by which collectives run, one a file; the name of the file is the name of the algorithm everywhere."""
 
-from collectives.algorithms.base import ClosedForms, SegmentForms
+from collectives.algorithms.base import ClosedForms
 from collectives.algorithms.choice import algorithm_for, format_choice, names_in, parse_choice
 from collectives.algorithms.registry import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, AUTO, REDUCE_SCATTER, TABLES
 
@@ -12,7 +12,6 @@ __all__ = [
     "REDUCE_SCATTER",
     "TABLES",
     "ClosedForms",
-    "SegmentForms",
     "algorithm_for",
     "format_choice",
     "names_in",

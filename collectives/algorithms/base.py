@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from collectives.arrays import Range, Vector
-from collectives.cost_model import Links
+from collectives.cost_model import Links, ProblemSize
 from collectives.group import Group
 from collectives.group.signature import Signature, refined
 from collectives.reduction import Reduction
@@ -28,35 +28,21 @@ class ClosedForms(ABC):
     """What an algorithm takes, for n ranks and an array of m bytes; tests hold it to this exactly."""
 
     @abstractmethod
-    def cost(self, size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
-        """Seconds, by the model of `Links`, if all links are alike."""
+    def seconds(self, problem: ProblemSize, links: Links) -> float:
+        """Seconds, by the model of `Links`."""
+
+    def factors(self, problem: ProblemSize) -> tuple[float, float, float]:
+        """The factors of alpha, beta and gamma in `seconds`, if all links are alike."""
+        alpha, beta, gamma = Links(1.0, 0.0, 0.0), Links(0.0, 1.0, 0.0), Links(0.0, 0.0, 1.0)
+        return self.seconds(problem, alpha), self.seconds(problem, beta), self.seconds(problem, gamma)
 
     @abstractmethod
-    def steps(self, size: int) -> int:
+    def steps(self, problem: ProblemSize) -> int:
         """Messages one after another that the last rank waits for."""
 
     @abstractmethod
-    def bytes_to(self, size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
+    def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
         """The exact bytes that one rank sends to each peer; no zeros."""
-
-    def seconds(self, nodes: Sequence[int], nbytes: int, links: Links) -> float:
-        """Seconds between nodes; here all links are charged as links between nodes.
-
-        Args:
-            nodes: for each rank, the lowest rank on its node.
-        """
-        worst = links.far if links.far is not None and len(set(nodes)) > 1 else links
-        return self.cost(len(nodes), nbytes, worst.alpha, worst.beta, worst.gamma)
-
-
-class SegmentForms(ClosedForms):
-    """Closed forms of an algorithm in which each rank has a segment of the array."""
-
-    @abstractmethod
-    def bytes_to(
-        self, size: int, rank: int, nbytes: int, itemsize: int = 1, lengths: Sequence[int] | None = None
-    ) -> dict[int, int]:
-        """As in `ClosedForms`; lengths: the elements of each rank's segment, None: the array is cut evenly."""
 
 
 class AllReduceAlgorithm(Algorithm, ABC):

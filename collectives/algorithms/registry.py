@@ -5,7 +5,7 @@ The file defines one class: an `Algorithm` of its collective, and `ClosedForms` 
 """
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Generic, TypeVar
 
@@ -17,7 +17,7 @@ from collectives.algorithms.base import (
     ClosedForms,
     ReduceScatterAlgorithm,
 )
-from collectives.cost_model import Links, MeasuredTimes
+from collectives.cost_model import Links, MeasuredTimes, ProblemSize
 from collectives.group import Group
 
 A = TypeVar("A", bound=Algorithm)
@@ -84,21 +84,13 @@ class AlgorithmTable(Generic[A]):
         """The names of the algorithms that `auto` chooses wherever the ranks can run them."""
         return tuple(name for name in self.names if self.find(name).preferred)
 
-    def forms_of(self, name: str, nodes: Sequence[int], nbytes: int, links: Links) -> ClosedForms:
-        """The closed forms of this algorithm; for `auto` those of the fastest by the model.
+    def forms_of(self, name: str, problem: ProblemSize, links: Links) -> ClosedForms:
+        """The closed forms of this algorithm; for `auto` those of the fastest by the model."""
+        return self.forms(self.fastest(problem, links) if name == AUTO else name)
 
-        Args:
-            nodes: as for `fastest`.
-        """
-        return self.forms(self.fastest(nodes, nbytes, links) if name == AUTO else name)
-
-    def fastest(self, nodes: Sequence[int], nbytes: int, links: Links) -> str:
-        """The fastest algorithm by the model; of equals, the last by name (`ring` before `multi_ring`).
-
-        Args:
-            nodes: for each rank, the lowest rank on its node.
-        """
-        return min(reversed(self.closed), key=lambda name: self.forms(name).seconds(nodes, nbytes, links))
+    def fastest(self, problem: ProblemSize, links: Links) -> str:
+        """The fastest algorithm by the model; of equals, the last by name (`ring` before `multi_ring`)."""
+        return min(reversed(self.closed), key=lambda name: self.forms(name).seconds(problem, links))
 
     async def choose(self, group: Group, nbytes: int, measured: MeasuredTimes | None = None) -> str:
         """The name of the algorithm that `auto` means, inside a call.
@@ -111,7 +103,7 @@ class AlgorithmTable(Generic[A]):
         for name in self.preferred if group.size > 1 else ():
             if await self.find(name).is_available(group):
                 return name
-        return self.fastest(group.nodes, nbytes, group.links)
+        return self.fastest(ProblemSize(group.nodes, nbytes), group.links)
 
     async def resolve(self, name: str, group: Group, nbytes: int, measured: MeasuredTimes | None = None) -> A:
         """The algorithm of this name, inside a call; for `auto` the one that `choose` names.

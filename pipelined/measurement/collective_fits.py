@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import collectives
-from collectives import Group, Links
+from collectives import Group, Links, ProblemSize
 from collectives.algorithms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 from collectives.algorithms.registry import AlgorithmTable
 from pipelined.actors.agree import gather
@@ -56,11 +56,9 @@ class Timing:
     @property
     def sample(self) -> Sample:
         """The factors of alpha, beta and gamma in the algorithm's closed form; `auto` is the fastest."""
-        size, nbytes = len(self.timed.ranks), self.nbytes
-        cost = TABLES[self.timed.collective].forms_of(self.timed.algorithm, (0,) * size, nbytes, Links()).cost
-        return Sample(
-            (cost(size, nbytes, 1, 0, 0), cost(size, nbytes, 0, 1, 0), cost(size, nbytes, 0, 0, 1)), self.seconds
-        )
+        problem = ProblemSize.on_one_node(len(self.timed.ranks), self.nbytes)
+        forms = TABLES[self.timed.collective].forms_of(self.timed.algorithm, problem, Links())
+        return Sample(forms.factors(problem), self.seconds)
 
 
 async def time_collectives(

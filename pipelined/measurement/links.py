@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collectives import Group, Links, all_reduce, barrier
+from collectives import Group, Links, ProblemSize, all_reduce, barrier
 from collectives.algorithms import ALL_REDUCE
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import gather
@@ -173,8 +173,8 @@ async def time_sum(group: Group, clock: Clock, array: np.ndarray, algorithm: str
 def _unit_costs(algorithm: str, ranks: int, nbytes: int) -> tuple[float, float, float]:
     """The factors of alpha, beta and gamma in a sum's closed form; `auto` chooses as a group does in training."""
     modelled = "auto" if algorithm == "native" else algorithm
-    cost = ALL_REDUCE.forms_of(modelled, (0,) * ranks, nbytes, Links()).cost
-    return cost(ranks, nbytes, 1, 0, 0), cost(ranks, nbytes, 0, 1, 0), cost(ranks, nbytes, 0, 0, 1)
+    problem = ProblemSize.on_one_node(ranks, nbytes)
+    return ALL_REDUCE.forms_of(modelled, problem, Links()).factors(problem)
 
 
 def _adding(clock: Clock, repeats: int) -> float:

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 import collectives
-from collectives import Group, Links, segment
+from collectives import Group, Links, ProblemSize, segment
 from collectives.algorithms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 from collectives.algorithms.registry import AlgorithmTable
 from pipelined.sharding.mesh import Mesh
@@ -120,7 +120,7 @@ class CollectiveMove(Move):
         if ranks == 1:
             return 0.0
         nbytes = round(self.max_elements * itemsize * ranks / (ranks - 1) / self.passes)
-        return max(forms.seconds(nodes, nbytes, each) for nodes in self._nodes(node))
+        return max(forms.seconds(ProblemSize(nodes, nbytes), each) for nodes in self._nodes(node))
 
     def _nodes(self, node: int) -> set[tuple[int, ...]]:
         """Of every group of ranks, for each rank the place of the first on its node."""

@@ -5,7 +5,7 @@ A message of m bytes occupies its link for m·beta seconds and arrives alpha sec
 
 from dataclasses import dataclass, field, replace
 
-from collectives import Links
+from collectives import Links, ProblemSize
 from collectives.algorithms import ALL_REDUCE
 from pipelined.errors import UsageError
 
@@ -51,8 +51,8 @@ class Machine:
 
     def sum_seconds(self, algorithm: str, ranks: tuple[int, ...], nbytes: int) -> float:
         """The seconds of a gradient sum over these ranks if they do nothing else; `auto` takes the cheapest."""
-        nodes = [rank - rank % self.node if self.node else 0 for rank in ranks]
-        return ALL_REDUCE.forms_of(algorithm, nodes, nbytes, self.sum_links).seconds(nodes, nbytes, self.sum_links)
+        problem = ProblemSize([rank - rank % self.node if self.node else 0 for rank in ranks], nbytes)
+        return ALL_REDUCE.forms_of(algorithm, problem, self.sum_links).seconds(problem, self.sum_links)
 
     def shares(self, ranks: int) -> bool:
         """Whether this number of ranks has to share the cores."""

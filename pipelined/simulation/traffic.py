@@ -7,7 +7,7 @@ another; a message from a rank to itself uses no link. The moves within a team a
 from collections import Counter
 from itertools import product
 
-from collectives import Links
+from collectives import Links, ProblemSize
 from collectives.algorithms import ALL_REDUCE
 from pipelined.programs.plan import Plan
 from pipelined.programs.step_totals import StepTotals
@@ -51,9 +51,10 @@ def message_bytes(plan: Plan, workload: Workload) -> Counter[Link]:
 
 def sum_bytes(ranks: tuple[int, ...], nbytes: int, itemsize: int, algorithm: str) -> Counter[Link]:
     """Bytes by link of one all-reduce over these ranks; `auto` chooses by a group's default link costs."""
-    carried, forms = Counter[Link](), ALL_REDUCE.forms_of(algorithm, (0,) * len(ranks), nbytes, Links())
+    problem = ProblemSize.on_one_node(len(ranks), nbytes, itemsize)
+    carried, forms = Counter[Link](), ALL_REDUCE.forms_of(algorithm, problem, Links())
     for place, rank in enumerate(ranks):
-        for peer, sent in forms.bytes_to(len(ranks), place, nbytes, itemsize).items():
+        for peer, sent in forms.bytes_to(problem, place).items():
             carried[rank, ranks[peer]] += sent
     return carried
 

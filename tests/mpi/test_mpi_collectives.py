@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from collectives import Group, all_gather, all_reduce, all_to_all, allocate, barrier, broadcast, reduce_scatter, segment
+from collectives import (
+    Group,
+    ProblemSize,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    allocate,
+    barrier,
+    broadcast,
+    reduce_scatter,
+    segment,
+)
 from collectives.algorithms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, AUTO, REDUCE_SCATTER
 from tests.mpi.every_rank import SECONDS, of_every_rank, on_every_rank
 
@@ -52,7 +63,8 @@ def test_sends_the_bytes_of_the_closed_form(algorithm):
         group = Group(transport, EVERY_RANK, 1, patience=SECONDS)  # else who waits long asks why
         array = np.ones(100_003)
         await all_reduce(group, array, "sum", algorithm)
-        expected = ALL_REDUCE.forms(algorithm).bytes_to(WORLD.size, WORLD.rank, array.nbytes, array.itemsize)
+        problem = ProblemSize(group.nodes, array.nbytes, array.itemsize)
+        expected = ALL_REDUCE.forms(algorithm).bytes_to(problem, WORLD.rank)
         assert transport.traffic.bytes_to == expected
 
     on_every_rank(work)
@@ -116,7 +128,8 @@ def test_halves_by_given_lengths_send_the_bytes_of_the_closed_forms(scatter, gat
             assert (array == exact).all()
         closed = 0
         for table, name in ((REDUCE_SCATTER, scatter), (ALL_GATHER, gather)) if scatter != "shared" else ():
-            closed += sum(table.forms(name).bytes_to(WORLD.size, rank, 8 * sum(LENGTHS), 8, LENGTHS).values())
+            problem = ProblemSize(group.nodes, 8 * sum(LENGTHS), 8, LENGTHS)
+            closed += sum(table.forms(name).bytes_to(problem, rank).values())
         assert transport.traffic.bytes_sent == 3 * closed
 
     on_every_rank(work)

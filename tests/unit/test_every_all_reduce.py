@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import BrokenGroup, Group, Links, all_reduce
+from collectives import BrokenGroup, Group, Links, ProblemSize, all_reduce
 from collectives.algorithms import ALL_REDUCE, AUTO
 from tests.unit.collectives.owned import owned
 from transports import PeerAborted, PeerLost
@@ -173,8 +173,9 @@ def test_every_peer_is_sent_the_bytes_of_the_closed_form(algorithm, scheme, size
         if algorithm == "shared":
             assert not any(sent)
             continue
-        forms = ALL_REDUCE.forms_of(algorithm, (0,) * size, length * 4, Links())
-        assert sent == [forms.bytes_to(size, rank, length * 4, 4) for rank in range(size)]
+        problem = ProblemSize.on_one_node(size, length * 4, 4)
+        forms = ALL_REDUCE.forms_of(algorithm, problem, Links())
+        assert sent == [forms.bytes_to(problem, rank) for rank in range(size)]
 
 
 @over_both

@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 
-from collectives.algorithms.base import AllGatherAlgorithm, SegmentForms
+from collectives.algorithms.base import AllGatherAlgorithm, ClosedForms
 from collectives.algorithms.parts.doubling import doubling_steps, sent_bytes, steps
 from collectives.algorithms.parts.pieces import receive_pieces, send_segments
-from collectives.arrays import Range, Vector, segment_bytes
+from collectives.arrays import Range, Vector
+from collectives.cost_model import Links, ProblemSize
 from collectives.group import Group
 from collectives.group.concurrency import run_both
 
 
-class DoublingAllGather(AllGatherAlgorithm, SegmentForms):
+class DoublingAllGather(AllGatherAlgorithm, ClosedForms):
     """The steps of `collectives.algorithms.parts.doubling`."""
 
     async def run(self, group: Group, vector: Vector, spans: Sequence[Range]) -> None:
@@ -20,20 +21,19 @@ class DoublingAllGather(AllGatherAlgorithm, SegmentForms):
             receiving = _receive(group, step.source, vector, received)
             await run_both(send_segments(group, step.to, vector, sent), receiving)
 
-    def cost(self, size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
+    def seconds(self, problem: ProblemSize, links: Links) -> float:
         """Seconds: ceil(log2 n) alpha + (n-1)/n m beta."""
-        return self.steps(size) * alpha + (size - 1) / size * nbytes * beta
+        link, n = links.slowest(problem.nodes), problem.size
+        return self.steps(problem) * link.alpha + (n - 1) / n * problem.nbytes * link.beta
 
-    def steps(self, size: int) -> int:
+    def steps(self, problem: ProblemSize) -> int:
         """Messages one after another: ceil(log2 n)."""
-        return steps(size)
+        return steps(problem.size)
 
-    def bytes_to(
-        self, size: int, rank: int, nbytes: int, itemsize: int = 1, lengths: Sequence[int] | None = None
-    ) -> dict[int, int]:
+    def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
         """To each peer the segments held at that step: (n-1)/n m in all if n divides m."""
-        links = ((step.to, step.sent) for step in doubling_steps(size, rank))
-        return sent_bytes(links, segment_bytes(size, nbytes, itemsize, lengths))
+        links = ((step.to, step.sent) for step in doubling_steps(problem.size, rank))
+        return sent_bytes(links, problem.segment_bytes)
 
 
 async def _receive(group: Group, source: int, vector: Vector, spans: Sequence[Range]) -> None:

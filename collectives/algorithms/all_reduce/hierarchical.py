@@ -17,11 +17,9 @@ from collectives.algorithms.parts.binomial_tree import branches, broadcast_down
 from collectives.algorithms.parts.pieces import reduce_pieces, send_pieces
 from collectives.algorithms.parts.ring_pass import RingPass
 from collectives.arrays import Vector, segments
-from collectives.cost_model import Links
+from collectives.cost_model import Links, ProblemSize, ring_of_equal_links
 from collectives.group import Communicator, Group
 from collectives.reduction import Reduction
-
-RING = RingAllReduce()
 
 
 class HierarchicalAllReduce(AllReduceAlgorithm, ClosedForms):
@@ -50,37 +48,31 @@ class HierarchicalAllReduce(AllReduceAlgorithm, ClosedForms):
             await _between(group.subgroup(leaders), vector, reduction, group.size)
         await broadcast_down(inside, vector)
 
-    def seconds(self, nodes: Sequence[int], nbytes: int, links: Links) -> float:
+    def seconds(self, problem: ProblemSize, links: Links) -> float:
         """Seconds: ceil(log2 k) (2 alpha + m (2 beta + gamma)) in the largest node, plus a ring's on far links."""
-        inside = (max(Counter(nodes).values()) - 1).bit_length()
-        trees = inside * (2 * links.alpha + nbytes * (2 * links.beta + links.gamma))
-        far = links.far or links
-        return trees + RING.cost(len(set(nodes)), nbytes, far.alpha, far.beta, far.gamma)
+        inside = (max(Counter(problem.nodes).values()) - 1).bit_length()
+        trees = inside * (2 * links.alpha + problem.nbytes * (2 * links.beta + links.gamma))
+        return trees + ring_of_equal_links(len(set(problem.nodes)), problem.nbytes, links.far or links)
 
-    def cost(self, size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
-        """Seconds on one node: those of the trees alone."""
-        return self.seconds((0,) * size, nbytes, Links(alpha, beta, gamma))
-
-    def steps(self, size: int, nodes: Sequence[int] = ()) -> int:
+    def steps(self, problem: ProblemSize) -> int:
         """The most messages one after another, if a rank may send several at once: up the deepest tree, ring, down.
 
         2 floor(log2 k) + 2(L-1), as in `run`: a rank's depth in its tree is the number of bits set in its number.
         """
-        nodes = nodes or (0,) * size
-        deepest = max((member.bit_count() for many in Counter(nodes).values() for member in range(many)), default=0)
-        return 2 * deepest + RING.steps(len(set(nodes)))
+        sizes = Counter(problem.nodes).values()
+        deepest = max((member.bit_count() for many in sizes for member in range(many)), default=0)
+        return 2 * deepest + 2 * (len(sizes) - 1)
 
-    def bytes_to(
-        self, size: int, rank: int, nbytes: int, itemsize: int = 1, nodes: Sequence[int] = ()
-    ) -> dict[int, int]:
+    def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
         """To the parent and to each child the whole array; between the first ranks of nodes, the bytes of `ring`."""
-        nodes = nodes or (0,) * size
-        inside = [other for other in range(size) if nodes[other] == nodes[rank]]
+        nodes = problem.nodes
+        inside = [other for other in range(problem.size) if nodes[other] == nodes[rank]]
         parent, children = branches(inside.index(rank), len(inside))
-        sent = Counter({inside[other]: nbytes for other in (*children, *([] if parent is None else [parent]))})
+        sent = Counter({inside[other]: problem.nbytes for other in (*children, *([] if parent is None else [parent]))})
         if parent is None:
             leaders = leaders_of(nodes)
-            for place, part in RING.bytes_to(len(leaders), leaders.index(rank), nbytes, itemsize).items():
+            ring = ProblemSize(leaders, problem.nbytes, problem.itemsize)
+            for place, part in RingAllReduce().bytes_to(ring, leaders.index(rank)).items():
                 sent[leaders[place]] += part
         return dict(+sent)
 

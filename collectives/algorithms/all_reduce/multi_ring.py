@@ -10,12 +10,14 @@ Source: Ravnest, section 3.2 (rings in parallel, each over the slice its ranks h
 """
 
 from collections import Counter
+from dataclasses import replace
 from math import gcd
 
 from collectives.algorithms.all_reduce.ring import RingAllReduce
 from collectives.algorithms.base import AllReduceAlgorithm, ClosedForms
 from collectives.algorithms.parts.ring_pass import RingPass
 from collectives.arrays import Vector, segments
+from collectives.cost_model import Links, ProblemSize, ring_of_equal_links
 from collectives.group import Group
 from collectives.reduction import Reduction
 from transports import Nursery
@@ -43,20 +45,22 @@ class MultiRingAllReduce(AllReduceAlgorithm, ClosedForms):
             for walk in walks:
                 tasks.create_task(walk.all_reduce(reduction))
 
-    def cost(self, size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
+    def seconds(self, problem: ProblemSize, links: Links) -> float:
         """Seconds if all rings of a rank share one port: those of one ring, but with k alpha per step."""
-        return RING.cost(size, nbytes, len(strides(size)) * alpha, beta, gamma)
+        link, rings = links.slowest(problem.nodes), len(strides(problem.size))
+        return ring_of_equal_links(problem.size, problem.nbytes, link, messages=rings)
 
-    def steps(self, size: int) -> int:
+    def steps(self, problem: ProblemSize) -> int:
         """Messages one after another: 2(n-1), in every ring."""
-        return RING.steps(size)
+        return RING.steps(problem)
 
-    def bytes_to(self, size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
+    def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
         """To the next rank of each ring, the bytes that `ring` sends for its slice at this rank's position there."""
+        size, itemsize = problem.size, problem.itemsize
         rings, sent = strides(size), Counter[int]()
-        for stride, (low, high) in zip(rings, segments(nbytes // itemsize, len(rings)), strict=True):
-            position = rank * pow(stride, -1, size) % size
-            for following, part in RING.bytes_to(size, position, (high - low) * itemsize, itemsize).items():
+        for stride, (low, high) in zip(rings, segments(problem.nbytes // itemsize, len(rings)), strict=True):
+            position, part_of = rank * pow(stride, -1, size) % size, replace(problem, nbytes=(high - low) * itemsize)
+            for following, part in RING.bytes_to(part_of, position).items():
                 sent[following * stride % size] += part
         return dict(sent)
 

@@ -11,6 +11,7 @@ from collectives.algorithms.base import AllReduceAlgorithm, ClosedForms
 from collectives.algorithms.parts import folding
 from collectives.algorithms.parts.pieces import receive_pieces, reduce_pieces, send_pieces
 from collectives.arrays import Range, Vector
+from collectives.cost_model import Links, ProblemSize
 from collectives.group import Group
 from collectives.group.concurrency import run_both
 from collectives.reduction import Reduction
@@ -44,24 +45,25 @@ class RabenseifnerAllReduce(AllReduceAlgorithm, ClosedForms):
 
         await folding.folded(group, vector, reduction, halve_and_double)
 
-    def cost(self, size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
+    def seconds(self, problem: ProblemSize, links: Links) -> float:
         """Seconds: 2 log2 c alpha + (c-1)/c m (2 beta + gamma), where c is the power of two, plus those of folding."""
-        core = folding.core_of(size)[0]
-        doubled = 2 * (core.bit_length() - 1) * alpha + (core - 1) / core * nbytes * (2 * beta + gamma)
-        return doubled + folding.cost(size, nbytes, alpha, beta, gamma)
+        link, core = links.slowest(problem.nodes), folding.core_of(problem.size)[0]
+        shared = (core - 1) / core * problem.nbytes * (2 * link.beta + link.gamma)
+        return 2 * (core.bit_length() - 1) * link.alpha + shared + folding.seconds(problem, link)
 
-    def steps(self, size: int) -> int:
+    def steps(self, problem: ProblemSize) -> int:
         """Messages one after another: 2 log2 c, plus those of folding."""
-        return 2 * (folding.core_of(size)[0].bit_length() - 1) + folding.steps(size)
+        return 2 * (folding.core_of(problem.size)[0].bit_length() - 1) + folding.steps(problem.size)
 
-    def bytes_to(self, size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
+    def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
         """To each partner one half while halving and one while doubling: 2(c-1)/c m in total if c divides m; plus the
         bytes of folding.
         """
-        member, sent = folding.member_of(rank, size), Counter(folding.bytes_to(size, rank, nbytes))
+        size, itemsize = problem.size, problem.itemsize
+        member, sent = folding.member_of(rank, size), Counter(folding.bytes_to(problem, rank))
         if member is None:
             return dict(+sent)
-        for distance, kept_half, sent_half in halvings(member, folding.core_of(size)[0], nbytes // itemsize):
+        for distance, kept_half, sent_half in halvings(member, folding.core_of(size)[0], problem.nbytes // itemsize):
             elements = sum(high - low for low, high in (kept_half, sent_half))
             sent[folding.rank_of(member ^ distance, size)] += elements * itemsize
         return dict(+sent)

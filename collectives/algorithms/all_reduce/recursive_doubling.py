@@ -3,6 +3,7 @@
 from collectives.algorithms.base import AllReduceAlgorithm, ClosedForms
 from collectives.algorithms.parts import folding
 from collectives.arrays import Vector
+from collectives.cost_model import Links, ProblemSize
 from collectives.group import Group
 from collectives.reduction import Reduction
 
@@ -29,23 +30,25 @@ class RecursiveDoublingAllReduce(AllReduceAlgorithm, ClosedForms):
 
         await folding.folded(group, vector, reduction, double)
 
-    def cost(self, size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
+    def seconds(self, problem: ProblemSize, links: Links) -> float:
         """Seconds: log2 c (alpha + m beta + m gamma), where c is the power of two, plus those of folding."""
-        doublings = folding.core_of(size)[0].bit_length() - 1
-        return doublings * (alpha + nbytes * (beta + gamma)) + folding.cost(size, nbytes, alpha, beta, gamma)
+        link, doublings = links.slowest(problem.nodes), folding.core_of(problem.size)[0].bit_length() - 1
+        doubled = doublings * (link.alpha + problem.nbytes * (link.beta + link.gamma))
+        return doubled + folding.seconds(problem, link)
 
-    def steps(self, size: int) -> int:
+    def steps(self, problem: ProblemSize) -> int:
         """Messages one after another: log2 c, one to fold in, and one to fold out. If at most half of the core received
         a folded array, these members end one step before the others, and folding out takes no extra step.
         """
-        core, remainder = folding.core_of(size)
+        core, remainder = folding.core_of(problem.size)
         return core.bit_length() - 1 + (remainder > 0) + (2 * remainder > core)
 
-    def bytes_to(self, size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
+    def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
         """The whole array to each partner, plus the bytes of folding."""
+        size, nbytes = problem.size, problem.nbytes
         member, doublings = folding.member_of(rank, size), range(folding.core_of(size)[0].bit_length() - 1)
         partners = [] if member is None else [folding.rank_of(member ^ 1 << bit, size) for bit in doublings]
-        return dict.fromkeys(partners if nbytes else (), nbytes) | folding.bytes_to(size, rank, nbytes)
+        return dict.fromkeys(partners if nbytes else (), nbytes) | folding.bytes_to(problem, rank)
 
 
 async def _swap(

@@ -3,12 +3,10 @@
 See `collectives.algorithms.parts.ring_pass` for the steps.
 """
 
-from collections.abc import Sequence
-
 from collectives.algorithms.base import AllReduceAlgorithm, ClosedForms
 from collectives.algorithms.parts.ring_pass import RingPass
-from collectives.arrays import Vector, segment, segments
-from collectives.cost_model import Links, ring_seconds
+from collectives.arrays import Vector, segments
+from collectives.cost_model import Links, ProblemSize, ring_seconds
 from collectives.group import Group
 from collectives.reduction import Reduction
 
@@ -24,20 +22,16 @@ class RingAllReduce(AllReduceAlgorithm, ClosedForms):
         """
         await RingPass(group, vector, segments(len(vector), group.size)).all_reduce(reduction)
 
-    def cost(self, size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
-        """Seconds: 2(n-1) alpha + 2(n-1)/n m beta + (n-1)/n m gamma."""
-        return self.steps(size) * alpha + (size - 1) / size * nbytes * (2 * beta + gamma)
+    def seconds(self, problem: ProblemSize, links: Links) -> float:
+        """Seconds on one node: 2(n-1) alpha + 2(n-1)/n m beta + (n-1)/n m gamma; over several, by `ring_seconds`."""
+        return ring_seconds(problem.nodes, problem.nbytes, links, reduced=True, gathered=True)
 
-    def seconds(self, nodes: Sequence[int], nbytes: int, links: Links) -> float:
-        """Seconds by walking the ring: see `ring_seconds`."""
-        return ring_seconds(nodes, nbytes, links, reduced=True, gathered=True)
-
-    def steps(self, size: int) -> int:
+    def steps(self, problem: ProblemSize) -> int:
         """Messages one after another: 2(n-1)."""
-        return 2 * (size - 1)
+        return 2 * (problem.size - 1)
 
-    def bytes_to(self, size: int, rank: int, nbytes: int, itemsize: int = 1) -> dict[int, int]:
+    def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
         """To the next rank, each segment twice, but this rank's own and the next's once: 2(n-1)/n m if n divides m."""
-        sent_once = (segment(nbytes // itemsize, size, part % size) for part in (rank, rank + 1))
-        sent = 2 * nbytes - sum(high - low for low, high in sent_once) * itemsize
-        return {(rank + 1) % size: sent} if sent else {}
+        following, each = (rank + 1) % problem.size, problem.segment_bytes
+        sent = 2 * problem.nbytes - each[rank] - each[following]
+        return {following: sent} if sent else {}

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from collectives.algorithms.base import AllToAllAlgorithm, SegmentForms, size_signature
-from collectives.arrays import segment_bytes
+from collectives.algorithms.base import AllToAllAlgorithm, ClosedForms, size_signature
+from collectives.cost_model import Links, ProblemSize
 from collectives.group import Group
 from collectives.group.concurrency import run_both
 from collectives.group.signature import Signature
 
 
-class PairwiseAllToAll(AllToAllAlgorithm, SegmentForms):
+class PairwiseAllToAll(AllToAllAlgorithm, ClosedForms):
     """One exchange for every other rank."""
 
     async def run(self, group: Group, outgoing: Sequence[memoryview], incoming: Sequence[memoryview]) -> None:
@@ -20,20 +20,18 @@ class PairwiseAllToAll(AllToAllAlgorithm, SegmentForms):
             sent, expected = size_signature(group, outgoing[to].nbytes), size_signature(group, incoming[source].nbytes)
             await run_both(_send(group, to, outgoing[to], sent), _receive(group, source, incoming[source], expected))
 
-    def cost(self, size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
+    def seconds(self, problem: ProblemSize, links: Links) -> float:
         """Seconds, where m is what one rank has for all: (n-1) (alpha + m/n beta)."""
-        return self.steps(size) * (alpha + nbytes / size * beta)
+        link = links.slowest(problem.nodes)
+        return self.steps(problem) * (link.alpha + problem.nbytes / problem.size * link.beta)
 
-    def steps(self, size: int) -> int:
+    def steps(self, problem: ProblemSize) -> int:
         """Messages one after another: n-1."""
-        return size - 1
+        return problem.size - 1
 
-    def bytes_to(
-        self, size: int, rank: int, nbytes: int, itemsize: int = 1, lengths: Sequence[int] | None = None
-    ) -> dict[int, int]:
-        """To each rank its array; `lengths` are the elements of the arrays of this rank for each."""
-        lengths = segment_bytes(size, nbytes, itemsize, lengths)
-        return {peer: sent for peer, sent in enumerate(lengths) if sent and peer != rank}
+    def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
+        """To each rank its array; the problem's lengths are those of this rank's arrays."""
+        return {peer: sent for peer, sent in enumerate(problem.segment_bytes) if sent and peer != rank}
 
 
 async def _send(group: Group, to: int, array: memoryview, signature: Signature) -> None:

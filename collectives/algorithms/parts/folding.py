@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from collectives.algorithms.parts.pieces import receive_pieces, reduce_pieces, send_pieces
 from collectives.arrays import Vector
+from collectives.cost_model import Links, ProblemSize
 from collectives.group import Group
 from collectives.reduction import Reduction
 
@@ -57,9 +58,9 @@ async def folded(group: Group, vector: Vector, reduction: Reduction, work: Calla
         await send_pieces(group, group.rank - 1, vector, whole)
 
 
-def cost(size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
-    """Seconds for folding in and out."""
-    return 2 * alpha + nbytes * (2 * beta + gamma) if core_of(size)[1] else 0.0
+def seconds(problem: ProblemSize, link: Links) -> float:
+    """Seconds for folding in and out, if all links are this one."""
+    return 2 * link.alpha + problem.nbytes * (2 * link.beta + link.gamma) if core_of(problem.size)[1] else 0.0
 
 
 def steps(size: int) -> int:
@@ -67,6 +68,6 @@ def steps(size: int) -> int:
     return 2 if core_of(size)[1] else 0
 
 
-def bytes_to(size: int, rank: int, nbytes: int) -> dict[int, int]:
+def bytes_to(problem: ProblemSize, rank: int) -> dict[int, int]:
     """The whole array, once, to the other rank of the pair, if this rank is in a pair that folds in and out."""
-    return {rank ^ 1: nbytes} if nbytes and rank < 2 * core_of(size)[1] else {}
+    return {rank ^ 1: problem.nbytes} if problem.nbytes and rank < 2 * core_of(problem.size)[1] else {}

@@ -2,16 +2,17 @@
 
 from collections.abc import Sequence
 
-from collectives.algorithms.base import ReduceScatterAlgorithm, SegmentForms
+from collectives.algorithms.base import ClosedForms, ReduceScatterAlgorithm
 from collectives.algorithms.parts.doubling import doubling_steps, sent_bytes, steps
 from collectives.algorithms.parts.pieces import reduce_pieces, send_segments
-from collectives.arrays import Range, Vector, segment_bytes
+from collectives.arrays import Range, Vector
+from collectives.cost_model import Links, ProblemSize
 from collectives.group import Group
 from collectives.group.concurrency import run_both
 from collectives.reduction import Reduction
 
 
-class HalvingReduceScatter(ReduceScatterAlgorithm, SegmentForms):
+class HalvingReduceScatter(ReduceScatterAlgorithm, ClosedForms):
     """The steps of `collectives.algorithms.parts.doubling`, backwards."""
 
     async def run(self, group: Group, vector: Vector, spans: Sequence[Range], reduction: Reduction) -> None:
@@ -23,20 +24,19 @@ class HalvingReduceScatter(ReduceScatterAlgorithm, SegmentForms):
         low, high = spans[group.rank]
         reduction.finish(vector.elements[low:high], group.size)
 
-    def cost(self, size: int, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
+    def seconds(self, problem: ProblemSize, links: Links) -> float:
         """Seconds: ceil(log2 n) alpha + (n-1)/n m (beta + gamma)."""
-        return self.steps(size) * alpha + (size - 1) / size * nbytes * (beta + gamma)
+        link, n = links.slowest(problem.nodes), problem.size
+        return self.steps(problem) * link.alpha + (n - 1) / n * problem.nbytes * (link.beta + link.gamma)
 
-    def steps(self, size: int) -> int:
+    def steps(self, problem: ProblemSize) -> int:
         """Messages one after another: ceil(log2 n)."""
-        return steps(size)
+        return steps(problem.size)
 
-    def bytes_to(
-        self, size: int, rank: int, nbytes: int, itemsize: int = 1, lengths: Sequence[int] | None = None
-    ) -> dict[int, int]:
+    def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
         """To each peer the segments that it reduces from then on: (n-1)/n m in all if n divides m."""
-        links = ((step.source, step.received) for step in doubling_steps(size, rank))
-        return sent_bytes(links, segment_bytes(size, nbytes, itemsize, lengths))
+        links = ((step.source, step.received) for step in doubling_steps(problem.size, rank))
+        return sent_bytes(links, problem.segment_bytes)
 
 
 async def _reduce(group: Group, source: int, vector: Vector, spans: Sequence[Range], reduction: Reduction) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+from collectives import ProblemSize
 from collectives.algorithms.all_reduce.ring import RingAllReduce
 from collectives.clusters import Ring, Share, rings_of
 from pipelined.errors import UsageError
@@ -105,9 +106,9 @@ class RavnestPlan:
         members, ring = self.members, RingAllReduce()
         sent = {node.name: 0 for node in members}
         for part in self.rings:
-            size = (part.high - part.low) * NUMBER_BYTES
+            problem = ProblemSize.on_one_node(len(part.ranks), (part.high - part.low) * NUMBER_BYTES, NUMBER_BYTES)
             for place, rank in enumerate(part.ranks):
-                sent[members[rank].name] += sum(ring.bytes_to(len(part.ranks), place, size, NUMBER_BYTES).values())
+                sent[members[rank].name] += sum(ring.bytes_to(problem, place).values())
         return sent
 
     def plain(self) -> dict[str, Any]:

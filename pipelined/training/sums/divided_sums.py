@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 
 import collectives
-from collectives import Group
-from collectives.algorithms import ALL_GATHER, AUTO, REDUCE_SCATTER, SegmentForms, algorithm_for
+from collectives import Group, ProblemSize
+from collectives.algorithms import ALL_GATHER, AUTO, REDUCE_SCATTER, ClosedForms, algorithm_for
 from collectives.algorithms.registry import AlgorithmTable
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.sums.bucket import Bucket
@@ -63,9 +63,9 @@ class DividedSums(GradientSums):
         group, nbytes = self._groups[share], sum(share.lengths) * itemsize
         name = self._half(half, nbytes)
         forms = table.find(await table.choose(group, nbytes) if name == AUTO else name)
-        if not nbytes or not isinstance(forms, SegmentForms):
+        if not nbytes or not isinstance(forms, ClosedForms):
             return 0
-        return sum(forms.bytes_to(group.size, group.rank, nbytes, itemsize, share.lengths).values())
+        return sum(forms.bytes_to(ProblemSize(group.nodes, nbytes, itemsize, share.lengths), group.rank).values())
 
     def _half(self, half: int, nbytes: int) -> str:
         name = self._algorithm if self._algorithm == AUTO else algorithm_for(self._algorithm, nbytes)

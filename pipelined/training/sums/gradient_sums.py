@@ -6,7 +6,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from collectives import Group, all_reduce, allocate
+from collectives import Group, ProblemSize, all_reduce, allocate
 from collectives.algorithms import ALL_REDUCE, AUTO, ClosedForms, algorithm_for, names_in
 from pipelined.errors import UsageError
 from pipelined.traces.tracer import NullTracer, Tracer
@@ -107,6 +107,6 @@ async def _sent(group: Group, nbytes: int, itemsize: int, algorithm: str) -> int
         return 0
     name = algorithm_for(algorithm, nbytes) if algorithm != AUTO else AUTO
     forms = ALL_REDUCE.find(await ALL_REDUCE.choose(group, nbytes) if name == AUTO else name)
-    return (
-        sum(forms.bytes_to(group.size, group.rank, nbytes, itemsize).values()) if isinstance(forms, ClosedForms) else 0
-    )
+    if not isinstance(forms, ClosedForms):
+        return 0
+    return sum(forms.bytes_to(ProblemSize(group.nodes, nbytes, itemsize), group.rank).values())

@@ -9,7 +9,7 @@ from apps.lm.models.gpt2_presets import parameters
 from benchmarks._gaps import Overlap, gaps_of
 from benchmarks.paper_figures import BERT
 from benchmarks.sync_overlap import SUMS, Options, Row, compared, links_of, plain, told
-from collectives import Links
+from collectives import Links, ProblemSize
 from collectives.algorithms import ALL_REDUCE
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
@@ -37,8 +37,9 @@ def test_blocks_that_cannot_be_shared_out_are_refused():
 def test_sums_at_the_fitted_gamma_take_what_they_took_alone():
     options = Options()
     links = links_of(options, TAKEN)
-    cost, both = ALL_REDUCE.forms("rabenseifner").cost, (0, 3)  # the ends are the largest, and lie on the same ranks
-    held = [cost(4, options.gradient_bytes[s], links.alpha, links.beta, links.gamma) for s in both]
+    both = (0, 3)  # the ends are the largest, and lie on the same ranks
+    problems = [ProblemSize.on_one_node(4, options.gradient_bytes[stage]) for stage in both]
+    held = [ALL_REDUCE.forms("rabenseifner").seconds(problem, links) for problem in problems]
     assert math.isclose(sum(held), 0.040) and math.isclose(links.alpha + links.beta * MIB, 4e-4)
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collectives import ProblemSize
 from collectives.algorithms import ALL_REDUCE
 from collectives.clusters import Ring, Rings, Share, rings_of
 from transports.local import world
@@ -66,7 +67,8 @@ def test_every_cluster_ends_with_the_same_model_and_sends_what_its_rings_do(cut,
     expected = [Counter() for _ in range(ranks)]
     for each in rings_of(clusters):
         for place, rank in enumerate(each.ranks):
-            sent = ALL_REDUCE.forms("ring").bytes_to(len(each.ranks), place, (each.high - each.low) * 8, 8)
+            problem = ProblemSize.on_one_node(len(each.ranks), (each.high - each.low) * 8, 8)
+            sent = ALL_REDUCE.forms("ring").bytes_to(problem, place)
             expected[rank].update({each.ranks[peer]: nbytes for peer, nbytes in sent.items()})
     assert [end.traffic.bytes_to for end in ends] == expected
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives import Group, Links, all_gather, all_reduce, barrier, reduce_scatter
+from collectives import Group, Links, ProblemSize, all_gather, all_reduce, barrier, reduce_scatter
 from collectives.algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from collectives.cost_model import ring_pass_seconds, ring_seconds
 from tests.unit.collectives.rounds import Rounds
@@ -17,9 +17,13 @@ from transports import open_local
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
 
 
-def sent_by(name, *arguments):
+def sent_by(name, size, rank, *sizes):
     """Bytes that one rank sends in all, by the closed form."""
-    return sum(ALL_REDUCE.forms(name).bytes_to(*arguments).values())
+    return sum(ALL_REDUCE.forms(name).bytes_to(ProblemSize.on_one_node(size, *sizes), rank).values())
+
+
+def seconds_of(name, size, nbytes, *link):
+    return ALL_REDUCE.forms(name).seconds(ProblemSize.on_one_node(size, nbytes), Links(*link))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -29,7 +33,7 @@ def test_steps_are_the_rounds_it_takes(name, size):
     groups = [Group(end, range(size), 0, patience=60.0) for end in network.ends]
     arrays = [np.arange(400) + rank for rank in range(size)]
     rounds = network.run(*(all_reduce(*pair, "sum", name) for pair in zip(groups, arrays, strict=True)))
-    assert rounds == ALL_REDUCE.forms(name).steps(size)
+    assert rounds == ALL_REDUCE.forms(name).steps(ProblemSize.on_one_node(size, 3200))
     assert all((array == np.arange(400) * size + size * (size - 1) // 2).all() for array in arrays)
 
 
@@ -65,48 +69,45 @@ def test_recursive_doubling_at_six_folds_two_pairs():
 
 @pytest.mark.parametrize("name", ALL_REDUCE.closed)
 def test_more_bytes_or_dearer_links_never_cost_less(name):
-    cost = ALL_REDUCE.forms(name).cost
     for size in SIZES:
-        base = cost(size, 1000, 1e-5, 1e-9, 1e-10)
-        assert cost(size, 2000, 1e-5, 1e-9, 1e-10) >= base
-        assert cost(size, 1000, 2e-5, 2e-9, 2e-10) >= base
+        base = seconds_of(name, size, 1000, 1e-5, 1e-9, 1e-10)
+        assert seconds_of(name, size, 2000, 1e-5, 1e-9, 1e-10) >= base
+        assert seconds_of(name, size, 1000, 2e-5, 2e-9, 2e-10) >= base
 
 
 @pytest.mark.parametrize("size", [2, 4, 8, 16])
 def test_prices_are_those_of_the_papers(size):
     alpha, beta, gamma, nbytes = 3e-5, 2e-9, 5e-10, 1 << 20
     share = (size - 1) / size * nbytes * (2 * beta + gamma)
-    assert ALL_REDUCE.forms("ring").cost(size, nbytes, alpha, beta, gamma) == pytest.approx(
-        2 * (size - 1) * alpha + share
-    )
-    assert ALL_REDUCE.forms("rabenseifner").cost(size, nbytes, alpha, beta, gamma) == pytest.approx(
-        2 * log2(size) * alpha + share
-    )
-    doubling = log2(size) * (alpha + nbytes * (beta + gamma))
-    assert ALL_REDUCE.forms("recursive_doubling").cost(size, nbytes, alpha, beta, gamma) == pytest.approx(doubling)
+    wanted = {
+        "ring": 2 * (size - 1) * alpha + share,
+        "rabenseifner": 2 * log2(size) * alpha + share,
+        "recursive_doubling": log2(size) * (alpha + nbytes * (beta + gamma)),
+    }
+    assert {name: seconds_of(name, size, nbytes, alpha, beta, gamma) for name in wanted} == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("size", [3, 5, 6, 7, 9])
 def test_folding_costs_two_steps_of_the_whole_array(size):
     core = 1 << (size.bit_length() - 1)
     for name in ("rabenseifner", "recursive_doubling"):
-        cost = ALL_REDUCE.forms(name).cost
-        assert cost(size, 1000, 1, 1, 1) - cost(core, 1000, 1, 1, 1) == pytest.approx(2 + 3000)
+        both = seconds_of(name, size, 1000, 1, 1, 1), seconds_of(name, core, 1000, 1, 1, 1)
+        assert both[0] - both[1] == pytest.approx(2 + 3000)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_auto_takes_the_fastest_at_every_length(size):
     links = Links(1e-5, 1e-9, 1e-10)
-    for nbytes in (0, 4, 1 << 10, 1 << 16, 1 << 20, 1 << 28):
-        least = min(ALL_REDUCE.forms(name).cost(size, nbytes, 1e-5, 1e-9, 1e-10) for name in ALL_REDUCE.closed)
-        assert ALL_REDUCE.forms_of("auto", (0,) * size, nbytes, links).cost(size, nbytes, 1e-5, 1e-9, 1e-10) == least
+    for problem in (ProblemSize.on_one_node(size, nbytes) for nbytes in (0, 4, 1 << 10, 1 << 16, 1 << 20, 1 << 28)):
+        least = min(ALL_REDUCE.forms(name).seconds(problem, links) for name in ALL_REDUCE.closed)
+        assert ALL_REDUCE.forms_of("auto", problem, links).seconds(problem, links) == least
 
 
 def test_auto_counts_steps_when_short_and_bytes_when_long():
     links = Links(alpha=1e-5, beta=1e-9, gamma=1e-10)
-    assert ALL_REDUCE.fastest((0,) * 8, 8, links) == "recursive_doubling"
-    assert ALL_REDUCE.fastest((0,) * 8, 1 << 26, links) == "rabenseifner"
-    assert ALL_REDUCE.fastest((0,) * 7, 1 << 26, links) == "ring"
+    assert ALL_REDUCE.fastest(ProblemSize.on_one_node(8, 8), links) == "recursive_doubling"
+    assert ALL_REDUCE.fastest(ProblemSize.on_one_node(8, 1 << 26), links) == "rabenseifner"
+    assert ALL_REDUCE.fastest(ProblemSize.on_one_node(7, 1 << 26), links) == "ring"
 
 
 def test_an_unknown_algorithm_lists_the_known():
@@ -125,21 +126,24 @@ of_every_ring = pytest.mark.parametrize(("table", "hops", "reduced"), RINGS, ids
 
 @of_every_ring
 def test_a_ring_on_one_node_is_priced_by_its_closed_form(table, hops, reduced):
-    links, ring = Links(3e-5, 2e-9, 5e-10, far=Links(1.0, 1.0, 1.0)), table.forms("ring")
+    """Each half of a pass takes n-1 messages of m/n bytes; the first adds them."""
+    links, halves = Links(3e-5, 2e-9, 5e-10, far=Links(1.0, 1.0, 1.0)), hops // 7
     for size in SIZES:
-        assert ring.seconds((0,) * size, 1 << 20, links) == pytest.approx(ring.cost(size, 1 << 20, 3e-5, 2e-9, 5e-10))
+        wanted = (size - 1) * (halves * (3e-5 + 2e-9 * (1 << 20) / size) + 5e-10 * (reduced > 0) * (1 << 20) / size)
+        problem = ProblemSize.on_one_node(size, 1 << 20)
+        assert table.forms("ring").seconds(problem, links) == pytest.approx(wanted)
 
 
 @of_every_ring
 def test_a_ring_over_two_nodes_of_four_waits_for_far_links_at_two_places_only(table, hops, reduced):
     """By alpha a segment's longest way crosses every fourth link; by beta all segments pass one far link in turn."""
-    nodes, ring = (0,) * 4 + (4,) * 4, table.forms("ring")
+    problem, ring = ProblemSize((0,) * 4 + (4,) * 4, 8), table.forms("ring")
     crossings = -(-hops // 4)
-    alpha = ring.seconds(nodes, 8, Links(1.0, 0.0, 0.0, far=Links(10.0, 0.0, 0.0)))
+    alpha = ring.seconds(problem, Links(1.0, 0.0, 0.0, far=Links(10.0, 0.0, 0.0)))
     assert alpha == 10.0 * crossings + hops - crossings
-    beta = ring.seconds(nodes, 8, Links(0.0, 0.0, 0.0, far=Links(0.0, 10.0, 0.0)))
+    beta = ring.seconds(problem, Links(0.0, 0.0, 0.0, far=Links(0.0, 10.0, 0.0)))
     assert beta == 10.0 * hops
-    assert ring.seconds(nodes, 8, Links(0.0, 0.0, 1.0, far=Links(0.0, 0.0, 1.0))) == reduced
+    assert ring.seconds(problem, Links(0.0, 0.0, 1.0, far=Links(0.0, 0.0, 1.0))) == reduced
 
 
 costs = st.floats(0, 1)
@@ -175,6 +179,6 @@ async def test_a_ring_over_two_nodes_of_four_takes_what_walking_it_says(table, h
     clock = asyncio.get_running_loop().time
     began, arrays = clock(), [np.zeros(floats, np.float32) for _ in groups]
     await asyncio.gather(*map(CALLS[table], groups, arrays))
-    wanted = table.forms("ring").seconds(groups[0].nodes, 4 * floats, SLOW_LINKS)
+    wanted = table.forms("ring").seconds(ProblemSize(groups[0].nodes, 4 * floats), SLOW_LINKS)
     assert clock() - began == pytest.approx(wanted, rel=5e-3)
     await asyncio.gather(*(group.transport.close() for group in groups))

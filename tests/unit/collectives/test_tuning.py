@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from collectives import Group, MeasuredTimes, all_reduce, measure
+from collectives import Group, MeasuredTimes, ProblemSize, all_reduce, measure
 from collectives.algorithms import ALL_REDUCE
 from collectives.tuning import _close, rounds_at
 from transports.testing import local_world
@@ -44,7 +44,7 @@ def test_auto_runs_the_fastest_measured():
 
     asyncio.run(main())
     assert [end.traffic.bytes_to for end in ends] == [
-        ALL_REDUCE.forms("multi_ring").bytes_to(5, r, 320, 8) for r in range(5)
+        ALL_REDUCE.forms("multi_ring").bytes_to(ProblemSize.on_one_node(5, 320, 8), r) for r in range(5)
     ]
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives import Group, all_reduce
+from collectives import Group, ProblemSize, all_reduce
 from collectives.algorithms import ALL_REDUCE, AUTO
 from collectives.algorithms.choice import algorithm_for, format_choice, names_in, parse_choice
 from transports.local import world
@@ -59,8 +59,8 @@ def test_each_array_is_reduced_by_the_algorithm_of_its_size():
     asyncio.run(main())
     for rank, end in enumerate(ends):
         sent = (
-            ALL_REDUCE.forms("ring").bytes_to(5, rank, 320, 8),
-            ALL_REDUCE.forms("rabenseifner").bytes_to(5, rank, 3200, 8),
+            ALL_REDUCE.forms("ring").bytes_to(ProblemSize.on_one_node(5, 320, 8), rank),
+            ALL_REDUCE.forms("rabenseifner").bytes_to(ProblemSize.on_one_node(5, 3200, 8), rank),
         )
         assert end.traffic.bytes_to == {
             peer: sum(part.get(peer, 0) for part in sent) for peer in sorted({*sent[0], *sent[1]})

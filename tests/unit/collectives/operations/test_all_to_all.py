@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import BrokenGroup, Group, Mismatch, all_to_all
+from collectives import BrokenGroup, Group, Mismatch, ProblemSize, all_to_all
 from collectives.algorithms import ALL_TO_ALL
 from transports.local import world
 from transports.testing import local_world, tcp_world
@@ -32,8 +32,8 @@ def test_all_to_all_delivers_each_array(data, size, shares):
         assert all((array == 10 * i + j).all() for i, array in enumerate(incoming[j]))
     sent = [4 * (sum(row) - row[rank]) for rank, row in enumerate(lengths)]
     assert [end.traffic.bytes_sent for end in ends] == ([0] * size if shares else sent)
-    forms = ALL_TO_ALL.forms("pairwise")
-    assert sent == [sum(forms.bytes_to(size, r, 4 * sum(row), 4, row).values()) for r, row in enumerate(lengths)]
+    forms, problems = ALL_TO_ALL.forms("pairwise"), [ProblemSize((0,) * size, 4 * sum(row), 4, row) for row in lengths]
+    assert sent == [sum(forms.bytes_to(problem, rank).values()) for rank, problem in enumerate(problems)]
 
 
 @pytest.mark.parametrize(

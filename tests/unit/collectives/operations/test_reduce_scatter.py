@@ -10,7 +10,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import Group, Mismatch, all_gather, all_reduce, all_to_all, allocate, reduce_scatter, segments
+from collectives import (
+    Group,
+    Links,
+    Mismatch,
+    ProblemSize,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    allocate,
+    reduce_scatter,
+    segments,
+)
 from collectives.algorithms import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
 from tests.unit.collectives.owned import owned
 from tests.unit.collectives.rounds import Rounds
@@ -61,8 +72,8 @@ def closed_form(table, algorithm, lengths):
     """The bytes that each rank sends to each, if the ranks hold segments of so many bytes; none in shared memory."""
     if algorithm not in table.closed:
         return [{} for _ in lengths]
-    forms, size = table.forms(algorithm), len(lengths)
-    return [forms.bytes_to(size, rank, sum(lengths), 1, lengths) for rank in range(size)]
+    problem = ProblemSize.on_one_node(len(lengths), sum(lengths), 1, lengths)
+    return [table.forms(algorithm).bytes_to(problem, rank) for rank in range(len(lengths))]
 
 
 @pytest.mark.parametrize("lengths", [(3, 1, 4, 1, 5), (7, 0, 0), (0, 0, 0, 2), (5, 6)], ids=str)
@@ -95,19 +106,19 @@ def test_steps_are_the_rounds_it_takes(table, algorithm, size):
     }
     groups = [Group(end, range(size), 0, patience=60.0) for end in network.ends]
     rounds = network.run(*(calls[table](*pair) for pair in zip(groups, arrays, strict=True)))
-    assert rounds == table.forms(algorithm).steps(size)
+    assert rounds == table.forms(algorithm).steps(ProblemSize.on_one_node(size, 24 * size))
 
 
 @pytest.mark.parametrize("size", [2, 4, 8, 16])
 def test_prices_are_those_of_the_papers(size):
     alpha, beta, gamma, nbytes = 3e-5, 2e-9, 5e-10, 1 << 20
     sent, few, many = (size - 1) / size * nbytes, log2(size) * alpha, (size - 1) * alpha
-    asked = size, nbytes, alpha, beta, gamma
-    assert ALL_GATHER.forms("ring").cost(*asked) == pytest.approx(many + sent * beta)
-    assert ALL_GATHER.forms("doubling").cost(*asked) == pytest.approx(few + sent * beta)
-    assert REDUCE_SCATTER.forms("ring").cost(*asked) == pytest.approx(many + sent * (beta + gamma))
-    assert REDUCE_SCATTER.forms("halving").cost(*asked) == pytest.approx(few + sent * (beta + gamma))
-    assert ALL_TO_ALL.forms("pairwise").cost(*asked) == pytest.approx(many + sent * beta)
+    asked = ProblemSize.on_one_node(size, nbytes), Links(alpha, beta, gamma)
+    assert ALL_GATHER.forms("ring").seconds(*asked) == pytest.approx(many + sent * beta)
+    assert ALL_GATHER.forms("doubling").seconds(*asked) == pytest.approx(few + sent * beta)
+    assert REDUCE_SCATTER.forms("ring").seconds(*asked) == pytest.approx(many + sent * (beta + gamma))
+    assert REDUCE_SCATTER.forms("halving").seconds(*asked) == pytest.approx(few + sent * (beta + gamma))
+    assert ALL_TO_ALL.forms("pairwise").seconds(*asked) == pytest.approx(many + sent * beta)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])

@@ -5,6 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
+from collectives import Links, ProblemSize
 from pipelined.aio.clock import VirtualClock
 from pipelined.measurement.collective_fits import (
     TABLES,
@@ -34,7 +35,8 @@ def made(noise, gamma=True):
         for algorithm in table.closed:
             for ranks, (alpha, beta, adding) in TRUTHS.items():
                 for nbytes in SIZES:
-                    seconds = table.forms(algorithm).cost(len(ranks), nbytes, alpha, beta, adding * gamma)
+                    problem, links = ProblemSize.on_one_node(len(ranks), nbytes), Links(alpha, beta, adding * gamma)
+                    seconds = table.forms(algorithm).seconds(problem, links)
                     timings.append(
                         Timing(TimedCall(collective, algorithm, ranks), nbytes, noisy(seconds, noise, random))
                     )

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import Links
+from collectives import Links, ProblemSize
 from collectives.algorithms import ALL_REDUCE
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
@@ -68,10 +68,9 @@ def test_a_sum_starts_where_the_schedule_says(tmp_path, row, starts):
 def test_data_parallelism_is_computing_and_one_sum(width):
     plan, links, nbytes = Plan("gpipe", 1, width, 1, 5), Links(1e-3, 1e-6, 1e-7), 4096
     simulated = step(plan, Machine(links), nbytes, update=0.5)
-    price_of = (links.alpha, links.beta, links.gamma)
-    summed = ALL_REDUCE.forms("rabenseifner").cost(width, nbytes, *price_of)
-    totals = totals_bytes(plan, Workload.even(1, StageCosts(), nbytes))
-    agreed = ALL_REDUCE.forms_of("auto", (0,) * width, totals, Links(*price_of)).cost(width, totals, *price_of)
+    summed = ALL_REDUCE.forms("rabenseifner").seconds(ProblemSize.on_one_node(width, nbytes), links)
+    totals = ProblemSize.on_one_node(width, totals_bytes(plan, Workload.even(1, StageCosts(), nbytes)))
+    agreed = ALL_REDUCE.forms_of("auto", totals, links).seconds(totals, links)
     assert simulated.exposed_sync == pytest.approx(summed)
     assert simulated.step_seconds == pytest.approx(15 + summed + agreed + 0.5)
 

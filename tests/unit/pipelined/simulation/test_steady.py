@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import Links
+from collectives import Links, ProblemSize
 from collectives.algorithms import ALL_REDUCE
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs
@@ -48,7 +48,7 @@ def test_every_update_is_waited_for(name, every):
 
 def test_a_sum_behind_every_gradient_is_waited_for_and_one_behind_many_is_hidden():
     machine = Machine(Links(0, 1e-3, 0), far=Links(0, 0, 0), node=0)
-    seconds = ALL_REDUCE.forms("rabenseifner").cost(2, 400, 0, 1e-3, 0)
+    seconds = ALL_REDUCE.forms("rabenseifner").seconds(ProblemSize.on_one_node(2, 400), Links(0, 1e-3, 0))
     free = {name: step(name, 4, 2, parameter_bytes=400).step_seconds for name in EVERY}
     slow = {name: step(name, 4, 2, machine, 400).step_seconds for name in EVERY}
     assert slow["pipedream"] == pytest.approx(free["pipedream"] + 4 * seconds)

@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from collectives import Group, Links, all_reduce
+from collectives import Group, Links, ProblemSize, all_reduce
 from collectives.algorithms import ALL_REDUCE
 from tests.unit.collectives.rounds import Rounds
 from transports.testing import local_world
@@ -50,7 +50,7 @@ def test_every_peer_is_sent_the_bytes_of_the_closed_form(nodes):
         ends, _, _ = reduced(nodes, length)
         sent = [end.traffic.bytes_to for end in ends]
         assert sent == [
-            ALL_REDUCE.find("hierarchical").bytes_to(len(nodes), rank, length * 4, 4, nodes)
+            ALL_REDUCE.find("hierarchical").bytes_to(ProblemSize(nodes, length * 4, 4), rank)
             for rank in range(len(nodes))
         ]
 
@@ -73,7 +73,7 @@ def test_takes_no_more_rounds_than_its_closed_form(nodes):
     arrays = [np.full(60, rank) for rank in range(len(nodes))]
     calls = (all_reduce(*pair, "sum", "hierarchical") for pair in zip(groups, arrays, strict=True))
     even = len({nodes.count(node) for node in nodes}) == 1
-    rounds, most = network.run(*calls), ALL_REDUCE.find("hierarchical").steps(len(nodes), nodes)
+    rounds, most = network.run(*calls), ALL_REDUCE.find("hierarchical").steps(ProblemSize(nodes, 480))
     assert rounds == most if even else rounds <= most
 
 
@@ -85,9 +85,9 @@ def test_a_groups_nodes_are_its_own_ranks():
 def test_auto_takes_it_where_links_between_nodes_are_slow_and_only_there():
     near, far = Links(2e-6, 1e-10, 5e-11), Links(5e-5, 8e-9, 5e-11)
     nodes = NODES["4+4+4"]
-    assert ALL_REDUCE.fastest(nodes, 1 << 24, Links(2e-6, 1e-10, 5e-11, far)) == "hierarchical"
-    assert ALL_REDUCE.fastest(nodes, 1 << 10, Links(2e-6, 1e-10, 5e-11, far)) == "hierarchical"
-    assert ALL_REDUCE.fastest((0,) * len(nodes), 1 << 24, near) != "hierarchical"
+    assert ALL_REDUCE.fastest(ProblemSize(nodes, 1 << 24), Links(2e-6, 1e-10, 5e-11, far)) == "hierarchical"
+    assert ALL_REDUCE.fastest(ProblemSize(nodes, 1 << 10), Links(2e-6, 1e-10, 5e-11, far)) == "hierarchical"
+    assert ALL_REDUCE.fastest(ProblemSize.on_one_node(len(nodes), 1 << 24), near) != "hierarchical"
 
 
 def test_auto_runs_what_it_chose_for_these_nodes():
@@ -101,7 +101,7 @@ def test_auto_runs_what_it_chose_for_these_nodes():
 
     asyncio.run(main())
     assert [end.traffic.bytes_to for end in ends] == [
-        ALL_REDUCE.find("hierarchical").bytes_to(12, rank, 400_000, 8, nodes) for rank in range(12)
+        ALL_REDUCE.find("hierarchical").bytes_to(ProblemSize(nodes, 400_000, 8), rank) for rank in range(12)
     ]
     assert all((array == 12).all() for array in arrays)
 
@@ -112,4 +112,4 @@ def test_auto_runs_what_it_chose_for_these_nodes():
 )
 def test_trees_are_as_deep_as_the_logarithm_rounded_down(most, log, nodes):
     ranks = (0,) * most + tuple(range(most, most + nodes - 1))
-    assert ALL_REDUCE.find("hierarchical").steps(len(ranks), ranks) == 2 * log + 2 * (nodes - 1)
+    assert ALL_REDUCE.find("hierarchical").steps(ProblemSize(ranks, 8)) == 2 * log + 2 * (nodes - 1)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from collectives import Group, Mismatch, all_reduce
+from collectives import Group, Mismatch, ProblemSize, all_reduce
 from collectives.algorithms import ALL_REDUCE
 from collectives.arrays import pieces
 from tests.unit.collectives.owned import owned
@@ -63,7 +63,7 @@ def test_every_block_sends_the_closed_form_of_float32(algorithm, length, size):
     for rank, end in enumerate(ends):
         form = Counter()
         for low, high in pieces(0, length, 100):
-            form.update(ALL_REDUCE.forms(algorithm).bytes_to(size, rank, 4 * (high - low), 4))
+            form.update(ALL_REDUCE.forms(algorithm).bytes_to(ProblemSize.on_one_node(size, 4 * (high - low), 4), rank))
         assert end.traffic.bytes_to == form
 
 
@@ -78,7 +78,7 @@ def test_float32_is_summed_as_ever():
     arrays = [np.ones(500, np.float32) for _ in range(3)]
     ends, _ = reduced(arrays, "ring")
     assert [end.traffic.bytes_to for end in ends] == [
-        ALL_REDUCE.forms("ring").bytes_to(3, rank, 2000, 4) for rank in range(3)
+        ALL_REDUCE.forms("ring").bytes_to(ProblemSize.on_one_node(3, 2000, 4), rank) for rank in range(3)
     ]
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from collectives import Links
+from collectives import Links, ProblemSize
 from collectives.algorithms import ALL_REDUCE
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import RealClock
@@ -43,7 +43,7 @@ def test_rank_0_hears_of_messages_and_sums():
     assert found.near.alpha > 0 and found.near.beta >= 0
     assert [one.nbytes for one in found.sums] == list(SUMS) and len(HOPS) >= 3
     for one in found.sums:
-        assert one.algorithm == ALL_REDUCE.fastest((0,) * 3, one.nbytes, Links())
+        assert one.algorithm == ALL_REDUCE.fastest(ProblemSize.on_one_node(3, one.nbytes), Links())
         assert one.algbw == one.nbytes / one.seconds and one.busbw == pytest.approx(one.algbw * 4 / 3)
 
 
