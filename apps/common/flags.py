@@ -5,6 +5,7 @@ record the resolved configuration.
 """
 
 import argparse
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import tyro
 
+from apps.common.config_file import NOTES, read_config, refuse_names_of_others, words_of
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
 from pipelined.schedules import Knob, knobs_of
@@ -98,6 +100,8 @@ class RunFlags:
     one, at the end."""
     metrics: Path | None = None
     """Append one JSON object per step to this file."""
+    config: Path | None = None
+    """Read flags from this file: TOML, or the JSON that --print-config writes. Flags of the command line win."""
     print_config: bool = False
     """Print the resolved configuration as JSON, and stop."""
     dry_run: bool = False
@@ -126,6 +130,12 @@ class RunFlags:
         """The configuration as JSON can hold it."""
         flags = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "knobs"}
         return flags | {knob.name: knob.of(self) for knob in knobs_of(self.schedule)}
+
+
+def config_json(config: RunFlags, resolved: Mapping[str, Any]) -> str:
+    """What --print-config prints, and --config reads: the resolved configuration, and which of its keys are notes."""
+    flags = {*vars(config), *(knob.name for knob in knobs_of(config.schedule))} - {"config", "print_config"}
+    return json.dumps({**resolved, NOTES: [name for name in resolved if name not in flags]}, indent=2)
 
 
 Flags = TypeVar("Flags", bound=RunFlags)
@@ -160,7 +170,8 @@ def parse_flags(arguments: list[str], default: Flags, program: str) -> Flags:
         UsageError: a value out of range, or the user's own schedule cannot be read.
     """
     kind = type(default)
-    about, knobs = f"{kind.__doc__} --version shows the version.", knobs_of(_schedule(arguments))
+    arguments = _expanded(arguments, [f.name for f in fields(kind)])
+    about, knobs = f"{kind.__doc__} --version shows the version.", knobs_of(_given("schedule", arguments))
     extended = _with(kind, knobs)
     start = extended(**{f.name: getattr(default, f.name) for f in fields(kind)})
     found = tyro.cli(extended, args=arguments, default=start, prog=program, description=about)
@@ -191,8 +202,18 @@ def _open(kind: Any) -> Any:
     return Annotated[kind, shown]
 
 
-def _schedule(arguments: Sequence[str]) -> str | None:
-    """The schedule that a command line names: its flags depend on it."""
+def _expanded(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
+    """A command line with the flags of its --config in front. Raises UsageError: see `words_of`."""
+    path = _given("config", arguments)
+    config = {} if path is None else read_config(Path(path))
+    schedule = _given("schedule", [*words_of(config, config, Path()), *arguments])
+    known = [*names, *(knob.name for knob in knobs_of(schedule))]
+    refuse_names_of_others(arguments, known)
+    return [*words_of(config, known, Path(path or "")), *arguments]
+
+
+def _given(name: str, arguments: Sequence[str]) -> str | None:
+    """The value of a flag that must be known before the others: a file of flags, or the schedule, which has its own."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--schedule", nargs="?")
-    return parser.parse_known_args(arguments)[0].schedule
+    parser.add_argument(f"--{name}", nargs="?", dest="value")
+    return parser.parse_known_args(arguments)[0].value

@@ -1,11 +1,11 @@
 """A job: the configuration with everything left open filled in, before torch or a transport is there."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from apps.common.choose import Wishes, choose
+from apps.common.flags import config_json
 from apps.common.plan_table import plan_table
 from apps.gpt2.config import Config
 from apps.gpt2.plan_file import follow_plan, identity
@@ -94,7 +94,7 @@ class Job:
         return f"{plan_table(self.plan, cut, held, self.config.recompute)}\n  activations between stages: {shape}"
 
     def json(self) -> str:
-        return json.dumps(self.plain(), indent=2)
+        return config_json(self.config, self.plain())
 
 
 def resolve(config: Config, world_size: int | None, model: ModelConfig | None = None) -> Job:

@@ -1,10 +1,10 @@
 """A job: the flags with everything left open filled in, before torch or a transport is there."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from apps.common.choose import Wishes, choose
+from apps.common.flags import config_json
 from apps.rows.config import RowFlags, Task
 from pipelined.errors import UsageError
 from pipelined.planner.plan_file import PlanFile, read_plan
@@ -44,7 +44,7 @@ class Job:
         return {**self.config.plain(), **self.plan.plain(), **self.task.sizes(), **chosen}
 
     def json(self) -> str:
-        return json.dumps(self.plain(), indent=2)
+        return config_json(self.config, self.plain())
 
     def describe(self) -> str:
         """The model, the plan and the batch, in a few lines."""

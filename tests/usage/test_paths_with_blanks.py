@@ -62,7 +62,8 @@ def test_training_reads_and_writes_at_every_path(place):
     trained(used, *SIZES, *text, *told, *saving, "--steps", 2, *own)
     assert len((place / "mäße 1.jsonl").read_text().splitlines()) == 2
     replayed = [*own, "--replay", place / "spür 1.json.gz"]
-    trained(used, *SIZES, *text, "--steps", 2, *replayed)
+    (place / "flägs 1.toml").write_text("steps = 2")
+    trained(used, *SIZES, *text, "--config", place / "flägs 1.toml", *replayed)
     trained(used, "--resume", checkpoint.latest(runs), *own, "--steps", 3)
     trained(used, "--checkpoint", runs, "--resume", "auto", *own, "--steps", 4)
     assert checkpoint.open(runs).meta.step == 4

@@ -4,9 +4,9 @@ A flag that means nothing to a swarm is refused. Every other flag means what it 
 another schedule train the same model on the same sequences.
 """
 
-import json
 from dataclasses import asdict, dataclass, replace
 
+from apps.common.flags import config_json
 from apps.gpt2.config import Config, flag
 from apps.gpt2.job import BATCH, CLIP, model_of, sequence_of
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, parameters
@@ -74,10 +74,13 @@ class SwarmJob:
         subject = self.subject
         numbers = {"depth": subject.stages, "microbatch": subject.microbatch, "batch": subject.batch}
         microbatches = {"microbatches": subject.batch // subject.microbatch, "seq": subject.seq, "clip": subject.clip}
-        return {**self.config.plain(), **sizes, **numbers, **microbatches, "ranks": self.ranks}
+        left_open = ["microbatches"]  # they follow from the other two, and as a flag count for one of W peers
+        left_open += [name for name in ("clip",) if getattr(self.config, name) is None]
+        chosen = {"ranks": self.ranks, "left_open": left_open}
+        return {**self.config.plain(), **sizes, **numbers, **microbatches, **chosen}
 
     def json(self) -> str:
-        return json.dumps(self.plain(), indent=2)
+        return config_json(self.config, self.plain())
 
     def describe(self) -> str:
         """The job in a few lines."""

@@ -1,0 +1,108 @@
+"""A file of flags, as `--config` names it, and the flags that other projects call otherwise. No torch.
+
+A file becomes the words of a command line in front of the user's own, so that what checks those checks it too, and a
+flag that is given again wins.
+"""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipelined.errors import UsageError
+
+NOTES, LEFT_OPEN = "notes", "left_open"
+"""What --print-config writes of its own keys: those that are no wishes of the run, and those that the run chose."""
+ELSEWHERE = {
+    **dict.fromkeys(("learning_rate", "max_lr"), "lr"),
+    **dict.fromkeys(("batch_size", "global_batch_size", "train_batch_size"), "batch"),
+    **dict.fromkeys(("micro_batch_size", "microbatch_size", "train_micro_batch_size_per_gpu"), "microbatch"),
+    **dict.fromkeys(("gradient_accumulation_steps", "num_microbatches"), "microbatches"),
+    **dict.fromkeys(("max_iters", "max_steps", "train_iters", "training_steps"), "steps"),
+    **dict.fromkeys(("warmup_iters", "warmup_steps"), "warmup"),
+    **dict.fromkeys(("block_size", "seq_len", "seq_length", "sequence_length"), "seq"),
+    **dict.fromkeys(("n_layer", "num_layers"), "layers"),
+    **dict.fromkeys(("n_head", "num_heads", "num_attention_heads"), "heads"),
+    **dict.fromkeys(("n_embd", "hidden_size"), "d_model"),
+    **dict.fromkeys(("grad_clip", "max_norm", "clip_grad"), "clip"),
+    **dict.fromkeys(("eval_interval", "eval_steps"), "eval_every"),
+    **dict.fromkeys(("save_interval", "save_steps"), "save_every"),
+    **dict.fromkeys(("out_dir", "output_dir"), "checkpoint"),
+    **dict.fromkeys(("pipeline_parallel_degree", "pp"), "depth"),
+    **dict.fromkeys(("tensor_parallel_degree", "tp"), "tensor"),
+    "dataset": "data",
+    "eval_iters": "eval_windows",
+}
+"""Names in nanoGPT, torchtitan, Megatron, DeepSpeed and transformers, and ours for the same."""
+
+
+def read_config(path: Path) -> Mapping[str, Any]:
+    """The flags in a file and their values, by the names of fields, without those that it leaves open.
+
+    Args:
+        path: JSON (`.json`), for example what --print-config wrote; or else TOML.
+    Raises:
+        UsageError: the file cannot be read, or a value is a table.
+    """
+    read = _read(path)
+    found = {key.replace("-", "_"): value for key, value in read.items()}
+    lists = [found.pop(key, []) for key in (NOTES, LEFT_OPEN)]
+    left_out = [name for names in lists if isinstance(names, list) for name in names]
+    for key, value in found.items():
+        texts = isinstance(value, list) and all(isinstance(one, str) for one in value)
+        if not texts and not isinstance(value, str | int | float | None):
+            fact = f"{path} has no value of a flag at {key!r} ({type(value).__name__})"
+            raise UsageError(f"{fact}; write keys and values without tables")
+    return {key: value for key, value in found.items() if key not in left_out and value not in (None, [])}
+
+
+def words_of(config: Mapping[str, Any], known: Collection[str], path: Path) -> list[str]:
+    """The words of a command line for what `read_config` read.
+
+    Args:
+        known: the names of the flags, as fields.
+    Raises:
+        UsageError: a key is no flag.
+    """
+    for key in config:
+        if key not in known:
+            raise UsageError(f"{path} has a key that is no flag ({key!r}); {_remedy(key, known)}")
+    return [word for key, value in config.items() for word in _words("--" + key.replace("_", "-"), value)]
+
+
+def refuse_names_of_others(arguments: Sequence[str], known: Collection[str]) -> None:
+    """Raises UsageError: a word is a flag of another project; the message has ours."""
+    for word in arguments:
+        given = word.partition("=")[0]
+        name = given.removeprefix("--").replace("-", "_")
+        if given.startswith("--") and name not in known and ELSEWHERE.get(name) in known:
+            raise UsageError(f"no flag is called {given}; {_remedy(name, known, '--')}")
+
+
+def _remedy(name: str, known: Collection[str], dashes: str = "") -> str:
+    near = [ELSEWHERE[name]] if ELSEWHERE.get(name) in known else difflib.get_close_matches(name, sorted(known), 1)
+    if not near:
+        return "leave it out; --help lists the flags"
+    return f"did you mean {dashes}{near[0].replace('_', '-') if dashes else near[0]}?"
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        raise UsageError(f"cannot read {path} ({error.strerror}); give --config a readable file") from error
+    except ValueError as error:
+        kind = "JSON" if path.suffix == ".json" else "TOML"
+        raise UsageError(f"{path} is not {kind} ({error}); correct it, or name JSON with .json") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{path} holds no keys ({type(found).__name__}); write an object of flags and values")
+    return found
+
+
+def _words(flag: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [flag if value else flag.replace("--", "--no-", 1)]
+    return [flag, *value] if isinstance(value, list) else [f"{flag}={value}"]
