@@ -24,7 +24,7 @@ class Images:
     """Images with their classes.
 
     Args:
-        images: (N, side, side) or (N, colours, side, side), from 0 to 1, float32.
+        images: (N, side, side) or (N, colours, side, side), from 0 to 1 as float32, or to 255 as uint8.
         classes: (N,), from 0 up, int64.
     """
 

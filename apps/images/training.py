@@ -68,6 +68,8 @@ class ImageTraining(Training):
         images = torch.from_numpy(data.images)[index]
         if images.dim() == 3:
             images = images[:, None]
+        if images.dtype == torch.uint8:
+            images = images.float() / 255
         if images.shape[2:] != (self._side, self._side):
             size = (self._side, self._side)
             images = nn.functional.interpolate(images, size, mode="bilinear", align_corners=False)

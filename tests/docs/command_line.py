@@ -21,6 +21,7 @@ from apps.gpt2.config import Config
 from apps.llama.__main__ import Config as LlamaFlags
 from apps.ravnest import flags as ravnest
 from apps.ravnest.config import RavnestConfig
+from apps.resnet.__main__ import Config as ResNetFlags
 from apps.swarm.config import TrainingConfig
 from apps.swarm.flags import Export, Local, Serve, Status, Train
 from apps.vgg.config import Config as VGGFlags
@@ -38,7 +39,7 @@ SHARED = {
     "### What Ravnest trains": RavnestConfig,
 }
 """The flags that commands share, by the heading above their table."""
-ROWS = {"vgg": VGGFlags, "llama": LlamaFlags, "bert": BertFlags}
+ROWS = {"vgg": VGGFlags, "llama": LlamaFlags, "bert": BertFlags, "resnet": ResNetFlags}
 """The flags of the programs that train a row of layers."""
 SWARM = {kind.__name__.lower(): kind for kind in (Coordinator, Serve, Train, Local, Status, Export)}
 RAVNEST = {
