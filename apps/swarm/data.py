@@ -21,7 +21,7 @@ class MicrobatchFeed:
 
     Args:
         batches: the sequences that are trained on, step by step.
-        windows: those that are scored, in the microbatches behind a step's.
+        windows: those that are scored, in the microbatches after a step's.
     """
 
     batches: Batches
@@ -35,8 +35,8 @@ class MicrobatchFeed:
     def __call__(self, which: Microbatch) -> tuple[Arrays, Arrays]:
         """The first stage's inputs and the last stage's labels: token ids, int64, (B, T) each.
 
-        Where validation data has fewer than B sequences left, there are only so many labels, and the inputs behind
-        them are the first sequence again.
+        The last validation microbatch may have fewer than B sequences. Then labels are shorter than inputs, and inputs
+        are padded with the first sequence.
 
         Raises:
             ValueError: there is no such microbatch.

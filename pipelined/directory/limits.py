@@ -123,7 +123,7 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 
 def refuse_lease(name: str, seconds: float) -> None:
-    """Raises UsageError: no directory grants a lease of so many seconds; `name`: of the setting or flag."""
+    """Raises UsageError: no directory grants a lease of this length; `name`: of the setting or flag."""
     refuse_non_positive(name, seconds)
     if seconds > (longest := DirectoryLimits().longest_lease):
         raise UsageError(f"{name} must be at most {longest:g} s (it is {seconds:g}); lower it")

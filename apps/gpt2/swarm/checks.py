@@ -56,7 +56,7 @@ def _check_saved(job: SwarmJob, path: Path) -> None:
     saved = saved_of(path, job.model.identity())
     latest = common_step(saved)
     if latest is None and saved:
-        fact = f"{path} holds no step that all stages saved, and so none to go on from ({saved_steps(saved)})"
+        fact = f"{path} holds no step that all stages saved; nothing can be resumed ({saved_steps(saved)})"
         raise UsageError(f"{fact}; give --checkpoint another directory, or remove this one to begin anew")
     if latest is None:
         return

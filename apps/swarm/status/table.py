@@ -44,7 +44,7 @@ def _summary(status: SwarmStatus) -> Iterator[str]:
     if not left_out.peers and not left_out.trainers:
         return
     phases = sum((each.phases for each in status.summary), Counter[Phase]())
-    by_phase = ", ".join(f"{phases[phase]} {phase}" for phase in Phase if phases[phase])
+    by_phase = ", ".join(f"{phases[phase]} {phase.name.lower()}" for phase in Phase if phases[phase])
     if serving := [each.phases[Phase.SERVING] for each in status.summary]:
         fewest, most = (f"{many(serving)} (stage {serving.index(many(serving))})" for many in (min, max))
         yield f"{phases.total()} peers of {len(serving)} stages: {by_phase}; serving a stage: {fewest} to {most}"
@@ -144,7 +144,7 @@ def _phase(peer: PeerStatus) -> str:
         return "silent"
     if peer.reply.cut_off:
         return "cut off"
-    return "cannot save" if peer.reply.peer and peer.reply.peer.unsaved else peer.record.phase
+    return "cannot save" if peer.reply.peer and peer.reply.peer.unsaved else Phase(peer.record.phase).name.lower()
 
 
 def _trainer(trainer: TrainerStatus) -> str:
