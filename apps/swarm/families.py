@@ -57,7 +57,7 @@ def cut_of(subject: TrainingConfig, vocabulary: int) -> tuple[ModelConfig, tuple
     return config, tuple(partition(layer_costs(config, subject.seq), subject.stages))
 
 
-def is_cut_loose(subject: TrainingConfig) -> bool:
+def is_untied(subject: TrainingConfig) -> bool:
     """Whether this is a GPT-2 that is tied as published, and not here."""
     published = GPT2_PRESETS.get(subject.preset)
     return published is not None and published.tied and not subject.tied

@@ -11,7 +11,7 @@ from apps.lm.models.gpt2 import GPT2, UntiedGPT2
 from apps.lm.models.rotary import RotaryLM
 from apps.lm.models.rotary_presets import RotaryConfig
 from apps.swarm.config import SwarmTask
-from apps.swarm.families import cut_of, is_cut_loose
+from apps.swarm.families import cut_of, is_untied
 from pipelined.swarm.config import Rules
 from pipelined.swarm.process import session
 from pipelined.swarm.stages import torch_stage
@@ -46,7 +46,7 @@ def model_of(task: SwarmTask) -> tuple[GPT2, tuple[range, ...]]:
     config, cut = cut_of(task.subject, task.vocabulary)
     if isinstance(config, RotaryConfig):
         return RotaryLM(config), cut
-    kind = UntiedGPT2 if is_cut_loose(task.subject) else GPT2
+    kind = UntiedGPT2 if is_untied(task.subject) else GPT2
     return kind(config), cut
 
 

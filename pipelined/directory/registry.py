@@ -32,13 +32,13 @@ def open_directory(url: str, endpoint: Endpoint, clock: Clock, patience: float =
 
 
 def _etcd(url: str, clock: Clock, patience: float) -> Directory:
-    from pipelined.directory.etcd.url import EtcdPlace
+    from pipelined.directory.etcd.url import EtcdAddress
 
-    place = EtcdPlace.parse(url)
+    address = EtcdAddress.parse(url)
     try:
         from pipelined.directory.etcd.client import EtcdDirectory
     except ModuleNotFoundError as error:
         raise UsageError(
             f"etcd needs a package that is not here ({error.name}); pip install 'pipelined[etcd]'"
         ) from error
-    return EtcdDirectory(place, clock, patience)
+    return EtcdDirectory(address, clock, patience)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pipelined.actors.executor import Device
-from pipelined.state.manifest import Manifest, TransferError, cut, describe
+from pipelined.state.manifest import Manifest, TransferError, chunk_of, describe
 from pipelined.state.messages import FetchChunk, FetchTotals, MissedTotals, StateChunk, StateManifest
 from pipelined.state.stage import StatefulStage
 from pipelined.state.steps import AppliedStep
@@ -25,7 +25,7 @@ from pipelined.swarm.messaging.reasons import Reason
 from transports import Block
 from transports.rpc import Party, Rejected
 
-Beside = Callable[[Callable[[], Manifest]], Awaitable[Manifest]]
+InBackground = Callable[[Callable[[], Manifest]], Awaitable[Manifest]]
 MOST_TOTALS = 12
 """Upper limit of kept totals. With an optimizer of two moments they take the bytes of four states.
 
@@ -56,17 +56,15 @@ class Donor:
 
     Args:
         stage: read on its device, between two pieces of work.
-        beside: computes the manifest of a copy while training goes on; that takes longer than the copy.
+        in_background: computes the manifest of a copy while training goes on; that takes longer than the copy.
     """
 
-    def __init__(self, stage: StatefulStage, device: Device, beside: Beside):
-        self._stage, self._device, self._beside = stage, device, beside
+    def __init__(self, stage: StatefulStage, device: Device, in_background: InBackground):
+        self._stage, self._device, self._in_background = stage, device, in_background
         self._copy: Snapshot | None = None
         self._applied: deque[AppliedStep] = deque()
-        self._steps, self._last_request = (
-            0,
-            dict[str, int](),
-        )  # by address: the step at which a peer last needed totals
+        self._steps = 0
+        self._last_request = dict[str, int]()  # by address: the step at which a peer last needed totals
         self._describing = asyncio.Lock()
 
     async def manifest(self, sender: Party, version: Callable[[], Version]) -> StateManifest:
@@ -85,7 +83,7 @@ class Donor:
         async with self._describing:  # once for all requests
             kept = self._copy or (await self._device.run("copy", copy))[0]
             if kept.manifest is None:
-                kept.manifest = await self._beside(lambda: describe(kept.state))
+                kept.manifest = await self._in_background(lambda: describe(kept.state))
         return StateManifest(*kept.version, kept.manifest.root, np.frombuffer(kept.manifest.digests, np.uint8))
 
     async def chunk(self, request: FetchChunk, sender: Party) -> StateChunk:
@@ -95,7 +93,7 @@ class Donor:
         if copy is None or copy.manifest is None or request.root != copy.manifest.root:
             raise Rejected(Reason.NOT_KEPT)
         try:
-            return StateChunk(cut(copy.state, copy.manifest, request.index))
+            return StateChunk(chunk_of(copy.state, copy.manifest, request.index))
         except TransferError as error:
             raise Malformed(str(error)) from error
 

@@ -5,7 +5,7 @@
 
     manifest = expect(layout, digests, root)          # the joiner's, checked against what its own stage holds
     download = Download(manifest)
-    download.add(index, parts)                        # parts = cut(state, manifest, index), from any donor of the root
+    download.add(index, parts)                        # chunk_of(state, manifest, index), from any donor of the root
     download.finish()                                 # the state, once nothing is missing
 
 The joining peer accepts only chunks that match their hashes. Names, dtypes and shapes come from its own stage, so it
@@ -143,7 +143,7 @@ def expect(layout: Layout, digests: bytes, root: bytes, chunk: int = CHUNK) -> M
     return manifest
 
 
-def cut(state: Mapping[str, Any], manifest: Manifest, index: Any) -> tuple[Block, ...]:
+def chunk_of(state: Mapping[str, Any], manifest: Manifest, index: Any) -> tuple[Block, ...]:
     """One chunk of a state, as one view of each tensor in it.
 
     A chunk of a small model may hold more tensors than one message may have blocks; then the chunk is copied into one

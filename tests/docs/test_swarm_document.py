@@ -60,6 +60,6 @@ def test_every_kind_of_event_is_there_and_no_other():
 
 
 def test_the_example_of_wiring_calls_methods_that_a_router_has():
-    text = (ROOT / "docs" / "swarm_decisions.md").read_text()
+    text = (ROOT / "docs" / "swarm-decisions.md").read_text()
     called = set(re.findall(r"wiring\.(\w+)\(", text))
     assert called and called <= {*dir(Router)}

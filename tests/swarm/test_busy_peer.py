@@ -37,4 +37,4 @@ async def test_a_busy_peer_is_not_banned(peers):
     report = swarm.trainers["t0"].trainer.report(None)
     await swarm.close()
     assert left == [0] and not report.banned
-    assert set(report.answers) == {f"p{at}" for at in range(peers)}
+    assert set(report.replies) == {f"p{at}" for at in range(peers)}

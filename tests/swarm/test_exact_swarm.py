@@ -15,7 +15,7 @@ from torch import nn
 
 from pipelined.aio.clock import run_virtual
 from pipelined.api.swarm.parties import StepResults, SwarmSettings
-from pipelined.api.swarm.training import Given
+from pipelined.api.swarm.training import UserProgram
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import UsageError
 from pipelined.membership.node import Node
@@ -50,7 +50,7 @@ def batches():
 
 
 def prepared(layers, batches, **settings):
-    given = Given(layers, nn.functional.mse_loss, partial(UserOptimizer, own_model.adam))
+    given = UserProgram(layers, nn.functional.mse_loss, partial(UserOptimizer, own_model.adam))
     return SwarmSettings(lease=1.0, **settings).prepare(batches, given)
 
 

@@ -18,7 +18,7 @@ from torch import nn
 import pipelined as pp
 from pipelined.aio.clock import run_virtual
 from pipelined.api.swarm.parties import StepData, StepResults, SwarmSettings
-from pipelined.api.swarm.training import Given
+from pipelined.api.swarm.training import UserProgram
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.membership.node import Node
 from pipelined.swarm.process.observer import SwarmObserver
@@ -49,7 +49,7 @@ EXACT = {**COMMON, "exact_sums": True}
 
 async def trained_virtually(peers, killed, optimizer, lr_scheduler, clip):
     """Losses and state of a swarm with so many peers a stage; one is killed after the second step."""
-    given = Given(layers(), LOSS, partial(UserOptimizer, optimizer, schedule=lr_scheduler))
+    given = UserProgram(layers(), LOSS, partial(UserOptimizer, optimizer, schedule=lr_scheduler))
     data, training = SwarmSettings(clip=clip, lease=1.0, rebalance=0.0, **COMMON).prepare(batches(), given)
     swarm = VirtualParties(VirtualNetwork(1, delay=1e-3), training.rules())
     swarm.start_directory()

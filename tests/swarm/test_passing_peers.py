@@ -18,5 +18,5 @@ async def test_a_trainer_keeps_answers_of_peers_that_are_here_alone():
         swarm.kill(name)
         await swarm.until(lambda name=name: name not in view.peers)
     await swarm.until(lambda: trainer.pool.replies.keys() == {"anchor"})
-    assert set(trainer.report(None).answers) == {"anchor"}
+    assert set(trainer.report(None).replies) == {"anchor"}
     await swarm.close()

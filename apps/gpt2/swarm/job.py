@@ -23,7 +23,7 @@ SAME_IN_CONFIG = ("steps", "eval_every", "lr", "warmup", "weight_decay", "seed",
 """Fields of a `TrainingConfig` with the name and value that the model and the flags have."""
 ROWS = 4
 """The most sequences in a microbatch, by default."""
-MEANINGLESS = {
+NOT_IN_SWARM = {
     "plan": "a swarm has no static plan: the leader assigns peers to stages",
     "tensor": "each peer holds its stage whole",
     "layout": "each peer holds its stage whole",
@@ -46,14 +46,14 @@ class SwarmJob:
         model: its sizes; untied where there is more than one stage.
         subject: what the directory keeps of the training, without what the text says.
         ranks: number of ranks, each of them a peer.
-        loose: whether the model is tied as published, and untied here.
+        is_untied: whether the model is tied as published, and untied here.
     """
 
     config: Config
     model: ModelConfig
     subject: TrainingConfig
     ranks: int
-    loose: bool
+    is_untied: bool
 
     @property
     def tokens(self) -> int:
@@ -93,7 +93,7 @@ class SwarmJob:
             f"batch: {subject.batch} sequences of {subject.seq} tokens = {subject.microbatch} a microbatch x "
             f"{subject.batch // subject.microbatch} microbatches",
         ]
-        if self.loose:
+        if self.is_untied:
             lines.append(
                 f"untied: stages share nothing, so the head has a matrix of its own, which begins as the embedding's "
                 f"({model.vocab * model.d_model:,} parameters more); --depth 1 keeps them one"
@@ -136,7 +136,7 @@ def _refuse_meaningless(config: Config) -> None:
     for name, value in config.knobs.items():
         raise UsageError(f"{flag(name)} {value} means nothing to a swarm: a peer holds one stage; leave it out")
     left_open = asdict(Config())
-    for name, why in MEANINGLESS.items():
+    for name, why in NOT_IN_SWARM.items():
         value = getattr(config, name)
         if value != left_open[name]:
             given = flag(name) if value is True else f"{flag(name)} {value}"

@@ -101,7 +101,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def _answering(last: Callable[[], SwarmStatus | None], rejected: Counter[str]) -> type[BaseHTTPRequestHandler]:
-    class Answering(BaseHTTPRequestHandler):
+    class StatusPageHandler(BaseHTTPRequestHandler):
         timeout = 5  # seconds after which a silent connection is closed
 
         def do_GET(self) -> None:
@@ -132,7 +132,7 @@ def _answering(last: Callable[[], SwarmStatus | None], rejected: Counter[str]) -
         def log_message(self, *args: object) -> None:
             """Log nothing."""
 
-    return Answering
+    return StatusPageHandler
 
 
 def is_this_machine(host: str) -> bool:

@@ -38,7 +38,7 @@ class UserStageOptimizer:
     def __init__(
         self, parameters: Mapping[str, nn.Parameter], settings: Callable[[], UserOptimizer], seed: int, stage: int
     ):
-        self._parameters, self._make, self._seed, self._place = parameters, settings, seed, f"optimizer {stage}"
+        self._parameters, self._make, self._seed, self._key = parameters, settings, seed, f"optimizer {stage}"
         self._random = TorchRandom(next(iter(parameters.values())).device)
         self._fields = _fields(parameters, settings())
         self._begin(0)
@@ -50,7 +50,7 @@ class UserStageOptimizer:
         """
         for parameter, gradient in zip(self._parameters.values(), gradients, strict=True):
             parameter.grad = gradient.clone()
-        self._random.run(self._optimizer.step, KeyedRandom(self._seed, step, 0), self._place)
+        self._random.run(self._optimizer.step, KeyedRandom(self._seed, step, 0), self._key)
         self._optimizer.zero_grad(set_to_none=True)
         self._settings.step()
         self._updates += 1

@@ -11,7 +11,7 @@ import torch
 from pipelined.aio.progress import Say, reported_wait
 from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import Feed, JobFeed, job_feed
-from pipelined.api.swarm.training import Given, Task, UserTraining, layout_of
+from pipelined.api.swarm.training import Task, UserProgram, UserTraining, layout_of
 from pipelined.api.whole_run import Trained
 from pipelined.errors import UsageError, refuse_below
 from pipelined.membership.joining import (
@@ -49,7 +49,7 @@ class Stopped(Exception):
 
 
 @dataclass(frozen=True)
-class Place:
+class SwarmAddress:
     """Where a process finds its swarm, and where it listens; each field as in `train`."""
 
     coordinator: str
@@ -143,7 +143,7 @@ class SwarmSettings:
         """The settings among the arguments of a call, by name."""
         return cls(**{field.name: arguments[field.name] for field in fields(cls)})
 
-    def prepare(self, batches: Iterable[Batch] | Feed, given: Given) -> "tuple[StepData, UserTraining]":
+    def prepare(self, batches: Iterable[Batch] | Feed, given: UserProgram) -> "tuple[StepData, UserTraining]":
         """The microbatches and the training of a trainer. Raises UsageError: they do not fit one another."""
         if (steps := self.steps) is None:
             if not isinstance(batches, Sized):
@@ -162,7 +162,7 @@ class SwarmSettings:
 
 async def run_user_peer(
     training_of: Callable[[Task], UserTraining],
-    place: Place,
+    address: SwarmAddress,
     options: PeerOptions,
     *,
     stop: asyncio.Event,
@@ -170,25 +170,31 @@ async def run_user_peer(
 ) -> None:
     """Serve a stage until `stop` is set; see `serve`."""
     await asyncio.to_thread(check_device, options.device)
-    async with connected(place.coordinator, place.listen) as (endpoint, directory):
-        task = Task.unpack(await _unless(stop, read_task(directory, place.coordinator, say)))
+    async with connected(address.coordinator, address.listen) as (endpoint, directory):
+        task = Task.unpack(await _unless(stop, read_task(directory, address.coordinator, say)))
         if options.stage is not None and not 0 <= options.stage < task.depth:
             raise UsageError(f"there is no stage {options.stage} (depth: {task.depth}); take one below the depth")
         session = _session_of(await asyncio.to_thread(training_of, task))
-        async with member_node(place.coordinator, endpoint, place.name, session.rules.lease_s) as node:
+        async with member_node(address.coordinator, endpoint, address.name, session.rules.lease_s) as node:
             async with opened_peer(node, session, options, say) as process:
                 await run_peer(process, stop, say)
 
 
 async def run_user_trainer(
-    training: UserTraining, data: StepData, place: Place, options: TrainerOptions, *, stop: asyncio.Event, say: Say
+    training: UserTraining,
+    data: StepData,
+    address: SwarmAddress,
+    options: TrainerOptions,
+    *,
+    stop: asyncio.Event,
+    say: Say,
 ) -> Trained:
     """Train until the last step, or until `stop` is set, then fetch the model; see `train`."""
     task, session = training.task, _session_of(training)
-    async with connected(place.coordinator, place.listen) as (endpoint, directory):
-        async with reported_wait(described(place.coordinator), say):
+    async with connected(address.coordinator, address.listen) as (endpoint, directory):
+        async with reported_wait(described(address.coordinator), say):
             await _unless(stop, publish_task(directory, task, settings="arguments"))
-        async with member_node(place.coordinator, endpoint, place.name, session.rules.lease_s) as node:
+        async with member_node(address.coordinator, endpoint, address.name, session.rules.lease_s) as node:
             process = TrainerProcess(
                 node, data, session.rules, slots=options.slots, steps=task.steps, resume=options.resume
             )

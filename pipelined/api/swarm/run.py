@@ -19,14 +19,14 @@ from pipelined.api.data.feed import Feed
 from pipelined.api.model.sequential import Loss
 from pipelined.api.model.user_model import Layers
 from pipelined.api.swarm.parties import (
-    Place,
     Stopped,
+    SwarmAddress,
     SwarmSettings,
     TrainerOptions,
     run_user_peer,
     run_user_trainer,
 )
-from pipelined.api.swarm.training import Given, UserTraining
+from pipelined.api.swarm.training import UserProgram, UserTraining
 from pipelined.api.train import OptimizerBuilder
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.api.whole_run import Trained
@@ -86,9 +86,9 @@ def serve(
     """
     given, path = _given(model, loss, optimizer, lr_scheduler), None if checkpoint is None else Path(checkpoint)
     with _refusals():
-        place = Place(coordinator, listen, name)
+        address = SwarmAddress(coordinator, listen, name)
         options = PeerOptions(stage, device, path, save_every, grace)
-    _run(lambda stop: run_user_peer(partial(UserTraining, given), place, options, stop=stop, say=say))
+    _run(lambda stop: run_user_peer(partial(UserTraining, given), address, options, stop=stop, say=say))
 
 
 def train(
@@ -146,9 +146,9 @@ def train(
     """
     settings, given = locals(), _given(model, loss, optimizer, lr_scheduler)
     with _refusals():
-        place, options = Place(coordinator, listen, name), TrainerOptions(slots, resume, report)
+        address, options = SwarmAddress(coordinator, listen, name), TrainerOptions(slots, resume, report)
         data, training = SwarmSettings.of(settings).prepare(batches, given)
-    return _run(lambda stop: run_user_trainer(training, data, place, options, stop=stop, say=say)) or Trained(
+    return _run(lambda stop: run_user_trainer(training, data, address, options, stop=stop, say=say)) or Trained(
         stopped=True
     )
 
@@ -196,13 +196,13 @@ def local(
     async def work(stop: asyncio.Event) -> Trained:
         async with await endpoint_at(LOOPBACK) as endpoint, Nursery() as tasks:
             serving = tasks.create_task(serve_directory(endpoint, RealClock()))
-            places, stays = [Place(endpoint.address, name=f"peer{n}") for n in range(peers)], asyncio.Event()
+            addresses, stays = [SwarmAddress(endpoint.address, name=f"peer{n}") for n in range(peers)], asyncio.Event()
             running = [
-                tasks.create_task(run_user_peer(lambda task: training, place, PeerOptions(), stop=stays, say=say))
-                for place in places
+                tasks.create_task(run_user_peer(lambda task: training, address, PeerOptions(), stop=stays, say=say))
+                for address in addresses
             ]
-            place = Place(endpoint.address, name="trainer")
-            trained = await run_user_trainer(training, data, place, options, stop=stop, say=say)
+            address = SwarmAddress(endpoint.address, name="trainer")
+            trained = await run_user_trainer(training, data, address, options, stop=stop, say=say)
             for task in running:
                 task.cancel()
             await asyncio.wait(running)  # each revokes its lease, so the directory ends after them
@@ -217,8 +217,8 @@ def _given(
     loss: Loss,
     optimizer: OptimizerBuilder,
     lr_scheduler: Callable[[torch.optim.Optimizer], Any] | None,
-) -> Given:
-    return Given(model, loss, partial(UserOptimizer, optimizer, schedule=lr_scheduler))
+) -> UserProgram:
+    return UserProgram(model, loss, partial(UserOptimizer, optimizer, schedule=lr_scheduler))
 
 
 @contextmanager

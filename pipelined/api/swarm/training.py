@@ -93,7 +93,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Given:
+class UserProgram:
     """What a user gives to every process of a swarm: a model, a loss, and an optimizer."""
 
     model: Layers
@@ -110,7 +110,7 @@ class UserTraining:
     Cost: builds the whole model once; its digest reads all values.
     """
 
-    def __init__(self, given: Given, task: Task):
+    def __init__(self, given: UserProgram, task: Task):
         self.task, self._given = task, given
         self.seed, self.rows, self.autocast = task.seed, task.rows, task.autocast
         self.exact_sums = task.microbatches if task.exact_sums else 0

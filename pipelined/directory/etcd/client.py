@@ -25,7 +25,7 @@ from pipelined.directory.etcd.exactly_once import Marks
 from pipelined.directory.etcd.gateway import COMPACTED, NOT_FOUND, EtcdError, Gateway
 from pipelined.directory.etcd.leases import EtcdLease
 from pipelined.directory.etcd.messages import EtcdMessage, Keys, revision_of
-from pipelined.directory.etcd.url import EtcdPlace
+from pipelined.directory.etcd.url import EtcdAddress
 from pipelined.directory.limits import DirectoryLimits
 from pipelined.directory.retry import FIRST_PAUSE_S, PATIENCE_S, NoReply
 
@@ -34,18 +34,18 @@ class EtcdDirectory(Directory):
     """A directory in an etcd cluster, which other programs may use too; revisions are those of the whole cluster.
 
     Args:
-        place: the cluster and the namespace; see `EtcdPlace.parse`.
+        address: the cluster and the namespace; see `EtcdAddress.parse`.
         patience: seconds without a reply from any member after which calls raise `CutOff`. A watch that receives
             nothing for half of this time starts again at the next member.
         limits: on one call; the cluster limits the totals.
     """
 
     def __init__(
-        self, place: EtcdPlace, clock: Clock, patience: float = PATIENCE_S, limits: DirectoryLimits | None = None
+        self, address: EtcdAddress, clock: Clock, patience: float = PATIENCE_S, limits: DirectoryLimits | None = None
     ):
-        self._gateway, self._clock, self._limits = Gateway(place, clock, patience), clock, limits or DirectoryLimits()
-        self._keys = Keys(f"{place.namespace}/")
-        self._marks = Marks(self._gateway, clock, f"{place.namespace}.marks/")
+        self._gateway, self._clock, self._limits = Gateway(address, clock, patience), clock, limits or DirectoryLimits()
+        self._keys = Keys(f"{address.namespace}/")
+        self._marks = Marks(self._gateway, clock, f"{address.namespace}.marks/")
 
     async def read(self, prefix: Prefixes = "") -> View:
         self._limits.check_prefixes(prefix)

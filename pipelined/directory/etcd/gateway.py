@@ -14,7 +14,7 @@ import httpx2
 
 from pipelined.aio.clock import Clock
 from pipelined.directory.api import CutOff, Full
-from pipelined.directory.etcd.url import EtcdPlace
+from pipelined.directory.etcd.url import EtcdAddress
 from pipelined.directory.retry import NoReply, Retry
 from pipelined.errors import UsageError
 
@@ -71,10 +71,10 @@ class Gateway:
         patience: seconds without a reply from any member after which calls raise `CutOff`.
     """
 
-    def __init__(self, place: EtcdPlace, clock: Clock, patience: float):
-        self.retry = Retry(f"etcd://{','.join(place.members)}", clock, patience)
-        self._place, self._turn = place, 0
-        self._http = httpx2.AsyncClient(verify=place.tls(), timeout=None, trust_env=False)
+    def __init__(self, address: EtcdAddress, clock: Clock, patience: float):
+        self.retry = Retry(f"etcd://{','.join(address.members)}", clock, patience)
+        self._address, self._turn = address, 0
+        self._http = httpx2.AsyncClient(verify=address.tls(), timeout=None, trust_env=False)
         self._token = ""
 
     async def call(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,8 +122,8 @@ class Gateway:
                 raise
 
     async def _send(self, path: str, body: Mapping[str, Any]) -> httpx2.Response:
-        if self._place.user and not self._token and path != AUTHENTICATE:
-            told = await self._once(AUTHENTICATE, {"name": self._place.user, "password": self._place.password})
+        if self._address.user and not self._token and path != AUTHENTICATE:
+            told = await self._once(AUTHENTICATE, {"name": self._address.user, "password": self._address.password})
             self._token = told["token"]
         if self._http.is_closed:
             raise CutOff(f"the directory at {self.retry.where} was closed here; open it again")
@@ -149,11 +149,11 @@ class Gateway:
             raise
 
     def _url(self, path: str) -> str:
-        return f"{self._place.scheme}://{self._member}/v3/{path}"
+        return f"{self._address.scheme}://{self._member}/v3/{path}"
 
     @property
     def _member(self) -> str:
-        return self._place.members[self._turn % len(self._place.members)]
+        return self._address.members[self._turn % len(self._address.members)]
 
 
 def _result(told: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ EXAMPLE = "write etcd://HOST[:PORT][,HOST[:PORT]…][/NAMESPACE], with ?ca=FILE 
 
 
 @dataclass(frozen=True, slots=True)
-class EtcdPlace:
+class EtcdAddress:
     """A cluster, and the namespace of one directory in it.
 
     Args:
@@ -34,7 +34,7 @@ class EtcdPlace:
     key: str = ""
 
     @classmethod
-    def parse(cls, url: str) -> "EtcdPlace":
+    def parse(cls, url: str) -> "EtcdAddress":
         """Parse a URL. Raises UsageError: malformed, or with an unknown option."""
         scheme, _, rest = url.partition("://")
         place = re.split("[/?#]", rest, maxsplit=1)[0]  # not with `urlsplit`, which refuses brackets after a comma

@@ -30,9 +30,9 @@ def choose_evictions(
     if not any(peer.phase in WORKING for peer in left):
         return []
     gone = [peer for peer in peers if peer.name not in unreachable]
-    while cuts := _cuts(left, unreachable):
+    while broken := _broken_links(left, unreachable):
         can_go = [each for each in left if any(other.phase in WORKING for other in left if other is not each)]
-        degree = lambda peer, cuts=cuts: sum(peer.name in cut for cut in cuts)  # noqa: E731
+        degree = lambda peer, broken=broken: sum(peer.name in link for link in broken)  # noqa: E731
         rank = lambda peer, of=degree: (  # noqa: E731
             of(peer),
             failed_partners.get(peer.name, 0),
@@ -47,6 +47,6 @@ def choose_evictions(
     return gone
 
 
-def _cuts(peers: Sequence[Peer], unreachable: Mapping[str, Set[str]]) -> set[frozenset[str]]:
+def _broken_links(peers: Sequence[Peer], unreachable: Mapping[str, Set[str]]) -> set[frozenset[str]]:
     names = {peer.name for peer in peers}
     return {frozenset((one, other)) for one in names for other in unreachable[one] & names if one != other}

@@ -32,7 +32,7 @@ from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.messaging.client import MemberClient
 from pipelined.swarm.messaging.fields import Malformed
 from pipelined.swarm.messaging.reasons import Reason
-from pipelined.swarm.protocol.status import LeaderReport, cut
+from pipelined.swarm.protocol.status import LeaderReport, shortened
 from pipelined.swarm.protocol.work import AssignedStage, GetStage, GetWork, WorkItem
 from pipelined.swarm.records.members import LEADER, LeaderRecord
 from pipelined.swarm.records.steps import HEAD, LOST, Commit, LostStages
@@ -91,7 +91,7 @@ class Leader:
         commits, left, unscored = self._commits, self._assignments.left, self._assignments.unscored
         if left is None or unscored is None:
             return None
-        return LeaderReport(left, unscored, commits.phase, commits.attempts, cut(commits.last_failure))
+        return LeaderReport(left, unscored, commits.phase, commits.attempts, shortened(commits.last_failure))
 
     async def run(self, registration: Registration) -> None:
         """Lead whenever no other trainer leads, until cancelled.

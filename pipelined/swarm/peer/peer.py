@@ -21,7 +21,7 @@ from pipelined.swarm.peer.parts import PeerParts
 from pipelined.swarm.peer.replica import Replica, catch_up, split_by_last_step
 from pipelined.swarm.peer.service import PeerService
 from pipelined.swarm.peer.stage_join import Build, StageJoin
-from pipelined.swarm.protocol.status import PeerReport, Status, cut
+from pipelined.swarm.protocol.status import PeerReport, Status, shortened
 from pipelined.swarm.records.members import PEERS, Phase, choose_saver
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView
@@ -61,7 +61,7 @@ class StagePeer:
     def report(self) -> PeerReport:
         """What this peer does, for status."""
         replica, donor = self.replica, self._join.fetch.donor if self._join.fetch else ""
-        return PeerReport(replica.report() if replica else None, cut(self._saver.failed), donor)
+        return PeerReport(replica.report() if replica else None, shortened(self._saver.failed), donor)
 
     async def run(self) -> None:
         """Serve under one lease after another, until it has left.

@@ -101,7 +101,7 @@ class RoundService:
             maxima=state.stage.maxima,
         )
         state.changed.notify_all()
-        total = await self._round.run(Spread(state.device.clock, request.within))
+        total = await self._round.run(Spread(state.device.clock, request.spread_s))
         summed, *_ = await state.device.run("square", lambda: _summed(state.stage, total))
         if not math.isfinite(summed.square):
             raise Rejected(Reason.NOT_FINITE, why="all gradients together")
@@ -110,7 +110,7 @@ class RoundService:
         self._summed = name, total
         return summed
 
-    async def chunk(self, request: SendPart, sender: Party) -> PartTotal:
+    async def receive_part(self, request: SendPart, sender: Party) -> PartTotal:
         """Receive another member's part of a chunk that this peer owns; waits until this peer has begun the round."""
         name = request.round
         await self._state.until(lambda: self._round is not None and self._round.name >= name)

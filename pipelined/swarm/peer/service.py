@@ -131,7 +131,9 @@ class PeerService:
             Resume: Served(lambda here, request, _: here.rounds.resume(request)),
             Reduce: Served(lambda here, request, _: self._in_time(here.rounds.reduce(request))),
             ReportReach: Served(lambda here, request, _: self._report_reach(here, request)),
-            SendPart: Served(lambda here, request, sender: here.rounds.chunk(request, sender), chunk, 2 * IN_FLIGHT),
+            SendPart: Served(
+                lambda here, request, sender: here.rounds.receive_part(request, sender), chunk, 2 * IN_FLIGHT
+            ),
             Inherit: Served(lambda here, request, _: here.handover.inherit(request), sums + 16 * self._batch, 1),
             FetchManifest: Served(lambda here, _, sender: self._in_time(here.manifest(sender))),
             FetchChunk: Served(

@@ -137,7 +137,7 @@ class Reduce(RoundRequest[Summed]):
     Args:
         members: of the round at this stage.
         keep: whether this peer's sum counts; else it takes part with zeros.
-        within: seconds over which to spread the parts, as nothing waits for them; 0: send them at once.
+        spread_s: seconds over which to spread the parts, as nothing waits for them; 0: send them at once.
         coded: whether the parts are coded.
     """
 
@@ -146,7 +146,7 @@ class Reduce(RoundRequest[Summed]):
 
     members: Annotated[tuple[RoundMember, ...], Many(least=1)]
     keep: bool
-    within: Seconds = 0.0
+    spread_s: Seconds = 0.0
     coded: bool = True
 
 

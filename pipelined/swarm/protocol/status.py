@@ -123,14 +123,14 @@ class TrainerReport:
     Args:
         done: microbatches.
         rate: microbatches per second now.
-        answers: by peer, replies; of many peers those with the most.
+        replies: by peer, how many came; of many peers those with the most.
         banned: by address of a peer, the seconds that are left of its ban; of many the longest bans.
         leads: None: it does not lead.
     """
 
     done: Count
     rate: Annotated[float, number(0.0)]
-    answers: Annotated[Mapping[Name, Count], Many(MOST_PEERS)]
+    replies: Annotated[Mapping[Name, Count], Many(MOST_PEERS)]
     banned: Annotated[Mapping[Name, Seconds], Many(MOST_PEERS)]
     leads: LeaderReport | None
 
@@ -176,6 +176,6 @@ def largest(numbers: Mapping[str, T]) -> dict[str, T]:
     return dict(sorted(numbers.items(), key=itemgetter(1), reverse=True)[:MOST_PEERS])
 
 
-def cut(why: str) -> str:
+def shortened(why: str) -> str:
     """A text as long as a message holds."""
     return why[:LONGEST]

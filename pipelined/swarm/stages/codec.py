@@ -30,7 +30,7 @@ class Coding:
         """Code arrays. Raises WireError: values that the codec cannot carry."""
         if not self.codec:
             return tuple(arrays), None
-        packed = await self.beside(lambda: pack(self.codec, arrays, what))
+        packed = await self.in_background(lambda: pack(self.codec, arrays, what))
         return tuple(packed.blocks), packed.note
 
     async def unpack(self, blocks: Sequence[Block], note: Any, most: int) -> tuple[Block, ...]:
@@ -42,10 +42,10 @@ class Coding:
         if note is None:
             return tuple(blocks)
         try:
-            return await self.beside(lambda: unpack(blocks, note, most))
+            return await self.in_background(lambda: unpack(blocks, note, most))
         except WireError as error:
             raise Malformed(str(error)) from error
 
-    async def beside(self, work: Callable[[], T]) -> T:
+    async def in_background(self, work: Callable[[], T]) -> T:
         """Run slow work in a thread, if there are threads."""
         return await asyncio.to_thread(work) if self.threads else work()

@@ -194,7 +194,7 @@ def waits_for(view: SwarmView, *, evaluates: str = "", over: bool = False) -> st
 
 def _shares(trainers: Sequence[TrainerStatus], everyone: Sequence[Peer]) -> dict[str, float]:
     """By name, each peer's share of the replies that its stage sent to the trainers, where there were any."""
-    answers = sum((Counter(each.report.answers) for each in trainers if each.report), Counter[str]())
+    answers = sum((Counter(each.report.replies) for each in trainers if each.report), Counter[str]())
     of_stage = Counter[int]()
     for each in everyone:
         of_stage[each.stage] += answers[each.name]

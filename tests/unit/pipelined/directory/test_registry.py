@@ -4,7 +4,7 @@ import pytest
 
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, open_directory
-from pipelined.directory.etcd.url import EtcdPlace
+from pipelined.directory.etcd.url import EtcdAddress
 from pipelined.errors import UsageError
 
 
@@ -38,15 +38,15 @@ def test_without_its_package_etcd_says_what_to_install(monkeypatch):
 @pytest.mark.parametrize(
     "url, place",
     [
-        ("etcd://a", EtcdPlace(("a:2379",))),
-        ("etcd://a,b:1,[::1],[::1]:2", EtcdPlace(("a:2379", "b:1", "[::1]:2379", "[::1]:2"))),
-        ("etcd://a/my/swarm/", EtcdPlace(("a:2379",), "my/swarm")),
-        ("etcd://u:p%40s@a,b", EtcdPlace(("a:2379", "b:2379"), user="u", password="p@s")),
-        ("etcd://a?ca=/c&cert=d&key=e", EtcdPlace(("a:2379",), ca="/c", cert="d", key="e")),
+        ("etcd://a", EtcdAddress(("a:2379",))),
+        ("etcd://a,b:1,[::1],[::1]:2", EtcdAddress(("a:2379", "b:1", "[::1]:2379", "[::1]:2"))),
+        ("etcd://a/my/swarm/", EtcdAddress(("a:2379",), "my/swarm")),
+        ("etcd://u:p%40s@a,b", EtcdAddress(("a:2379", "b:2379"), user="u", password="p@s")),
+        ("etcd://a?ca=/c&cert=d&key=e", EtcdAddress(("a:2379",), ca="/c", cert="d", key="e")),
     ],
 )
 def test_a_cluster_is_read_from_its_url(url, place):
-    assert EtcdPlace.parse(url) == place
+    assert EtcdAddress.parse(url) == place
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,4 @@ def test_a_cluster_is_read_from_its_url(url, place):
 )
 def test_a_cluster_that_cannot_be_is_refused(url, fact):
     with pytest.raises(UsageError, match=fact or r"cannot speak TLS with these files .*/nowhere.pem\); give PEM"):
-        EtcdPlace.parse(url).tls()
+        EtcdAddress.parse(url).tls()

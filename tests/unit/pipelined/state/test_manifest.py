@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.state.manifest import CHUNK, DIGEST, Download, TransferError, cut, describe, expect, layout_of
+from pipelined.state.manifest import CHUNK, DIGEST, Download, TransferError, chunk_of, describe, expect, layout_of
 from transports import Block
 from transports.wire.frames import LIMITS
 
@@ -38,8 +38,8 @@ def test_chunks_in_any_order_give_the_state_back(state: dict[str, np.ndarray], c
     arriving, donor = download(state, chunk), describe(state, chunk)
     for index in data.draw(st.permutations(range(donor.chunks))):
         assert index in arriving.missing
-        assert arriving.add(index, cut(state, donor, index))
-        assert not arriving.add(index, cut(state, donor, index))
+        assert arriving.add(index, chunk_of(state, donor, index))
+        assert not arriving.add(index, chunk_of(state, donor, index))
     assert arriving.whole
     whole = arriving.finish()
     assert {name: (array.dtype.name, array.shape, array.tobytes()) for name, array in state.items()} == {
@@ -51,7 +51,9 @@ def test_chunks_in_any_order_give_the_state_back(state: dict[str, np.ndarray], c
 @given(state=states(), chunk=st.integers(1, 64))
 def test_chunks_are_the_bytes_of_the_tensors_by_name_and_all_but_the_last_are_full(state, chunk: int):
     manifest = describe(state, chunk)
-    parts = [b"".join(bytes(part.data) for part in cut(state, manifest, index)) for index in range(manifest.chunks)]
+    parts = [
+        b"".join(bytes(part.data) for part in chunk_of(state, manifest, index)) for index in range(manifest.chunks)
+    ]
     run = b"".join(state[name].tobytes() for name in sorted(state))
     assert b"".join(parts) == run
     assert manifest.nbytes == len(run)
@@ -66,7 +68,7 @@ def test_chunks_are_the_bytes_of_the_tensors_by_name_and_all_but_the_last_are_fu
 def test_parts_may_be_cut_in_other_ways(state, chunk: int, data):
     arriving, donor = download(state, chunk), describe(state, chunk)
     for index in range(donor.chunks):
-        raw = b"".join(bytes(part.data) for part in cut(state, donor, index))
+        raw = b"".join(bytes(part.data) for part in chunk_of(state, donor, index))
         at = data.draw(st.integers(0, len(raw)))
         arriving.add(index, [Block.of(raw[:at]), Block.of(raw[at:])])
     assert describe(arriving.finish(), chunk).root == donor.root
@@ -76,13 +78,13 @@ def test_parts_may_be_cut_in_other_ways(state, chunk: int, data):
 def test_one_changed_byte_is_refused_and_the_right_one_taken_afterwards(state, chunk: int, data):
     arriving, donor = download(state, chunk), describe(state, chunk)
     for index in range(donor.chunks):
-        raw = bytearray(b"".join(bytes(part.data) for part in cut(state, donor, index)))
+        raw = bytearray(b"".join(bytes(part.data) for part in chunk_of(state, donor, index)))
         at = data.draw(st.integers(0, len(raw) - 1))
         raw[at] ^= data.draw(st.integers(1, 255))
         with pytest.raises(TransferError, match=f"chunk {index} is not the one asked for"):
             arriving.add(index, [Block.of(raw)])
         assert index in arriving.missing
-        arriving.add(index, cut(state, donor, index))
+        arriving.add(index, chunk_of(state, donor, index))
     assert describe(arriving.finish(), chunk).root == donor.root
 
 
@@ -91,7 +93,7 @@ def test_chunks_are_views_of_at_most_4_mib():
     manifest = describe(state)
     assert CHUNK == 4 << 20
     assert [manifest.size(index) for index in range(manifest.chunks)] == [CHUNK, 28]
-    first, last = cut(state, manifest, 0), cut(state, manifest, 1)
+    first, last = chunk_of(state, manifest, 0), chunk_of(state, manifest, 1)
     assert [part.nbytes for part in first] == [12, CHUNK - 12]
     assert [part.nbytes for part in last] == [12, 16]
     state["b"][-1] = 5.0
@@ -102,7 +104,7 @@ def test_a_resumed_download_asks_for_what_is_missing_alone():
     state = {"x": np.arange(100, dtype=np.uint8)}
     arriving, donor = download(state, 10), describe(state, 10)
     for index in (7, 0, 3):
-        arriving.add(index, cut(state, donor, index))
+        arriving.add(index, chunk_of(state, donor, index))
     assert list(arriving.missing) == [1, 2, 4, 5, 6, 8, 9]
     with pytest.raises(TransferError, match="missing: 7 of 10, first: 1"):
         arriving.finish()
@@ -156,7 +158,7 @@ def test_a_hostile_manifest_is_refused_before_memory_is_taken(digests, root, mes
 @pytest.mark.parametrize("index", [-1, 10, 1 << 80, True, None, "3", 0.0])
 def test_an_unknown_chunk_is_refused_by_donor_and_receiver(index):
     with pytest.raises(TransferError, match="no such chunk"):
-        cut(STATE, TRUE, index)
+        chunk_of(STATE, TRUE, index)
     with pytest.raises(TransferError, match="no such chunk"):
         Download(TRUE).add(index, [])
 
@@ -175,7 +177,7 @@ def test_it_needs_no_torch():
 @pytest.mark.parametrize("tensors", [LIMITS.blocks, LIMITS.blocks + 15])
 def test_a_chunk_of_many_small_tensors_fits_one_message(tensors: int):
     state = {f"{number}/value": np.full(3, number, np.float32) for number in range(tensors)}
-    parts = cut(state, describe(state), 0)
+    parts = chunk_of(state, describe(state), 0)
     assert len(parts) <= LIMITS.blocks
     arriving = download(state, CHUNK)
     arriving.add(0, parts)

@@ -10,7 +10,7 @@ from pipelined.swarm.status.status import LeftOut, PeerStatus, StageSummary, Swa
 
 TRAFFIC = EndpointTraffic(1 << 20, 5, {"not a frame": 2}, {"malformed": 3})
 STAGE = StageReport(step=3, counted=2, waiting=1, forwards=10, backwards=9)
-REPORT = TrainerReport(done=7, rate=2.5, answers={}, banned={"tcp://x:1": 4.0}, leads=None)
+REPORT = TrainerReport(done=7, rate=2.5, replies={}, banned={"tcp://x:1": 4.0}, leads=None)
 
 
 def peer_reply(stage=STAGE, *, traffic=TRAFFIC, unsaved="", donor="", events=()):

@@ -164,7 +164,7 @@ class Busy:
         await asyncio.sleep(0.1)
         self.now -= 1
         leads = LeaderReport(left=1, unscored=0, phase=address, attempt=1, last_failure="")
-        return trainer_reply(answers={"p00-000": 3, "p00-499": 1}, rate=1.0, leads=leads).response()
+        return trainer_reply(replies={"p00-000": 3, "p00-499": 1}, rate=1.0, leads=leads).response()
 
 
 def large(form=None, **flags):

@@ -12,9 +12,9 @@ import pipelined as pp
 from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.api.swarm import run
-from pipelined.api.swarm.parties import Place, SwarmSettings, run_user_peer
+from pipelined.api.swarm.parties import SwarmAddress, SwarmSettings, run_user_peer
 from pipelined.api.swarm.run import serve, train
-from pipelined.api.swarm.training import Given, UserTraining
+from pipelined.api.swarm.training import UserProgram, UserTraining
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.directory import CutOff, WrongKey, serve_directory
 from pipelined.membership.joining import connected, publish_task
@@ -88,7 +88,7 @@ def test_a_trainer_without_slots_is_refused(capsys):
 
 def test_a_peer_refuses_a_checkpoint_directory_with_another_model_s_stages(tmp_path):
     save(tmp_path, SavedStage(3, 0, 1, "a"), {"0.weight/value": np.zeros(4, np.float32)}, {"model": "another"})
-    given = Given(LAYERS, COMMON["loss"], partial(UserOptimizer, sgd))
+    given = UserProgram(LAYERS, COMMON["loss"], partial(UserOptimizer, sgd))
     _, training = SwarmSettings(2).prepare(BATCHES, given)
 
     async def refused():
@@ -96,9 +96,9 @@ def test_a_peer_refuses_a_checkpoint_directory_with_another_model_s_stages(tmp_p
             serving = tasks.create_task(serve_directory(server, RealClock()))
             async with connected(server.address) as (_, directory):
                 await publish_task(directory, training.task)
-            place, options = Place(server.address), PeerOptions(checkpoint=tmp_path)
+            address, options = SwarmAddress(server.address), PeerOptions(checkpoint=tmp_path)
             with pytest.raises(pp.UsageError, match=r"holds stages of another model \(1 of 1\)"):
-                await run_user_peer(partial(UserTraining, given), place, options, stop=asyncio.Event(), say=str)
+                await run_user_peer(partial(UserTraining, given), address, options, stop=asyncio.Event(), say=str)
             serving.cancel()
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:

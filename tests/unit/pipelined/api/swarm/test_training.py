@@ -8,7 +8,7 @@ from torch import nn
 
 import pipelined as pp
 from pipelined.api.swarm.parties import SwarmSettings
-from pipelined.api.swarm.training import Given, Task, UserTraining
+from pipelined.api.swarm.training import Task, UserProgram, UserTraining
 from pipelined.api.user_optimizer import UserOptimizer
 
 SHARED = nn.Linear(4, 4)
@@ -41,7 +41,7 @@ class Second(nn.Module):
 
 
 def given(layers, loss=nn.functional.mse_loss, rate=0.1):
-    return Given(layers, loss, partial(UserOptimizer, lambda p: torch.optim.SGD(p, lr=rate)))
+    return UserProgram(layers, loss, partial(UserOptimizer, lambda p: torch.optim.SGD(p, lr=rate)))
 
 
 def prepared(layers, loss=nn.functional.mse_loss, depth=2, rows=8, **settings):

@@ -19,7 +19,7 @@ from pipelined.directory.etcd import gateway as etcd_gateway  # noqa: E402
 from pipelined.directory.etcd.exactly_once import Marks  # noqa: E402
 from pipelined.directory.etcd.gateway import Gateway  # noqa: E402
 from pipelined.directory.etcd.messages import Keys  # noqa: E402
-from pipelined.directory.etcd.url import EtcdPlace  # noqa: E402
+from pipelined.directory.etcd.url import EtcdAddress  # noqa: E402
 
 
 class Losing(httpx2.AsyncHTTPTransport):
@@ -108,7 +108,7 @@ async def test_a_transaction_that_was_given_up_does_not_disturb_the_next(etcd):
 
 
 async def test_a_mark_that_died_is_left_anew(etcd):
-    gateway = Gateway(EtcdPlace.parse(etcd.url("marks")), RealClock(), 30.0)
+    gateway = Gateway(EtcdAddress.parse(etcd.url("marks")), RealClock(), 30.0)
     marks, keys = Marks(gateway, RealClock(), "marks.marks/"), Keys("marks/")
     first, _ = await marks.transact([], [keys.put("a", b"", 0)], [])
     await marks.close()
@@ -119,7 +119,7 @@ async def test_a_mark_that_died_is_left_anew(etcd):
 
 
 async def test_a_watcher_behind_the_compaction_must_read_again(etcd):
-    place = EtcdPlace.parse(etcd.url("compacted"))
+    place = EtcdAddress.parse(etcd.url("compacted"))
     gateway = Gateway(place, RealClock(), 30.0)
     async with client(etcd.url("compacted")) as directory:
         first = await directory.transact({}, {"a": b""})
@@ -166,7 +166,7 @@ def test_a_cluster_with_users_and_tls_accepts_a_password(certificate, memory_pat
 
     async def main(cluster):
         there = cluster.url("locked").removeprefix("etcd://") + f"?ca={ca}"
-        gateway = Gateway(EtcdPlace.parse(f"etcd://{there}"), RealClock(), 30.0)
+        gateway = Gateway(EtcdAddress.parse(f"etcd://{there}"), RealClock(), 30.0)
         await lock(gateway)
         await gateway.close()
         async with client(f"etcd://root:a%3Ab%40c@{there}") as directory:

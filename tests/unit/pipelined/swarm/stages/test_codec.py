@@ -27,7 +27,7 @@ class SlowCoding(Coding):
         super().__init__(CODEC)
         self._seconds = seconds
 
-    async def beside(self, work):
+    async def in_background(self, work):
         await VirtualClock().sleep(self._seconds)
         return work()
 
