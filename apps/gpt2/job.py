@@ -89,7 +89,8 @@ class Job:
     def table(self) -> str:
         """One line a worker of a group: its stages, their layers, and the memory they take in float32."""
         cut = partition(layer_costs(self.model, self.sequence), self.plan.depth)
-        held = sizes(self.model, self.plan, self.sequence, exact=self.config.exact_sums, divided=self.config.divides)
+        sums = {"divided": self.config.divides, "stored": self.config.stores}
+        held = sizes(self.model, self.plan, self.sequence, exact=self.config.exact_sums, **sums)
         shape = f"({self.plan.rows}, {self.sequence}, {self.model.d_model})"
         return f"{plan_table(self.plan, cut, held, self.config.recompute)}\n  activations between stages: {shape}"
 

@@ -106,7 +106,9 @@ class PlannedGPT2:
 
     def team(self, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
         costs = EVEN if not plan.split else costs_of(self._team(plan, machine), plan)
-        sizes = team_workload(self.model, plan, self.sequence, costs, itemsize=self._itemsize, **self._sums)
+        sizes = team_workload(
+            self.model, plan, self.sequence, costs, itemsize=self._itemsize, stored=self.config.stores, **self._sums
+        )
         return sizes, stage_moves(self.model, plan, self.sequence, costs)
 
     def _team(self, plan: Plan, machine: Machine) -> TeamChain:

@@ -55,13 +55,20 @@ def costs_of(team: TeamChain, plan: Plan) -> Costs:
 
 
 def sizes(
-    config: ModelConfig, plan: Plan, sequence: int, *, itemsize: int = FLOAT, exact: bool = False, divided: bool = False
+    config: ModelConfig,
+    plan: Plan,
+    sequence: int,
+    *,
+    itemsize: int = FLOAT,
+    exact: bool = False,
+    divided: bool = False,
+    stored: bool = False,
 ) -> Workload:
     """The workload of a rank, as `workload`; of a team that of its fullest member."""
     if plan.tensor == 1:
         return workload(config, plan, sequence, itemsize, exact=exact, divided=divided)
     team = team_chain(config, plan.tensor, plan.rows, sequence, Machine(), itemsize=itemsize)
-    sums = {"exact": exact, "divided": divided}
+    sums = {"exact": exact, "divided": divided, "stored": stored}
     return team_workload(config, plan, sequence, costs_of(team, plan), itemsize=itemsize, **sums)
 
 
@@ -95,11 +102,13 @@ def team_workload(
     itemsize: int,
     exact: bool = False,
     divided: bool = False,
+    stored: bool = False,
 ) -> Workload:
     """A member's share of the model: of activations and messages a T-th, and what it keeps besides.
 
     Args:
         costs: of its layout; `EVEN` divides everything evenly.
+        stored: whether each member keeps a part of every weight; one that is gathered is not counted.
     """
     alone, members = workload(config, replace(plan, tensor=1, split=""), sequence, itemsize, exact=exact), plan.tensor
     alone = alone.divided(plan) if divided else alone
@@ -120,6 +129,10 @@ def team_workload(
         )
     if costs is EVEN:
         return Workload(stages, [replace(group, elements=group.elements // members) for group in alone.parameters])
+    if stored:
+        held = workload(config, replace(plan, tensor=1, split=""), sequence, itemsize, exact=exact, stored_by=members)
+        both = zip(held.parameters, alone.parameters, strict=True)
+        return Workload(stages, [replace(one, optimizer_bytes=each.kept_bytes) for one, each in both])
     numbers = _numbers(config, every, costs)
     parameters = [replace(group, elements=ceil(numbers[group.stages])) for group in alone.parameters]
     return Workload(stages, parameters)

@@ -143,7 +143,7 @@ def _build(
 ) -> RankTrainer:
     config = job.config
     description = JobDescription(
-        model=ShardedGPT2(job.model, job.factors) if job.factors else GPT2(job.model),
+        model=ShardedGPT2(job.model, job.factors, job.config.stores) if job.factors else GPT2(job.model),
         plan=job.plan,
         feed=TokenFeed(batches_of(job, text.train)),
         optimizer_config=OptimizerConfig(

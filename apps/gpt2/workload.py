@@ -4,7 +4,7 @@ Sizes are exact closed forms of the float32 model without dropout. Seconds are f
 speed, until they are measured.
 """
 
-from math import prod
+from math import ceil, prod
 
 from apps.gpt2.memory import FLOAT, activation_bytes, boundary_bytes, pending_bytes
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, layer_shapes, shapes
@@ -12,6 +12,9 @@ from pipelined.programs.bucket_names import name_buckets
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
+
+POSITIONS = "transformer.wpe.weight"
+"""The one matrix by which nothing is multiplied."""
 
 
 def workload(
@@ -22,6 +25,7 @@ def workload(
     *,
     exact: bool = False,
     divided: bool = False,
+    stored_by: int = 1,
 ) -> Workload:
     """The model, cut as the trainer cuts it, on ranks of one floating-point operation a second.
 
@@ -30,6 +34,7 @@ def workload(
         itemsize: bytes of a parameter and of an activation's number.
         exact: whether gradients are summed exactly.
         divided: whether the ranks that hold a parameter divide its update.
+        stored_by: the ranks of which each keeps a part of every multiplication's weight.
     """
     cut, costs = partition(layer_costs(config, sequence), plan.depth), layer_costs(config, sequence)
     stages = []
@@ -46,15 +51,22 @@ def workload(
                 boundary_bytes=boundary_bytes(*share) * itemsize // FLOAT,
             )
         )
-    whole = Workload(stages, _parameters(config, cut, itemsize, exact))
+    whole = Workload(stages, _parameters(config, cut, itemsize, exact, stored_by))
     return whole.divided(plan) if divided else whole
 
 
-def _parameters(config: ModelConfig, cut: list[range], itemsize: int, exact: bool) -> list[Parameters]:
+def _parameters(
+    config: ModelConfig, cut: list[range], itemsize: int, exact: bool, stored_by: int = 1
+) -> list[Parameters]:
     """The parameters of each bucket, as the trainer groups them."""
+
+    def size(name: str) -> int:
+        weight = len(every[name]) == 2 and name != POSITIONS
+        return ceil(prod(every[name]) / stored_by) if weight else prod(every[name])
+
     layers, every = layer_shapes(config), shapes(config)
     names_of = {stage: [name for layer in part for name in layers[layer]] for stage, part in enumerate(cut)}
     return [
-        Parameters(stages, sum(prod(every[name]) for name in names), len(names), itemsize, exact=exact)
+        Parameters(stages, sum(map(size, names)), len(names), itemsize, exact=exact)
         for stages, names in name_buckets(names_of).items()
     ]

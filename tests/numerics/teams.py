@@ -39,8 +39,9 @@ class TeamCase(Case):
     def model(self):
         """The whole model, also for one rank a worker."""
         sizes = ModelConfig(self.layers, 16, 8, 13, SEQUENCE, self.dropout, self.tied)
-        layout = MIXED[self.tensor] if self.layout == "mixed" else self.layout
-        return ShardedGPT2(sizes, factors_of(layout, self.tensor))
+        layout = self.layout.replace("mixed", MIXED[self.tensor])
+        layout, _, stored = layout.partition("+")
+        return ShardedGPT2(sizes, factors_of(layout, self.tensor), bool(stored))
 
     def __str__(self):
         extras = [self.scale] * (self.scale != "direct") + ["recompute"] * self.recompute
@@ -57,6 +58,8 @@ ALWAYS = [
     TeamCase("one_f_one_b", 2, 2, 1, layers=1, layout="data", recompute=True, dropout=0.2),
     TeamCase("chimera", 2, 1, 4, layers=1, layout="data", scale="forward-doubling", tied=False),
     TeamCase("zb_v", 4, 1, 2, tensor=3, layout="mixed", recompute=True),
+    TeamCase("zb_h1", 2, 1, 2, layers=1, layout="data+stored", dropout=0.2),
+    TeamCase("gpipe", 1, 2, 1, layers=1, tensor=4, layout="mixed+stored"),
     TeamCase("gpipe", 2, 1, 1, layers=1, tensor=4, layout="mixed", tied=False, dropout=0.2),
 ]
 """What every run of the tests trains."""

@@ -19,15 +19,15 @@ from apps.lm.sharded.attention import attend
 from apps.lm.sharded.layouts import OPERATORS, Factors, require_fitting
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom
-from pipelined.sharding import Mesh, Shards
+from pipelined.sharding import Layout, Mesh, Shards
 from pipelined.sharding.operators.matmul import LEAD, SplitMatmul, multiply
 from pipelined.sharding.operators.stream import drop, layer_norm, residual
-from pipelined.sharding.operators.verbs import Reader, Value
+from pipelined.sharding.operators.verbs import Operand, Reader, StoredPiece, Value
 from pipelined.sharding.operators.vocabulary import cross_entropy, embed, ids_of, logits, table
 from pipelined.sharding.shards import merged, shape_of, take
 from pipelined.training.parameters import register_tensor
 
-Pieces = Mapping[str, torch.Tensor]
+Pieces = Mapping[str, Operand]
 """A rank's pieces of the parameters, by the plain model's names."""
 
 
@@ -37,14 +37,16 @@ class ShardedGPT2(GPT2):
     Args:
         config: its sizes.
         factors: of each of `OPERATORS`; the product of each is T.
+        stored: whether the ranks that hold one piece of a multiplication's weight keep parts of it, and gather it for
+            each use, in the forward and in the backward (ZeRO-3).
     Raises:
         UsageError: an operator's factors are missing or unknown, the products differ, or there are more column
             shards than heads.
     """
 
-    def __init__(self, config: ModelConfig, factors: Mapping[str, Factors]):
+    def __init__(self, config: ModelConfig, factors: Mapping[str, Factors], stored: bool = False):
         super().__init__(config)
-        self.factors = factors
+        self.factors, self.stored = factors, stored
         if set(self.factors) != set(OPERATORS):
             given = ", ".join(sorted(self.factors)) or "none"
             raise UsageError(f"factors of other operators (given: {given}); name {', '.join(OPERATORS)}")
@@ -75,6 +77,19 @@ class ShardedGPT2(GPT2):
 
     def parameters(self) -> dict[str, Shards]:
         """How each parameter lies, by its plain name; some have more dimensions than the plain tensor of that name."""
+        whole = self._pieces
+        return whole | {name: _in_parts(whole[name]) for name in self._weights} if self.stored else whole
+
+    @cached_property
+    def _weights(self) -> list[str]:
+        """The weights of multiplications, by name."""
+        each = [one.module for one in block_multiplications(self.config).values()]
+        blocks = [f"transformer.h.{block}.{module}.weight" for block in range(self.config.layers) for module in each]
+        return [EMBEDDING, *blocks, *([] if self.config.tied else [HEAD])]
+
+    @cached_property
+    def _pieces(self) -> dict[str, Shards]:
+        """What each rank computes with of each parameter."""
         c = self.config.d_model
         token = Shards(self.mesh, (c,), "S0:columns")
         found = {EMBEDDING: table(self.operators["wte"])}
@@ -110,7 +125,12 @@ class ShardedGPT2(GPT2):
         return await cross_entropy(run, output, targets)
 
     async def part(
-        self, run: Reader, layers: range, x: Value, pieces: Pieces, random: KeyedRandom | None = None
+        self,
+        run: Reader,
+        layers: range,
+        x: Value,
+        pieces: Mapping[str, torch.Tensor],
+        random: KeyedRandom | None = None,
     ) -> Value:
         """A range of layers, of a microbatch.
 
@@ -119,13 +139,15 @@ class ShardedGPT2(GPT2):
             random: of the microbatch's dropout; None: nothing is dropped.
         Returns: (B, T, C), as `stream`; behind the last layer the logits (B, T, V), split over all ranks.
         """
+        lie, stored = self.parameters(), self._weights if self.stored else ()
+        held = {name: StoredPiece.of(each, lie[name]) if name in stored else each for name, each in pieces.items()}
         for layer in layers:
             if layer == 0:
-                x = await self.embedding(run, x, pieces, random)
+                x = await self.embedding(run, x, held, random)
             elif layer == self.layers - 1:
-                x = await self.head(run, x, pieces)
+                x = await self.head(run, x, held)
             else:
-                x = await self.block(run, layer - 1, x, pieces, random)
+                x = await self.block(run, layer - 1, x, held, random)
         return x
 
     async def head(self, run: Reader, x: Value, pieces: Pieces) -> Value:
@@ -152,7 +174,7 @@ class ShardedGPT2(GPT2):
         """One block; x is (B, T, C), as `stream`."""
         at, place = f"transformer.h.{number}", f"h.{number}"
 
-        def of(name: str) -> tuple[torch.Tensor, torch.Tensor]:
+        def of(name: str) -> tuple[Operand, Operand]:
             return pieces[f"{at}.{name}.weight"], pieces[f"{at}.{name}.bias"]
 
         key = random.key(f"{place}.attn.weights") if random else None
@@ -169,6 +191,12 @@ class ShardedGPT2(GPT2):
 
     async def _drop(self, run: Reader, x: Value, random: KeyedRandom | None, place: str) -> Value:
         return x if random is None else await drop(run, x, self.config.dropout, random.key(place))
+
+
+def _in_parts(piece: Shards) -> Shards:
+    """How a piece lies where the ranks that hold it keep parts of it."""
+    cuts = piece.layout.cuts
+    return Shards(piece.mesh, piece.lengths, Layout.of({**cuts, 0: (*cuts.get(0, ()), "rows")}))
 
 
 class MemberGPT2(GPT2):

@@ -18,7 +18,7 @@ from math import prod
 import torch
 
 from pipelined.sharding.mesh import Mesh
-from pipelined.sharding.operators.verbs import Operand, Reader, Value
+from pipelined.sharding.operators.verbs import Operand, Reader, Value, whole_piece
 from pipelined.sharding.shards import Shards
 
 LEAD = 2
@@ -89,7 +89,7 @@ async def multiply(run: Reader, operator: SplitMatmul, x: Value, weight: Operand
     inner = len(operator.inputs)
     lead = x.shards.lengths[:-inner]
     x = await gather(run, x, operator.arriving(lead), operator.gathered(lead))
-    work = partial(multiplied, inner=inner)
+    work, weight = partial(multiplied, inner=inner), await whole_piece(run, weight, operator.weight)
     product = await run.compute("multiply", work, x, weight, result=operator.partial(lead))
     product = await run.move(product, operator.leaving(lead))
     if bias is None:

@@ -90,14 +90,15 @@ class StageRecord:
     kept: int
 
 
-def record(rank: int, stage: Callable[[Tape], Coroutine[Any, Any, Value]]) -> StageRecord:
+def record(rank: int, stage: Callable[[Tape], Coroutine[Any, Any, Value]], again: bool = True) -> StageRecord:
     """Read a stage forward and back for one rank; no tensor has memory.
 
     Args:
         stage: its inputs and parameters are on the meta device (`piece` makes them).
+        again: as of a `Tape`.
     """
     recorder = _Recorder(rank)
-    tape, kept = Tape(recorder, recorder), _Kept()
+    tape, kept = Tape(recorder, recorder, again=again), _Kept()
     with torch.autograd.graph.saved_tensors_hooks(kept.add, lambda tensor: tensor):
         result = _finished(stage(tape))
     steps, recorder.steps = recorder.steps, []

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from pipelined.actors.executor import Device
-from pipelined.sharding.operators.verbs import Operand, Value
+from pipelined.sharding.operators.verbs import Operand, StoredPiece, Value
 from pipelined.sharding.path import Path, path
 from pipelined.sharding.shards import Shards
 
@@ -55,6 +55,7 @@ class Tape:
         device: computes: an executor, or what counts; on a timed one the durations are those of the names.
         training: False: nothing is kept for a backward.
         autocast: multiplications in bfloat16; their results, parameters and sums keep the dtype of the values.
+        again: whether what is moved again for the backward is not kept; False where the backward follows at once.
 
     Attributes:
         noted: what the layers noted beside their results, in order.
@@ -62,9 +63,11 @@ class Tape:
     Gradients of parameters gather in their `grad`, as partial sums over the axes on which they are broadcast.
     """
 
-    def __init__(self, network: Carrier, device: Device, training: bool = True, autocast: bool = False):
+    def __init__(
+        self, network: Carrier, device: Device, training: bool = True, autocast: bool = False, again: bool = True
+    ):
         self.network, self.device, self.training, self.autocast = network, device, training, autocast
-        self.rank = network.rank
+        self.rank, self._again, self._freed = network.rank, again, dict[Operand, Moved]()
         self._entries: list[Computed | Moved] = []
         self.noted: list[Any] = []
 
@@ -91,6 +94,7 @@ class Tape:
         if tuple(produced.shape) != result.shape(self.rank):
             shapes = f"rank: {self.rank}, got: {tuple(produced.shape)}, layout's: {result.shape(self.rank)}"
             raise ValueError(f"{name} gave another shape ({shapes})")
+        self._free(operands)
         value = Value(produced.detach(), result, not constant and any(map(_trained, operands)))
         if value.trained and self.training:
             pairs = zip(operands, given, strict=True)
@@ -109,13 +113,29 @@ class Tape:
             return operand
         return operand.array.detach().requires_grad_(operand.trained and self.training)
 
-    async def move(self, value: Value, target: Shards, replicated: Sequence[str] = ()) -> Value:
+    async def move(self, value: Value, target: Shards, replicated: Sequence[str] = (), *, again: bool = False) -> Value:
         """See `Reader.move`."""
         way = path(value.shards, target, replicated=replicated)
         moved = Value(await self.network.carry(way, value.array), target, value.trained)
         if value.trained and self.training:
             self._entries.append(Moved(value, moved, way))
+            if again and self._again and way.moves:
+                self._freed[moved] = Moved(value, moved, way)
         return moved
+
+    def _free(self, operands: Iterable[Operand]) -> None:
+        """Free the memory of those operands that are moved again for the backward; graphs keep views of it."""
+        for operand in operands:
+            if operand in self._freed:
+                self._freed[operand].moved.array.untyped_storage().resize_(0)
+
+    async def _restore(self, values: Iterable[Value]) -> None:
+        """Move those values again whose memory was freed, into the same memory; autograd counts no change of them."""
+        for value in values:
+            if value in self._freed:
+                again = await self.network.carry(self._freed[value].path, self._freed[value].value.array)
+                value.array.untyped_storage().resize_(value.array.numel() * value.array.element_size())
+                value.array.data.copy_(again)
 
     def note(self, noted: Any) -> None:
         """See `Reader.note`."""
@@ -134,6 +154,8 @@ class Tape:
         for entry in self._entries:
             if isinstance(entry, Computed):
                 yield from entry.parameters
+            elif isinstance(entry.value, StoredPiece):
+                yield entry.value.piece
 
     async def backward(
         self, value: Value, gradient: torch.Tensor, back: Callable[[Computed], None] | None = None
@@ -150,7 +172,10 @@ class Tape:
             if isinstance(entry, Moved):
                 await self._move_back(entry)
             else:
+                inputs = [given for given, _ in entry.inputs]
+                await self._restore(inputs)
                 await self.device.run(f"{entry.name} back", partial(back or compute_back, entry))
+                self._free(inputs)
 
     async def _move_back(self, entry: Moved) -> None:
         if entry.moved.gradient is not None:

@@ -34,8 +34,34 @@ class Value:
         self.gradient = gradient if self.gradient is None else self.gradient + gradient
 
 
+@dataclass(eq=False)
+class StoredPiece(Value):
+    """This rank's part of a parameter's piece, which is gathered where it is used; its gradient gathers in the tensor.
+
+    Args:
+        piece: the parameter, or a view of it in the shape of the shards.
+    """
+
+    piece: torch.Tensor = field(kw_only=True)
+
+    @classmethod
+    def of(cls, piece: torch.Tensor, shards: Shards) -> "StoredPiece":
+        """A part that lies as these shards."""
+        return cls(piece.detach(), shards, piece.requires_grad, piece=piece)
+
+    def add(self, gradient: torch.Tensor) -> None:
+        torch.autograd.backward(self.piece, gradient)
+
+
 Operand = Value | torch.Tensor
 """What a computation takes: a value, or this rank's piece of a parameter."""
+
+
+async def whole_piece(run: "Reader", operand: Operand, shards: Shards) -> Operand:
+    """A rank's piece of a parameter as an operator takes it; one that is stored in parts is gathered, each way."""
+    if isinstance(operand, torch.Tensor) or operand.shards.layout == shards.layout:
+        return operand
+    return await run.move(operand, shards, again=True)
 
 
 class Reader(Protocol):
@@ -64,11 +90,12 @@ class Reader(Protocol):
             constant: the result has no gradient.
         """
 
-    async def move(self, value: Value, target: Shards, replicated: Sequence[str] = ()) -> Value:
+    async def move(self, value: Value, target: Shards, replicated: Sequence[str] = (), *, again: bool = False) -> Value:
         """Move a value to another layout, on the same mesh or on another one of the same ranks.
 
         Args:
             replicated: the axes whose ranks compute the same with the moved value (see `Layout.cotangent`).
+            again: do not keep what is moved for the backward, but move it again then; one computation takes it.
         """
 
     def note(self, noted: Any) -> None:

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from pipelined.sharding.layout import Layout
 from pipelined.sharding.operators.matmul import LEAD, SplitMatmul, gather, multiplied
-from pipelined.sharding.operators.verbs import Operand, Reader, Value
+from pipelined.sharding.operators.verbs import Operand, Reader, Value, whole_piece
 from pipelined.sharding.shards import Ranges, Shards
 
 
@@ -39,6 +39,7 @@ async def embed(run: Reader, head: SplitMatmul, ids: Value, weight: Operand) -> 
     """
     lead, held = ids.shards.lengths, table(head).pieces(run.rank)[0]
     summand = Shards(head.mesh, lead + head.inputs, f"S0:rows S{len(lead)}:contraction P:columns")
+    weight = await whole_piece(run, weight, table(head))
     found = await run.compute("embedding", lambda x, rows: looked_up(x, rows, held), ids, weight, result=summand)
     return await run.move(found, head.arriving(lead))
 
@@ -72,6 +73,7 @@ async def logits(run: Reader, head: SplitMatmul, x: Value, weight: Operand, bias
     """
     lead = x.shards.lengths[:-1]
     x = await gather(run, x, head.arriving(lead), head.gathered(lead))
+    weight = await whole_piece(run, weight, table(head))
     product = await run.compute("head", lambda x, rows: multiplied(x, rows.t()), x, weight, result=head.partial(lead))
     product = await run.move(product, head.leaving(lead))
     return product if bias is None else await run.compute("bias", torch.add, product, bias, result=product.shards)

@@ -147,7 +147,7 @@ class TeamStage:
         return run[0], x, run[1]
 
     def _tape(self, training: bool) -> Tape:
-        return Tape(self.network, self.executor, training, self.autocast)
+        return Tape(self.network, self.executor, training, self.autocast, again=not self.recompute)
 
     def _pieces(self) -> dict[str, torch.Tensor]:
         """Parameters as they lie, and buffers."""

@@ -1,7 +1,7 @@
 """`--tensor` and `--layout`: what is run, and what is refused before torch is imported."""
 
 from dataclasses import replace
-from math import ceil
+from math import ceil, prod
 
 import pytest
 
@@ -11,6 +11,7 @@ from apps.gpt2.plan_file import is_open
 from apps.gpt2.planned_model import planned_model_of
 from apps.gpt2.team_costs import sizes
 from apps.gpt2.workload import workload
+from apps.lm.models.gpt2_presets import shapes
 from pipelined.__main__ import main
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
@@ -105,3 +106,13 @@ def test_a_rank_of_a_divided_update_is_counted_with_its_share_of_the_moments(lay
     whole = workload(job.model, replace(job.plan, tensor=1), job.sequence).parameters
     for one, every in zip(found, whole, strict=True):
         assert one.kept_bytes == ceil((8 * every.elements + 4 * every.tensors) / (3 * tensor))
+
+
+def test_a_rank_of_zero3_is_counted_with_its_part_of_the_weights():
+    job = resolve(Config(tensor=4, layout="zero3", depth=1, vocab=256), 4)
+    held = sizes(job.model, job.plan, job.sequence, divided=True, stored=True).parameters
+    every = shapes(job.model)
+    weights = sum(prod(shape) for name, shape in every.items() if len(shape) == 2 and "wpe" not in name)
+    rest = sum(map(prod, every.values())) - weights
+    assert sum(each.elements for each in held) == weights / 4 + rest
+    assert sum(each.kept_bytes for each in held) == ceil((8 * (weights + rest) + 4 * len(every)) / 4)

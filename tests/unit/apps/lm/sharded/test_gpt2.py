@@ -171,3 +171,25 @@ def test_biases_and_norms_add_their_own_sums():
 def test_factors_that_do_not_fit_are_refused(factors, message):
     with pytest.raises(UsageError, match=message):
         ShardedGPT2(SMALL, factors)
+
+
+def test_stored_weights_are_gathered_each_way_and_their_gradients_scattered():
+    """3 (p0-1)/p0 · kn elements a weight and microbatch (the tied table is used twice), and no more is kept."""
+    config, factors, p = ModelConfig(1, 16, 8, 16, 6, 0.0), alike((4, 1, 1)), 4
+    kept, sent = [], []
+    for stored in (False, True):
+        model = ShardedGPT2(config, factors, stored)
+        pieces = {name: piece(1, each, torch.float64) for name, each in model.parameters().items()}
+        ids = Value(piece(1, model.ids((8, 6)), torch.int64, trained=False), model.ids((8, 6)), False)
+
+        async def stage(tape, model=model, pieces=pieces, ids=ids):
+            return await model.score(tape, await model.part(tape, range(model.layers), ids, pieces), ids)
+
+        found = record(1, stage)
+        kept.append(found.kept)
+        sent.append(found.forward.nbytes + found.backward.nbytes)
+        held = sum(each.numel() for each in pieces.values())
+    multiplied = 12 * 16 * 16 + 2 * 16 * 16
+    assert sent[1] - sent[0] == 8 * 3 * (p - 1) / p * multiplied
+    assert kept[0] == kept[1]
+    assert held == (12 * 16 + 16) * 16 / p + 6 * 16 + (9 + 6) * 16

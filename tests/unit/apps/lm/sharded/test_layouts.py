@@ -25,7 +25,10 @@ def test_factors_are_read_by_operator_and_the_vocabulary_is_split_by_default():
 @pytest.mark.parametrize(
     ("layout", "message"),
     [
-        ("rows", "no layout: 'rows'.*write data or megatron, or OPERATOR=ROWS.COLUMNS.CONTRACTION for c_attn"),
+        (
+            "rows",
+            "no layout: 'rows'.*write data or zero1 or zero3 or megatron, or OPERATOR=ROWS.COLUMNS.CONTRACTION",
+        ),
         ("c_attn=1.2", "no layout: 'c_attn=1.2'"),
         ("c_attn=0.2.2", "no layout: 'c_attn=0.2.2'"),
         ("head=1.2.1", "no layout: 'head=1.2.1'"),
