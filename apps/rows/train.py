@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 import torch
+from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 import pipelined as pp
@@ -45,8 +46,10 @@ def training_job(job: Job, training: Training, model: UserModel) -> TrainingJob:
     """What a rank trains, and how."""
     config = job.config
 
-    def optimizer(parameters: object) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(parameters, lr=config.lr, weight_decay=config.weight_decay)  # type: ignore[arg-type]
+    def optimizer(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+        matrices, vectors = ([p for p in parameters if (p.dim() > 1) == which] for which in (True, False))
+        groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+        return torch.optim.AdamW([group for group in groups if group["params"]], lr=config.lr)
 
     schedule = partial(_cosine, config.warmup, config.steps) if job.plan.flushes else None
     optimizers = partial(UserOptimizer, optimizer, job.clip, schedule)

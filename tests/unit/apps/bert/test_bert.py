@@ -17,6 +17,7 @@ from apps.lm.models.bert import builders
 from apps.lm.models.bert_presets import BertConfig, shapes
 from apps.rows.program import main
 from tests.launching import ROOT
+from tests.unit.apps.plain import PlainOptimizer
 
 STEPS, PARTS, ROWS, SEQUENCE = 4, 4, 2, 16
 SIZES = BertConfig(2, 16, 2, 32, 257, positions=32, deviation=0.3)
@@ -33,12 +34,10 @@ def row_of(directory):
 
 def plain(row):
     """The losses of a loop of plain torch; before each layer it seeds torch's generator, as the runtime does."""
-    optimizer = torch.optim.AdamW(row.parameters(), lr=0.0, weight_decay=0.1)
+    optimizer = PlainOptimizer(row)
     batches = Batches(read_text([ROOT / "LICENSE"], "bytes").train, SEQUENCE, ROWS, PARTS, 0)
     losses, masking = [], Masking(0, 256, 256)
     for step in range(STEPS):
-        optimizer.param_groups[0]["lr"] = 2e-3 * (step + 1) / 31  # the warm-up of 30 steps
-        optimizer.zero_grad()
         means = []
         for part in range(PARTS):
             first = (step * PARTS + part) * ROWS
@@ -49,7 +48,6 @@ def plain(row):
             loss = nn.functional.cross_entropy(x.flatten(0, 1), targets.flatten())
             (loss / PARTS).backward()
             means.append(loss.item())
-        nn.utils.clip_grad_norm_(row.parameters(), 1.0)
         optimizer.step()
         losses.append(sum(means) / PARTS)
     return losses

@@ -18,6 +18,7 @@ from apps.rows.job import resolve
 from apps.rows.program import main
 from pipelined.errors import UsageError
 from tests.launching import ROOT
+from tests.unit.apps.plain import PlainOptimizer
 
 STEPS, ROWS, SEQUENCE = 20, 8, 16
 
@@ -39,16 +40,13 @@ def plain(directory):
     row.load_state_dict(dict(each_llama_tensor(directory, shapes(config))), strict=False)
     row.lm_head.weight = row.embed_tokens.weight
     row.double()
-    optimizer = torch.optim.AdamW(row.parameters(), lr=0.0, weight_decay=0.1)
+    optimizer = PlainOptimizer(row)
     batches = Batches(read_text([ROOT / "LICENSE"], "bytes").train, SEQUENCE, ROWS, 1, 0)
     losses = []
     for step in range(STEPS):
-        optimizer.param_groups[0]["lr"] = 2e-3 * (step + 1) / 31  # the warm-up of 30 steps
         inputs, targets = map(torch.from_numpy, batches.rows(step, 0))
         loss = nn.functional.cross_entropy(row(inputs).flatten(0, 1), targets.flatten())
-        optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(row.parameters(), 1.0)
         optimizer.step()
         losses.append(loss.item())
     return losses, row

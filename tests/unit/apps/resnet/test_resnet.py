@@ -15,6 +15,7 @@ from apps.resnet.presets import PRESETS, ResNetConfig
 from apps.rows.job import resolve
 from apps.rows.program import main
 from pipelined.errors import UsageError
+from tests.unit.apps.plain import PlainOptimizer
 
 TINY = ResNetConfig((1, 1, 1), (3, 4, 5), True, 32, 3, 10)
 STEPS, PARTS, ROWS, IMAGES = 4, 2, 3, 20
@@ -53,17 +54,14 @@ def plain(directory, row):
     """The losses of a loop of plain torch over the microbatches of each step, in order."""
     raw = torch.from_numpy(np.fromfile(directory / "data_batch_1.bin", np.uint8)).view(-1, 3073)
     images, classes = (raw[:, 1:].float() / 255).double().view(-1, 3, 32, 32), raw[:, 0].long()
-    optimizer = torch.optim.AdamW(row.parameters(), lr=0.0, weight_decay=0.1)
+    optimizer = PlainOptimizer(row)
     losses = []
     for step in range(STEPS):
-        optimizer.param_groups[0]["lr"] = 2e-3 * (step + 1) / 31  # the warm-up of 30 steps
-        optimizer.zero_grad()
         means = []
         for index in order(0, step, PARTS * ROWS, IMAGES).split(ROWS):
             loss = nn.functional.cross_entropy(row(images[index]), classes[index])
             (loss / PARTS).backward()
             means.append(loss.item())
-        nn.utils.clip_grad_norm_(row.parameters(), 1.0)
         optimizer.step()
         losses.append(sum(means) / PARTS)
     return losses
