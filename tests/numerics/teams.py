@@ -39,7 +39,7 @@ class TeamCase(Case):
     def model(self):
         """The whole model, also for one rank a worker."""
         sizes = ModelConfig(self.layers, 16, 8, 13, SEQUENCE, self.dropout, self.tied)
-        layout = self.layout.replace("mixed", MIXED[self.tensor])
+        layout = self.layout.replace("mixed", MIXED.get(self.tensor, ""))
         layout, _, stored = layout.partition("+")
         return ShardedGPT2(sizes, factors_of(layout, self.tensor), bool(stored))
 

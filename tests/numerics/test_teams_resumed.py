@@ -15,6 +15,8 @@ ALONE = TeamCase("zb_v", 4, 2, 2, tensor=1, dropout=0.2)
 TEAMS = TeamCase("chimera", 2, 1, 4, layout="mixed", dropout=0.2)
 THREES = TeamCase("gpipe", 1, 2, 2, tensor=3, layout="mixed", dropout=0.2)
 
+STORED = TeamCase("gpipe", 1, 2, 2, tensor=2, layout="data+stored", dropout=0.2)
+
 
 @pytest.mark.parametrize("cases", [(ALONE, TEAMS, THREES), (THREES, TEAMS, ALONE)], ids=["1, 2, 3", "3, 2, 1"])
 def test_teams_of_any_size_follow_one_another_as_one_process(cases, tmp_path):
@@ -40,7 +42,7 @@ def test_all_sizes_of_teams_have_the_bits_and_the_digest_of_what_was_saved(tmp_p
     (state, digest), *others = on_ranks(TEAMS.job(), trained)
     assert digest and others == [(None, "")] * 3
     assert set(state) == set(TEAMS.model.parameters())
-    for case in (ALONE, TEAMS, THREES):
+    for case in (ALONE, STORED, THREES):
         (again, same), *_ = on_ranks(case.job(), resumed)
         assert same == digest
         assert all(torch.equal(again[name], value) for name, value in state.items())
