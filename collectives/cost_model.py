@@ -115,9 +115,9 @@ def _walk(nodes: tuple[int, ...], part: float, near: Links, reducing: int, gathe
 def ring_pass_seconds(nodes: int, ranks: int, nbytes: float, links: Links, *, sums: bool) -> float:
     """Seconds of one half of a ring over nodes of equal size: those of `ring_seconds`, in constant time.
 
-    The pass takes its longest chain of waits. A chain goes along a part of the ring, and at its slowest link it waits
-    for the messages that are left. Over several nodes the longest chain is one of four: one far link alone, or with
-    the near links around it; from the first far link to the last; around the ring but for one link.
+    The time is that of the critical path: along part of the ring, then the remaining messages over its slowest link.
+    Over several nodes that part is one of four: one far link alone, or with the near links around it; from the first
+    far link to the last; around the ring but for one link.
 
     Args:
         nodes, ranks: nodes, and ranks of each; the ranks of a node follow one another.

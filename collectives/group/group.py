@@ -157,8 +157,8 @@ class Group(Communicator):
         channel: the number under which the group's bytes travel, 0 <= channel < 16384.
         links: the cost of messages between these ranks; `auto` chooses by it.
         piece: bytes of an array that are sent, and reduced, at once; small pieces stay in a core's cache.
-        window: bytes that each rank lends the others where the transport lets them share memory; `shared`
-            refuses less than 128 and 128 a rank.
+        window: bytes of each rank's shared window, where the transport shares memory; at least 128 + 128 * size for
+            `shared`.
         patience: seconds that a rank waits in a collective before it reports its call (see `WaitCheck`).
     Attributes:
         measured: seconds of each all-reduce on this group (see `measure`), equal on all ranks; None: `auto` chooses by

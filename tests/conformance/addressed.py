@@ -36,7 +36,7 @@ async def a_message_waits_for_its_receive(end):
         assert same(frame.blocks[0], filled(left_of(end), size))
 
 
-async def it_is_known_whether_a_message_has_come(end):
+async def probe_reports_arrival(end):
     async with sending(end.send(right_of(end), ("come",)), end.send(right_of(end), ("after",))):
         await end.receive(left_of(end), ("after",))
         assert end.probe(None, ("come",)) and not end.probe(right_of(end), ("other",))
@@ -159,7 +159,7 @@ async def a_receive_from_any_peer_gets_every_message(end):
             frames = [await end.receive(None, ("any", size)) for _ in ranks]
         assert sorted(frame.source for frame in frames) == list(ranks)
         assert all(same(frame.blocks[0], filled(frame.source, size)) for frame in frames)
-    await meet(end, "nobody closes while others still ask anyone")
+    await meet(end, "all ranks have received before any closes")
 
 
 async def a_receive_from_anyone_may_wait_beside_others(end):
@@ -168,7 +168,7 @@ async def a_receive_from_anyone_may_wait_beside_others(end):
     sends = [end.send(right_of(end), ("both",), note=n) for n in range(2)]
     async with sending(*sends):
         assert [(await receive).note for receive in receives] == [0, 1]
-    await meet(end, "nobody closes while others still ask anyone")
+    await meet(end, "all ranks have received before any closes")
 
 
 async def a_rank_may_send_to_itself(end):

@@ -62,7 +62,7 @@ async def buffers_and_messages_do_not_mix(end):
     assert mine.tobytes() == filled(left_of(end), LARGE).tobytes()
 
 
-async def everybody_may_exchange_with_everybody(end):
+async def all_pairs_exchange_at_once(end):
     async def exchange(peer, channel):
         mine = np.empty(1000 + channel, np.float32)
         await asyncio.gather(

@@ -1,4 +1,4 @@
-"""Clauses on closing and aborting: what was sent is delivered, and nobody waits for ever."""
+"""Clauses on closing and aborting: what was sent is delivered, and no operation waits for ever."""
 
 import asyncio
 
@@ -75,7 +75,7 @@ async def a_peer_that_closed_is_not_waited_for(end):
     await all_raise(PeerLost, "rank 0", *later)
 
 
-async def what_nobody_received_keeps_no_close_from_ending(end):
+async def close_returns_with_unreceived_messages(end):
     await meet(end, "all here")
     sends = [
         asyncio.ensure_future(send)
@@ -93,7 +93,7 @@ async def what_nobody_received_keeps_no_close_from_ending(end):
         assert outcome is None or isinstance(outcome, TransportError)
 
 
-async def an_abort_reaches_everybody(end):
+async def an_abort_reaches_all_ranks(end):
     await meet_and_leave(end, 0)
     if end.rank == 0:
         await end.abort("stage 3 ran out of luck")

@@ -5,7 +5,10 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 
-SMALL, LARGE = 16, 1 << 16  # items of float32: with the header, and (256 KiB) held at the sender by who does that
+SMALL, LARGE = (
+    16,
+    1 << 16,
+)  # items of float32; some transports hold the large one (256 KiB) at the sender
 
 
 def left_of(end):

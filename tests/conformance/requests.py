@@ -49,7 +49,7 @@ def bytes_of(nbytes, seed=0):
 
 
 async def pair(world, **topics):
-    """An sender, and who answers these topics."""
+    """A requester, and a responder that handles these topics."""
     asker, answerer = await world.open(), await world.open()
     for topic, handler in topics.items():
         answerer.handle(topic, handler, ROOM)

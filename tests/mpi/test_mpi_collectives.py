@@ -60,7 +60,7 @@ def test_reduces_as_float64_does_and_alike_on_all_ranks(algorithm, op):
 @pytest.mark.parametrize("algorithm", ALL_REDUCE.closed)
 def test_sends_the_bytes_of_the_closed_form(algorithm):
     async def work(transport):
-        group = Group(transport, EVERY_RANK, 1, patience=SECONDS)  # else who waits long asks why
+        group = Group(transport, EVERY_RANK, 1, patience=SECONDS)  # else a rank that waits long reports its call
         array = np.ones(100_003)
         await all_reduce(group, array, "sum", algorithm)
         problem = ProblemSize(group.nodes, array.nbytes, array.itemsize)

@@ -26,7 +26,7 @@ pytestmark = [
 
 def test_nothing_is_sent_by_the_second_call_and_bits_are_those_of_the_order_of_ranks():
     async def work(transport):
-        group = Group(transport, EVERY_RANK, 1, patience=SECONDS)  # else who waits long asks why
+        group = Group(transport, EVERY_RANK, 1, patience=SECONDS)  # else a rank that waits long reports its call
         rows = [np.random.default_rng(rank).standard_normal(700_001).astype("float32") for rank in EVERY_RANK]
         exact = rows[0].copy()
         for row in rows[1:]:

@@ -96,7 +96,7 @@ class Identity(ABC, Generic[H, P]):
 
     @abstractmethod
     def name(self, hello: H) -> str:
-        """The sender of a hello, for errors; "an unknown caller" if it claims to be none of this end's network."""
+        """The sender of a hello, for errors; "an unknown caller" if its hello names another network."""
 
     def proof(self, role: Role, connector: bytes, acceptor: bytes) -> bytes:
         return hmac.digest(self.key, role.to_bytes(1, "big") + connector + acceptor, "sha256")

@@ -21,7 +21,7 @@ from transports.wire.number_pool import NumberPool
 
 ALL_PEERS_BYTES = 256 << 20
 MIN_BYTES = 1 << 20
-OFFERS_BYTES = 16 << 20  # least limit of offers to one peer: about 4,000; a pipeline may be far ahead of a slow rank
+OFFERS_BYTES = 16 << 20  # minimum limit of offers to one peer, enough for about 4,000
 CLOSING_BYTES = 256 << 20  # offered bodies that a closing rank delivers to each peer without a posted receive
 MAX_OFFERS = NUMBERS  # open offers to one peer
 

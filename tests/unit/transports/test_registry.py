@@ -31,7 +31,7 @@ def test_a_wait_for_the_ranks_of_mpi_that_is_no_time_is_refused(wait):
 
 
 @pytest.mark.parametrize("scheme", schemes(), ids="{}://".format)
-def test_links_that_cannot_be_are_refused_by_every_transport_with_what_can(scheme):
+def test_invalid_link_options_list_the_allowed_values(scheme):
     with pytest.raises(ValueError, match=r"\?delay= takes a number and one of the units us, ms, s"):
         asyncio.run(open_transport(f"{scheme}://?delay=soon"))
 

@@ -43,8 +43,8 @@ class VirtualNetwork:
         delay, jitter: seconds that a frame takes between two parties: uniform in delay ± jitter.
         rate: bytes a second from one party to another.
         max_in_flight: bytes of messages that one connection may have in an endpoint's memory, headers included.
-        scale: each byte of an array stands for this many bytes of a larger run. Divide `rate` by it yourself; the bytes
-            of headers are divided here, so that they take their true share.
+        scale: each byte of an array stands for this many bytes of a larger run. The caller divides `rate` by it; the
+            bytes of headers are divided here, so that they take their true share.
     Raises:
         ValueError: the jitter exceeds the delay.
     """

@@ -1,4 +1,4 @@
-"""Shortcuts between ranks of one machine, after the rendezvous: Unix sockets in place of TCP, and their core count.
+"""Faster sockets between ranks of one machine, after the rendezvous: Unix sockets, not TCP, and their core count.
 
     lower rank                                  higher rank
     "unix" [name, nonce, user_namespace], or nothing →   connects to that name, sends the nonce there

@@ -61,7 +61,7 @@ def forged(fields, body_bytes=0, kind=Kind.MESSAGE):
     st.lists(blocks(), max_size=5),
     st.integers(0, 65535),
 )
-def test_what_goes_in_comes_out(kind, key, note, sent, number):
+def test_round_trip(kind, key, note, sent, number):
     frame = b"".join(encode(kind, key, sent, note, number=number))
     preamble, header, came = parse(frame)
     assert (preamble.kind, preamble.number, header.key, header.note) == (kind, number, key, note)

@@ -205,7 +205,7 @@ async def test_a_reset_breaks_the_connection_and_the_next_request_makes_another(
         assert (await world.asking(note="on")).note == "on"
 
 
-async def test_every_frame_can_be_overheard_and_answered_with_a_fault():
+async def test_listeners_see_every_frame_and_may_inject_a_fault():
     async with opened() as world:
         story = []
 

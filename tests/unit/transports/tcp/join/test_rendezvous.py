@@ -325,7 +325,7 @@ async def test_an_invalid_listening_address_is_refused(content):
 
 
 @pytest.mark.parametrize("length", [0, SHORT + 1, 2**32 - 1])
-async def test_a_control_message_of_a_size_beyond_reason_ends_the_conversation_unread(length):
+async def test_an_oversized_control_message_is_refused_before_it_is_read(length):
     here, there = socket.socketpair()
     with here, there:
         for sock in (here, there):
