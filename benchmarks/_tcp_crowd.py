@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks._ranks import Task, run
 from transports import Transport, open_transport
-from transports.stream.sockets import tune
+from transports.stream.sockets import set_options
 from transports.tcp.flow_control import credit_limit
 from transports.tcp.transport import TcpTransport
 
@@ -44,7 +44,7 @@ async def connected(pair: Transport, peers: int) -> list[TcpTransport]:
 
 def ready(sock: socket.socket) -> socket.socket:
     """As the transport's own rendezvous leaves a socket."""
-    tune(sock)
+    set_options(sock)
     sock.setblocking(False)
     return sock
 

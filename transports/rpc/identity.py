@@ -16,7 +16,7 @@ from transports.rpc.base import Party, Unreachable, reason_of
 from transports.stream.acceptor import run_handshake
 from transports.stream.handshake import NONCE_BYTES, VERSION, Hello, Identity, Role, Verdict, check_prefix, connecting
 from transports.stream.key import SAME_KEY
-from transports.stream.sockets import Address, dial, is_loopback, lookup, system_text, tune
+from transports.stream.sockets import Address, connect_to, is_loopback, lookup, set_options, system_text
 
 SCHEME = "tcp://"
 MAGIC = b"PPLE"
@@ -79,8 +79,8 @@ class PartyIdentity(Identity[PartyHello, int]):
         check_prefix(data, MAGIC, role)
         return PartyHello(role, *HELLO.unpack(data)[3:])
 
-    def judge(self, hello: PartyHello) -> Verdict:
-        return Verdict.WELCOME if hello.peer_port == self.address[1] else Verdict.OTHER_PEER
+    def verify(self, hello: PartyHello) -> Verdict:
+        return Verdict.ACCEPTED if hello.peer_port == self.address[1] else Verdict.OTHER_PEER
 
     def refusal(self, verdict: Verdict, connector: PartyHello, acceptor: PartyHello) -> TransportError:
         if verdict is Verdict.WRONG_KEY:
@@ -88,7 +88,7 @@ class PartyIdentity(Identity[PartyHello, int]):
         ports = f"port wanted: {connector.peer_port}, reached: {acceptor.port}"
         return RendezvousError(f"another endpoint answers there ({ports}); check the address")
 
-    def name(self, hello: PartyHello) -> str:
+    def describe(self, hello: PartyHello) -> str:
         return "a caller"
 
 
@@ -140,9 +140,9 @@ async def _connect_to(address: Address, me: PartyIdentity) -> tuple[socket.socke
     """Connect to one address and complete the handshake. Raises OSError with the reason if that fails."""
     if not me.key and not is_loopback(address[0]):
         raise NoSharedKey(f"it is on another machine, and no key is shared; {SAME_KEY}")
-    sock = await dial(address)
+    sock = await connect_to(address)
     try:
-        tune(sock)
+        set_options(sock)
         return sock, (await run_handshake(sock, connecting(me, address[1]))).party
     except BaseException as error:
         sock.close()

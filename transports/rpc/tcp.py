@@ -73,7 +73,7 @@ async def open_at(
     """
     try:
         host = (await lookup(*host_port))[0][0]
-        if is_anywhere(host):
+        if is_wildcard(host):
             raise RendezvousError(
                 f"{host} is not an address that others can connect to; name the one by which they reach this machine"
             )
@@ -92,7 +92,7 @@ async def open_at(
     return end
 
 
-def is_anywhere(host: str) -> bool:
+def is_wildcard(host: str) -> bool:
     """Whether a numeric address means every interface."""
     return ipaddress.ip_address(host.partition("%")[0]).is_unspecified
 
@@ -147,7 +147,7 @@ class TcpEndpoint(CommonEndpoint[Connection], AcceptorOwner[PartyHello]):
         self._attach(connection, sock, peer)
 
     def admit(self, hello: PartyHello) -> Verdict:
-        return Verdict.WELCOME
+        return Verdict.ACCEPTED
 
     async def on_admitted(self, hello: PartyHello, sock: socket.socket) -> None:
         if self.closed:

@@ -14,40 +14,40 @@ from typing import Any, Generic
 
 from transports.aio.nursery import Nursery
 from transports.errors import TransportError
-from transports.stream.handshake import Dialogue, H, Identity, P, Verdict, accepting
-from transports.stream.sockets import HANDSHAKE_TIMEOUT_S, accept, read_exactly, tune
+from transports.stream.handshake import H, Handshake, Identity, P, Verdict, accepting
+from transports.stream.sockets import HANDSHAKE_TIMEOUT_S, accept, read_exactly, set_options
 
 MAX_PENDING = 256
 
 
-async def run_handshake(sock: socket.socket, dialogue: Dialogue[H], on_read: Callable[[], None] = lambda: None) -> H:
+async def run_handshake(sock: socket.socket, handshake: Handshake[H], on_read: Callable[[], None] = lambda: None) -> H:
     """Run a handshake on a socket, within `HANDSHAKE_TIMEOUT_S` seconds. Returns the hello of the other end.
 
     Args:
         on_read: called after each read.
     Raises:
         TimeoutError: the other side did not send in time. ConnectionError: it closed the connection. Else as the
-            dialogue.
+            handshake.
     """
     try:
         async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-            return await _steps(sock, dialogue, on_read)
+            return await _steps(sock, handshake, on_read)
     except TimeoutError as error:
         raise TimeoutError(f"silent for {HANDSHAKE_TIMEOUT_S:g} s") from error
 
 
-async def _steps(sock: socket.socket, dialogue: Dialogue[H], on_read: Callable[[], None]) -> H:
+async def _steps(sock: socket.socket, handshake: Handshake[H], on_read: Callable[[], None]) -> H:
     loop = asyncio.get_running_loop()
     try:
-        step = next(dialogue)
+        step = next(handshake)
         while True:
             if isinstance(step, int):
                 data = await read_exactly(sock, step)
                 on_read()
-                step = dialogue.send(data)
+                step = handshake.send(data)
             else:
                 await loop.sock_sendall(sock, step)
-                step = next(dialogue)
+                step = next(handshake)
     except StopIteration as end:
         hello: H = end.value
         return hello
@@ -81,22 +81,22 @@ class Acceptor(Generic[H, P]):
 
     def __init__(self, listener: socket.socket, me: Identity[H, P], owner: AcceptorOwner[H]):
         self._listener, self._me, self._owner = listener, me, owner
-        self._silent: dict[socket.socket, asyncio.Task[None]] = {}
-        self._started: dict[socket.socket, asyncio.Task[None]] = {}
+        self._before_first_byte: dict[socket.socket, asyncio.Task[None]] = {}
+        self._in_handshake: dict[socket.socket, asyncio.Task[None]] = {}
 
     async def __aenter__(self) -> "Acceptor[H, P]":
-        self._serving = asyncio.create_task(self._supervise(self._serve))
+        self._serving = asyncio.create_task(self._report_errors(self._serve))
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         self._serving.cancel()
         await asyncio.wait([self._serving])
-        for sock in (self._listener, *self._silent, *self._started):
+        for sock in (self._listener, *self._before_first_byte, *self._in_handshake):
             sock.close()
         if not self._serving.cancelled():
             self._serving.result()
 
-    async def _supervise(self, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+    async def _report_errors(self, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
         """Report an unexpected error to the owner at once, so that it neither ends the acceptor nor stays unseen."""
         try:
             await work(*arguments)
@@ -107,13 +107,13 @@ class Acceptor(Generic[H, P]):
         async with Nursery() as callers:
             while True:
                 sock = await accept(self._listener)
-                if len(self._silent) + len(self._started) >= MAX_PENDING:
-                    next(iter((self._silent or self._started).values())).cancel()
-                self._silent[sock] = callers.create_task(self._supervise(self._handshake, sock))
+                if len(self._before_first_byte) + len(self._in_handshake) >= MAX_PENDING:
+                    next(iter((self._before_first_byte or self._in_handshake).values())).cancel()
+                self._before_first_byte[sock] = callers.create_task(self._report_errors(self._handshake, sock))
 
     async def _handshake(self, sock: socket.socket) -> None:
         try:
-            tune(sock)
+            set_options(sock)
             hello = await run_handshake(sock, accepting(self._me, self._owner.admit), partial(self._on_read, sock))
         except (TransportError, OSError, TimeoutError) as error:
             sock.close()
@@ -122,8 +122,8 @@ class Acceptor(Generic[H, P]):
             sock.close()
             raise
         finally:
-            self._silent.pop(sock, None)
-            self._started.pop(sock, None)
+            self._before_first_byte.pop(sock, None)
+            self._in_handshake.pop(sock, None)
         try:
             await self._owner.on_admitted(hello, sock)
         except Exception:
@@ -131,5 +131,5 @@ class Acceptor(Generic[H, P]):
             raise
 
     def _on_read(self, sock: socket.socket) -> None:
-        if sock in self._silent:
-            self._started[sock] = self._silent.pop(sock)
+        if sock in self._before_first_byte:
+            self._in_handshake[sock] = self._before_first_byte.pop(sock)

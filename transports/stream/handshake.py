@@ -42,7 +42,7 @@ class Role(IntEnum):
 class Verdict(IntEnum):
     """The acceptor's reply to the connector's proof."""
 
-    WELCOME = 0
+    ACCEPTED = 0
     WRONG_KEY = 1
     OTHER_RUN = 2
     OTHER_WORLD_SIZE = 3
@@ -60,7 +60,7 @@ class Hello(ABC):
 
 H = TypeVar("H", bound=Hello)
 P = TypeVar("P")
-Dialogue = Generator[bytes | int, bytes, H]
+Handshake = Generator[bytes | int, bytes, H]
 
 
 class Identity(ABC, Generic[H, P]):
@@ -87,22 +87,22 @@ class Identity(ABC, Generic[H, P]):
         """Parse a hello, which must have this role. Raises WireError."""
 
     @abstractmethod
-    def judge(self, hello: H) -> Verdict:
+    def verify(self, hello: H) -> Verdict:
         """Whether the sender, which has proved its key, means this end."""
 
     @abstractmethod
     def refusal(self, verdict: Verdict, connector: H, acceptor: H) -> TransportError:
-        """The error of both ends for a verdict that is no welcome."""
+        """The error of both ends for a verdict other than ACCEPTED."""
 
     @abstractmethod
-    def name(self, hello: H) -> str:
+    def describe(self, hello: H) -> str:
         """The sender of a hello, for errors; "an unknown caller" if its hello names another network."""
 
     def proof(self, role: Role, connector: bytes, acceptor: bytes) -> bytes:
         return hmac.digest(self.key, role.to_bytes(1, "big") + connector + acceptor, "sha256")
 
 
-def connecting(me: Identity[H, P], peer: P) -> Dialogue[H]:
+def connecting(me: Identity[H, P], peer: P) -> Handshake[H]:
     """The connector's side; returns the acceptor's hello.
 
     Raises:
@@ -118,14 +118,14 @@ def connecting(me: Identity[H, P], peer: P) -> Dialogue[H]:
     verdict, proof = VERDICT.unpack((yield VERDICT.size))
     if verdict not in list(Verdict):
         raise WireError(f"an unknown verdict (known: 0 to {max(Verdict):d}, got: {verdict})")
-    if verdict != Verdict.WELCOME:
+    if verdict != Verdict.ACCEPTED:
         raise me.refusal(Verdict(verdict), local, remote)
     if not hmac.compare_digest(proof, me.proof(Role.ACCEPTOR, mine, theirs)):
-        raise AuthenticationError(f"{me.name(remote)} could not prove that it holds the shared key; {SAME_KEY}")
+        raise AuthenticationError(f"{me.describe(remote)} could not prove that it holds the shared key; {SAME_KEY}")
     return remote
 
 
-def accepting(me: Identity[H, P], admit: Callable[[H], Verdict]) -> Dialogue[H]:
+def accepting(me: Identity[H, P], admit: Callable[[H], Verdict]) -> Handshake[H]:
     """The acceptor's side; returns the connector's hello. `admit` is called only after the connector's proof.
 
     Raises:
@@ -140,12 +140,12 @@ def accepting(me: Identity[H, P], admit: Callable[[H], Verdict]) -> Dialogue[H]:
     proof = yield PROOF_BYTES
     if not hmac.compare_digest(proof, me.proof(Role.CONNECTOR, theirs, mine)):
         yield VERDICT.pack(Verdict.WRONG_KEY, bytes(PROOF_BYTES))
-        raise UnprovenKey(me.name(remote))
-    verdict = me.judge(remote)
-    if verdict is Verdict.WELCOME:
+        raise UnprovenKey(me.describe(remote))
+    verdict = me.verify(remote)
+    if verdict is Verdict.ACCEPTED:
         verdict = admit(remote)
     yield VERDICT.pack(verdict, me.proof(Role.ACCEPTOR, theirs, mine))
-    if verdict is not Verdict.WELCOME:
+    if verdict is not Verdict.ACCEPTED:
         raise me.refusal(verdict, remote, local)
     return remote
 

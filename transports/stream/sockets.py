@@ -1,4 +1,4 @@
-"""Non-blocking TCP sockets on the running event loop: listen, accept, dial, read a known number of bytes.
+"""Non-blocking TCP sockets on the running event loop: listen, accept, connect, read a known number of bytes.
 
 A cancelled wait loses no bytes and leaves no socket open. So each function waits for readiness and then calls the
 socket itself: the loop's own `sock_accept` may lose a connection when its caller is cancelled (Python 3.11).
@@ -26,7 +26,7 @@ SHORT_OF_FILES_S = 0.05
 SELECT_FILES = 1024
 SPARE_FILES = 64
 CACHED_BUFFER = 1 << 20
-ANYWHERE = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
+WILDCARD = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 
 # The time limits of established connections and handshakes, in seconds; docs/transports.md lists them for users.
 CONNECT_S = 15.0  # for one attempt to connect; the kernel alone would try for more than two minutes
@@ -101,7 +101,7 @@ def family(host: str) -> socket.AddressFamily:
 
 def address_to_bind(address: Address) -> Address:
     """The address to listen at: loopback as it is, else every interface, because the name may be a router's."""
-    return address if is_loopback(address[0]) else (ANYWHERE[family(address[0])], address[1])
+    return address if is_loopback(address[0]) else (WILDCARD[family(address[0])], address[1])
 
 
 def listen(address: Address) -> socket.socket:
@@ -140,7 +140,7 @@ async def accept(listener: socket.socket) -> socket.socket:
             # else: the caller closed the connection before it was accepted
 
 
-async def dial(address: Address) -> socket.socket:
+async def connect_to(address: Address) -> socket.socket:
     """Connect to a numeric address.
 
     Raises:
@@ -181,7 +181,7 @@ async def read_exactly(sock: socket.socket, count: int) -> bytes:
     return bytes(data)
 
 
-def tune(sock: socket.socket, keepalive: Keepalive = KEEPALIVE) -> None:
+def set_options(sock: socket.socket, keepalive: Keepalive = KEEPALIVE) -> None:
     """Send small frames at once, and let the kernel break an idle connection with a machine that vanished.
 
     The kernel probes only idle connections; `seconds_unacknowledged` checks the others. TCP_USER_TIMEOUT would cover
@@ -218,7 +218,7 @@ def unacknowledged(sock: socket.socket) -> int:
     return 0
 
 
-def stay_in_cache(sock: socket.socket) -> None:
+def limit_buffers(sock: socket.socket) -> None:
     """Limit the kernel's buffers so that the reading core finds the data that another core has just written in cache.
 
     For two ranks of one machine with a core each (1 MiB: 206 µs, and 350 to 400 µs without this). A network, and ranks

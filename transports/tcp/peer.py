@@ -23,7 +23,7 @@ from transports.stream.connection import ConnectionOwner, Ending, FrameConnectio
 from transports.stream.incoming import EMPTY_BODY, IncomingBody, IncomingBuffer, IncomingMessage
 from transports.stream.message_memory import FRAME_BYTES, kept_bytes, overhead
 from transports.stream.reader import Body, FrameReader, FrameReceiver
-from transports.stream.sockets import stay_in_cache
+from transports.stream.sockets import limit_buffers
 from transports.stream.writer import CACHED_CHUNK, LONG_BYTES
 from transports.tcp.flow_control import (
     CLOSING_BYTES,
@@ -70,7 +70,7 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
         self._offer_table, self._closing = OfferTable(self._offers), Credit(max(limit, CLOSING_BYTES))
         self._offered: dict[int, IncomingBody[Any]] = {}
         if cached:
-            stay_in_cache(sock)
+            limit_buffers(sock)
         chunk = CACHED_CHUNK if cached else LONG_BYTES
         self.connection = FrameConnection(sock, FrameReader(KINDS, self), self, chunk)
 

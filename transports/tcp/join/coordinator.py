@@ -79,7 +79,7 @@ class Coordinator(AcceptorOwner[RankHello]):
             raise RendezvousError(f"{fact}{self._wait:g} s); {remedy}") from error
 
     def admit(self, hello: RankHello) -> Verdict:
-        return Verdict.WELCOME if 0 < hello.rank < self._me.world_size else Verdict.UNEXPECTED
+        return Verdict.ACCEPTED if 0 < hello.rank < self._me.world_size else Verdict.UNEXPECTED
 
     async def on_admitted(self, hello: RankHello, sock: socket.socket) -> None:
         if hello.rank in self._joined:
@@ -134,12 +134,12 @@ class Coordinator(AcceptorOwner[RankHello]):
         await send_control(sock, "table", table)
         await read_control(sock, "meshed")
 
-    async def _with_all(self, talk: Callable[[socket.socket], Awaitable[None]]) -> None:
-        """Run `talk` with every admitted rank concurrently; the first rank that leaves ends it for all."""
+    async def _with_all(self, exchange: Callable[[socket.socket], Awaitable[None]]) -> None:
+        """Run `exchange` with every admitted rank concurrently; the first rank that leaves ends it for all."""
 
         async def with_one(rank: int, sock: socket.socket) -> None:
             try:
-                await talk(sock)
+                await exchange(sock)
             except (OSError, WireError) as error:
                 reason = f"rank {rank} left during the rendezvous ({error}); see its own message"
                 raise RendezvousError(reason) from error

@@ -82,18 +82,18 @@ class RankIdentity(Identity[RankHello, int]):
         check_prefix(data, MAGIC, role)
         return RankHello(role, *HELLO.unpack(data)[3:])
 
-    def judge(self, hello: RankHello) -> Verdict:
+    def verify(self, hello: RankHello) -> Verdict:
         if hello.run != self.run:
             return Verdict.OTHER_RUN
         if hello.world_size != self.world_size:
             return Verdict.OTHER_WORLD_SIZE
-        return Verdict.WELCOME if hello.peer == self.rank else Verdict.OTHER_PEER
+        return Verdict.ACCEPTED if hello.peer == self.rank else Verdict.OTHER_PEER
 
     def refusal(self, verdict: Verdict, connector: RankHello, acceptor: RankHello) -> TransportError:
         kind, text = REFUSALS[verdict]
         return kind(text.format(local=connector, remote=acceptor))
 
-    def name(self, hello: RankHello) -> str:
+    def describe(self, hello: RankHello) -> str:
         return f"rank {hello.rank}" if hello.run == self.run and hello.rank < self.world_size else "an unknown caller"
 
 

@@ -130,9 +130,9 @@ class AgentStore(MeetingPoint):
         except OSError as error:
             raise RendezvousError(f"cannot reach {self._config.host!r} ({error}); check MASTER_ADDR") from error
 
-    async def _call_store(self, question: Callable[[Any], Any]) -> Any:
+    async def _call_store(self, operation: Callable[[Any], Any]) -> Any:
         try:
-            return await asyncio.to_thread(lambda: question(self._connected()))
+            return await asyncio.to_thread(lambda: operation(self._connected()))
         except RuntimeError as error:
             at = f"{self._config.host}:{self._config.port}"
             raise RendezvousError(f"torchrun's store at {at} does not answer ({error}); start the job again") from error
@@ -232,14 +232,14 @@ class NodeFile(MeetingPoint):
 
     def _publish(self, text: str) -> None:
         """Write a file of mode 0600 and lock it, then rename it to its final name."""
-        self._locked, aside = tempfile.mkstemp(dir=self._file.parent)
+        self._locked, temporary = tempfile.mkstemp(dir=self._file.parent)
         try:
             with suppress(OSError):  # no locks on this file system: `is_locked` then returns True for every file
                 fcntl.flock(self._locked, fcntl.LOCK_EX)
             os.write(self._locked, text.encode())
-            os.replace(aside, self._file)
+            os.replace(temporary, self._file)
         except BaseException:
-            os.unlink(aside)
+            os.unlink(temporary)
             os.close(self._locked)
             self._locked = None
             raise

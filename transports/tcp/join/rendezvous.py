@@ -28,10 +28,10 @@ from transports.stream.sockets import (
     Address,
     address_to_bind,
     check_files,
-    dial,
+    connect_to,
     listen,
+    set_options,
     system_text,
-    tune,
 )
 from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.control import read_control, send_control
@@ -123,9 +123,9 @@ async def connect(address: Address, me: RankIdentity, peer: int) -> tuple[socket
     Raises:
         OSError: no process listens there. AuthenticationError, RendezvousError: refused, or no rank answers there.
     """
-    sock = await dial(address)
+    sock = await connect_to(address)
     try:
-        tune(sock)
+        set_options(sock)
         return sock, await run_handshake(sock, connecting(me, peer))
     except (OSError, TimeoutError, WireError) as error:
         sock.close()
@@ -227,7 +227,7 @@ class PeerConnector(AcceptorOwner[RankHello]):
     def admit(self, hello: RankHello) -> Verdict:
         expected = hello.rank > self._me.rank and hello.rank not in self._peers
         known = expected and hello.rank in self._table and self._table[hello.rank].incarnation == hello.incarnation
-        return Verdict.WELCOME if known else Verdict.UNEXPECTED
+        return Verdict.ACCEPTED if known else Verdict.UNEXPECTED
 
     async def on_admitted(self, hello: RankHello, sock: socket.socket) -> None:
         self._keep(hello, sock)

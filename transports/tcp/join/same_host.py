@@ -33,7 +33,7 @@ from transports.tcp.join.control import read_control, send_control
 from transports.tcp.join.rendezvous import PeerSockets
 
 NONCE_BYTES = 32
-ROOM_BYTES = 4 << 20
+SEND_BUFFER_BYTES = 4 << 20
 """The kernel's send buffer: larger than a collective's piece, so that a rank writes a whole piece before the rank that
 shares its core runs (4 ranks on 2 cores, 16 MiB by `multi_ring`: 28.4 ms, and 31.8 ms with 1 MiB)."""
 BACKLOG = 16
@@ -49,13 +49,13 @@ async def upgrade_to_unix(rank: int, tcp_socks: Mapping[int, socket.socket]) -> 
     """
     found: dict[int, socket.socket] = {}
 
-    async def improve(peer: int, sock: socket.socket) -> None:
+    async def upgrade(peer: int, sock: socket.socket) -> None:
         found[peer] = await (_listen_side(sock) if rank < peer else _connect_side(sock))
 
     try:
         async with Nursery() as group:
             for peer, sock in tcp_socks.items():
-                group.create_task(improve(peer, sock))
+                group.create_task(upgrade(peer, sock))
     except BaseException:
         for sock in found.values():
             sock.close()
@@ -74,7 +74,7 @@ async def _listen_side(tcp_sock: socket.socket) -> socket.socket:
         await send_control(tcp_sock, "unix", [name, nonce, user_namespace()])
         if not await read_control(tcp_sock, "unix"):
             return tcp_sock
-        sock = await _accept_proved(listener, nonce)
+        sock = await _accept_authenticated(listener, nonce)
     tcp_sock.close()
     return _enlarge_buffer(sock)
 
@@ -131,7 +131,7 @@ def connect_unix(offer: Any) -> socket.socket | None:
     return None
 
 
-async def _accept_proved(listener: socket.socket, nonce: bytes) -> socket.socket:
+async def _accept_authenticated(listener: socket.socket, nonce: bytes) -> socket.socket:
     """Accept the connection that sends the nonce; close all others."""
     while True:
         sock = await accept(listener)
@@ -154,7 +154,7 @@ def user_namespace() -> str:
 
 def _enlarge_buffer(sock: socket.socket) -> socket.socket:
     """Enlarge the send buffer beyond the system's default, up to its `wmem_max`."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM_BYTES)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     return sock
 
 

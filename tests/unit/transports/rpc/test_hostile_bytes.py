@@ -20,7 +20,7 @@ from tests.unit.transports.rpc.hostile import (
 )
 from transports.rpc.frames import RpcKind as Kind
 from transports.rpc.identity import parse_address
-from transports.stream.sockets import dial, read_exactly
+from transports.stream.sockets import connect_to, read_exactly
 from transports.tcp.peer import TcpKind
 from transports.wire.arrays import Block
 from transports.wire.frames import MAGIC, VERSION, encode, encode_bare
@@ -108,7 +108,7 @@ async def test_hostile_bytes_cost_their_connection_and_are_counted_by_name(case)
 )
 async def test_an_unauthenticated_caller_is_refused_and_counted_by_name(spoken, name):
     async with opened() as here:
-        sock = await dial(parse_address(here.address))
+        sock = await connect_to(parse_address(here.address))
         await asyncio.get_running_loop().sock_sendall(sock, spoken)
         sock.shutdown(socket.SHUT_WR)
         await until_lost(sock)

@@ -29,7 +29,7 @@ from transports.rpc.tcp import open_at
 from transports.rpc.tcp_connection import Connection
 from transports.stream.acceptor import run_handshake
 from transports.stream.handshake import connecting
-from transports.stream.sockets import KEEPALIVE, dial
+from transports.stream.sockets import KEEPALIVE, connect_to
 from transports.tcp.join.identity import RankIdentity, digest
 from transports.wire.frames import encode_bare
 
@@ -73,7 +73,7 @@ async def test_the_kernel_examines_every_connection_of_endpoints_that_is_idle(mo
 
 async def test_a_rank_that_connects_is_refused():
     async with opened() as here:
-        sock = await dial(parse_address(here.address))
+        sock = await connect_to(parse_address(here.address))
         with pytest.raises(ConnectionError):
             await run_handshake(sock, connecting(RankIdentity(1, 2, digest("run"), 5, KEY), 0))
         sock.close()

@@ -20,7 +20,7 @@ PAIRS = [(RANK_3, 1, RANK_1), (PARTY_3, 1000, PARTY_1)]
 
 
 def welcome(hello):
-    return Verdict.WELCOME
+    return Verdict.ACCEPTED
 
 
 def ended(dialogue, heard, said):
@@ -140,7 +140,7 @@ def test_a_welcome_from_an_unauthenticated_acceptor_is_refused():
     connector, said = connecting(RANK_3, 1), []
     ended(connector, None, said)
     ended(connector, replace(RANK_1, key=b"").hello(Role.ACCEPTOR, 3).pack(), said)
-    end, _ = ended(connector, VERDICT.pack(Verdict.WELCOME, bytes(PROOF_BYTES)), said)
+    end, _ = ended(connector, VERDICT.pack(Verdict.ACCEPTED, bytes(PROOF_BYTES)), said)
     assert isinstance(end, AuthenticationError) and "rank 1 could not prove" in str(end)
 
 
@@ -150,7 +150,7 @@ def test_a_false_acceptor_that_returns_the_connectors_own_proof_is_not_believed(
     ended(connector, None, said)
     ended(connector, replace(RANK_1, key=b"").hello(Role.ACCEPTOR, 3).pack(), said)
     _, proof = said
-    end, _ = ended(connector, VERDICT.pack(Verdict.WELCOME, proof), said)
+    end, _ = ended(connector, VERDICT.pack(Verdict.ACCEPTED, proof), said)
     assert isinstance(end, AuthenticationError) and "rank 1 could not prove" in str(end)
 
 

@@ -25,7 +25,15 @@ from functools import partial
 
 from transports.stream import sockets as _sockets
 from transports.stream.connection import Ending, FrameConnection
-from transports.stream.sockets import ACK_TIMEOUT_S, CONNECT_S, KEEPALIVE, Keepalive, dial, seconds_unacknowledged, tune
+from transports.stream.sockets import (
+    ACK_TIMEOUT_S,
+    CONNECT_S,
+    KEEPALIVE,
+    Keepalive,
+    connect_to,
+    seconds_unacknowledged,
+    set_options,
+)
 
 CLONE_NEWNET = 0x40000000
 LONG = bytes(32 << 20)
@@ -100,11 +108,11 @@ class Wire:
         """A socket here, and its other end there."""
         loop = asyncio.get_running_loop()
         with await loop.run_in_executor(None, self._there.do, partial(socket.create_server, (self.far, 0))) as listener:
-            near = await dial(listener.getsockname())
+            near = await connect_to(listener.getsockname())
             far, _ = listener.accept()
         far.setblocking(False)
         for sock in (near, far):
-            tune(sock, keepalive)
+            set_options(sock, keepalive)
         return near, far
 
 
@@ -216,7 +224,7 @@ async def connecting(scene):
     scene.wire.cut()
     began = scene.near.loop.time()
     try:
-        await dial(address)
+        await connect_to(address)
     except OSError:
         return scene.near.loop.time() - began
 

@@ -13,7 +13,7 @@ from transports import PeerLost, RendezvousError, TransportError, WireError
 from transports.stream.handshake import PROOF_BYTES, VERDICT, Role, Verdict
 from transports.stream.incoming import IncomingMessage
 from transports.stream.reader import DIRECT_BYTES, STAGING_BYTES, FrameReader
-from transports.stream.sockets import HANDSHAKE_TIMEOUT_S, accept, dial, listen, read_exactly
+from transports.stream.sockets import HANDSHAKE_TIMEOUT_S, accept, connect_to, listen, read_exactly
 from transports.tcp.flow_control import credit_limit
 from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.coordinator import Coordinator
@@ -258,7 +258,7 @@ async def test_a_caller_cut_off_at_any_byte_of_the_handshake_does_not_disturb_th
     gathering = asyncio.create_task(Coordinator(identity(0), 20.0).gather(listener))
     words = identity(1).hello(Role.CONNECTOR, 0).pack() + bytes(PROOF_BYTES)
     for end in range(HELLO.size + 1):
-        with await dial(listener.getsockname()) as sock:
+        with await connect_to(listener.getsockname()) as sock:
             sock.send(words[:end])
             sock.shutdown(socket.SHUT_WR)
             with suppress(ConnectionError):
@@ -273,7 +273,7 @@ async def test_a_caller_cut_off_at_any_byte_of_the_handshake_does_not_disturb_th
 @given(st.binary(max_size=HELLO.size + VERDICT.size), st.sampled_from(["noise", "hello", "verdict"]))
 def test_a_caller_is_told_at_once_when_what_answers_is_no_rank(noise, until):
     hello = identity(0).hello(Role.ACCEPTOR, 1).pack()
-    front = {"noise": b"", "hello": hello, "verdict": hello + bytes([Verdict.WELCOME])}[until]
+    front = {"noise": b"", "hello": hello, "verdict": hello + bytes([Verdict.ACCEPTED])}[until]
 
     async def answer(listener):
         with await accept(listener) as sock:
