@@ -91,14 +91,14 @@ class LocalTransport(Transport):
     def probe(self, peer: int | None, key: Key) -> bool:
         return self._messages.probe(peer, key)
 
-    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, *, overhead: int = 0) -> None:
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
         self._state.check_sendable(peer, channel)
         block = Block.bare(buffer)
         offer = _Offer(peer, (block,))
         self._ranks[peer]._buffers.arrived(self.rank, (channel,), offer)
-        await self._until_taken(offer, overhead)
+        await self._until_taken(offer, uncounted)
 
-    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, overhead: int = 0) -> None:
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
         self._state.check(peer, channel)
         block = Block.bare(buffer)
         offer = (await self._buffers.take(peer, (channel,))).item
@@ -107,7 +107,7 @@ class LocalTransport(Transport):
             offer.release()
             raise SizeMismatch(peer, channel, block.nbytes, offer.nbytes, prefix)
         offer.copy_into((block,))
-        self.traffic.count_received(offer.nbytes, overhead)
+        self.traffic.count_received(offer.nbytes, uncounted)
 
     def last_key(self, peer: int) -> Key | None:
         return self._messages.last_key(peer)
@@ -133,7 +133,7 @@ class LocalTransport(Transport):
             other._buffers.drop(self.rank)
             other._lose(PeerLost(self.rank, reason))
 
-    async def _until_taken(self, offer: _Offer, overhead: int = 0) -> None:
+    async def _until_taken(self, offer: _Offer, uncounted: int = 0) -> None:
         self._outgoing.add(offer)
         try:
             await offer.taken
@@ -143,7 +143,7 @@ class LocalTransport(Transport):
             raise
         finally:
             self._outgoing.discard(offer)
-        self.traffic.count_sent(offer.peer, offer.nbytes, overhead)
+        self.traffic.count_sent(offer.peer, offer.nbytes, uncounted)
 
     def _others(self) -> list["LocalTransport"]:
         return [other for other in self._ranks if other is not self]

@@ -22,24 +22,24 @@ class Traffic:
     messages_received: int = 0
     bytes_to: Counter[int] = field(default_factory=Counter)
 
-    def count_sent(self, peer: int, nbytes: int, overhead: int = 0) -> None:
+    def count_sent(self, peer: int, nbytes: int, uncounted: int = 0) -> None:
         """Count a message or buffer sent to this peer.
 
         Args:
-            overhead: bytes that are no payload; a buffer of nothing else is not counted.
+            uncounted: bytes that are no payload; a buffer of nothing else is not counted.
         """
-        payload = nbytes - overhead
-        if payload or not overhead:
+        payload = nbytes - uncounted
+        if payload or not uncounted:
             self.messages_sent += 1
             self.bytes_sent += payload
         if payload:
             self.bytes_to[peer] += payload
 
-    def count_received(self, nbytes: int, overhead: int = 0) -> None:
+    def count_received(self, nbytes: int, uncounted: int = 0) -> None:
         """Count a received message or buffer, as `count_sent` does."""
-        if nbytes > overhead or not overhead:
+        if nbytes > uncounted or not uncounted:
             self.messages_received += 1
-            self.bytes_received += nbytes - overhead
+            self.bytes_received += nbytes - uncounted
 
 
 class TransportState:

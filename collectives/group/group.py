@@ -59,16 +59,16 @@ class Communicator:
                 these two ranks share, for example with the size of the array between them.
         Raises: as `Transport.send_buffer`.
         """
-        peer, call, overhead = self.ranks[to], self.running, 0
+        peer, call, uncounted = self.ranks[to], self.running, 0
         if not view.nbytes:
             return
         if call.first_to(peer):
             if view.nbytes <= INLINE_BYTES:
                 fingerprint = signature.fingerprint if signature else call.fingerprint
-                view, overhead = memoryview(b"".join((fingerprint, view))), FINGERPRINT_BYTES
+                view, uncounted = memoryview(b"".join((fingerprint, view))), FINGERPRINT_BYTES
             else:
                 await self._send_fingerprint(peer, signature or call.signature)
-        await self.transport.send_buffer(peer, self.channel, view, overhead=overhead)
+        await self.transport.send_buffer(peer, self.channel, view, uncounted=uncounted)
 
     async def receive(self, source: int, view: memoryview, expected: Signature | None = None) -> None:
         """Fill `view` with the next bytes from a rank of the group, inside a call.
@@ -122,7 +122,7 @@ class Communicator:
 
     async def _send_fingerprint(self, peer: int, signature: Signature) -> None:
         fingerprint = memoryview(signature.fingerprint)
-        await self.transport.send_buffer(peer, self.channel, fingerprint, overhead=FINGERPRINT_BYTES)
+        await self.transport.send_buffer(peer, self.channel, fingerprint, uncounted=FINGERPRINT_BYTES)
 
     async def _receive_first(
         self, peer: int, call: Call, nbytes: int = 0, expected: Signature | None = None
@@ -130,7 +130,7 @@ class Communicator:
         """Receive and compare a peer's fingerprint. Returns the bytes after it; bytes of another size have it too."""
         packed = memoryview(bytearray(FINGERPRINT_BYTES + nbytes))
         try:
-            await self.transport.receive_buffer(peer, self.channel, packed, overhead=FINGERPRINT_BYTES)
+            await self.transport.receive_buffer(peer, self.channel, packed, uncounted=FINGERPRINT_BYTES)
         except SizeMismatch as mismatch:
             if len(mismatch.prefix) >= FINGERPRINT_BYTES:
                 call.compare(peer, mismatch.prefix, expected)

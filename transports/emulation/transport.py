@@ -68,19 +68,19 @@ class SlowTransport(Transport):
     def probe(self, peer: int | None, key: Key) -> bool:
         return self._inner.probe(peer, key)
 
-    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, *, overhead: int = 0) -> None:
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
         self._state.check_sendable(peer, channel)
         now, block = asyncio.get_running_loop().time(), Block.bare(buffer)
 
         def forward(parts: Sequence[Block]) -> Awaitable[None]:
             return self._inner.send_buffer(peer, channel, parts[0].data)
 
-        await self._sent(now, peer, [block], PREAMBLE_BYTES, forward, overhead=overhead)
+        await self._sent(now, peer, [block], PREAMBLE_BYTES, forward, uncounted=uncounted)
 
-    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, overhead: int = 0) -> None:
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
         self._state.check(peer, channel)
         await self._recording_errors(self._inner.receive_buffer(peer, channel, buffer))
-        self.traffic.count_received(flat_bytes(buffer).nbytes, overhead)
+        self.traffic.count_received(flat_bytes(buffer).nbytes, uncounted)
 
     @property
     def aborts_as_one(self) -> bool:
@@ -112,13 +112,13 @@ class SlowTransport(Transport):
         self._end(Closed(f"rank {self.rank} is dead: {reason}"))
 
     async def _sent(
-        self, now: float, peer: int, blocks: Sequence[Block], head_bytes: int, forward: Forward, *, overhead: int = 0
+        self, now: float, peer: int, blocks: Sequence[Block], head_bytes: int, forward: Forward, *, uncounted: int = 0
     ) -> None:
         if peer == self.rank:
             await self._recording_errors(forward(blocks))
         else:
             await self._sender(peer).post(now, blocks, head_bytes, forward)
-        self.traffic.count_sent(peer, sum(block.nbytes for block in blocks), overhead)
+        self.traffic.count_sent(peer, sum(block.nbytes for block in blocks), uncounted)
 
     async def _recording_errors(self, work: Awaitable[T]) -> T:
         """Await an operation of the inner transport, and update this end's state from its errors."""

@@ -24,7 +24,7 @@ class Shaped(Protocol):
         """Its size in each dimension."""
 
 
-def overhead(key: Key, note: Any, layouts: Sequence[Shaped]) -> int:
+def header_memory(key: Key, note: Any, layouts: Sequence[Shaped]) -> int:
     """The most bytes that a message takes in memory, without the bytes of its arrays.
 
     Args:
@@ -49,4 +49,4 @@ def overhead(key: Key, note: Any, layouts: Sequence[Shaped]) -> int:
 
 def kept_bytes(header: Header) -> int:
     """The most bytes that the message with this header takes in memory."""
-    return header.nbytes + overhead(header.key, header.note, header.layouts)
+    return header.nbytes + header_memory(header.key, header.note, header.layouts)

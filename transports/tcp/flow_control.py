@@ -32,7 +32,7 @@ def credit_limit(world_size: int) -> int:
 
 
 class Credit:
-    """One rank's credit with one peer, in both directions. A cost is in bytes, `overhead` included.
+    """One rank's credit with one peer, in both directions. A cost is in bytes, `header_memory` included.
 
     Args:
         limit: bytes in each direction; the same at both ends.
@@ -101,7 +101,7 @@ class Offer:
     """The body of an offered message, and its sender's future, done when the memory may be reused.
 
     Args:
-        cost: bytes that the offer takes at the receiver, by `transports.stream.message_memory.overhead`.
+        cost: bytes that the offer takes at the receiver, by `transports.stream.message_memory.header_memory`.
     """
 
     __slots__ = ("cost", "frame", "free", "nbytes", "views")

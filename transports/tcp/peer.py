@@ -21,7 +21,7 @@ from transports.inboxes import Inboxes
 from transports.state import CHANNELS
 from transports.stream.connection import ConnectionOwner, Ending, FrameConnection
 from transports.stream.incoming import EMPTY_BODY, IncomingBody, IncomingBuffer, IncomingMessage
-from transports.stream.message_memory import FRAME_BYTES, kept_bytes, overhead
+from transports.stream.message_memory import FRAME_BYTES, kept_bytes, header_memory
 from transports.stream.reader import Body, FrameReader, FrameReceiver
 from transports.stream.sockets import limit_buffers
 from transports.stream.writer import CACHED_CHUNK, LONG_BYTES
@@ -77,11 +77,11 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
     async def send_message(self, key: Key, blocks: Sequence[Block], note: Any) -> None:
         """Send a message; return when the blocks' memory may be reused."""
         frame = encode(TcpKind.MESSAGE, key, blocks, note)
-        overhead_bytes = overhead(key, note, blocks)
-        cost = overhead_bytes + sum([block.nbytes for block in blocks])
+        header_bytes = header_memory(key, note, blocks)
+        cost = header_bytes + sum([block.nbytes for block in blocks])
         if self._credit.acquire(cost):
             return await self._written(frame, cost)
-        await self._offer(TcpKind.RTS, key, blocks, note, overhead_bytes)
+        await self._offer(TcpKind.RTS, key, blocks, note, header_bytes)
 
     async def send_buffer(self, channel: int, view: memoryview) -> None:
         """Send a bare buffer; return when its memory may be reused."""
@@ -189,7 +189,7 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
         if number in self._offered:
             raise WireError(f"a number offered twice (number: {number})")
         bare = preamble.kind is TcpKind.RTS_BUFFER
-        cost = FRAME_BYTES if bare else overhead(header.key, header.note, header.layouts)
+        cost = FRAME_BYTES if bare else header_memory(header.key, header.note, header.layouts)
         self._offers.on_received(cost)
         if not bare:
             self._offered[number] = self._arrived(header, cost, number)

@@ -51,23 +51,23 @@ class RpcTransport(Transport):
     def probe(self, peer: int | None, key: Key) -> bool:
         return self._messages.probe(peer, key)
 
-    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, *, overhead: int = 0) -> None:
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
         self._state.check_sendable(peer, channel)
         block = Block.bare(buffer)
         if peer == self.rank:
             self._buffers.arrived(peer, (channel,), copied([block])[0])
         else:
             await self._peers.send(peer, BufferNote(self._peers.name, channel), (block,))
-        self.traffic.count_sent(peer, block.nbytes, overhead)
+        self.traffic.count_sent(peer, block.nbytes, uncounted)
 
-    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, overhead: int = 0) -> None:
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
         self._state.check(peer, channel)
         block = Block.bare(buffer)
         arrived = (await self._buffers.take(peer, (channel,))).item
         if arrived.nbytes != block.nbytes:
             raise SizeMismatch(peer, channel, block.nbytes, arrived.nbytes, arrived.data[: block.nbytes])
         fill([block], [arrived])
-        self.traffic.count_received(block.nbytes, overhead)
+        self.traffic.count_received(block.nbytes, uncounted)
 
     def last_key(self, peer: int) -> Key | None:
         return self._messages.last_key(peer)

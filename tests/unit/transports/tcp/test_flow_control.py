@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transports import Block, WireError
 from transports.mailbox import Mailbox
 from transports.stream.incoming import IncomingBuffer, IncomingMessage
-from transports.stream.message_memory import FRAME_BYTES, overhead
+from transports.stream.message_memory import FRAME_BYTES, header_memory
 from transports.tcp.flow_control import ALL_PEERS_BYTES, MIN_BYTES, Credit, credit_limit
 from transports.wire.frames import pack_header, unpack_header
 
@@ -130,7 +130,7 @@ def test_no_message_takes_more_memory_than_it_counts(key, note, arrays):
         if incoming.missing:
             incoming.buffer()
 
-    counted = overhead(key, NOTES[note], blocks) + sum(block.nbytes for block in blocks)
+    counted = header_memory(key, NOTES[note], blocks) + sum(block.nbytes for block in blocks)
     assert kept(arrive) <= counted
 
 
@@ -155,4 +155,4 @@ values = st.recursive(
 @given(values)
 def test_both_ends_count_the_same_for_a_note(note):
     received = msgpack.unpackb(msgpack.packb(note), strict_map_key=False)
-    assert overhead((1, "k"), note, ()) == overhead((1, "k"), received, ())
+    assert header_memory((1, "k"), note, ()) == header_memory((1, "k"), received, ())

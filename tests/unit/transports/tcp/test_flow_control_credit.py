@@ -9,7 +9,7 @@ import pytest
 
 from tests.launching import ROOT
 from transports import Block, Closed, PeerLost, TransportError
-from transports.stream.message_memory import overhead
+from transports.stream.message_memory import header_memory
 from transports.tcp.flow_control import Credit, Offer, OfferTable
 from transports.tcp.peer import TcpKind as Kind
 from transports.testing import tcp_world
@@ -47,7 +47,7 @@ def lying(end):
 async def test_unexpected_messages_beyond_the_limit_stay_at_their_sender():
     async with world() as (here, there):
         sends = [asyncio.create_task(here.send(1, ("k", n), body(n))) for n in range(COUNT)]
-        while sum(send.done() for send in sends) < LIMIT // (SIZE + overhead(("k", 0), None, [body(0)])):  # noqa: ASYNC110
+        while sum(send.done() for send in sends) < LIMIT // (SIZE + header_memory(("k", 0), None, [body(0)])):  # noqa: ASYNC110
             await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert lying(there) <= LIMIT
@@ -178,7 +178,7 @@ async def test_held_sends_and_their_receives_end_with_the_peer():
 def headers(end):
     """Bytes that the headers and bodies of messages at an end, without a posted receive, take at most."""
     lying = [arrival.item for arrival in end._messages.arrivals(0)]
-    return sum(overhead(item.header.key, item.header.note, item.header.layouts) for item in lying)
+    return sum(header_memory(item.header.key, item.header.note, item.header.layouts) for item in lying)
 
 
 @pytest.fixture
