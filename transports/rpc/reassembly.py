@@ -23,35 +23,35 @@ class DiscardedBody:
         scratch: the memory that its bytes are read into, each read over the one before.
     """
 
-    __slots__ = ("_scratch", "missing")
+    __slots__ = ("_scratch", "remaining")
 
     def __init__(self, nbytes: int, scratch: memoryview):
-        self.missing, self._scratch = nbytes, scratch
+        self.remaining, self._scratch = nbytes, scratch
 
     def buffer(self) -> memoryview:
-        return self._scratch[: self.missing]
+        return self._scratch[: self.remaining]
 
     def advance(self, count: int) -> None:
-        self.missing -= count
+        self.remaining -= count
 
     def fail(self, error: Exception) -> None:
-        self.missing = 0
+        self.remaining = 0
 
 
 class BodyPart:
     """The next `nbytes` bytes of a body."""
 
-    __slots__ = ("_whole", "missing")
+    __slots__ = ("_whole", "remaining")
 
     def __init__(self, whole: Body, nbytes: int):
-        self._whole, self.missing = whole, nbytes
+        self._whole, self.remaining = whole, nbytes
 
     def buffer(self) -> memoryview:
-        return self._whole.buffer()[: self.missing]
+        return self._whole.buffer()[: self.remaining]
 
     def advance(self, count: int) -> None:
         self._whole.advance(count)
-        self.missing -= count
+        self.remaining -= count
 
     def fail(self, error: Exception) -> None:
         self._whole.fail(error)
@@ -84,10 +84,10 @@ class Reassembly(FrameReceiver[RpcKind]):
     def complete(self, preamble: Preamble[RpcKind], header: Header, body: Body) -> None:
         if preamble.kind is RpcKind.PART:
             kind, body = self._streams[preamble.number]
-            if preamble.body_bytes and body.missing:
+            if preamble.body_bytes and body.remaining:
                 return
             del self._streams[preamble.number]
-            if body.missing:
+            if body.remaining:
                 return self._truncated(kind, body)
             self._deliver(kind, body)
         elif not preamble.number:
@@ -103,8 +103,8 @@ class Reassembly(FrameReceiver[RpcKind]):
         if stream not in self._streams:
             raise WireError(f"a part of nothing (number: {stream}, bytes: {nbytes})")
         body = self._streams[stream][1]
-        if nbytes > body.missing:
-            raise WireError(f"a part beyond its body (bytes: {nbytes}, missing: {body.missing})")
+        if nbytes > body.remaining:
+            raise WireError(f"a part beyond its body (bytes: {nbytes}, missing: {body.remaining})")
         return BodyPart(body, nbytes) if nbytes else EMPTY_BODY
 
     def _deliver(self, kind: RpcKind, body: Body) -> None:
@@ -122,4 +122,4 @@ class Reassembly(FrameReceiver[RpcKind]):
         """Drop a cancelled request: free the bytes that have come, and ignore the rest."""
         for stream, (kind, body) in self._streams.items():
             if kind is RpcKind.REQUEST and isinstance(body, IncomingMessage) and body.header.key[0] == number:
-                self._streams[stream] = kind, DiscardedBody(body.missing, self._scratch)
+                self._streams[stream] = kind, DiscardedBody(body.remaining, self._scratch)

@@ -21,7 +21,7 @@ Views = Sequence[memoryview]
 class Sender(Protocol):
     """The peer that sends a body, as this rank sees it."""
 
-    def on_posted(self, body: "IncomingBody[Any]") -> None:
+    def on_receive_posted(self, body: "IncomingBody[Any]") -> None:
         """A receive for the body is posted."""
 
 
@@ -31,15 +31,15 @@ class IncomingBody(ABC, Generic[Memory]):
     Args:
         nbytes: its size.
         sender: called when the first receive for it is posted; None if there is no peer.
-        cost: bytes by which the sender counts the body while no receive for it is posted.
+        kept_bytes: bytes by which the sender counts the body while no receive for it is posted.
         offer: the number under which the sender holds the body; None if it sends it unexpected.
     """
 
-    __slots__ = ("_attached", "_error", "_views", "_waiter", "cost", "missing", "nbytes", "offer", "sender")
+    __slots__ = ("_attached", "_error", "_views", "_waiter", "kept_bytes", "nbytes", "offer", "remaining", "sender")
 
-    def __init__(self, nbytes: int, sender: Sender | None = None, cost: int = 0, offer: int | None = None):
-        self.nbytes = self.missing = nbytes
-        self.sender, self.cost, self.offer = sender, cost, offer
+    def __init__(self, nbytes: int, sender: Sender | None = None, kept_bytes: int = 0, offer: int | None = None):
+        self.nbytes = self.remaining = nbytes
+        self.sender, self.kept_bytes, self.offer = sender, kept_bytes, offer
         self._views: Views = ()
         self._attached: Views | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -58,11 +58,11 @@ class IncomingBody(ABC, Generic[Memory]):
             ValueError: it does not fit; nothing has changed.
         """
 
-    def post(self) -> None:
+    def receive_posted(self) -> None:
         """A receive for it is posted: call the sender, the first time only."""
         if (sender := self.sender) is not None:
             self.sender = None
-            sender.on_posted(self)
+            sender.on_receive_posted(self)
 
     def detach(self, views: Views) -> None:
         """Return attached memory: move the body into new memory, unless it has left it already."""
@@ -74,7 +74,7 @@ class IncomingBody(ABC, Generic[Memory]):
         """Memory for the next bytes. Do not call this when no byte is missing."""
         if not self._views:
             self._views = self.allocate()
-        offset = self.nbytes - self.missing
+        offset = self.nbytes - self.remaining
         for view in self._views:
             if offset < view.nbytes:
                 return view[offset:]
@@ -83,25 +83,25 @@ class IncomingBody(ABC, Generic[Memory]):
 
     def advance(self, count: int) -> None:
         """Account for `count` bytes that were written to the front of `buffer`."""
-        self.missing -= count
-        if not self.missing:
+        self.remaining -= count
+        if not self.remaining:
             self._wake()
 
     def fail(self, error: Exception) -> None:
         """The rest will not come: fail the receive, and release its memory."""
-        if self.missing:
+        if self.remaining:
             self._error, self._views, self._attached, self.sender = error, (), None, None
             self._wake()
 
     def notify(self, waiter: asyncio.Future[None]) -> None:
         """Resolve this future when the last byte has come, or when the body fails."""
         self._waiter = waiter
-        if not self.missing or self._error is not None:
+        if not self.remaining or self._error is not None:
             self._wake()
 
     async def wait_complete(self) -> None:
         """Wait for the last byte. Raises the error of `fail`."""
-        if self.missing:
+        if self.remaining:
             waiter = asyncio.get_running_loop().create_future()
             self.notify(waiter)
             await waiter
@@ -112,7 +112,7 @@ class IncomingBody(ABC, Generic[Memory]):
         return views
 
     def _move(self, views: Views) -> None:
-        left = self.nbytes - self.missing
+        left = self.nbytes - self.remaining
         for source, into in zip(self._views, views, strict=False):
             count = min(left, source.nbytes)
             into[:count] = source[:count]
@@ -129,8 +129,8 @@ class IncomingMessage(IncomingBody[tuple[Block, ...] | None]):
 
     __slots__ = ("_blocks", "header")
 
-    def __init__(self, header: Header, sender: Sender | None = None, cost: int = 0, offer: int | None = None):
-        super().__init__(header.nbytes, sender, cost, offer)
+    def __init__(self, header: Header, sender: Sender | None = None, kept_bytes: int = 0, offer: int | None = None):
+        super().__init__(header.nbytes, sender, kept_bytes, offer)
         self.header = header
         self._blocks: tuple[Block, ...] = ()
 
@@ -139,7 +139,7 @@ class IncomingMessage(IncomingBody[tuple[Block, ...] | None]):
         """A complete message, which a rank has sent to itself; `blocks` are its own copies."""
         message = cls(header)
         message._blocks, message._views = blocks, [block.data for block in blocks]
-        message.missing = 0
+        message.remaining = 0
         return message
 
     @property
@@ -160,7 +160,7 @@ class IncomingMessage(IncomingBody[tuple[Block, ...] | None]):
         return self._attach([block.data for block in self._blocks])
 
     def fail(self, error: Exception) -> None:
-        if self.missing:
+        if self.remaining:
             self._blocks = ()
         super().fail(error)
 
@@ -203,7 +203,7 @@ class ReceiveMemory(Generic[Memory]):
         """Receive this body into the memory. Raises ValueError if it does not fit."""
         self._views = body.attach(self._memory)
         self._body = body
-        body.post()
+        body.receive_posted()
 
     def detach(self) -> None:
         """The receive was cancelled: do not write to its memory again."""

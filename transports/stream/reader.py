@@ -29,10 +29,10 @@ class Body(Protocol):
     """The destination of a frame's body.
 
     Attributes:
-        missing: bytes that have not come yet.
+        remaining: bytes that have not come yet.
     """
 
-    missing: int
+    remaining: int
 
     def buffer(self) -> memoryview:
         """Memory for the next bytes. Do not call this when no byte is missing."""
@@ -96,7 +96,7 @@ class FrameReader(Generic[K]):
         if self.direct and not isinstance(want, int):
             self._read_size = PEEK_BYTES
             want.advance(count)
-            if not want.missing:
+            if not want.remaining:
                 self._want = next(self._frames)
         else:
             self._staged += count
@@ -119,7 +119,7 @@ class FrameReader(Generic[K]):
             preamble = parse_preamble((yield PREAMBLE_BYTES), self._kinds)
             header = parse_header(preamble, (yield preamble.header_bytes) if preamble.header_bytes else b"")
             body = self._receiver.begin(preamble, header)
-            if body.missing:
+            if body.remaining:
                 yield body
             self._receiver.complete(preamble, header, body)
 
@@ -135,7 +135,7 @@ class FrameReader(Generic[K]):
                 start += want
             elif left:
                 start += copy_into_body(self._staging[start : self._staged], want)
-                if not want.missing:
+                if not want.remaining:
                     self._want = next(self._frames)
             else:
                 break
@@ -147,7 +147,7 @@ class FrameReader(Generic[K]):
 def copy_into_body(data: memoryview, body: Body) -> int:
     """Copy `data` into the body, at most its missing bytes. Returns the bytes copied."""
     taken = 0
-    while body.missing and taken < data.nbytes:
+    while body.remaining and taken < data.nbytes:
         buffer = body.buffer()
         count = min(buffer.nbytes, data.nbytes - taken)
         buffer[:count] = data[taken : taken + count]

@@ -32,7 +32,7 @@ def credit_limit(world_size: int) -> int:
 
 
 class Credit:
-    """One rank's credit with one peer, in both directions. A cost is in bytes, `header_memory` included.
+    """One rank's credit with one peer, in both directions. All numbers are bytes, `header_memory` included.
 
     Args:
         limit: bytes in each direction; the same at both ends.
@@ -47,49 +47,49 @@ class Credit:
     def __str__(self) -> str:
         return f"{self._spent} bytes, most: {self._limit}"
 
-    def acquire(self, cost: int) -> bool:
-        """Spend `cost` bytes of credit; returns False, and spends nothing, if that exceeds the limit."""
-        if self._spent + cost > self._limit:
+    def acquire(self, nbytes: int) -> bool:
+        """Spend `nbytes` bytes of credit; returns False, and spends nothing, if that exceeds the limit."""
+        if self._spent + nbytes > self._limit:
             return False
-        self._spent += cost
+        self._spent += nbytes
         return True
 
-    def release(self, cost: int) -> None:
+    def release(self, nbytes: int) -> None:
         """Take back spent credit: the message was not sent after all, or the peer requested it."""
-        self._spent -= cost
+        self._spent -= nbytes
 
-    def on_credit(self, cost: object) -> None:
-        """Regain `cost` bytes that the peer reports as consumed.
+    def on_credit(self, nbytes: object) -> None:
+        """Regain `nbytes` bytes that the peer reports as consumed.
 
         Raises:
             WireError: more than was spent, or not a number.
         """
-        if type(cost) is not int or not 0 < cost <= self._spent:
-            raise WireError(f"more credit than was spent (credit: {cost!r}, bytes sent unexpected: {self._spent})")
-        self._spent -= cost
+        if type(nbytes) is not int or not 0 < nbytes <= self._spent:
+            raise WireError(f"more credit than was spent (credit: {nbytes!r}, bytes sent unexpected: {self._spent})")
+        self._spent -= nbytes
 
-    def on_received(self, cost: int) -> None:
-        """Count `cost` bytes that came unexpected.
+    def on_received(self, nbytes: int) -> None:
+        """Count `nbytes` bytes that came unexpected.
 
         Raises:
             WireError: the peer has exceeded its limit.
         """
-        self._received += cost
+        self._received += nbytes
         if self._received > self._limit:
             raise WireError(
                 f"more unexpected messages than are kept here (bytes: {self._received}, limit: {self._limit})"
             )
 
-    def on_requested(self, cost: int) -> None:
-        """Count `cost` bytes less: they are no longer kept here, and the peer knows that without a credit frame."""
-        self._received -= cost
+    def on_fetched(self, nbytes: int) -> None:
+        """Count `nbytes` bytes less: they are no longer kept here, and the peer knows that without a credit frame."""
+        self._received -= nbytes
 
-    def on_consumed(self, cost: int) -> int:
+    def on_consumed(self, nbytes: int) -> int:
         """Account for a consumed unexpected message. Returns the credit to send back, usually 0.
 
         Credit is returned in few large amounts: a quarter of the limit.
         """
-        self._consumed += cost
+        self._consumed += nbytes
         if 4 * self._consumed < self._limit:
             return 0
         credit, self._consumed = self._consumed, 0
@@ -101,17 +101,17 @@ class Offer:
     """The body of an offered message, and its sender's future, done when the memory may be reused.
 
     Args:
-        cost: bytes that the offer takes at the receiver, by `transports.stream.message_memory.header_memory`.
+        header_bytes: bytes that the offer takes at the receiver, by `transports.stream.message_memory.header_memory`.
     """
 
-    __slots__ = ("cost", "frame", "free", "nbytes", "views")
+    __slots__ = ("frame", "header_bytes", "nbytes", "reusable", "views")
 
-    def __init__(self, views: Sequence[memoryview], cost: int):
-        self.cost = cost
+    def __init__(self, views: Sequence[memoryview], header_bytes: int):
+        self.header_bytes = header_bytes
         self.views = list(views)
         self.nbytes = sum(view.nbytes for view in views)
         self.frame: Outgoing | None = None
-        self.free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.reusable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def start_writing(self, frame: Outgoing | None) -> None:
         """The body is being written: its memory is free when `frame` is written (None: it is written already)."""
@@ -129,7 +129,7 @@ class Offer:
         self.views = [memoryview(bytes(view)) for view in self.views]
 
     def resolve(self, error: BaseException | None = None) -> None:
-        resolve(self.free, error)
+        resolve(self.reusable, error)
 
 
 class OfferTable:
@@ -151,7 +151,7 @@ class OfferTable:
             TransportError: no number is free, or the offers would exceed their limit at the peer.
         """
         number = self._numbers.allocate()
-        if not self._credit.acquire(offer.cost):
+        if not self._credit.acquire(offer.header_bytes):
             self._numbers.release(number)
             raise TransportError(
                 f"too much memory at the receiver for messages that no receive has requested (messages: "
@@ -166,7 +166,7 @@ class OfferTable:
             raise WireError(f"CTS for an unknown offer (number: {number})")
         offer = self._offers.pop(number)
         self._numbers.release(number)
-        self._credit.release(offer.cost)
+        self._credit.release(offer.header_bytes)
         return offer
 
     def clear(self) -> dict[int, Offer]:

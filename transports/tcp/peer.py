@@ -21,7 +21,7 @@ from transports.inboxes import Inboxes
 from transports.state import CHANNELS
 from transports.stream.connection import ConnectionOwner, Ending, FrameConnection
 from transports.stream.incoming import EMPTY_BODY, IncomingBody, IncomingBuffer, IncomingMessage
-from transports.stream.message_memory import FRAME_BYTES, kept_bytes, header_memory
+from transports.stream.message_memory import FRAME_BYTES, header_memory, kept_bytes
 from transports.stream.reader import Body, FrameReader, FrameReceiver
 from transports.stream.sockets import limit_buffers
 from transports.stream.writer import CACHED_CHUNK, LONG_BYTES
@@ -66,9 +66,9 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
 
     def __init__(self, rank: int, sock: socket.socket, owner: "TcpPeers", limit: int, cached: bool):
         self._rank, self._owner = rank, owner
-        self._credit, self._offers = Credit(limit), Credit(max(limit, OFFERS_BYTES))
-        self._offer_table, self._closing = OfferTable(self._offers), Credit(max(limit, CLOSING_BYTES))
-        self._offered: dict[int, IncomingBody[Any]] = {}
+        self._credit, self._offer_credit = Credit(limit), Credit(max(limit, OFFERS_BYTES))
+        self._outgoing_offers, self._closing = OfferTable(self._offer_credit), Credit(max(limit, CLOSING_BYTES))
+        self._incoming_offers: dict[int, IncomingBody[Any]] = {}
         if cached:
             limit_buffers(sock)
         chunk = CACHED_CHUNK if cached else LONG_BYTES
@@ -78,16 +78,16 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
         """Send a message; return when the blocks' memory may be reused."""
         frame = encode(TcpKind.MESSAGE, key, blocks, note)
         header_bytes = header_memory(key, note, blocks)
-        cost = header_bytes + sum([block.nbytes for block in blocks])
-        if self._credit.acquire(cost):
-            return await self._written(frame, cost)
+        kept = header_bytes + sum([block.nbytes for block in blocks])
+        if self._credit.acquire(kept):
+            return await self._written(frame, kept)
         await self._offer(TcpKind.RTS, key, blocks, note, header_bytes)
 
     async def send_buffer(self, channel: int, view: memoryview) -> None:
         """Send a bare buffer; return when its memory may be reused."""
-        cost = FRAME_BYTES + view.nbytes
-        if self._credit.acquire(cost):
-            return await self._written([encode_bare(TcpKind.BUFFER, channel, view.nbytes), view], cost)
+        kept = FRAME_BYTES + view.nbytes
+        if self._credit.acquire(kept):
+            return await self._written([encode_bare(TcpKind.BUFFER, channel, view.nbytes), view], kept)
         await self._offer(TcpKind.RTS_BUFFER, (channel,), [Block.of(view)], None, FRAME_BYTES)
 
     def end(self, ending: Ending, error: Exception, last: Views = ()) -> None:
@@ -97,17 +97,17 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
             error, last: as for `FrameConnection.end`.
         """
         if ending is not Ending.STOP_RECEIVING:
-            for number, offer in self._offer_table.clear().items():
+            for number, offer in self._outgoing_offers.clear().items():
                 if ending is Ending.CLOSE and self._closing.acquire(offer.nbytes):
                     self._deliver(number, offer)
                 else:
                     offer.resolve(error)
         self.connection.end(ending, error, last)
-        for body in self._offered.values():
+        for body in self._incoming_offers.values():
             body.fail(error)
-        self._offered.clear()
+        self._incoming_offers.clear()
 
-    async def _written(self, views: Views, cost: int) -> None:
+    async def _written(self, views: Views, kept: int) -> None:
         frame = self.connection.write(views)
         if frame is None:
             return
@@ -115,14 +115,14 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
             await frame.written
         except asyncio.CancelledError:
             if self.connection.withdraw(frame):
-                self._credit.release(cost)
+                self._credit.release(kept)
             raise
 
-    async def _offer(self, kind: TcpKind, key: Key, blocks: Sequence[Block], note: Any, cost: int) -> None:
-        offer = Offer([block.data for block in blocks if block.nbytes], cost)
-        self.connection.write([encode_head(kind, key, blocks, note, number=self._offer_table.put(offer))])
+    async def _offer(self, kind: TcpKind, key: Key, blocks: Sequence[Block], note: Any, kept: int) -> None:
+        offer = Offer([block.data for block in blocks if block.nbytes], kept)
+        self.connection.write([encode_head(kind, key, blocks, note, number=self._outgoing_offers.put(offer))])
         try:
-            await offer.free
+            await offer.reusable
         except asyncio.CancelledError:
             offer.detach()
             raise
@@ -133,24 +133,24 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
     def on_broken(self, reason: str) -> None:
         self._owner.on_lost(PeerLost(self._rank, reason))
 
-    def on_posted(self, body: IncomingBody[Any]) -> None:
+    def on_receive_posted(self, body: IncomingBody[Any]) -> None:
         """A receive is posted for a body of this peer: request it, or return its credit some time."""
         if body.offer is not None:
-            self._offers.on_requested(body.cost)
+            self._offer_credit.on_fetched(body.kept_bytes)
             self.connection.write([encode_bare(TcpKind.CTS, body.offer, 0)])
-        elif credit := self._credit.on_consumed(body.cost):
+        elif credit := self._credit.on_consumed(body.kept_bytes):
             self.connection.write(encode(TcpKind.CREDIT, note=credit))
 
     def begin(self, preamble: Preamble[TcpKind], header: Header) -> Body:
         match preamble.kind:
             case TcpKind.MESSAGE:
-                cost = kept_bytes(header)
-                self._credit.on_received(cost)
-                return self._arrived(header, cost)
+                kept = kept_bytes(header)
+                self._credit.on_received(kept)
+                return self._arrived(header, kept)
             case TcpKind.BUFFER if preamble.number < CHANNELS:
-                cost = FRAME_BYTES + preamble.body_bytes
-                self._credit.on_received(cost)
-                return self._buffer_arrived(preamble.number, preamble.body_bytes, cost)
+                kept = FRAME_BYTES + preamble.body_bytes
+                self._credit.on_received(kept)
+                return self._buffer_arrived(preamble.number, preamble.body_bytes, kept)
             case TcpKind.RTS | TcpKind.RTS_BUFFER:
                 return self._on_rts(preamble, header)
             case TcpKind.DATA:
@@ -165,7 +165,7 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
     def complete(self, preamble: Preamble[TcpKind], header: Header, body: Body) -> None:
         match preamble.kind:
             case TcpKind.CTS:
-                self._deliver(preamble.number, self._offer_table.pop(preamble.number))
+                self._deliver(preamble.number, self._outgoing_offers.pop(preamble.number))
             case TcpKind.CREDIT:
                 self._credit.on_credit(header.note)
             case TcpKind.GOODBYE:
@@ -173,35 +173,35 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
             case TcpKind.ABORT:
                 self._owner.on_abort(self._rank, str(header.note))
 
-    def _arrived(self, header: Header, cost: int, offer: int | None = None) -> IncomingMessage:
-        incoming = IncomingMessage(header, self, cost, offer)
+    def _arrived(self, header: Header, kept: int, offer: int | None = None) -> IncomingMessage:
+        incoming = IncomingMessage(header, self, kept, offer)
         self._owner.inboxes.messages.arrived(self._rank, header.key, incoming)
         return incoming
 
-    def _buffer_arrived(self, channel: int, nbytes: int, cost: int, offer: int | None = None) -> IncomingBuffer:
-        incoming = IncomingBuffer(nbytes, self, cost, offer)
+    def _buffer_arrived(self, channel: int, nbytes: int, kept: int, offer: int | None = None) -> IncomingBuffer:
+        incoming = IncomingBuffer(nbytes, self, kept, offer)
         self._owner.inboxes.buffers.arrived(self._rank, (channel,), incoming)
         return incoming
 
     def _on_rts(self, preamble: Preamble[TcpKind], header: Header) -> Body:
         """Keep an offer in the mailbox like a message; its body is requested when a receive is posted."""
         number = preamble.number
-        if number in self._offered:
+        if number in self._incoming_offers:
             raise WireError(f"a number offered twice (number: {number})")
         bare = preamble.kind is TcpKind.RTS_BUFFER
-        cost = FRAME_BYTES if bare else header_memory(header.key, header.note, header.layouts)
-        self._offers.on_received(cost)
+        kept = FRAME_BYTES if bare else header_memory(header.key, header.note, header.layouts)
+        self._offer_credit.on_received(kept)
         if not bare:
-            self._offered[number] = self._arrived(header, cost, number)
+            self._incoming_offers[number] = self._arrived(header, kept, number)
             return EMPTY_BODY
         match header.key:
             case (int(channel),) if 0 <= channel < CHANNELS:
-                self._offered[number] = self._buffer_arrived(channel, header.nbytes, cost, number)
+                self._incoming_offers[number] = self._buffer_arrived(channel, header.nbytes, kept, number)
                 return EMPTY_BODY
         raise WireError(f"a buffer offered on no channel (key: {header.key!r}, channels: {CHANNELS})")
 
     def _offered_body(self, preamble: Preamble[TcpKind]) -> Body:
-        body = self._offered.pop(preamble.number, None)
+        body = self._incoming_offers.pop(preamble.number, None)
         if body is None or body.nbytes != preamble.body_bytes:
             offered = "nothing" if body is None else f"{body.nbytes} bytes"
             raise WireError(

@@ -24,7 +24,7 @@ async def test_bytes_come_directly_into_attached_memory():
     copy_into_body(DATA[:1], body)
     body.attach(memoryview(memory))
     copy_into_body(DATA[1:2], body)
-    assert memory == b"ab\0\0" and body.missing == 2
+    assert memory == b"ab\0\0" and body.remaining == 2
     copy_into_body(DATA[2:], body)
     await body.wait_complete()
     assert memory == b"abcd"
@@ -55,7 +55,7 @@ async def test_memory_of_another_size_is_refused_and_the_buffer_stays():
 
 def test_the_sender_learns_of_the_first_receive_only():
     posted = []
-    body = IncomingBuffer(4, SimpleNamespace(on_posted=posted.append))
+    body = IncomingBuffer(4, SimpleNamespace(on_receive_posted=posted.append))
     for _ in range(2):
         ReceiveMemory(memoryview(bytearray(4))).accept(body)
     assert posted == [body]

@@ -127,7 +127,7 @@ def test_no_message_takes_more_memory_than_it_counts(key, note, arrays):
         header = unpack_header(pack_header((number, *key[1:]), blocks, NOTES[note]))
         incoming = IncomingMessage(header, SENDER, 10**6, number)
         mailbox.arrived(0, header.key, incoming)
-        if incoming.missing:
+        if incoming.remaining:
             incoming.buffer()
 
     counted = header_memory(key, NOTES[note], blocks) + sum(block.nbytes for block in blocks)

@@ -41,7 +41,7 @@ def body(number):
 
 def lying(end):
     """Bytes of whole unexpected messages that an end keeps."""
-    return sum(arrival.item.nbytes - arrival.item.missing for arrival in end._messages.arrivals(0))
+    return sum(arrival.item.nbytes - arrival.item.remaining for arrival in end._messages.arrivals(0))
 
 
 async def test_unexpected_messages_beyond_the_limit_stay_at_their_sender():

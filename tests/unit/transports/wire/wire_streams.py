@@ -65,7 +65,7 @@ def read(data: bytes, step: int) -> int:
     def complete(preamble, header, body):
         nonlocal count
         count += 1
-        assert isinstance(header, Header) and not body.missing
+        assert isinstance(header, Header) and not body.remaining
 
     receiver, view = SimpleNamespace(begin=begin, complete=complete), memoryview(data)
     reader = FrameReader(FrameKinds(Kind, HEADERLESS), receiver)
