@@ -61,7 +61,7 @@ SEE = {
     ("gpt2", "--clip"): "[Without a flush](asynchronous.md#what-is-refused)",
     ("gpt2", "--resume"): "[Checkpoints](checkpoints.md#going-on)",
     ("TrainingConfig", "--exact-sums"): "[Exact sums](exact-sums.md#in-a-swarm)",
-    ("TrainingConfig", "--delayed-updates"): "[Updates one step late](swarm.md#updates-one-step-late)",
+    ("TrainingConfig", "--delayed-updates"): "[Updates one step late](swarm-design.md#updates-one-step-late)",
     ("schedule", "--csv"): "[Tables](schedules.md#tables)",
     ("schedule", "--steps"): "[Without a flush](asynchronous.md)",
     ("plan", "--stale"): "[Without a flush](asynchronous.md)",

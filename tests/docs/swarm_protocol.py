@@ -22,8 +22,8 @@ HEAD = f"""# The protocol of a swarm
 Version {VERSION}. The requests between trainers, leader and peers are dataclasses in the folder
 [`swarm/protocol`](../pipelined/swarm/protocol); their common part is
 [`swarm/messaging/messages.py`](../pipelined/swarm/messaging/messages.py), those for the state of a stage in
-[`state/messages.py`](../pipelined/state/messages.py). The leader is one of the trainers. [A swarm](swarm.md) says what
-the requests are for; [the directory](directory.md) has requests of its own.
+[`state/messages.py`](../pipelined/state/messages.py). The leader is one of the trainers.
+[How a swarm works](swarm-design.md) says what the requests are for; [the directory](directory.md) has its own.
 
 A request is a frame REQUEST with a topic, a note and arrays. The note is the list [version, incarnation of the receiver
 or 0, field, field, ...], in the order below; the note of a reply is the list of its fields. Arrays are beside the note.

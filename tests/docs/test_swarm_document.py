@@ -1,4 +1,4 @@
-"""docs/command-line.md has every flag of the swarm with its default; the commands of docs/swarm.md are understood."""
+"""docs/command-line.md has every flag of the swarm with its default; the pages of the swarm show what there is."""
 
 import re
 
@@ -53,7 +53,7 @@ def test_every_shown_command_is_understood(command):
 
 
 def test_every_kind_of_event_is_there_and_no_other():
-    text = (ROOT / "docs" / "swarm.md").read_text().partition("## Events")[2].partition("\n## ")[0]
+    text = (ROOT / "docs" / "swarm-operations.md").read_text().partition("## Events")[2].partition("\n## ")[0]
     sources = [path.read_text() for folder in ("pipelined", "apps") for path in (ROOT / folder).rglob("*.py")]
     kinds = {kind for source in sources for kind in re.findall(r'\b(?:emit|warn)\)?\(\s*"([a-z ]+)"', source)}
     assert {name for row, _ in rows(text) for name in row.split("`, `")} == kinds
