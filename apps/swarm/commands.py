@@ -45,7 +45,8 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
     mine = SwarmTask(subject, text.tokenizer.vocab_size, text.digest, feed.held_out)
     cut_of(subject, mine.vocabulary)  # before torch is imported
     async with connected(url, flags.address.listen) as (endpoint, directory):
-        from apps.swarm.export import FinalOutput, fetch
+        from apps.lm.export import FinalOutput
+        from apps.swarm.export import fetch
         from apps.swarm.training import session_of
         from pipelined.swarm.process.session import run_trainer
 

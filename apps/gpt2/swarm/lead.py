@@ -15,9 +15,9 @@ from apps.gpt2.swarm.rank import DONE, STOP, STOPPED, Rank, cancelled
 from apps.gpt2.swarm.report import ActiveTime, StepReporter
 from apps.lm.data.ngram import compared
 from apps.lm.data.text import Text
+from apps.lm.export import FinalOutput, Say, say_digest
 from apps.lm.models.gpt2 import GPT2
-from apps.swarm.export import FinalOutput, Say, say_digest
-from apps.swarm.weights import Weights
+from apps.lm.weights import Weights
 from pipelined.aio.nursery import Nursery
 from pipelined.membership.joining import connected
 from pipelined.membership.node import Node

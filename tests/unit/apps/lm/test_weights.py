@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from apps.lm.export import FinalOutput, model_of
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.models.rotary import RotaryLM
 from apps.lm.models.rotary_presets import RotaryConfig, cut_for
-from apps.swarm.export import FinalOutput, model_of
-from apps.swarm.weights import Weights
+from apps.lm.weights import Weights
 from pipelined.api.data.tokens.tokenizer import ByteTokenizer
 from pipelined.errors import UsageError
 from pipelined.swarm.stages.torch_stage import TorchStage
