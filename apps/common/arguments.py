@@ -1,11 +1,12 @@
 """Flags that the programs of several commands share, and dataclasses of flags as the words of a command line."""
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from apps.common.paths import check_directory, check_file
 from pipelined.aio.events import Level
+from pipelined.errors import UsageError, refuse_below
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,32 @@ class TextFlags:
     """bytes (256 symbols), gpt2, bpe:N, a tokenizer.json, or a directory with one."""
 
 
+@dataclass(frozen=True)
+class OutputFlags:
+    """What is written of a trained model, and how it is sampled from."""
+
+    to: Path | None = None
+    """Directory to write."""
+    text: TextFlags = field(default_factory=TextFlags)
+    sample: int = 0
+    """Tokens to sample."""
+    prompt: str = "ROMEO"
+    """What the sample begins with."""
+    context: int | None = None
+    """Tokens that a sample looks back on. Default: the model's positions."""
+    seed: int = 0
+    """Seed of the sample."""
+
+    def check(self) -> None:
+        """Raises UsageError: there is nothing to do, or it cannot be done."""
+        check_sample(self.sample, self.prompt)
+        if self.to is None and not self.sample:
+            raise UsageError("there is nothing to do; add --to DIR, or --sample N")
+        check_directories(to=self.to)
+        if self.context is not None:
+            refuse_below(1, "--context", self.context)
+
+
 def arguments_of(flags: Any) -> list[str]:
     """The words of a command line that gives these flags their values; one that has its default is left out.
 
@@ -41,15 +68,15 @@ def arguments_of(flags: Any) -> list[str]:
         flags: a dataclass of flags, perhaps with further ones as fields.
     """
     words = list[str]()
-    for field in fields(flags):
-        value, name = getattr(flags, field.name), f"--{field.name.replace('_', '-')}"
+    for each in fields(flags):
+        value, name = getattr(flags, each.name), f"--{each.name.replace('_', '-')}"
         if is_dataclass(value):
             words += arguments_of(value)
         elif value is True:
             words += [name]
         elif isinstance(value, tuple):
             words += [name, *map(str, value)] if value else []
-        elif value is not None and value != field.default:
+        elif value is not None and value != each.default:
             words += [f"{name}={value}"]  # "=", as a value may begin with "-"
     return words
 
@@ -66,3 +93,10 @@ def check_directories(**named: Path | None) -> None:
     for name, path in named.items():
         if path is not None:
             check_directory(f"--{name}", path)
+
+
+def check_sample(tokens: int, prompt: str) -> None:
+    """Refuse a sample that nothing begins. Raises UsageError."""
+    refuse_below(0, "--sample", tokens)
+    if tokens and not prompt:
+        raise UsageError("a sample needs at least one character to begin with (--prompt is empty); or --sample 0")

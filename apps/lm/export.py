@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from apps.common.arguments import OutputFlags
+from apps.lm.data.text import read_text
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.models.rotary import RotaryLM
@@ -35,6 +37,12 @@ class FinalOutput:
     prompt: str
     context: int
     seed: int
+
+    @classmethod
+    def of(cls, flags: OutputFlags, weights: Weights) -> "FinalOutput":
+        """What these flags request."""
+        context = flags.context or weights.model.config.positions
+        return cls(flags.to, flags.sample, flags.prompt, context, flags.seed)
 
     @property
     def is_empty(self) -> bool:
@@ -97,3 +105,10 @@ def model_of(identity: Mapping[str, Any]) -> GPT2:
     if "narrow" in values:
         values["narrow"] = tuple(values["narrow"])
     return kind(sizes(**values))
+
+
+async def export_saved(directories: Sequence[Path], output: OutputFlags, say: Say) -> None:
+    """Export what was saved. Raises: as `load_saved`."""
+    text = await asyncio.to_thread(read_text, output.text.data, output.text.tokenizer)
+    weights = await load_saved(directories, output.to, text.tokenizer.vocab_size, say)
+    await FinalOutput.of(output, weights).write(weights, text.tokenizer, say)

@@ -5,6 +5,7 @@
     serve         join as a node
     train         say what is trained, form clusters, and show their steps
     local         all of it on this machine
+    export        write the model that the nodes saved
     replay        train again in one process, each node in its recorded order
 
 Read the flags, then run one command. Planning needs neither torch nor a network.
@@ -14,12 +15,12 @@ from typing import NoReturn
 
 from apps.common.arguments import Coordinator
 from apps.common.program import Program
-from apps.ravnest.flags import Local, Plan, Replay, Serve, Train
+from apps.ravnest.flags import Export, Local, Plan, Replay, Serve, Train
 from pipelined.process.exit import end_process, print_line
 from pipelined.process.stop_request import until_stop_request
 from pipelined.ravnest.forming import NodeLost, UnequalClusters
 
-Flags = Plan | Coordinator | Serve | Train | Local | Replay
+Flags = Plan | Coordinator | Serve | Train | Local | Export | Replay
 NAME = "python -m apps.ravnest"
 PROGRAM = Program[Flags](
     NAME,
@@ -29,7 +30,15 @@ All of it on this machine: {NAME} local --nodes 3 --clusters 1
 
 On several machines: one coordinator, one train, and a serve on each. plan shows clusters and cuts of a pool without
 any network. --version shows the version.""",
-    {"plan": Plan, "coordinator": Coordinator, "serve": Serve, "train": Train, "local": Local, "replay": Replay},
+    {
+        "plan": Plan,
+        "coordinator": Coordinator,
+        "serve": Serve,
+        "train": Train,
+        "local": Local,
+        "export": Export,
+        "replay": Replay,
+    },
     (NodeLost, UnequalClusters),
 )
 parse = PROGRAM.parse
@@ -62,6 +71,10 @@ async def _work(flags: Flags) -> None:
             from apps.ravnest.commands import train
 
             await until_stop_request(train(flags, print_line))
+        case Export():
+            from apps.lm.export import export_saved
+
+            await export_saved(flags.checkpoint, flags.output, print_line)
         case Replay():
             from apps.ravnest.commands import replay
 

@@ -1,6 +1,7 @@
 """The processes of Ravnest, each from its flags to its end: `serve`, `train` and `replay`."""
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from apps.common.json_lines import append
 from apps.lm.data.text import read_text
@@ -8,13 +9,18 @@ from apps.ravnest.config import RavnestTask
 from apps.ravnest.flags import Replay, Serve, Train
 from apps.ravnest.plan import layer_sizes
 from pipelined.aio.progress import Say, reported_wait
+from pipelined.errors import UsageError
 from pipelined.measurement.doctor.machine import free_memory
-from pipelined.membership.joining import connected, described, member_node, publish_task, read_task
+from pipelined.membership.joining import SWARM, connected, described, member_node, publish_task, read_task
 from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.stage import StageRules
 from pipelined.ravnest.records import ClusterProgress
+from pipelined.state.versions import saved_steps
 from pipelined.training.step_report import StepReport
+
+if TYPE_CHECKING:
+    from pipelined.ravnest.saving import Saving
 
 MOST_BYTES = 1 << 30
 """The largest message that a node takes from another."""
@@ -38,12 +44,34 @@ async def serve(flags: Serve, say: Say) -> None:
             executor = TorchExecutor(flags.device, node.clock)
             try:
                 orders = OrderDirectory(flags.orders, task.pack().decode()) if flags.orders else None
-                member = ClusterMember(training, Worlds(endpoint, MOST_BYTES), executor, orders=orders)
+                run = (await directory.read(SWARM)).entries[SWARM].value.decode()
+                saving = await asyncio.to_thread(saving_of, flags, task, run) if flags.checkpoint else None
+                member = ClusterMember(training, Worlds(endpoint, MOST_BYTES), executor, orders=orders, saving=saving)
                 capacity = Capacity(flags.room or free_memory(), flags.line, flags.speed)
                 say(f"{node.name}: node at {endpoint.address}, {capacity.ram / 2**20:,.0f} MiB")
                 await RavnestNode(node, member, capacity, task.subject.lease, say).run()
             finally:
                 executor.close()
+
+
+def saving_of(flags: Serve, task: RavnestTask, run: str) -> "Saving":
+    """Where a node with --checkpoint saves.
+
+    Args:
+        run: its unique name.
+    Raises:
+        UsageError: stages of another run are there.
+    """
+    from pipelined.ravnest.saving import Saving
+    from pipelined.state.store import DiskStore, saved_stages
+
+    assert flags.checkpoint is not None
+    found = saved_stages(flags.checkpoint)
+    if any(saved.version.run != run for saved in found):
+        fact = f"{flags.checkpoint} holds stages of another run ({saved_steps(found)})"
+        raise UsageError(f"{fact}; give --checkpoint another directory")
+    identity = task.subject.model(task.vocabulary).identity()
+    return Saving(DiskStore(flags.checkpoint, identity, text=task.text), flags.save_every, run)
 
 
 async def train(flags: Train, say: Say) -> None:

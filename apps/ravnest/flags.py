@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from apps.common.address import DirectoryAddress
-from apps.common.arguments import TextFlags, check_files
+from apps.common.arguments import OutputFlags, TextFlags, check_directories, check_files
 from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, find_preset
 from apps.ravnest.config import RavnestConfig
 from pipelined.aio.events import Level
@@ -112,6 +112,10 @@ class Serve:
     device: str = "cpu"
     """Where to compute: cpu, cuda:0, …"""
     text: TextFlags = field(default_factory=TextFlags)
+    checkpoint: Path | None = None
+    """Directory to save the stage in, averages of rounds and the end, for `export`."""
+    save_every: int = 4
+    """Rounds from one save to the next."""
     orders: Path | None = None
     """Write to this directory what this node does, in order, so that `replay` can do the same again."""
     log: Level = "warning"
@@ -120,6 +124,8 @@ class Serve:
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
         self.address.check()
+        check_directories(checkpoint=self.checkpoint, orders=self.orders)
+        refuse_below(1, "--save-every", self.save_every)
         if self.room == 0 or self.line <= 0:
             raise UsageError(f"a node needs RAM and a line (--ram {self.ram}, --bandwidth {self.bandwidth}); give both")
         if self.flops is not None and self.speed <= 0:
@@ -180,6 +186,10 @@ class Local:
     """Append one JSON object for each step to this file."""
     journal: Path | None = None
     """The coordinator's journal. Default: in a directory that is removed at the end."""
+    checkpoint: Path | None = None
+    """Directory to save the stages in, averages of rounds and the end, for `export`."""
+    save_every: int = 4
+    """Rounds from one save to the next."""
     orders: Path | None = None
     """Write to this directory what each node does, in order, so that `replay` can do the same again."""
     log: Level = "warning"
@@ -189,6 +199,21 @@ class Local:
         """Raises UsageError: it cannot run so."""
         check_forming(self)
         check_files(metrics=self.metrics, journal=self.journal)
+        check_directories(checkpoint=self.checkpoint, orders=self.orders)
+        refuse_below(1, "--save-every", self.save_every)
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write the model that the nodes saved in Hugging Face's format, and sample from it."""
+
+    checkpoint: tuple[Path, ...]
+    """Directories in which nodes saved: the latest step that all stages saved is taken."""
+    output: OutputFlags = field(default_factory=OutputFlags)
+
+    def check(self) -> None:
+        """Raises UsageError: it cannot run so."""
+        self.output.check()
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,9 @@ async def _local(flags: Local, pool: Sequence[PoolNode], say: Say) -> None:
         coordinator, address = await stack.enter_async_context(started_coordinator(PROGRAM, flags.journal, flags.log))
         say(f"coordinator at {address}")
         at = ["--coordinator", address, "--log", flags.log]
-        orders = [f"--orders={flags.orders}"] if flags.orders else []
-        nodes = [[*words, *at, *orders, *arguments_of(flags.text)] for words in _nodes(flags, pool)]
+        kept = [f"--{name}={path}" for name in ("orders", "checkpoint") if (path := getattr(flags, name))]
+        kept += [f"--save-every={flags.save_every}", *arguments_of(flags.text)]
+        nodes = [[*words, *at, *kept] for words in _nodes(flags, pool)]
         train = ["train", *at, "--listen", _listen_url(""), "--name", "train", *_training(flags, len(nodes))]
         trainer, *peers = [await stack.enter_async_context(started(PROGRAM, words)) for words in [train, *nodes]]
         try:

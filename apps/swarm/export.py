@@ -7,7 +7,7 @@ import asyncio
 import secrets
 
 from apps.lm.data.text import Text, read_text
-from apps.lm.export import FinalOutput, Say, load_saved, say_digest
+from apps.lm.export import FinalOutput, Say, export_saved, say_digest
 from apps.lm.weights import Weights, check_destination
 from apps.swarm.config import SwarmTask
 from apps.swarm.flags import Export
@@ -28,13 +28,11 @@ async def export(flags: Export, say: Say) -> None:
     Raises:
         UsageError: there is no model, its tokenizer differs, or the directory to write holds something else.
     """
-    text = await asyncio.to_thread(read_text, flags.text.data, flags.text.tokenizer)
     if flags.checkpoint:
-        weights = await load_saved(flags.checkpoint, flags.to, text.tokenizer.vocab_size, say)
-    else:
-        weights = await _fetch_running(flags, text, say)
-    context = flags.context or weights.model.config.positions
-    await FinalOutput(flags.to, flags.sample, flags.prompt, context, flags.seed).write(weights, text.tokenizer, say)
+        return await export_saved(flags.checkpoint, flags.output, say)
+    text = await asyncio.to_thread(read_text, flags.output.text.data, flags.output.text.tokenizer)
+    weights = await _fetch_running(flags, text, say)
+    await FinalOutput.of(flags.output, weights).write(weights, text.tokenizer, say)
 
 
 async def _fetch_running(flags: Export, text: Text, say: Say) -> Weights:
@@ -46,8 +44,8 @@ async def _fetch_running(flags: Export, text: Text, say: Say) -> Weights:
             fact = f"this swarm learns from another text (here: {text.digest[:16]}, there: {trained.text[:16]})"
             raise UsageError(f"{fact}; give the --data and --tokenizer that its trainers were given")
         session = await asyncio.to_thread(session_of, trained)
-        if flags.to is not None:
-            check_destination("--to", flags.to, session.model)
+        if flags.output.to is not None:
+            check_destination("--to", flags.output.to, session.model)
         return await fetch("export", session, endpoint, directory, say)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from apps.common.address import DirectoryAddress
-from apps.common.arguments import TextFlags, check_directories, check_files
+from apps.common.arguments import OutputFlags, TextFlags, check_directories, check_files, check_sample
 from apps.swarm.config import TrainingConfig
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
@@ -66,7 +66,7 @@ class Train:
         self.address.check()
         self.subject.check()
         refuse_below(1, "--slots", self.slots)
-        _check_sample(self.sample, self.prompt)
+        check_sample(self.sample, self.prompt)
         check_files(metrics=self.metrics)
         check_directories(export=self.export)
 
@@ -110,7 +110,7 @@ class Local:
         for name in ("peers", "trainers", "slots"):
             refuse_below(1, f"--{name}", getattr(self, name))
         refuse_below(0, "--save-every", self.save_every)
-        _check_sample(self.sample, self.prompt)
+        check_sample(self.sample, self.prompt)
         check_files(metrics=self.metrics, journal=self.journal)
         check_directories(export=self.export, checkpoint=self.checkpoint)
         if self.resume and self.checkpoint is None:
@@ -134,33 +134,18 @@ class Export:
     listen: str | None = None
     """Address to which peers send the state. Default: the local address from which this machine reaches the
     directory."""
-    to: Path | None = None
-    """Directory to write."""
-    text: TextFlags = field(default_factory=TextFlags)
-    sample: int = 0
-    """Tokens to sample."""
-    prompt: str = "ROMEO"
-    """What the sample begins with."""
-    context: int | None = None
-    """Tokens that a sample looks back on. Default: the model's positions."""
-    seed: int = 0
-    """Seed of the sample."""
+    output: OutputFlags = field(default_factory=OutputFlags)
 
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
-        _check_sample(self.sample, self.prompt)
+        self.output.check()
         if self.checkpoint and (self.coordinator or self.directory):
             fact = "a model is exported from saved stages or from a running swarm, not from both"
             raise UsageError(f"{fact} (--checkpoint and --coordinator or --directory); leave one of them out")
         if not (self.checkpoint or self.coordinator or self.directory):
             raise UsageError("say what to export: --checkpoint DIR of what was saved, or --coordinator tcp://HOST:PORT")
-        if self.to is None and not self.sample:
-            raise UsageError("there is nothing to do; add --to DIR, or --sample N")
         if not self.checkpoint:
             DirectoryAddress(self.coordinator, self.directory).check()
-        check_directories(to=self.to)
-        if self.context is not None:
-            refuse_below(1, "--context", self.context)
 
 
 @dataclass(frozen=True)
@@ -184,9 +169,3 @@ class Status:
         self.address.check()
         refuse_below(1, "--members", self.members)
         refuse_below(0, "--stage", 0 if self.stage is None else self.stage)
-
-
-def _check_sample(tokens: int, prompt: str) -> None:
-    refuse_below(0, "--sample", tokens)
-    if tokens and not prompt:
-        raise UsageError("a sample needs at least one character to begin with (--prompt is empty); or --sample 0")

@@ -16,11 +16,14 @@ from torch.optim import Optimizer
 
 from pipelined.actors.actor import Actor
 from pipelined.actors.executor import Executor
+from pipelined.aio.nursery import Nursery
 from pipelined.programs.plan import Plan
 from pipelined.ravnest.orders import NodeOrder, OrderDirectory, OrderTracer
 from pipelined.ravnest.overlapped import OverlappedRounds
 from pipelined.ravnest.records import Clusters
-from pipelined.ravnest.rounds import RoundLog, Rounds
+from pipelined.ravnest.rounds import RoundLog, Rounds, flat_copy
+from pipelined.ravnest.saving import Saving, StageSaver
+from pipelined.state.versions import SavedStage
 from pipelined.traces.file import NullTracer, Tracer
 from pipelined.training.digests import model_digest
 from pipelined.training.job import JobDescription, Numerics
@@ -94,6 +97,11 @@ class ClusterTraining:
         ends = range(self.every, last + 1, self.every)
         return [own[max(0, end - self.every) : end] for end in ends] + [own[len(ends) * self.every :]]
 
+    def steps_by_round(self, clusters: int) -> list[int]:
+        """The steps of the training that are completed before each round; of one cluster, before the end."""
+        spans = zip(*(self.spans_of(each, clusters) for each in range(clusters)), strict=True)
+        return [sum(span.stop for span in each) for each in spans]
+
     def weight(self, number: int, clusters: int, span: int) -> float | None:
         """The weight of one of these clusters in the round after a span; None: that of each is the same."""
         if not self.by_microbatches:
@@ -157,6 +165,7 @@ class ClusterMember:
         tracer: records what the node does, in order.
         orders: keeps the orders of its clusters; None: they are not kept.
         order: what to do again; None: what the schedule says.
+        saving: where to save; None: nothing is saved.
     """
 
     training: ClusterTraining
@@ -165,6 +174,7 @@ class ClusterMember:
     tracer: Tracer = field(default_factory=NullTracer)
     orders: OrderDirectory | None = None
     order: NodeOrder | None = None
+    saving: Saving | None = None
 
     async def train(
         self, clusters: Clusters, place: tuple[int, int], on_step: Callable[[StepReport], None], log: RoundLog
@@ -188,21 +198,47 @@ class ClusterMember:
             job = self.training.job(clusters, number)
             orders = self.order.of_stage(stage) if self.order else None
             trainer = RankTrainer(actor, job, executor=self.executor, tracer=tracer, orders=orders)
-            added: Mapping[int, int] = {}
-            if many == 1:
-                on_step(await trainer.train(self.training.steps_of(number, many), on_step=on_step))
-            else:
-                everyone = await stack.enter_async_context(_opened(self.worlds, name, list(chain(*addresses))))
-                held = trainer.local.parameters
-                rounds = Rounds(
-                    everyone, clusters, self.training.model, parameters=held, executor=self.executor, log=log
-                )
-                train = self._train_beside if self.training.overlapped else self._train_between
-                added = await train(trainer, rounds, number, many, on_step)
+            async with Nursery() as writes:
+                saver, held = self._saver(writes, clusters, place, trainer), trainer.local.parameters
+                if many == 1:
+                    added = await self._train_alone(trainer, saver, on_step)
+                else:
+                    everyone = await stack.enter_async_context(_opened(self.worlds, name, list(chain(*addresses))))
+                    model, executor = self.training.model, self.executor
+                    rounds = Rounds(everyone, clusters, model, parameters=held, executor=executor, log=log, saver=saver)
+                    train = self._train_beside if self.training.overlapped else self._train_between
+                    added = await train(trainer, rounds, number, many, on_step)
             digest = await model_digest(world, trainer.local)
         if self.orders and isinstance(tracer, OrderTracer):
             self.orders.write(clusters, place, NodeOrder(tuple(tracer.instructions), added))
         return digest
+
+    def _saver(
+        self, writes: Nursery, clusters: Clusters, place: tuple[int, int], trainer: RankTrainer
+    ) -> StageSaver | None:
+        """Saves this node's stage; None: it is not to be saved."""
+        (number, stage), saving = place, self.saving
+        if saving is None or number > 0:
+            return None
+        at = SavedStage(0, stage, len(clusters.rows[0]), f"{saving.run}-{clusters.number}")
+        return StageSaver(
+            writes,
+            saving,
+            at,
+            steps=self.training.steps_by_round(len(clusters.rows)),
+            parameters=trainer.local.parameters,
+            optimizer=trainer.optimizer,
+            executor=self.executor,
+        )
+
+    async def _train_alone(
+        self, trainer: RankTrainer, saver: StageSaver | None, on_step: Callable[[StepReport], None]
+    ) -> Mapping[int, int]:
+        """Train all steps in the only cluster."""
+        on_step(await trainer.train(self.training.steps_of(0, 1), on_step=on_step))
+        if saver is not None:
+            await saver.save(1, flat_copy(trainer.local.parameters.values()))
+        return {}
 
     async def _train_between(
         self, trainer: RankTrainer, rounds: Rounds, number: int, many: int, on_step: Callable[[StepReport], None]

@@ -18,6 +18,7 @@ from collectives.clusters import Rings, Share
 from pipelined.actors.agree import gather
 from pipelined.actors.executor import Executor
 from pipelined.ravnest.records import Clusters
+from pipelined.ravnest.saving import StageSaver
 from pipelined.training.model import Model
 from transports import Transport
 
@@ -57,12 +58,19 @@ def layer_sizes(model: Model, dtype: torch.dtype) -> list[int]:
     return [sum(parameter.numel() for parameter in layer.parameters()) for layer in layers]
 
 
+@torch.no_grad()
+def flat_copy(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
+    """A copy of all parameters, flat, on the host."""
+    return torch.cat([parameter.detach().reshape(-1).cpu() for parameter in parameters])
+
+
 class Rounds:
     """One node's part in the rounds of its clusters.
 
     Args:
         world: of the nodes of all clusters.
         parameters: of this node, in the order of its layers; they are replaced in place.
+        saver: saves averages; None: they are not saved.
     """
 
     def __init__(
@@ -74,7 +82,9 @@ class Rounds:
         parameters: Mapping[str, nn.Parameter],
         executor: Executor,
         log: RoundLog,
+        saver: StageSaver | None = None,
     ):
+        self._saver = saver
         self._world, self._executor, self._log = world, executor, log
         self._parameters = list(parameters.values())
         self._rings = Rings(world, shares_of(clusters, layer_sizes(model, self._parameters[0].dtype)), CHANNEL)
@@ -93,7 +103,7 @@ class Rounds:
 
     async def snapshot(self) -> torch.Tensor:
         """A copy of all parameters, flat, on the host."""
-        copy, _, _ = await self._executor.run("snapshot", self._snapshot)
+        copy, _, _ = await self._executor.run("snapshot", lambda: flat_copy(self._parameters))
         return copy
 
     async def reduce(self, snapshot: torch.Tensor, weight: float | None = None) -> torch.Tensor:
@@ -106,6 +116,8 @@ class Rounds:
         if self._world.rank == 0:
             await self._log.write(self.done)
         await self._log.stands(self.done)
+        if self._saver is not None:
+            await self._saver.save(self.done, snapshot)
         return snapshot
 
     async def replace(self, average: torch.Tensor) -> None:
@@ -115,10 +127,6 @@ class Rounds:
     async def add(self, average: torch.Tensor, snapshot: torch.Tensor) -> None:
         """Add the difference of an average and a snapshot to the parameters; both are used up."""
         await self._executor.run("average", lambda: self._each(average.sub_(snapshot), torch.Tensor.add_))
-
-    @torch.no_grad()
-    def _snapshot(self) -> torch.Tensor:
-        return torch.cat([parameter.detach().reshape(-1).cpu() for parameter in self._parameters])
 
     @torch.no_grad()
     def _each(self, flat: torch.Tensor, change: Callable[[torch.Tensor, torch.Tensor], object]) -> None:

@@ -65,7 +65,7 @@ class Story:
 
     Args:
         training: another one; what it must come to is then for the caller to check.
-        orders: keeps the orders.
+        kept: where nodes keep what they do; see `ClusterMember`.
 
     Attributes:
         shown: by (step, cluster) its losses, once for each time that it was trained.
@@ -73,15 +73,15 @@ class Story:
         told: what befell, with the time.
     """
 
-    def __init__(self, nodes=3, seed=0, training=None, ahead=1, orders=None):
+    def __init__(self, nodes=3, seed=0, training=None, ahead=1, clusters=2, **kept):
         self.network, self._draw = VirtualNetwork(seed, delay=1e-3, jitter=5e-4), random.Random(seed)
         self.names, self.tasks, self.nodes = [f"n{number}" for number in range(nodes)], {}, {}
         self.shown, self.ends, self.told, self._dead = defaultdict(list), [], [], []
         self.disk = MemoryDisk(lambda: self.network.clock(DIRECTORY).sleep(2e-3))
-        self._is_known, self._orders = training is None, orders
+        self._is_known, self._kept = training is None, kept
         self.training = training or training_of(CASE, STEPS, OPTIMIZER, torch.float32)
         layers = tuple(LayerSize(100, 8, 8, 1.0) for _ in range(self.training.model.layers))
-        self._request = PoolRequest((), layers, clusters=2, rules=StageRules(ahead=ahead))
+        self._request = PoolRequest((), layers, clusters=clusters, rules=StageRules(ahead=ahead))
 
     async def run(self, *befalls):
         """Train to the end while these coroutines run; then check everything.
@@ -228,7 +228,7 @@ class Story:
         if name == TRAIN:
             return self._operate(node)
         worlds, executor = Worlds(node.endpoint, 1 << 26), TimedExecutor(SECONDS, node.clock)
-        member = ClusterMember(self.training, worlds, executor, orders=self._orders)
+        member = ClusterMember(self.training, worlds, executor, **self._kept)
         self.nodes[name] = RavnestNode(node, member, Capacity(1 << 20, 1e6), LEASE_S, self._tell)
         return self.nodes[name].run()
 

@@ -9,8 +9,11 @@ from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock, run_virtual
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom, drawing_from
-from pipelined.ravnest.orders import OrderDirectory, read_orders
+from pipelined.ravnest.orders import OrderDirectory, RunOrders, read_orders
 from pipelined.ravnest.replay import replay
+from pipelined.ravnest.saving import Saving
+from pipelined.state.manifest import layout_of
+from pipelined.state.store import DiskStore, load_whole, saved_stages
 from pipelined.training.digests import model_digest
 from pipelined.training.optimizer import update
 from tests.numerics.ravnest import training_of
@@ -74,7 +77,10 @@ class Plain:
 
 
 def plain(training, orders):
-    """The losses by (step, cluster), and the digest of the average, where each node adds when it did in the run."""
+    """What a plain loop has where each node adds when it did in the run.
+
+    Returns: the losses by (step, cluster), the digest of the average, and by round the snapshots of the clusters.
+    """
     rows, rounds = orders.clusters.rows, {}
     clusters = [Plain(training, number, len(rows)) for number in range(len(rows))]
     names = {
@@ -97,7 +103,7 @@ def plain(training, orders):
     else:
         final = {name: sum(w * each[name] for w, each in zip(weights, last, strict=True)) for name in last[0]}
     losses = {at: loss for each in clusters for at, loss in each.losses.items()}
-    return losses, on_loop(digest_of(training, orders, final))
+    return losses, on_loop(digest_of(training, orders, final)), rounds
 
 
 def held_at(training, place):
@@ -127,7 +133,7 @@ def test_overlapped_rounds_have_the_losses_and_the_average_of_a_plain_loop(tmp_p
     """One microbatch is alive, so that each cluster is a plain loop; two whole rounds of two clusters, and the last."""
     training = TRAININGS[kind]
     told, orders = recorded(tmp_path, training)
-    losses, digest = plain(training, orders)
+    losses, digest, _ = plain(training, orders)
     assert {at: found for at, [found] in told.shown.items()} == losses
     assert told.ends == [f"average {digest}"]
     added = [order.added for order in orders.orders.values()]
@@ -150,6 +156,37 @@ def test_the_replay_of_recorded_orders_has_the_same_bits(tmp_path, kind):
 def test_the_replay_has_the_bits_of_the_clusters_that_came_to_the_end(tmp_path, fault, phase):
     told, orders = recorded(tmp_path, OVERLAPPED, (fault, {"phase": phase, "seconds": 0.5}), nodes=4, ahead=2)
     assert told.ends[-1] == f"average {replayed(OVERLAPPED, orders)[0]}"
+
+
+@pytest.mark.parametrize("kind", ["overlapped", "blocking"])
+def test_what_is_saved_is_the_average_of_each_round(tmp_path, kind):
+    training, identity = TRAININGS[kind], CASE.model.identity()
+    saving = Saving(DiskStore(tmp_path / "saved", identity), 1, "run")
+    told, orders = recorded(tmp_path / "orders", training, saving=saving)
+    saved = saved_stages(tmp_path / "saved")
+    rows = orders.clusters.rows
+    assert {(each.step, each.stage) for each in saved} == {(n, at) for n in (4, 8, 11) for at in range(len(rows[0]))}
+    whole = load_whole([tmp_path / "saved"])
+    assert told.ends == [f"average {on_loop(digest_of(training, orders, whole.values))}"]
+    if kind == "overlapped":
+        _, _, rounds = plain(training, orders)
+        first = next(each for each in saved if each.step == 4)
+        layout = {f"{name}/value": layout_of({"": value})[""] for name, value in rounds[1][0].items()}
+        for key, block in saving.store.load(first, layout).items():
+            name = key.removesuffix("/value")
+            assert torch.equal(block.torch(), sum(each[name] for each in rounds[1]) / 2), name
+
+
+def test_one_cluster_saves_at_the_end(tmp_path):
+    training = replace(OVERLAPPED, steps=3)
+    saving = Saving(DiskStore(tmp_path, CASE.model.identity()), 10, "run")
+    told = Story(2, training=training, clusters=1, saving=saving)
+    run_virtual(told.run())
+    whole = load_whole([tmp_path])
+    assert whole.at.step == 3 and whole.at.stages == 2
+    clusters = told.view.clusters
+    orders = RunOrders("", clusters, {})
+    assert told.ends == [f"average {on_loop(digest_of(training, orders, whole.values))}"]
 
 
 def test_orders_of_which_one_is_missing_or_wrong_are_refused(tmp_path):

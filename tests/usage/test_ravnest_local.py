@@ -14,9 +14,9 @@ def ravnest(*words):
     return done.stdout
 
 
-def test_three_nodes_in_two_clusters_train_one_model_and_one_process_does_the_same_again(tmp_path):
-    metrics, orders = tmp_path / "metrics.jsonl", tmp_path / "orders"
-    kept = ["--orders", orders, "--metrics", metrics]
+def test_two_clusters_train_one_model_that_is_replayed_and_exported(tmp_path):
+    metrics, orders, saved = (tmp_path / name for name in ("metrics.jsonl", "orders", "saved"))
+    kept = ["--orders", orders, "--metrics", metrics, "--checkpoint", saved]
     said = ravnest("local", "--nodes", 3, "--clusters", 2, "--average-every", 8, "--steps", 40, *kept, *FLAGS.split())
     rows = [json.loads(line) for line in metrics.read_text().splitlines()]
     assert sorted(row["step"] for row in rows) == list(range(40))
@@ -27,4 +27,8 @@ def test_three_nodes_in_two_clusters_train_one_model_and_one_process_does_the_sa
     again = ravnest("replay", "--orders", orders)
     shown = r"^step (\d+): loss (\S+), cluster (\d)"
     assert sorted(re.findall(shown, again, re.M)) == sorted(re.findall(shown, said, re.M))
-    assert re.findall(r"^average \w+$", said, re.M) == re.findall(r"^average \w+$", again, re.M) != []
+    (average,) = re.findall(r"^average (\w+)$", said, re.M)
+    assert again.endswith(f"average {average}\n")
+    written = ravnest("export", "--checkpoint", saved, "--to", tmp_path / "model", "--sample", 5)
+    assert f"digest of all parameters after step 40: {average}" in written
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["tie_word_embeddings"] is False

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 from apps.gpt2.swarm.job import SwarmJob
 from apps.lm.data.text import Text
-from apps.lm.weights_store import WeightsStore
 from apps.swarm.config import SwarmTask
 from apps.swarm.data import MicrobatchFeed, feed_of
 from apps.swarm.training import Session, session_of
+from apps.swarm.weights_store import WeightsStore
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.directory import Directory

@@ -2,13 +2,16 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from apps.ravnest.__main__ import main, parse
+from apps.ravnest.commands import saving_of
 from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.local import _nodes, _training
 from pipelined.errors import UsageError
 from pipelined.ravnest.planning.pool import PoolNode
+from pipelined.state.versions import SavedStage
 
 TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")
 
@@ -29,10 +32,14 @@ TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")
         ("local --pool nowhere.csv", "cannot read the pool nowhere.csv"),
         ("local --metrics nowhere/file", "name another --metrics"),
         ("coordinator --journal nowhere/file", "name another --journal"),
+        ("local --save-every 0", "--save-every must be at least 1"),
+        ("export --checkpoint saved", "add --to DIR, or --sample N"),
+        ("export --checkpoint saved --sample 5 --prompt", "a sample needs at least one character"),
+        ("replay --orders nowhere", "there are no orders in nowhere"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_line(capsys, words, told):
-    assert main(words.split()) == 2
+    assert main([*words.split(), *[""] * words.endswith("--prompt")]) == 2
     complaint = capsys.readouterr().err
     assert told in complaint and "Traceback" not in complaint
 
@@ -83,3 +90,12 @@ def test_the_nodes_of_local_share_the_free_memory(monkeypatch):
     monkeypatch.setattr("apps.ravnest.local.free_memory", lambda: 1000)
     words = _nodes(parse(["local", "--nodes", "3"]), ())
     assert [each[each.index("--ram") + 1] for each in words] == ["333"] * 3
+
+
+def test_a_node_saves_beside_stages_of_its_own_run_alone(tmp_path):
+    flags = parse(["serve", "--coordinator", "tcp://127.0.0.1:1", "--checkpoint", str(tmp_path)])
+    saving = saving_of(flags, TASK, "this")
+    assert saving.store.save(SavedStage(3, 0, 1, "this-7"), {"weight/value": np.zeros(2, np.float32)})
+    assert saving_of(flags, TASK, "this") == saving
+    with pytest.raises(UsageError, match=r"holds stages of another run \(steps 3: stage 0\)"):
+        saving_of(flags, TASK, "other")

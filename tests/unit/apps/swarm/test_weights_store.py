@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from apps.lm.weights_store import WeightsStore
 
 from apps.lm.huggingface.write import export
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
+from apps.swarm.weights_store import WeightsStore
 from pipelined.state.manifest import layout_of
 from pipelined.state.store import DiskStore, StoreError
 from pipelined.state.versions import SavedStage, common_step
