@@ -23,7 +23,7 @@ from pipelined.state.checkpoints import checkpoint
 
 LEAST = {
     **dict.fromkeys(("depth", "width", "microbatch", "microbatches", "batch", "tensor", "keep"), 1),
-    **dict.fromkeys(("steps", "warmup", "lr", "weight_decay", "clip"), 0),
+    **dict.fromkeys(("steps", "warmup", "lr", "min_lr", "beta1", "beta2", "eps", "weight_decay", "clip"), 0),
     **dict.fromkeys(("save_every", "eval_every", "digest"), 0),
 }
 """The smallest value of each number that has one."""
@@ -59,6 +59,17 @@ class RunFlags:
     """Highest learning rate."""
     warmup: int = 30
     """Steps in which the learning rate rises."""
+    lr_schedule: Literal["cosine", "wsd", "constant"] = "cosine"
+    """How the learning rate falls after the warm-up: by half a cosine; wsd (warm-up, stable, decay): in a straight line
+    over the last fifth of the other steps; constant: not at all."""
+    min_lr: float | None = None
+    """The learning rate at the last step, of cosine and wsd. Default: a tenth of --lr."""
+    beta1: float = 0.9
+    """AdamW's decay of the mean of gradients."""
+    beta2: float = 0.95
+    """AdamW's decay of the mean of their squares."""
+    eps: float = 1e-8
+    """AdamW's term beside the root of that mean."""
     weight_decay: float = 0.1
     """Decay of matrices (AdamW); vectors do not decay."""
     clip: float | None = None
@@ -114,6 +125,9 @@ class RunFlags:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 refuse_below(least, flag(name), value)
+        for name in ("beta1", "beta2"):
+            if getattr(self, name) >= 1:
+                raise UsageError(f"{flag(name)} must be below 1 (it is {getattr(self, name)})")
         if self.resume == "auto" and self.checkpoint is None:
             raise UsageError("--resume auto needs to know where to look; add --checkpoint DIR")
 
@@ -121,6 +135,11 @@ class RunFlags:
     def divides(self) -> bool:
         """Whether the ranks that hold a parameter divide its update."""
         return self.shard_optimizer
+
+    @property
+    def lr_floor(self) -> float:
+        """The share of --lr that --min-lr is."""
+        return 0.1 if self.min_lr is None or not self.lr else self.min_lr / self.lr
 
     def least(self) -> Mapping[str, float]:
         """The smallest value of each number that has one."""

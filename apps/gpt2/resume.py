@@ -20,8 +20,8 @@ from transports import Transport
 KINDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("layers", "d_model", "heads", "vocab", "seq", "batch", "seed", "steps", "warmup"), (int,)),
     "eval_windows": (int,),
-    **dict.fromkeys(("dropout", "lr", "weight_decay", "clip"), (int, float)),
-    **dict.fromkeys(("preset", "dtype", "tokenizer", "init"), (str,)),
+    **dict.fromkeys(("dropout", "lr", "min_lr", "beta1", "beta2", "eps", "weight_decay", "clip"), (int, float)),
+    **dict.fromkeys(("preset", "dtype", "lr_schedule", "tokenizer", "init"), (str,)),
     **dict.fromkeys(("data", "val_data"), (list,)),
 }
 """The flags that are taken from a checkpoint, and what JSON holds for each."""
@@ -113,8 +113,8 @@ def _left_open(saved: Mapping[str, Any]) -> list[Any]:
 
 def _value(name: str, value: Any) -> Any:
     """The value of a flag, from its value in JSON."""
-    kinds, known = KINDS[name], get_args(get_type_hints(Config)["dtype"])
-    wrong = type(value) not in kinds or (name == "dtype" and value not in known)
+    kinds, words = KINDS[name], get_args(get_type_hints(Config)[name])
+    wrong = type(value) not in kinds or (name in ("dtype", "lr_schedule") and value not in words)
     if wrong or (kinds == (list,) and any(type(one) is not str for one in value)):
         fact = f"the configuration in the checkpoint is damaged ({name}: {value!r})"
         raise UsageError(f"{fact}; resume from another checkpoint")

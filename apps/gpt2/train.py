@@ -146,15 +146,29 @@ def _build(
         model=ShardedGPT2(job.model, job.factors, job.config.stores) if job.factors else GPT2(job.model),
         plan=job.plan,
         feed=TokenFeed(batches_of(job, text.train)),
-        optimizer_config=OptimizerConfig(
-            config.lr, config.steps, config.warmup, clip=job.clip, weight_decay=config.weight_decay
-        ),
+        optimizer_config=optimizer_of(job),
         numerics=numerics(config),
         sequence=job.sequence,
         seed=config.seed,
         fresh=config.init is None,
     )
     return RankTrainer(actor, description, executor=executor, tracer=tracer, orders=orders)
+
+
+def optimizer_of(job: Job) -> OptimizerConfig:
+    """AdamW and its learning rate, as the flags say."""
+    config = job.config
+    return OptimizerConfig(
+        config.lr,
+        config.steps,
+        config.warmup,
+        floor=config.lr_floor,
+        clip=job.clip,
+        weight_decay=config.weight_decay,
+        betas=(config.beta1, config.beta2),
+        eps=config.eps,
+        decay=config.lr_schedule,
+    )
 
 
 async def _run(session: Session) -> None:

@@ -58,6 +58,8 @@ class RowFlags(RunFlags):
     layout: str | None = None
     """How the ranks of a worker split the model: data, megatron, or ROWS.COLUMNS.CONTRACTION by layer, such as
     head=1.2.1; other layers are as in megatron, which is the default."""
+    beta2: float = 0.999
+    """AdamW's decay of the mean of their squares."""
     lr: float = 2e-3
     """Highest learning rate."""
     resume: str | None = None

@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 import pipelined as pp
-from apps.common.flags import start_of
+from apps.common.flags import RunFlags, start_of
 from apps.common.numerics import DTYPES, numerics
 from apps.common.report import Report, reporting
 from apps.rows.job import Job
@@ -24,6 +24,7 @@ from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
 from pipelined.training.digests import model_digest
 from pipelined.training.evaluate import Window
+from pipelined.training.optimizer import DECAYS
 from transports import Transport
 
 
@@ -49,23 +50,27 @@ def training_job(job: Job, training: Training, model: UserModel) -> TrainingJob:
     def optimizer(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
         matrices, vectors = ([p for p in parameters if (p.dim() > 1) == which] for which in (True, False))
         groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-        return torch.optim.AdamW([group for group in groups if group["params"]], lr=config.lr)
+        groups = [group for group in groups if group["params"]]
+        return torch.optim.AdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps)
 
-    schedule = partial(_cosine, config.warmup, config.steps) if job.plan.flushes else None
+    schedule = partial(rates, config) if job.plan.flushes else None
     optimizers = partial(UserOptimizer, optimizer, job.clip, schedule)
     feed = MicrobatchFeed(pp.Feed(lambda *at: training.microbatch(*at)[0], lambda *at: training.microbatch(*at)[1]))
     feed.cut(job.plan.rows, DTYPES[config.dtype], kept=2)
     return TrainingJob(model, feed, job.plan, optimizers, numerics(config), config.seed)
 
 
-def _cosine(warmup: int, steps: int, optimizer: torch.optim.Optimizer) -> LambdaLR:
-    """The rate rises during the warm-up, and falls to a tenth by half a cosine."""
+def rates(config: RunFlags, optimizer: torch.optim.Optimizer) -> LambdaLR:
+    """The rate rises during the warm-up, and falls as --lr-schedule says."""
+    warmup, steps, floor = config.warmup, config.steps, config.lr_floor
 
     def share(step: int) -> float:
         if step < warmup:
             return (step + 1) / (warmup + 1)
         done = min(1.0, (step - warmup) / max(1, steps - warmup))
-        return 0.55 + 0.45 * float(torch.cos(torch.tensor(torch.pi * done)))
+        if config.lr_schedule == "cosine":  # in float32, as every loss of these programs has been
+            return (1 + floor) / 2 + (1 - floor) / 2 * float(torch.cos(torch.tensor(torch.pi * done)))
+        return floor + (1 - floor) * DECAYS[config.lr_schedule](done)
 
     return LambdaLR(optimizer, share)
 

@@ -8,7 +8,7 @@ global norm is summed parameter by parameter in the order of their names, in eve
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,6 +44,17 @@ class _AdamW(torch.optim.AdamW):
     step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
 
 
+DECAYS: dict[str, Callable[[float], float]] = {
+    "cosine": lambda done: 0.5 * (1.0 + math.cos(math.pi * done)),
+    "wsd": lambda done: min(1.0, 5.0 * (1.0 - done)),
+    "constant": lambda done: 1.0,
+}
+"""How high the rate is above its floor, from 1 to 0, when a share (0 … 1) of the steps after the warm-up is done.
+
+wsd: warm-up, stable, decay; the last fifth of these steps decays (Hu et al., MiniCPM, 2024, section 4).
+"""
+
+
 @dataclass(frozen=True)
 class OptimizerConfig:
     """The settings of the optimizer.
@@ -51,9 +62,10 @@ class OptimizerConfig:
     Args:
         lr: the highest learning rate.
         warmup: steps in which the rate rises linearly to `lr`.
-        steps: the step at which the rate, after half a cosine, has fallen to `floor` times `lr`.
+        steps: the step at which the rate has fallen to `floor` times `lr`.
         clip: largest global gradient norm; 0 disables clipping.
         weight_decay: weight decay of matrices; vectors (biases, norms) do not decay.
+        decay: how the rate falls after the warm-up, a name in `DECAYS`.
     """
 
     lr: float
@@ -64,13 +76,14 @@ class OptimizerConfig:
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
+    decay: str = "cosine"
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""
         if step < self.warmup:
             return self.lr * (step + 1) / self.warmup
         done = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))
-        return self.lr * (self.floor + (1.0 - self.floor) * 0.5 * (1.0 + math.cos(math.pi * done)))
+        return self.lr * (self.floor + (1.0 - self.floor) * DECAYS[self.decay](done))
 
     def build(self, parameters: Mapping[str, nn.Parameter]) -> torch.optim.AdamW:
         """AdamW in two groups, with and without decay, in the order of names; frozen parameters are in neither.

@@ -27,6 +27,9 @@ NOT_IN_SWARM = {
     "plan": "a swarm has no static plan: the leader assigns peers to stages",
     "tensor": "each peer holds its stage whole",
     "layout": "each peer holds its stage whole",
+    **dict.fromkeys(
+        ("lr_schedule", "min_lr", "beta1", "beta2", "eps"), "a swarm's optimizer has a cosine rate and its own"
+    ),
     "recompute": "a peer always runs the forward of its stage again before the backward",
     "shard_optimizer": "the peers of a stage each hold its whole state, so that any of them may leave",
     "all_reduce": "the peers of a stage sum by slices that each of them owns",

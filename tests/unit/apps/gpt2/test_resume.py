@@ -70,7 +70,16 @@ def test_the_batch_is_as_saved_unless_the_flags_say_it(tmp_path, flags, batch):
 
 @pytest.mark.parametrize(
     "damage",
-    [{"layers": "2"}, {"lr": True}, {"data": [1]}, {"data": "a"}, {"dtype": "int8"}, {"init": 3}, {"left_open": 5}],
+    [
+        {"layers": "2"},
+        {"lr": True},
+        {"data": [1]},
+        {"data": "a"},
+        {"dtype": "int8"},
+        {"lr_schedule": "up"},
+        {"init": 3},
+        {"left_open": 5},
+    ],
     ids=str,
 )
 def test_a_configuration_that_no_run_wrote_is_refused_with_the_field(tmp_path, damage):

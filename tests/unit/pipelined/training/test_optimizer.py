@@ -20,6 +20,18 @@ def test_the_rate_rises_linearly_and_falls_along_half_a_cosine():
     assert OPTIMIZER.rate(10**6) == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize(
+    ("decay", "rates"),
+    [
+        ("wsd", {0: 0.1, 9: 1.0, 60: 1.0, 90: 1.0, 100: 0.6, 110: 0.2, 999: 0.2}),
+        ("constant", {4: 0.5, 9: 1.0, 110: 1.0}),
+    ],
+)
+def test_another_decay_stays_at_the_highest_rate_and_wsd_falls_over_the_last_fifth(decay, rates):
+    settings = OptimizerConfig(lr=1.0, steps=110, warmup=10, floor=0.2, decay=decay)
+    assert {step: settings.rate(step) for step in rates} == pytest.approx(rates)
+
+
 def test_gradients_shrink_only_beyond_the_clip_and_never_where_it_is_off():
     assert clip_factor(OPTIMIZER.clip, 1.0) == 1.0
     assert clip_factor(OPTIMIZER.clip, 4.0) == pytest.approx(0.5, rel=1e-6)
