@@ -156,7 +156,7 @@ def test_received_memory_outlives_its_senders_end():
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("clause", ["every_dtype_comes_as_it_went", "buffers_come_in_the_order_sent"])
 def test_what_exceeds_a_piece_is_still_one_message(clause):
-    run(EVERYWHERE[clause], MpiTransport.open(WORLD, MpiSettings(piece=1000, shared=0)))
+    run(EVERYWHERE[clause], MpiTransport.open(WORLD, MpiSettings(max_count=1000, shared=0)))
 
 
 @pytest.mark.mpi(min_size=2)

@@ -23,12 +23,12 @@ class Bodies:
     """Held bodies on one communicator.
 
     Args:
-        piece: the largest count given to MPI, in bytes, below 2 GiB.
+        max_count: the largest count given to MPI, in bytes, below 2 GiB.
         node_peers: rings the peer's doorbell after its body has been fetched.
     """
 
-    def __init__(self, comm: MPI.Comm, progress: ProgressEngine, piece: int, node_peers: NodePeers):
-        self._comm, self._progress, self._piece, self._node_peers = comm, progress, piece, node_peers
+    def __init__(self, comm: MPI.Comm, progress: ProgressEngine, max_count: int, node_peers: NodePeers):
+        self._comm, self._progress, self._max_count, self._node_peers = comm, progress, max_count, node_peers
         self._tags = [NumberPool(f"messages held for rank {peer}", TAGS) for peer in range(comm.size)]
 
     def reserve_tag(self, peer: int) -> int:
@@ -62,4 +62,4 @@ class Bodies:
     def _start(
         self, operation: Callable[..., MPI.Request], peer: int, tag: int, blocks: Sequence[Block]
     ) -> list[MPI.Request]:
-        return [start(operation, block.data, peer, tag, self._piece) for block in blocks if block.nbytes]
+        return [start(operation, block.data, peer, tag, self._max_count) for block in blocks if block.nbytes]

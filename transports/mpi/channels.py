@@ -26,11 +26,11 @@ class MpiChannels:
     """This rank's bare buffers on one communicator.
 
     Args:
-        piece: the largest count given to MPI, in bytes, below 2 GiB.
+        max_count: the largest count given to MPI, in bytes, below 2 GiB.
     """
 
-    def __init__(self, comm: MPI.Comm, progress: ProgressEngine, piece: int):
-        self._comm, self._progress, self._piece = comm, progress, piece
+    def __init__(self, comm: MPI.Comm, progress: ProgressEngine, max_count: int):
+        self._comm, self._progress, self._max_count = comm, progress, max_count
         self.sent: Counter[int] = Counter()
         self._received_count: Counter[int] = Counter()
         self._announced: dict[int, int] = {}
@@ -41,7 +41,7 @@ class MpiChannels:
 
     async def send(self, peer: int, channel: int, data: memoryview) -> None:
         """Send a buffer. Cancelled: MPI still reads the memory until the peer has received it."""
-        request = start(self._comm.Isend, data, peer, channel, self._piece)
+        request = start(self._comm.Isend, data, peer, channel, self._max_count)
         self.sent[peer] += 1
         test = partial(outcome_now, request)
         outcome = self._progress.spin(test, SEND_TEST_S)
@@ -55,19 +55,19 @@ class MpiChannels:
         if (waiting := self._waiting.get((peer, channel))) is None:
             self._waiting[peer, channel] = deque()
         else:
-            await self._earlier_receives(peer, channel, waiting)
+            await self._wait_for_turn(peer, channel, waiting)
         try:
             await self._receive(peer, channel, data)
         finally:
             self._begin_next(peer, channel)
 
-    async def _earlier_receives(self, peer: int, channel: int, waiting: deque[asyncio.Future[None]]) -> None:
-        granted = asyncio.get_running_loop().create_future()
-        waiting.append(granted)
+    async def _wait_for_turn(self, peer: int, channel: int, waiting: deque[asyncio.Future[None]]) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        waiting.append(turn)
         try:
-            await granted
+            await turn
         except asyncio.CancelledError:
-            if not granted.cancelled():
+            if not turn.cancelled():
                 self._begin_next(peer, channel)
             raise
         if self._end is not None:
@@ -77,9 +77,9 @@ class MpiChannels:
     def _begin_next(self, peer: int, channel: int) -> None:
         waiting = self._waiting[peer, channel]
         while waiting:
-            granted = waiting.popleft()
-            if not granted.done():
-                return granted.set_result(None)
+            turn = waiting.popleft()
+            if not turn.done():
+                return turn.set_result(None)
         del self._waiting[peer, channel]
 
     async def _receive(self, peer: int, channel: int, data: memoryview) -> None:
@@ -89,7 +89,7 @@ class MpiChannels:
             return self._check_size(peer, channel, data, nbytes)
         if self._all_received(peer):
             raise PeerLost(peer, "it closed")
-        request = start(self._comm.Irecv, data, peer, channel, self._piece)
+        request = start(self._comm.Irecv, data, peer, channel, self._max_count)
         outcome = self._progress.spin(partial(outcome_now, request)) or await self._outcome(
             request, peer, channel, data
         )
@@ -125,7 +125,9 @@ class MpiChannels:
         message = self._comm.Improbe(peer, MPI.ANY_TAG, status)
         if message is None:
             return False
-        request = start(_matched(message), memoryview(bytearray(status.Get_elements(MPI.BYTE))), peer, 0, self._piece)
+        request = start(
+            _matched(message), memoryview(bytearray(status.Get_elements(MPI.BYTE))), peer, 0, self._max_count
+        )
         self._progress.watch(request, lambda outcome: None)
         self._count(peer)
         return True

@@ -72,7 +72,7 @@ class ProgressEngine:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._next: asyncio.Handle | None = None
         self._mode, self._announced = Mode.SPINNING, SleepState.AWAKE
-        self._rung = self._computing = self._wakeable = self._stopped = False
+        self._doorbell_rang = self._computing = self._wakeable = self._stopped = False
         self._urgent = 0
         self._active = self._loop.time()
 
@@ -205,7 +205,7 @@ class ProgressEngine:
         if self._stopped:
             resolve(self._ended, None)
         elif any_event:
-            self._active, self._rung = self._loop.time(), False
+            self._active, self._doorbell_rang = self._loop.time(), False
             self._enter(Mode.SETTLING, self._settle)
         else:
             self._settle()
@@ -236,7 +236,7 @@ class ProgressEngine:
     def _settle(self) -> None:
         """Choose the pause and the mode. After announcing sleep poll once more: a sender may have checked before."""
         quiet, asleep = self._loop.time() - self._active, self._wakeable and not self.requests
-        pause = self._backoff.nap(quiet, self._computing, self._urgent > 0 or self._rung, asleep)
+        pause = self._backoff.nap(quiet, self._computing, self._urgent > 0 or self._doorbell_rang, asleep)
         if pause == 0:
             self._announce(SleepState.AWAKE)
             os.sched_yield()
@@ -280,7 +280,7 @@ class ProgressEngine:
 
     def on_doorbell(self) -> None:
         """A peer has rung and marked this rank awake: poll without naps for its message."""
-        self._announced, self._rung, self._active = SleepState.AWAKE, True, self._loop.time()
+        self._announced, self._doorbell_rang, self._active = SleepState.AWAKE, True, self._loop.time()
         if self._next is not None:
             self._next.cancel()
             self._poll_tick()

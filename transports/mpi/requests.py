@@ -14,16 +14,16 @@ SEND_TEST_S = 10e-6
 """Seconds to test whether a send completes at once: Open MPI needs a reply of the receiver before it accepts 4 KiB."""
 
 
-def start(operation: Callable[..., MPI.Request], data: memoryview, peer: int, tag: int, piece: int) -> MPI.Request:
+def start(operation: Callable[..., MPI.Request], data: memoryview, peer: int, tag: int, max_count: int) -> MPI.Request:
     """Start `Isend`, `Issend` or `Irecv` on any number of flat bytes.
 
-    MPI's counts end at 2 GiB, so data of more than `piece` bytes is described as one item made of several pieces. It is
-    still a single MPI message, so order, cancelling and tags work as usual.
+    MPI's counts end at 2 GiB, so data of more than `max_count` bytes is described as one item made of several pieces.
+    It is still a single MPI message, so order, cancelling and tags work as usual.
     """
-    if data.nbytes <= piece:
+    if data.nbytes <= max_count:
         return operation([data, MPI.BYTE], peer, tag)
-    starts = range(0, data.nbytes, piece)
-    lengths = [min(piece, data.nbytes - start) for start in starts]
+    starts = range(0, data.nbytes, max_count)
+    lengths = [min(max_count, data.nbytes - start) for start in starts]
     whole = MPI.BYTE.Create_hindexed(lengths, list(starts)).Commit()
     try:
         return operation([data, 1, whole], peer, tag)

@@ -1,7 +1,7 @@
 """Memory that the ranks of a group on one node share, over MPI: a window for each rank, and barriers.
 
-A rank that waits in a barrier first checks for its peers for some microseconds, because most come at once; then it lets
-the loop run between two checks; then it sleeps until a doorbell or the progress engine wakes it. The first rank of the
+A rank that waits in a barrier first checks for its peers for some microseconds, because most arrive at once; then it
+lets the loop run between two checks; then it sleeps until a doorbell or the progress engine wakes it. The first rank of the
 group gathers whether every rank could map the memory and sends the result to all, so that all ranks decide alike.
 """
 
@@ -12,7 +12,7 @@ from time import perf_counter
 
 from transports.aio.event_loop import yield_to_timers
 from transports.base import Transport
-from transports.mpi.agreement import all_gather
+from transports.mpi.bootstrap import all_gather
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
 from transports.shm.barrier import HEADER_BYTES, WaitState, Windows
@@ -95,18 +95,18 @@ class MpiShared:
 
     async def _sleep(self) -> None:
         """Wait for the progress engine's next poll; a ring triggers it at once."""
-        self._windows.sleep(WaitState.DEEP)
+        self._windows.sleep(WaitState.ASLEEP)
         try:
-            if self._windows.first_absent() is not None:
+            if self._windows.first_missing() is not None:
                 await self._progress.next_poll()
         finally:
             self._windows.sleep(WaitState.NONE)
 
     def _raise_if_lost(self) -> None:
-        """Raise if a rank that has not come is lost. A rank that came before it was lost does not count."""
-        absent = self._windows.first_absent()
-        if absent is not None:
-            self._state.check_sendable(self._others[absent])
+        """Raise if a rank that has not arrived is lost. A rank that arrived before it was lost does not count."""
+        missing = self._windows.first_missing()
+        if missing is not None:
+            self._state.check_sendable(self._others[missing])
 
 
 async def map_windows(transport: Transport, ranks: Sequence[int], channel: int, nbytes: int) -> Windows | None:

@@ -67,12 +67,12 @@ class MpiSettings:
 
     Args:
         inline: bodies up to this many bytes are sent with their header and need no posted receive.
-        piece: the largest count given to MPI, in bytes, below 2 GiB.
+        max_count: the largest count given to MPI, in bytes, below 2 GiB.
         shared: size of the shared memory for larger bodies between ranks of a node, in bytes.
     """
 
     inline: int = 16 << 10
-    piece: int = 1 << 30
+    max_count: int = 1 << 30
     shared: int = 256 << 20
 
 
@@ -92,8 +92,8 @@ class MpiTransport(Transport):
         self._comms, self._settings = comms, settings
         self._node_peers, self._progress = node_peers, progress
         self._state = TransportState(self.world_size)
-        self._bodies = Bodies(comms.bodies, progress, settings.piece, node_peers)
-        self._channels = MpiChannels(comms.buffers, progress, settings.piece)
+        self._bodies = Bodies(comms.bodies, progress, settings.max_count, node_peers)
+        self._channels = MpiChannels(comms.buffers, progress, settings.max_count)
         self._messages = ReceivedMessages(self.world_size, self._bodies, node_peers, progress)
         self._shutdown = Shutdown(comms.frames, self._state, self._messages, self._channels, progress)
         self._frames = MpiFrameSender(comms.frames, progress, node_peers, self._shutdown)

@@ -75,11 +75,11 @@ naps after 100 yields, by up to 4 ms.
 
 
 class WaitState(IntEnum):
-    """How a rank waits; the last rank to come reads it."""
+    """How a rank waits; the last rank to arrive reads it."""
 
     NONE = 0  # awake, checking the counts
     NAP = 1  # on the futex, until the barrier is over
-    DEEP = 2  # only a doorbell wakes it
+    ASLEEP = 2  # only a doorbell wakes it
 
 
 class Windows:
@@ -91,7 +91,7 @@ class Windows:
         rank: this rank's index among them.
     Attributes:
         windows: one for each rank; this rank may write only its own.
-        epoch: how many barriers this rank has come to.
+        epoch: how many barriers this rank has arrived at.
     Raises:
         OSError: a rank's memory cannot be mapped.
     """
@@ -111,17 +111,17 @@ class Windows:
         self.epoch = 0
 
     def arrive(self) -> int | None:
-        """Announce that this rank has come: its window is written, and it no longer reads the others' previous data.
+        """Announce the arrival of this rank: its window is written, and it no longer reads the others' previous data.
 
-        Returns: as `first_absent`. None: this rank may be the last, and must call `wake`.
+        Returns: as `first_missing`. None: this rank may be the last, and must call `wake`.
         """
         self.epoch += 1
         self._mine[0] = self.epoch
         self._order_memory()
-        return self.first_absent()
+        return self.first_missing()
 
     def wake(self) -> list[int]:
-        """Wake the napping ranks, once all have come. Returns the ranks in deep sleep, which need a doorbell.
+        """Wake the napping ranks, once all have arrived. Returns the ranks that are asleep and need a doorbell.
 
         If a rank announces sleep after this check, its own re-check finds this rank's arrival (`arrive` ordered it).
         """
@@ -135,7 +135,7 @@ class Windows:
         sleeps = [sleep[SLEEP] for sleep in self._sleeps]
         if WaitState.NAP in sleeps:
             self._futex.wake()
-        return [index for index, sleep in enumerate(sleeps) if sleep == WaitState.DEEP]
+        return [index for index, sleep in enumerate(sleeps) if sleep == WaitState.ASLEEP]
 
     def sleeping(self, index: int) -> int:
         """How the rank with this index among the others waits."""
@@ -151,8 +151,8 @@ class Windows:
         with self._fence:
             pass
 
-    def first_absent(self, start: int = 0) -> int | None:
-        """The index, from `start` on, of the first other rank that has not come to this barrier; None if all have."""
+    def first_missing(self, start: int = 0) -> int | None:
+        """The index, from `start` on, of the first other rank that is missing at this barrier; None if all are here."""
         due, others = self.epoch, self._others
         for index in range(start, len(others)):
             if others[index][0] < due:
@@ -160,34 +160,34 @@ class Windows:
         return None
 
     def spin(self, seconds: float, oversubscribed: bool) -> int | None:
-        """Check the counts until all have come, at most this many seconds. Returns as `first_absent`.
+        """Check the counts until all have arrived, at most this many seconds. Returns as `first_missing`.
 
         Args:
             oversubscribed: whether other ranks may need this core; this rank then yields and naps between checks.
         """
-        absent = self.first_absent()
-        if absent is None:
+        missing = self.first_missing()
+        if missing is None:
             return None
         end, yields = perf_counter() + seconds, YIELDS if oversubscribed else 0
         while True:
             for _ in range(CHECKS_PER_CLOCK_READ):
-                absent = self.first_absent(absent)
-                if absent is None:
+                missing = self.first_missing(missing)
+                if missing is None:
                     return None
             left = end - perf_counter()
             if left <= 0:
-                return absent
+                return missing
             if yields:
                 yields -= 1
                 os.sched_yield()
             elif oversubscribed:
-                self._nap(absent, left)
+                self._nap(missing, left)
 
-    def _nap(self, absent: int, seconds: float) -> None:
+    def _nap(self, missing: int, seconds: float) -> None:
         """Sleep until the barrier is over; a late wake-up from the previous barrier also ends the nap."""
         self.sleep(WaitState.NAP)
         completed = self._completed[0]
-        if self.first_absent(absent) is not None:
+        if self.first_missing(missing) is not None:
             self._futex.wait(completed, seconds)
         self._my_sleep[SLEEP] = WaitState.NONE
 

@@ -60,7 +60,7 @@ class BarrierTable:
 
 
 class LocalShared:
-    """`transports.base.SharedWindows` in one process: no rank leaves a barrier before all have come.
+    """`transports.base.SharedWindows` in one process: no rank leaves a barrier before all have arrived.
 
     Args:
         ranks: the ranks of the group.

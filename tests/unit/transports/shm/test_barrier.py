@@ -31,18 +31,18 @@ def test_what_one_writes_all_see():
 
 def test_a_barrier_waits_for_every_rank():
     first, second, third = ranks(3)
-    assert first.first_absent() is None  # nobody has come, and nobody was to
+    assert first.first_missing() is None  # nobody has come, and nobody was to
     assert first.arrive() == 0  # the second rank is the first of its others
-    assert second.arrive() == 1 and first.first_absent() == 1
+    assert second.arrive() == 1 and first.first_missing() == 1
     assert third.arrive() is None
-    assert first.first_absent() is second.first_absent() is third.first_absent() is None
+    assert first.first_missing() is second.first_missing() is third.first_missing() is None
     assert [view.epoch for view in (first, second, third)] == [1, 1, 1]
 
 
 def test_a_rank_already_met_returns_at_once():
     first, second = ranks(2)
     first.arrive(), second.arrive(), second.arrive()
-    assert first.first_absent() is None and second.first_absent() == 0
+    assert first.first_missing() is None and second.first_missing() == 0
 
 
 @pytest.mark.parametrize("oversubscribed", [False, True])
@@ -56,7 +56,7 @@ def test_a_watch_ends_while_ranks_are_absent(oversubscribed):
 
 def test_a_rank_in_deep_sleep_needs_a_doorbell():
     first, second, third = ranks(3)
-    second.sleep(WaitState.DEEP), third.sleep(WaitState.DEEP)
+    second.sleep(WaitState.ASLEEP), third.sleep(WaitState.ASLEEP)
     assert first.wake() == [0, 1] and second.wake() == [1]
     second.sleep(WaitState.NONE)
     assert first.wake() == [1]

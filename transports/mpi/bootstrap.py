@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from transports.base import Key, Transport
 
 
-async def all_gather(transport: Transport, ranks: Sequence[int], key: Key, mine: bytes = b"") -> list[bytes]:
+async def all_gather(transport: Transport, ranks: Sequence[int], key: Key, value: bytes = b"") -> list[bytes]:
     """The values of all ranks, in the order of `ranks`; each of them calls this. Returns when all have called it.
 
     Args:
@@ -17,9 +17,9 @@ async def all_gather(transport: Transport, ranks: Sequence[int], key: Key, mine:
     first, *others = ranks
     up, down = (*key, "up"), (*key, "down")
     if transport.rank != first:
-        await transport.send(first, up, note=mine)
+        await transport.send(first, up, note=value)
         return list((await transport.receive(first, down)).note)
     received = await asyncio.gather(*(transport.receive(rank, up) for rank in others))
-    values = [mine, *(message.note for message in received)]
+    values = [value, *(message.note for message in received)]
     await asyncio.gather(*(transport.send(rank, down, note=values) for rank in others))
     return values
