@@ -53,12 +53,12 @@ def rings_of(clusters: Sequence[Sequence[Share]]) -> list[Ring]:
     ordered = [sorted(cluster, key=lambda share: share.low) for cluster in clusters]
     _check(ordered)
     cuts = sorted({cut for cluster in ordered for share in cluster for cut in (share.low, share.high)})
-    places, rings = [0] * len(ordered), []
+    positions, rings = [0] * len(ordered), []
     for low, high in pairwise(cuts):
         for index, cluster in enumerate(ordered):
-            while cluster[places[index]].high <= low:
-                places[index] += 1
-        ranks = tuple(cluster[place].rank for cluster, place in zip(ordered, places, strict=True))
+            while cluster[positions[index]].high <= low:
+                positions[index] += 1
+        ranks = tuple(cluster[position].rank for cluster, position in zip(ordered, positions, strict=True))
         rings.append(Ring(ranks, low, high))
     return rings
 

@@ -96,11 +96,11 @@ def ring_seconds(nodes: Sequence[int], nbytes: int, links: Links, *, reduced: bo
     if links.far is None or len(set(nodes)) == 1:
         halves = [sums for sums, runs in ((True, reduced), (False, gathered)) if runs]
         return sum(ring_pass_seconds(1, len(nodes), nbytes, links, sums=sums) for sums in halves)
-    return _walk(tuple(nodes), nbytes / len(nodes), links, len(nodes) - 1 if reduced else 0, gathered)
+    return _simulate_ring(tuple(nodes), nbytes / len(nodes), links, len(nodes) - 1 if reduced else 0, gathered)
 
 
 @lru_cache(maxsize=1024)
-def _walk(nodes: tuple[int, ...], part: float, near: Links, reducing: int, gathered: bool) -> float:
+def _simulate_ring(nodes: tuple[int, ...], part: float, near: Links, reducing: int, gathered: bool) -> float:
     far, following = near.far or near, (*nodes[1:], nodes[0])
     links = [near if one == next_one else far for one, next_one in zip(nodes, following, strict=True)]
     alpha, occupied = np.array([link.alpha for link in links]), np.array([part * link.beta for link in links])

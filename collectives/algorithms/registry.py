@@ -69,13 +69,12 @@ class AlgorithmTable(Generic[A]):
         """
         found = self.find(name)
         if not isinstance(found, ClosedForms):
-            raise ValueError(
-                f"the {self._collective} {name!r} has no closed form; take {', '.join(self.closed)} or {AUTO}"
-            )
+            names = ", ".join(self.with_closed_forms)
+            raise ValueError(f"the {self._collective} {name!r} has no closed form; take {names} or {AUTO}")
         return found
 
     @cached_property
-    def closed(self) -> tuple[str, ...]:
+    def with_closed_forms(self) -> tuple[str, ...]:
         """The names of the algorithms with closed forms."""
         return tuple(name for name in self.names if isinstance(self.find(name), ClosedForms))
 
@@ -84,13 +83,13 @@ class AlgorithmTable(Generic[A]):
         """The names of the algorithms that `auto` chooses wherever the ranks can run them."""
         return tuple(name for name in self.names if self.find(name).preferred)
 
-    def forms_of(self, name: str, problem: ProblemSize, links: Links) -> ClosedForms:
+    def closed_forms_for(self, name: str, problem: ProblemSize, links: Links) -> ClosedForms:
         """The closed forms of this algorithm; for `auto` those of the fastest by the model."""
         return self.forms(self.fastest(problem, links) if name == AUTO else name)
 
     def fastest(self, problem: ProblemSize, links: Links) -> str:
         """The fastest algorithm by the model; of equals, the last by name (`ring` before `multi_ring`)."""
-        return min(reversed(self.closed), key=lambda name: self.forms(name).seconds(problem, links))
+        return min(reversed(self.with_closed_forms), key=lambda name: self.forms(name).seconds(problem, links))
 
     async def choose(self, group: Group, nbytes: int, measured: MeasuredTimes | None = None) -> str:
         """The name of the algorithm that `auto` means, inside a call.

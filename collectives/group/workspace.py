@@ -26,15 +26,15 @@ class Workspace:
         """Cut a range of the vector's elements into pieces; an empty range has no pieces."""
         return pieces(*span, self._piece_elements(vector))
 
-    def scratch(self, vector: Vector, length: int, key: int = 0) -> Vector:
+    def scratch(self, vector: Vector, length: int, lane: int = 0) -> Vector:
         """Memory for one piece (or `length` elements, if that is less) of the vector's dtype.
 
         Each lane has its own memory, which the next call with the same lane reuses.
         """
         length = min(length, self._piece_elements(vector))
-        last = self._scratch.get(key)
+        last = self._scratch.get(lane)
         if last is None or len(last) != length or not last.like(vector):
-            last = self._scratch[key] = vector.over(self._buffer(key, length * vector.itemsize))
+            last = self._scratch[lane] = vector.over(self._buffer(lane, length * vector.itemsize))
         return last
 
     def cached(self, name: Hashable, make: Callable[[], Any]) -> Any:
@@ -50,10 +50,10 @@ class Workspace:
             self._last = request, make()
         return self._last[1]
 
-    def _buffer(self, key: int, nbytes: int) -> np.ndarray:
-        memory = self._buffers.get(key)
+    def _buffer(self, lane: int, nbytes: int) -> np.ndarray:
+        memory = self._buffers.get(lane)
         if memory is None or memory.nbytes < nbytes:
-            memory = self._buffers[key] = np.empty(nbytes, np.uint8)
+            memory = self._buffers[lane] = np.empty(nbytes, np.uint8)
         return memory[:nbytes]
 
     def _piece_elements(self, vector: Vector) -> int:

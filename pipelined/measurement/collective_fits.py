@@ -57,7 +57,7 @@ class Timing:
     def sample(self) -> Sample:
         """The factors of alpha, beta and gamma in the algorithm's closed form; `auto` is the fastest."""
         problem = ProblemSize.on_one_node(len(self.timed.ranks), self.nbytes)
-        forms = TABLES[self.timed.collective].forms_of(self.timed.algorithm, problem, Links())
+        forms = TABLES[self.timed.collective].closed_forms_for(self.timed.algorithm, problem, Links())
         return Sample(forms.factors(problem), self.seconds)
 
 

@@ -174,7 +174,7 @@ def _unit_costs(algorithm: str, ranks: int, nbytes: int) -> tuple[float, float, 
     """The factors of alpha, beta and gamma in a sum's closed form; `auto` chooses as a group does in training."""
     modelled = "auto" if algorithm == "native" else algorithm
     problem = ProblemSize.on_one_node(ranks, nbytes)
-    return ALL_REDUCE.forms_of(modelled, problem, Links()).factors(problem)
+    return ALL_REDUCE.closed_forms_for(modelled, problem, Links()).factors(problem)
 
 
 def _adding(clock: Clock, repeats: int) -> float:

@@ -52,7 +52,7 @@ class Machine:
     def sum_seconds(self, algorithm: str, ranks: tuple[int, ...], nbytes: int) -> float:
         """The seconds of a gradient sum over these ranks if they do nothing else; `auto` takes the cheapest."""
         problem = ProblemSize([rank - rank % self.node if self.node else 0 for rank in ranks], nbytes)
-        return ALL_REDUCE.forms_of(algorithm, problem, self.sum_links).seconds(problem, self.sum_links)
+        return ALL_REDUCE.closed_forms_for(algorithm, problem, self.sum_links).seconds(problem, self.sum_links)
 
     def shares(self, ranks: int) -> bool:
         """Whether this number of ranks has to share the cores."""

@@ -52,7 +52,7 @@ def message_bytes(plan: Plan, workload: Workload) -> Counter[Link]:
 def sum_bytes(ranks: tuple[int, ...], nbytes: int, itemsize: int, algorithm: str) -> Counter[Link]:
     """Bytes by link of one all-reduce over these ranks; `auto` chooses by a group's default link costs."""
     problem = ProblemSize.on_one_node(len(ranks), nbytes, itemsize)
-    carried, forms = Counter[Link](), ALL_REDUCE.forms_of(algorithm, problem, Links())
+    carried, forms = Counter[Link](), ALL_REDUCE.closed_forms_for(algorithm, problem, Links())
     for place, rank in enumerate(ranks):
         for peer, sent in forms.bytes_to(problem, place).items():
             carried[rank, ranks[peer]] += sent

@@ -57,7 +57,7 @@ def test_reduces_as_float64_does_and_alike_on_all_ranks(algorithm, op):
     on_every_rank(work)
 
 
-@pytest.mark.parametrize("algorithm", ALL_REDUCE.closed)
+@pytest.mark.parametrize("algorithm", ALL_REDUCE.with_closed_forms)
 def test_sends_the_bytes_of_the_closed_form(algorithm):
     async def work(transport):
         group = Group(transport, EVERY_RANK, 1, patience=SECONDS)  # else a rank that waits long reports its call

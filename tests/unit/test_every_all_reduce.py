@@ -174,7 +174,7 @@ def test_every_peer_is_sent_the_bytes_of_the_closed_form(algorithm, scheme, size
             assert not any(sent)
             continue
         problem = ProblemSize.on_one_node(size, length * 4, 4)
-        forms = ALL_REDUCE.forms_of(algorithm, problem, Links())
+        forms = ALL_REDUCE.closed_forms_for(algorithm, problem, Links())
         assert sent == [forms.bytes_to(problem, rank) for rank in range(size)]
 
 

@@ -1,8 +1,8 @@
 """Memory that the ranks of a group on one node share, over MPI: a window for each rank, and barriers.
 
 A rank that waits in a barrier first checks for its peers for some microseconds, because most arrive at once; then it
-lets the loop run between two checks; then it sleeps until a doorbell or the progress engine wakes it. The first rank of the
-group gathers whether every rank could map the memory and sends the result to all, so that all ranks decide alike.
+lets the loop run between two checks; then it sleeps until a doorbell or the progress engine wakes it. The first rank of
+the group gathers whether every rank could map the memory and sends the result to all, so that all ranks decide alike.
 """
 
 import asyncio

@@ -72,8 +72,8 @@ class HierarchicalAllReduce(AllReduceAlgorithm, ClosedForms):
         if parent is None:
             leaders = leaders_of(nodes)
             ring = ProblemSize(leaders, problem.nbytes, problem.itemsize)
-            for place, part in RingAllReduce().bytes_to(ring, leaders.index(rank)).items():
-                sent[leaders[place]] += part
+            for position, sent_bytes in RingAllReduce().bytes_to(ring, leaders.index(rank)).items():
+                sent[leaders[position]] += sent_bytes
         return dict(+sent)
 
 

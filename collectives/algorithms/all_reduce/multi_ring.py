@@ -37,13 +37,13 @@ class MultiRingAllReduce(AllReduceAlgorithm, ClosedForms):
         """
         rings = strides(group.size)
         slices = (vector.slice(*span) for span in segments(len(vector), len(rings)))
-        walks = (
+        passes = (
             RingPass(group, part, segments(len(part), group.size), stride)
             for part, stride in zip(slices, rings, strict=True)
         )
         async with Nursery() as tasks:
-            for walk in walks:
-                tasks.create_task(walk.all_reduce(reduction))
+            for ring_pass in passes:
+                tasks.create_task(ring_pass.all_reduce(reduction))
 
     def seconds(self, problem: ProblemSize, links: Links) -> float:
         """Seconds if all rings of a rank share one port: those of one ring, but with k alpha per step."""

@@ -51,7 +51,7 @@ class DoubleBuffer:
         self.chunk_elements = self.slot_elements * group.size
         self.whole_chunk_elements = self.chunk_elements if group.size == 2 else self.slot_elements
         self._own = self._windows[self.rank].data
-        self._calls, self._compared = group.calls, 0  # not the group, whose workspace holds this
+        self._calls, self._compared = group.calls, 0  # not the group: its workspace holds this
         self._whole_length = -1
         self._whole_chunks: list[list[Any]] = [[], []]
 

@@ -57,17 +57,17 @@ class RingPass:
 
     async def reduce_scatter(self, reduction: Reduction) -> None:
         """Run the left half: segment `position` is complete here, the other segments hold partial sums."""
-        await self._walk(0, self.group.size - 1, reduction)
+        await self._run(0, self.group.size - 1, reduction)
 
     async def all_gather(self) -> None:
         """Run the right half: all ranks receive segment `position` of every rank."""
-        await self._walk(self.group.size - 1, 2 * (self.group.size - 1))
+        await self._run(self.group.size - 1, 2 * (self.group.size - 1))
 
     async def all_reduce(self, reduction: Reduction) -> None:
         """Run both halves; the second one begins before the first has ended."""
-        await self._walk(0, 2 * (self.group.size - 1), reduction)
+        await self._run(0, 2 * (self.group.size - 1), reduction)
 
-    async def _walk(self, start: int, stop: int, reduction: Reduction | None = None) -> None:
+    async def _run(self, start: int, stop: int, reduction: Reduction | None = None) -> None:
         """Run the steps from `start` to `stop`; a reduction is for those of the left half."""
         if start == stop:
             return

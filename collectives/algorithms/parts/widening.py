@@ -20,7 +20,7 @@ from collectives.reduction import Reduction
 
 WIDTHS = {"float32": ("bfloat16", "float16", "float32")}
 """The dtypes that each accumulation accepts."""
-BLOCK_KEY = -1
+WIDENING_LANE = -1
 """The lane of the group's workspace for a block; rings use the lanes of their strides, which are positive."""
 
 
@@ -52,7 +52,7 @@ async def all_reduce(
     float32 = Vector.of(np.empty(0, np.float32))
     in_float32 = Reduction(reduction.op, float32)
     for low, high in blocks(group.workspace.piece, len(vector)):
-        block = group.workspace.scratch(float32, high - low, BLOCK_KEY)
+        block = group.workspace.scratch(float32, high - low, WIDENING_LANE)
         _copy(vector.elements[low:high], block.elements)
         await run(group, block, in_float32)
         _copy(block.elements, vector.elements[low:high])

@@ -27,7 +27,7 @@ def seconds_of(name, size, nbytes, *link):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", ALL_REDUCE.closed)
+@pytest.mark.parametrize("name", ALL_REDUCE.with_closed_forms)
 def test_steps_are_the_rounds_it_takes(name, size):
     network = Rounds(size)
     groups = [Group(end, range(size), 0, patience=60.0) for end in network.ends]
@@ -67,7 +67,7 @@ def test_recursive_doubling_at_six_folds_two_pairs():
     assert sent == [100, 300, 100, 300, 200, 200]
 
 
-@pytest.mark.parametrize("name", ALL_REDUCE.closed)
+@pytest.mark.parametrize("name", ALL_REDUCE.with_closed_forms)
 def test_more_bytes_or_dearer_links_never_cost_less(name):
     for size in SIZES:
         base = seconds_of(name, size, 1000, 1e-5, 1e-9, 1e-10)
@@ -99,8 +99,8 @@ def test_folding_costs_two_steps_of_the_whole_array(size):
 def test_auto_takes_the_fastest_at_every_length(size):
     links = Links(1e-5, 1e-9, 1e-10)
     for problem in (ProblemSize.on_one_node(size, nbytes) for nbytes in (0, 4, 1 << 10, 1 << 16, 1 << 20, 1 << 28)):
-        least = min(ALL_REDUCE.forms(name).seconds(problem, links) for name in ALL_REDUCE.closed)
-        assert ALL_REDUCE.forms_of("auto", problem, links).seconds(problem, links) == least
+        least = min(ALL_REDUCE.forms(name).seconds(problem, links) for name in ALL_REDUCE.with_closed_forms)
+        assert ALL_REDUCE.closed_forms_for("auto", problem, links).seconds(problem, links) == least
 
 
 def test_auto_counts_steps_when_short_and_bytes_when_long():

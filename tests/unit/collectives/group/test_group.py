@@ -80,7 +80,7 @@ def test_scratch_is_made_once_and_bounded():
     again = group.workspace.scratch(Vector.of(np.empty(9, "int64")), 9)
     assert first.nbytes == 1 << 19 and again.nbytes == 72 and again.elements.dtype == "int64"
     assert np.shares_memory(first.elements, again.elements)
-    assert not np.shares_memory(first.elements, group.workspace.scratch(vector, 9, key=1).elements)
+    assert not np.shares_memory(first.elements, group.workspace.scratch(vector, 9, lane=1).elements)
 
 
 async def test_a_failure_breaks_the_group_and_is_named():

@@ -70,7 +70,7 @@ def sent_by(ends):
 
 def closed_form(table, algorithm, lengths):
     """The bytes that each rank sends to each, if the ranks hold segments of so many bytes; none in shared memory."""
-    if algorithm not in table.closed:
+    if algorithm not in table.with_closed_forms:
         return [{} for _ in lengths]
     problem = ProblemSize.on_one_node(len(lengths), sum(lengths), 1, lengths)
     return [table.forms(algorithm).bytes_to(problem, rank) for rank in range(len(lengths))]
@@ -95,7 +95,7 @@ def test_closed_forms_by_hand(lengths):
 
 @pytest.mark.parametrize("size", (1, 2, 3, 4, 5, 7, 8, 9, 16))
 @pytest.mark.parametrize(
-    ("table", "algorithm"), [(t, n) for t in (ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL) for n in t.closed]
+    ("table", "algorithm"), [(t, n) for t in (ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL) for n in t.with_closed_forms]
 )
 def test_steps_are_the_rounds_it_takes(table, algorithm, size):
     network, arrays = Rounds(size), [np.ones((size, 3)) for _ in range(size)]

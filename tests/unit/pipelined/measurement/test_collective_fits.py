@@ -32,7 +32,7 @@ def made(noise, gamma=True):
     """Times of every collective and algorithm with closed forms over these groups, and times of additions."""
     random, timings = np.random.default_rng(1), []
     for collective, table in TABLES.items():
-        for algorithm in table.closed:
+        for algorithm in table.with_closed_forms:
             for ranks, (alpha, beta, adding) in TRUTHS.items():
                 for nbytes in SIZES:
                     problem, links = ProblemSize.on_one_node(len(ranks), nbytes), Links(alpha, beta, adding * gamma)
@@ -46,7 +46,7 @@ def made(noise, gamma=True):
 def test_times_of_the_closed_forms_give_their_numbers_back():
     timings, additions = made(0.0)
     fits = fit_apart(timings, additions)
-    assert len(fits) == 3 * sum(len(table.closed) for table in TABLES.values())
+    assert len(fits) == 3 * sum(len(table.with_closed_forms) for table in TABLES.values())
     for timed, found in fits.items():
         assert found.values == pytest.approx(TRUTHS[timed.ranks], rel=1e-6), timed
 
@@ -82,7 +82,7 @@ async def test_calls_over_slow_links_give_the_delays_and_rates_of_the_links_near
     every = [
         TimedCall(collective, algorithm, ranks)
         for collective, table in TABLES.items()
-        for algorithm in {"ring", "pairwise"} & set(table.closed)
+        for algorithm in {"ring", "pairwise"} & set(table.with_closed_forms)
         for ranks in ((0, 1, 2), (0, 3))
     ]
     ends = open_local("local://?delay=1ms&rate=1gbit&node=3&far-delay=5ms&far-rate=200mbit", 6)

@@ -70,7 +70,7 @@ def test_data_parallelism_is_computing_and_one_sum(width):
     simulated = step(plan, Machine(links), nbytes, update=0.5)
     summed = ALL_REDUCE.forms("rabenseifner").seconds(ProblemSize.on_one_node(width, nbytes), links)
     totals = ProblemSize.on_one_node(width, totals_bytes(plan, Workload.even(1, StageCosts(), nbytes)))
-    agreed = ALL_REDUCE.forms_of("auto", totals, links).seconds(totals, links)
+    agreed = ALL_REDUCE.closed_forms_for("auto", totals, links).seconds(totals, links)
     assert simulated.exposed_sync == pytest.approx(summed)
     assert simulated.step_seconds == pytest.approx(15 + summed + agreed + 0.5)
 
