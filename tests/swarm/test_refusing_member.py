@@ -7,7 +7,7 @@ import pytest
 from apps.swarm.config import read_goal
 from pipelined.aio import events
 from pipelined.aio.clock import run_virtual
-from pipelined.swarm.leader.connectivity import MOST_FAILED
+from pipelined.swarm.leader.evictions import MOST_FAILED
 from pipelined.swarm.peer.all_reduce import AllReduce
 from pipelined.swarm.peer.rounds import RoundService
 from pipelined.swarm.records.steps import members_of

@@ -136,7 +136,7 @@ class CommitLoop:
         self._record_failure(step.head, attempt, error)
         step.failed.append(attempt.log.failures)
         step.uncoded |= attempt.log.beyond_codec.keys()
-        if await self._connectivity.evict(attempt.name.term, step.failed):
+        if await self._connectivity.evictor.evict_failed(attempt.name.term, step.failed):
             step.failed.clear()
         step.queue.reconcile(prepared.missing)
         await self._resume(attempt, prepared, step.queue, step.backoff.next())

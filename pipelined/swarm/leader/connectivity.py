@@ -1,10 +1,7 @@
-"""Checks whether the members of a round reach one another; the leader evicts the fewest members that block the round.
+"""Checks whether the members of a round reach one another, and has the leader evict the fewest that block it.
 
-A long round alone evicts no member: it continues while all members reach the leader and one another. The leader removes
-a member from the directory if it fails this check, or if `MOST_FAILED` attempts of one step failed because of it. The
-transaction holds only while this leader leads and another peer serves the stage. An evicted peer sees its eviction in
-the directory, keeps its state, and joins again after a pause that the directory stores (`evicted/NAME`); each pause is
-longer than the one before; see `pipelined.swarm.leader.failures`.
+A long round alone evicts no member: it continues while all members reach the leader and one another. See
+`pipelined.swarm.leader.evictions` for what happens to a member that fails the check.
 """
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
@@ -19,17 +16,15 @@ from pipelined.aio.nursery import Nursery, beside, with_timeout
 from pipelined.directory import Conflict, CutOff
 from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.config import Rules
-from pipelined.swarm.leader.evictions import choose_evictions
-from pipelined.swarm.leader.failures import MOST_DOUBLINGS, Failure, History
+from pipelined.swarm.leader.evictions import Evictor
+from pipelined.swarm.leader.failures import MOST_DOUBLINGS
 from pipelined.swarm.messaging.client import MemberClient, Probe
 from pipelined.swarm.protocol.rounds import Reach, ReportReach, RoundName
-from pipelined.swarm.records.members import EVICTED, LEADER, PEERS, Eviction, Peer
+from pipelined.swarm.records.members import LEADER, Peer
 from pipelined.swarm.records.view import SwarmView
 from transports.rpc import Rejected
 
 T = TypeVar("T")
-MOST_FAILED = 3
-"""Attempts of one step that may fail because of members that are still present, before the leader evicts members."""
 UNREACHED = "the leader or another member of its stage cannot reach it"
 WITHHELD = "it or another member of its stage has brought nothing to the sum for more than {seconds:.3g} s"
 MOST_LEASES = 16
@@ -37,12 +32,16 @@ MOST_LEASES = 16
 
 
 class ConnectivityCheck:
-    """The checks of one trainer, over all its terms as leader."""
+    """The checks of one trainer, over all its terms as leader.
+
+    Attributes:
+        evictor: removes the members that fail a check, or many attempts.
+    """
 
     def __init__(self, view: SwarmView, client: MemberClient, rules: Rules, clock: Clock):
         self._view, self._client, self._rules, self._clock = view, client, rules, clock
         self._probe, self._resigned = Probe(client, clock, rules.lease_s), False
-        self._history, self._sums = History(), TimeoutEstimator(rules.lease_s)
+        self.evictor, self._sums = Evictor(view, rules), TimeoutEstimator(rules.lease_s)
 
     async def during(
         self,
@@ -60,39 +59,10 @@ class ConnectivityCheck:
         """
         return await beside(work, self._keep_checking(name, members, spread))
 
-    async def evict(self, term: int, attempts: Sequence[Sequence[Failure]]) -> bool:
-        """Evict the fewest members that cover the failures, after `MOST_FAILED` failed attempts. Returns whether so
-        many have failed.
-
-        Args:
-            attempts: the failures of each attempt of a step. Failures of members that have left since do not count.
-        """
-        view = self._view
-        blamed = [[each for each in failed if each.members <= view.peers.keys()] for failed in attempts]
-        if sum(map(bool, blamed)) < MOST_FAILED:
-            return False
-        for stage in range(self._rules.stages):
-            failures = [each for failed in blamed for each in failed if each.stage == stage]
-            peers = view.holding(stage)
-            alone = {name for each in failures if len(each.members) == 1 for name in each.members}
-            reports = {peer.name: _partners(peer.name, failures) for peer in peers if peer.name not in alone}
-            if not failures:
-                continue
-            why = f"{MOST_FAILED} attempts failed; the last: {failures[-1].why}"
-            with suppress(Conflict, CutOff):  # the members changed, or the directory is cut off: make further attempts
-                self._history.failed(each.members for each in failures)
-                evicted = choose_evictions(peers, reports, self._history.partners)
-                await self._evict(term, stage, evicted, reports.keys(), why)
-        return True
-
     def summed(self, members: Sequence[Sequence[str]], seconds: float) -> None:
-        """Record the members of a committed step, by stage, and the seconds of its sums; forget old failures."""
+        """Record the members of a committed step, by stage, and the seconds of its sums."""
         self._sums.observe(seconds)
-        self._history.summed(members)
-        evictions = self._view.evictions
-        for name in [name for names in members for name in names if name in evictions]:
-            if not self._history.remembers(name):
-                del evictions[name]
+        self.evictor.summed(members)
 
     async def wait_after_resignation(self) -> None:
         """After giving up leadership, wait one lease, so that another trainer can lead."""
@@ -129,14 +99,15 @@ class ConnectivityCheck:
                 reporting = names & reports.keys()
                 held = {other for each in reporting for other in waits[each].difference(reports[each].unreachable)}
                 why = WITHHELD.format(seconds=min(map(limit, held))) if held else UNREACHED
-                self._history.failed({each, other} for each in names for other in names & unreached.get(each, set()))
-                evicted = choose_evictions(peers, unreached, self._history.partners)
-                await self._evict(name.term, stage, evicted, reports.keys(), why)
+                self.evictor.history.failed(
+                    {each, other} for each in names for other in names & unreached.get(each, set())
+                )
+                await self.evictor.evict(name.term, stage, peers, unreached, why)
 
     def _limit(self, name: str, spread: float) -> float:
         """Seconds for which a member may contribute nothing to a sum; doubled for each earlier eviction in a row."""
         least = max(UNKNOWN * self._rules.lease_s, self._sums.limit or 0.0) + spread
-        return least * 2 ** min(self._history.evictions(name), MOST_DOUBLINGS)
+        return least * 2 ** min(self.evictor.history.evictions(name), MOST_DOUBLINGS)
 
     async def _reports(self, name: RoundName, peers: Sequence[Peer]) -> dict[str, Reach]:
         """The replies by name; a missing member could not be reached."""
@@ -165,36 +136,6 @@ class ConnectivityCheck:
         self._resigned = True
         warn("leadership given up", term=term, why="no peer of a stage, or less than half of all peers, can be reached")
         await self._view.directory.transact({LEADER: term}, {}, [LEADER])
-
-    async def _evict(self, term: int, stage: int, peers: Sequence[Peer], reports: Set[str], why: str) -> None:
-        """Evict these peers, if another serving peer of the stage replied and stays."""
-        stays = [peer for peer in self._view.serving(stage) if peer.name in reports and peer not in peers]
-        for peer in peers if stays else ():
-            seconds = await self._evict_one(term, peer, stays[0])
-            warn("peer evicted", peer=peer.name, stage=stage, seconds=seconds, why=why)
-
-    async def _evict_one(self, term: int, peer: Peer, stays: Peer) -> float:
-        """Remove a peer from the directory. Returns the seconds that it must stay away.
-
-        Raises:
-            Conflict: the record of one of the two peers has changed meanwhile.
-            CutOff: the directory does not reply.
-        """
-        view = self._view
-        expect = {PEERS + each.name: view.record_revisions[each.name] for each in (peer, stays)}
-        known = view.evictions.get(peer.name, 0)
-        times, seconds = self._history.next_eviction(peer.name, known, self._rules.lease_s)
-        put = {EVICTED + peer.name: Eviction(times).pack()}
-        lease = await view.directory.grant(seconds, lasting=True)
-        await view.directory.transact({LEADER: term, **expect}, put, [PEERS + peer.name, peer.index], lease)
-        self._history.evicted(peer.name, times)  # not before: a failed transaction evicts no peer
-        await view.wait_for(lambda: not view.is_here(peer))
-        return seconds
-
-
-def _partners(name: str, failures: Sequence[Failure]) -> frozenset[str]:
-    """The other members with which this one failed to sum."""
-    return frozenset().union(*(each.members for each in failures if name in each.members)) - {name}
 
 
 def overdue(reports: Mapping[str, Reach], limit: Callable[[str], float]) -> dict[str, frozenset[str]]:

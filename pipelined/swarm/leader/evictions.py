@@ -1,13 +1,26 @@
-"""Chooses the peers of a stage to evict when some of them cannot reach each other.
+"""Evictions: the leader removes members that cannot be reached, or because of which attempts failed.
 
-The input is each peer's report of the peers that it cannot reach. The same reports give the same choice in every
-process, and at least one serving peer always stays. A broken link does not show which of its two ends failed. So the
-goal is to evict few peers such that the remaining ones all reach each other; a greedy search chooses them.
+`choose_evictions` takes each peer's report of the peers that it cannot reach. The same reports give the same choice in
+every process, and at least one serving peer always stays. A broken link does not show which of its two ends failed. So
+the goal is to evict few peers such that the remaining ones all reach each other; a greedy search chooses them.
+
+The transaction holds only while this leader leads and another peer serves the stage. An evicted peer sees its eviction
+in the directory, keeps its state, and joins again after a pause that the directory stores (`evicted/NAME`); each pause
+is longer than the one before; see `pipelined.swarm.leader.failures`.
 """
 
 from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 
-from pipelined.swarm.records.members import WORKING, Peer
+from pipelined.aio.events import warn
+from pipelined.directory import Conflict, CutOff
+from pipelined.swarm.config import Rules
+from pipelined.swarm.leader.failures import Failure, History
+from pipelined.swarm.records.members import EVICTED, LEADER, PEERS, WORKING, Eviction, Peer
+from pipelined.swarm.records.view import SwarmView
+
+MOST_FAILED = 3
+"""Attempts of one step that may fail because of members that are still present, before the leader evicts members."""
 
 
 def choose_evictions(
@@ -50,3 +63,85 @@ def choose_evictions(
 def _broken_links(peers: Sequence[Peer], unreachable: Mapping[str, Set[str]]) -> set[frozenset[str]]:
     names = {peer.name for peer in peers}
     return {frozenset((one, other)) for one in names for other in unreachable[one] & names if one != other}
+
+
+class Evictor:
+    """The evictions of one trainer, over all its terms as leader.
+
+    Attributes:
+        history: of the failures and evictions that it has seen.
+    """
+
+    def __init__(self, view: SwarmView, rules: Rules):
+        self._view, self._rules, self.history = view, rules, History()
+
+    async def evict_failed(self, term: int, attempts: Sequence[Sequence[Failure]]) -> bool:
+        """Evict the fewest members that cover the failures, after `MOST_FAILED` failed attempts. Returns whether so
+        many have failed.
+
+        Args:
+            attempts: the failures of each attempt of a step. Failures of members that have left since do not count.
+        """
+        view = self._view
+        blamed = [[each for each in failed if each.members <= view.peers.keys()] for failed in attempts]
+        if sum(map(bool, blamed)) < MOST_FAILED:
+            return False
+        for stage in range(self._rules.stages):
+            failures = [each for failed in blamed for each in failed if each.stage == stage]
+            peers = view.holding(stage)
+            alone = {name for each in failures if len(each.members) == 1 for name in each.members}
+            reports = {peer.name: _partners(peer.name, failures) for peer in peers if peer.name not in alone}
+            if not failures:
+                continue
+            why = f"{MOST_FAILED} attempts failed; the last: {failures[-1].why}"
+            with suppress(Conflict, CutOff):  # the members changed, or the directory is cut off: make further attempts
+                self.history.failed(each.members for each in failures)
+                await self.evict(term, stage, peers, reports, why)
+        return True
+
+    async def evict(
+        self, term: int, stage: int, peers: Sequence[Peer], unreachable: Mapping[str, Set[str]], why: str
+    ) -> None:
+        """Evict the fewest of a stage's peers, if another serving peer of the stage replied and stays.
+
+        Args:
+            peers, unreachable: as in `choose_evictions`.
+        Raises:
+            Conflict, CutOff: as `_evict_one`.
+        """
+        evicted = choose_evictions(peers, unreachable, self.history.partners)
+        stays = [peer for peer in self._view.serving(stage) if peer.name in unreachable and peer not in evicted]
+        for peer in evicted if stays else ():
+            seconds = await self._evict_one(term, peer, stays[0])
+            warn("peer evicted", peer=peer.name, stage=stage, seconds=seconds, why=why)
+
+    def summed(self, members: Sequence[Sequence[str]]) -> None:
+        """Record the members of a committed step, by stage; forget old failures."""
+        self.history.summed(members)
+        evictions = self._view.evictions
+        for name in [name for names in members for name in names if name in evictions]:
+            if not self.history.remembers(name):
+                del evictions[name]
+
+    async def _evict_one(self, term: int, peer: Peer, stays: Peer) -> float:
+        """Remove a peer from the directory. Returns the seconds that it must stay away.
+
+        Raises:
+            Conflict: the record of one of the two peers has changed meanwhile.
+            CutOff: the directory does not reply.
+        """
+        view = self._view
+        expect = {PEERS + each.name: view.record_revisions[each.name] for each in (peer, stays)}
+        known = view.evictions.get(peer.name, 0)
+        times, seconds = self.history.next_eviction(peer.name, known, self._rules.lease_s)
+        put = {EVICTED + peer.name: Eviction(times).pack()}
+        lease = await view.directory.grant(seconds, lasting=True)
+        await view.directory.transact({LEADER: term, **expect}, put, [PEERS + peer.name, peer.index], lease)
+        self.history.evicted(peer.name, times)  # not before: a failed transaction evicts no peer
+        await view.wait_for(lambda: not view.is_here(peer))
+        return seconds
+
+
+def _partners(name: str, failures: Sequence[Failure]) -> frozenset[str]:
+    """The other members with which this one failed to sum."""
+    return frozenset().union(*(each.members for each in failures if name in each.members)) - {name}

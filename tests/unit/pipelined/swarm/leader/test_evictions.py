@@ -1,12 +1,16 @@
 """Who goes where some of a stage cannot reach one another: few, and all are told the same."""
 
+import asyncio
 import itertools
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.swarm.leader.evictions import choose_evictions
+from pipelined.directory import Conflict, CutOff
+from pipelined.swarm.config import Rules
+from pipelined.swarm.leader.evictions import Evictor, choose_evictions
+from pipelined.swarm.leader.failures import Failure
 from pipelined.swarm.records.members import Peer, Phase
 
 
@@ -88,3 +92,35 @@ def test_those_that_are_left_reach_one_another_and_one_serves(count, data):
             assert other.name not in said[one.name] and one.name not in said[other.name]
     else:
         assert not gone
+
+
+class View:
+    """Two peers of one stage, in a directory of which every transaction fails with `error`."""
+
+    def __init__(self, error, leases):
+        self.directory, self._error, self._leases = self, error, leases
+        pair = [Peer(name, f"tcp://{name}:1", 1, 0, Phase.SERVING, "m") for name in "ab"]
+        self.peers = {peer.name: peer for peer in pair}
+        self.record_revisions, self.evictions = {peer.name: 1 for peer in pair}, {}
+
+    def holding(self, stage):
+        return list(self.peers.values())
+
+    serving = holding
+
+    async def grant(self, seconds, lasting=False):
+        self._leases.append(seconds)
+
+    async def transact(self, *request):
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [Conflict({}), CutOff("no reply")], ids=["conflict", "cut off"])
+def test_an_eviction_that_fails_is_not_counted(error):
+    """It was counted before the transaction: after 4 failures the first real pause was 16 leases long."""
+    leases = []
+    evictor = Evictor(View(error, leases), Rules("m", stages=1, batch=1, samples=1))
+    failed = [Failure(0, frozenset({"a"}), "no reply")]
+    for _ in range(4):
+        assert asyncio.run(evictor.evict_failed(1, 3 * [failed]))
+    assert leases == 4 * [3.0]
