@@ -74,8 +74,9 @@ class RunFlags:
     """Decay of matrices (AdamW); vectors do not decay."""
     clip: float | None = None
     """Largest global gradient norm; 0 does not clip. Default: 1, or 0 where the schedule is asynchronous."""
-    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """float32, float64, or bfloat16 (autocast in the forward, float32 parameters)."""
+    dtype: Literal["float32", "bfloat16", "float16", "float64"] = "float32"
+    """float32, float64, or bfloat16 or float16 (autocast in the forward, float32 parameters). float16 scales the loss,
+    and skips a step whose gradients overflow."""
     recompute: bool = False
     """Keep only the input and output of a stage, and run its forward again before its backward."""
     all_reduce: str = "auto"

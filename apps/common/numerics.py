@@ -5,15 +5,17 @@ import torch
 from apps.common.flags import RunFlags
 from pipelined.training.job import Numerics
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
-"""Of parameters and sums; bfloat16 is an autocast inside the forward."""
+DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float16": torch.float32, "float64": torch.float64}
+"""Of parameters and sums."""
+AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+"""Of matrix products inside the forward."""
 
 
 def numerics(config: RunFlags) -> Numerics:
     """The dtypes and codecs that the flags request."""
     return Numerics(
         dtype=DTYPES[config.dtype],
-        autocast=config.dtype == "bfloat16",
+        autocast=AUTOCAST.get(config.dtype),
         recompute=config.recompute,
         all_reduce=config.all_reduce,
         compress=config.compress,

@@ -72,6 +72,8 @@ class Report:
         )
         self._write(self._row(report, rate, evaluated) | ({"digest": digest} if digest else {}))
         done = report.step + 1
+        if report.skipped:
+            self.say(f"step {done} skipped: its gradients overflowed at a loss scale of {report.loss_scale:g}")
         if done % EVERY == 0 or done == self._steps or report.step == self._first or evaluated is not None:
             self._line(report, rate, evaluated)
         if digest:
@@ -103,7 +105,7 @@ class Report:
         row: dict[str, Any] = {
             "step": report.step,
             "loss": report.loss,
-            "grad_norm": report.grad_norm,
+            "grad_norm": None if report.skipped else report.grad_norm,
             "lr": report.lr,
             self._unit: self._tokens,
             f"{self._unit}_per_s": rate,
@@ -112,6 +114,8 @@ class Report:
         }
         if self.planned_bytes is not None:
             row |= {"bytes": report.nbytes, "planned_bytes": self.planned_bytes}
+        if report.loss_scale is not None:
+            row |= {"loss_scale": report.loss_scale, "skipped": report.skipped}
         if report.staleness:
             row["staleness"] = report.staleness
         if self._predicted is not None:

@@ -17,6 +17,7 @@ from pipelined.schedules import find
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Checkpoint
 from pipelined.training.exchange.compression import check_codec
+from pipelined.training.loss_scale import require_scalable
 from pipelined.training.replay import check_steps, read_orders
 from pipelined.training.sums.halves import require_divisible
 
@@ -39,6 +40,8 @@ def check_job(job: Job) -> None:
     check_codec(config.compress, "--compress")
     if config.exact_sums:
         require_exact(job.plan, config.compress)
+    if config.dtype == "float16":
+        require_scalable(job.plan, config.exact_sums)
     for flag, path in (("--metrics", config.metrics), ("--trace", config.trace)):
         if path is not None:
             check_file(flag, path)

@@ -37,7 +37,9 @@ def training_of(task: RavnestTask, text: Text) -> ClusterTraining:
         optimizer_config=OptimizerConfig(
             subject.lr, subject.steps, subject.warmup, clip=0.0, weight_decay=subject.weight_decay
         ),
-        numerics=Numerics(dtype=DTYPES[subject.dtype], autocast=subject.dtype == "bfloat16"),
+        numerics=Numerics(
+            dtype=DTYPES[subject.dtype], autocast=torch.bfloat16 if subject.dtype == "bfloat16" else None
+        ),
         sequence=subject.seq,
         seed=subject.seed,
         overlapped=subject.average == "overlapped",

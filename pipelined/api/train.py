@@ -34,7 +34,7 @@ from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules.knobs import Value
 from pipelined.schedules.own import SomeSchedule
 from pipelined.training.exchange.compression import NONE
-from pipelined.training.job import Numerics
+from pipelined.training.job import Numerics, autocast_dtype
 from pipelined.training.step_report import StepReport
 from transports import Transport
 
@@ -54,7 +54,7 @@ def train(
     microbatches: int | None = None,
     steps: int | None = None,
     dtype: torch.dtype = torch.float32,
-    autocast: bool = False,
+    autocast: bool | torch.dtype = False,
     recompute: bool | None = None,
     seed: int = 0,
     clip: float = 0.0,
@@ -88,7 +88,7 @@ def train(
         tensor, layout: the ranks of a worker, and how they split every layer; see docs/sharding.md.
         microbatches: microbatches of one pipeline in a step; default: twice the depth.
         steps: the steps to train; default: as many as there are batches (`len(batches)`).
-        dtype, autocast: the dtype of parameters, activations and floating-point inputs; bfloat16 inside the forward.
+        dtype, autocast: of parameters, activations and inputs; of products in the forward (True: bfloat16, or float16).
         recompute: keep only the inputs of a stage, and run each forward again before its backward.
         seed, clip: of initial values and all random numbers in layers; the largest global gradient norm, 0: any.
         lr_scheduler: builds the scheduler of an optimizer; its `step()` follows every step.
@@ -107,10 +107,8 @@ def train(
     """
     launch = ALONE
     try:
-        numerics = Numerics(
-            dtype=dtype, autocast=autocast, all_reduce=all_reduce, exact_sums=exact_sums, compress=compress
-        )
-        numerics = replace(numerics, shard_optimizer=shard_optimizer)
+        numerics = Numerics(dtype=dtype, autocast=autocast_dtype(autocast), all_reduce=all_reduce, compress=compress)
+        numerics = replace(numerics, exact_sums=exact_sums, shard_optimizer=shard_optimizer)
         launch = detect(os.environ, transport)
         feed = job_feed(batches)
         wanted = Arrangement(schedule, depth, width, microbatches, recompute, knobs, tensor)

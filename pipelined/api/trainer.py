@@ -32,7 +32,7 @@ from pipelined.process.launch import detect
 from pipelined.programs.plan import Plan
 from pipelined.state.checkpoints.checkpoint import require_kept
 from pipelined.training.exchange.compression import NONE
-from pipelined.training.job import Numerics
+from pipelined.training.job import Numerics, autocast_dtype
 from pipelined.training.step_report import StepReport
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class LoopTrainer:
         example: torch.Tensor | None = None,
         layout: str | None = None,
         dtype: torch.dtype = torch.float32,
-        autocast: bool = False,
+        autocast: bool | torch.dtype = False,
         recompute: bool | None = None,
         seed: int = 0,
         clip: float = 0.0,
@@ -90,7 +90,7 @@ class LoopTrainer:
             recompute = recompute or planned.recompute
         numerics = Numerics(
             dtype=dtype,
-            autocast=autocast,
+            autocast=autocast_dtype(autocast),
             recompute=bool(recompute),
             all_reduce=all_reduce,
             exact_sums=exact_sums,

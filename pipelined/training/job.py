@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.model import Model
@@ -17,7 +18,8 @@ class Numerics:
 
     Args:
         dtype: the dtype of parameters, activations and sums.
-        autocast: bfloat16 inside the forward.
+        autocast: the dtype of matrix products inside the forward, bfloat16 or float16; None: `dtype`. With float16 the
+            loss is scaled, see `loss_scale`.
         recompute: keep only the inputs and run each forward again before its backward.
         all_reduce: an algorithm of `collectives.all_reduce`, or "auto".
         compress: the codec for activations and gradients between stages, or "none".
@@ -27,12 +29,17 @@ class Numerics:
     """
 
     dtype: torch.dtype = torch.float32
-    autocast: bool = False
+    autocast: torch.dtype | None = None
     recompute: bool = False
     all_reduce: str = "auto"
     compress: str = NONE
     exact_sums: bool = False
     shard_optimizer: bool = False
+
+    @property
+    def scales_loss(self) -> bool:
+        """Whether gradients could vanish or overflow without a loss scale."""
+        return self.autocast is torch.float16
 
     @property
     def threads(self) -> int | None:
@@ -41,6 +48,18 @@ class Numerics:
         Kernels add in another order with another number of threads, so with exact sums each rank has one.
         """
         return 1 if self.exact_sums else None
+
+
+def autocast_dtype(given: bool | torch.dtype) -> torch.dtype | None:
+    """The dtype of matrix products that a user asks for; True is bfloat16, False none.
+
+    Raises:
+        UsageError: it has no autocast.
+    """
+    dtype = {True: torch.bfloat16, False: None}.get(given, given) if isinstance(given, bool) else given
+    if dtype not in (None, torch.bfloat16, torch.float16):
+        raise UsageError(f"autocast={given} is no dtype for matrix products; give torch.bfloat16 or torch.float16")
+    return dtype
 
 
 @dataclass(frozen=True, kw_only=True)

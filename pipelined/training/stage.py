@@ -45,7 +45,7 @@ class Stage:
         index: the number of the stage, 0 … depth-1.
         depth: D.
         device: the device of its tensors.
-        autocast: matrix products of the forward in bfloat16; parameters and sums keep their dtype.
+        autocast: the dtype of matrix products in the forward; parameters and sums keep theirs. None: theirs.
         recompute: keep only the input of a microbatch and run the forward again before its backward.
         replicas: the ranks that hold the stage.
         accumulation: of the gradients of its parameters.
@@ -58,7 +58,7 @@ class Stage:
     index: int
     depth: int
     device: torch.device
-    autocast: bool = False
+    autocast: torch.dtype | None = None
     recompute: bool = False
     replicas: int = 1
     accumulation: Accumulation = field(default_factory=Accumulation)
@@ -193,7 +193,7 @@ class Stage:
             raise UsageError(f"stage {self.index} of {self.depth} gives {error}") from error
 
     def _precision(self) -> AbstractContextManager[object]:
-        return torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
+        return torch.autocast(self.device.type, self.autocast) if self.autocast else nullcontext()
 
 
 @contextmanager

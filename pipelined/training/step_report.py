@@ -16,6 +16,8 @@ class StepReport:
             and the weights to which it was applied; the mean over the step's microbatches.
         nbytes: payload that all ranks sent, without the sum that carries these numbers; without a flush also for
             microbatches of steps that follow.
+        loss_scale: by which the loss was multiplied; None: it is not scaled.
+        skipped: whether the scaled gradients overflowed, so that nothing was updated.
     """
 
     step: int
@@ -27,20 +29,21 @@ class StepReport:
     stop: bool
     staleness: tuple[float, ...] = ()
     nbytes: int = 0
+    loss_scale: float | None = None
+    skipped: bool = False
 
     @property
     def is_finite(self) -> bool:
-        """Whether loss and norm are finite."""
-        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
+        """Whether the loss is finite, and the norm too unless the step was skipped."""
+        return math.isfinite(self.loss) and (self.skipped or math.isfinite(self.grad_norm))
 
 
-def check_finite(step: int, loss: float, norm: float) -> None:
-    """Refuse a step if its loss or norm is not finite: later steps would not be finite either, and would be saved.
+def diverged(report: StepReport) -> AgreedError:
+    """The error of a step that is not finite: later steps would not be finite either, and would be saved.
 
-    Raises:
-        AgreedError: on every rank, because all ranks have the same numbers.
+    All ranks have the same numbers, so all raise it.
     """
-    if not (math.isfinite(loss) and math.isfinite(norm)):
-        fact = f"loss or gradient norm of step {step + 1} is not finite (loss: {loss}, gradient norm: {norm})"
-        remedy = "lower the learning rate, or warm up for longer, and go on from what was saved before"
-        raise AgreedError(f"{fact}: training has diverged; {remedy}")
+    numbers = f"loss: {report.loss}, gradient norm: {report.grad_norm}"
+    fact = f"loss or gradient norm of step {report.step + 1} is not finite ({numbers})"
+    remedy = "lower the learning rate, or warm up for longer, and go on from what was saved before"
+    return AgreedError(f"{fact}: training has diverged; {remedy}")

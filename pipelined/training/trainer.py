@@ -25,6 +25,7 @@ from pipelined.traces.file import Tracer
 from pipelined.training.digests import require_equal_replicas
 from pipelined.training.exchange.compression import Compression
 from pipelined.training.job import JobDescription, Numerics
+from pipelined.training.loss_scale import LossScale, require_scalable
 from pipelined.training.optimizer import restore, state_of
 from pipelined.training.parameters import LocalParameters, build_local
 from pipelined.training.replay import Order
@@ -36,7 +37,7 @@ from pipelined.training.segments.segment import Segment
 from pipelined.training.segments.stage_updates import AfterUpdate, do_nothing
 from pipelined.training.segments.versioned_stage import VersionedStage, versioned
 from pipelined.training.stage import Stage
-from pipelined.training.step_report import StepReport, check_finite
+from pipelined.training.step_report import StepReport, diverged
 from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.divided_sums import DividedSums
 from pipelined.training.sums.division import BucketShare
@@ -87,7 +88,10 @@ class RankTrainer:
         self.accumulation = self._accumulation(job, executor)
         stages = {index: self._stage(job, index, actor, executor) for index in self.local.modules}
         compression = Compression(actor, job.numerics.compress, tracer)
-        self.context = RankContext(actor, plan, stages, executor, job.feed, tracer, job.seed, compression)
+        self.loss_scale = self._loss_scale(job)
+        self.context = RankContext(
+            actor, plan, stages, executor, job.feed, tracer, job.seed, compression, self.loss_scale
+        )
         self.optimizer = job.optimizer_config.build(self.local.updated)
         self.sums = self._gradient_sums(job.numerics, tracer)
         statistics = StatisticsExchange(self.context, {n: stage.statistics for n, stage in stages.items()})
@@ -164,6 +168,11 @@ class RankTrainer:
             names=self.local.names,
         )
 
+    def _loss_scale(self, job: JobDescription) -> LossScale:
+        if job.numerics.scales_loss:
+            require_scalable(job.plan, job.numerics.exact_sums)
+        return LossScale(dynamic=job.numerics.scales_loss)
+
     async def step(self, step: int, stopping: Callable[[], bool] = lambda: False) -> StepReport:
         """Train one step, and drain; see `train`."""
         return await self.train(range(step, step + 1), stopping)
@@ -201,9 +210,10 @@ class RankTrainer:
             )
             await segment.run()
         report = agreement.result()
-        if not report.is_finite:
+        if report.skipped or not report.is_finite:
             self.local.clear_gradients()  # else a later step of this trainer would add to them
-        check_finite(report.step, report.loss, report.grad_norm)
+        if not report.is_finite:
+            raise diverged(report)
         return report
 
     async def planned_sum_bytes(self) -> int:

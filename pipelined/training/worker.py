@@ -8,7 +8,7 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -28,6 +28,7 @@ from pipelined.traces.file import Tracer
 from pipelined.training.exchange.compression import Compression
 from pipelined.training.exchange.prefetch import MessageSource, Origin, Prefetcher
 from pipelined.training.exchange.stream import Parcel
+from pipelined.training.loss_scale import LossScale
 from transports import Message, TransportError
 
 AHEAD = 2
@@ -82,6 +83,7 @@ class RankContext:
         tracer: records the instructions.
         seed: the seed of the run.
         compression: sends tensors between stages; default: without a codec.
+        loss_scale: the scale of the losses; default: 1.
     """
 
     actor: Actor
@@ -92,6 +94,7 @@ class RankContext:
     tracer: Tracer
     seed: int
     compression: Compression | None = None
+    loss_scale: LossScale = field(default_factory=lambda: LossScale(dynamic=False))
 
     @cached_property
     def messages(self) -> Compression:
@@ -237,7 +240,8 @@ class TrainWorker(Worker):
     async def _backward(self, at: Instruction, gradient: Message | None) -> None:
         """A whole backward or its input half; sends the gradient at once, even if other work is pending here."""
         held, key = self.context.stages[at.stage], (at.pipe, at.microbatch)
-        random, scale = self._random(at), 1.0 / self.context.plan.microbatches_an_update
+        random = self._random(at)
+        scale = self.context.loss_scale.value / self.context.plan.microbatches_an_update
         half = held.backward if at.op == "B" else held.backward_input
         back = await self._compute(at, lambda: half(key, gradient, scale, random, self._targets(at)))
         if at.stage > 0 and back is not None:

@@ -78,7 +78,7 @@ def test_every_key_of_the_metrics_is_there(tmp_path):
     planning = ["plan", "--costs", "flops=1e9", "--ranks", "2", "--out", plan, *TINY]
     assert main(planning) == 0
     arrangements = (
-        ["--schedule", "docs/examples/gems.py", "--digest", "1"],
+        ["--schedule", "docs/examples/gems.py", "--digest", "1", "--dtype", "float16"],
         ["--schedule", "pipedream"],
         ["--plan", plan],
     )

@@ -91,9 +91,10 @@ def test_the_algorithm_of_the_sums_and_recomputation_change_no_bit(algorithm, ex
 
 
 def test_a_forward_in_bfloat16_has_bits_of_its_own_and_the_same_in_every_arrangement(expected):
-    one = trained(ALONE, autocast=True)
+    one = trained(ALONE, autocast=torch.bfloat16)
     assert one != expected
-    assert [trained(case(*other), autocast=True) for other in (("chimera", 4, 2), ("zb_h1", 2, 2))] == [one, one]
+    for other in (("chimera", 4, 2), ("zb_h1", 2, 2)):
+        assert trained(case(*other), autocast=torch.bfloat16) == one
 
 
 def test_plain_sums_do_depend_on_the_arrangement():

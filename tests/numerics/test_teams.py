@@ -63,17 +63,20 @@ def test_teams_evaluate_and_sample_as_one_rank(team):
     assert [each for _, each in found if each] == [tokens] * team.tensor
 
 
-def test_a_team_in_bfloat16_trains_as_one_rank_in_bfloat16():
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_team_in_half_precision_trains_as_one_rank_in_it(dtype):
     team = TeamCase("zb_h1", 2, 1, 2, layout="mixed")
     alone = replace(
-        team.job(torch.float32, autocast=True), plan=replace(team.plan, tensor=1), model=GPT2(team.model.config)
+        team.job(torch.float32, autocast=dtype),
+        plan=replace(team.plan, tensor=1),
+        model=GPT2(team.model.config),
     )
 
     async def losses(trainer):
         return [(await trainer.step(step)).loss for step in range(3)]
 
     expected, exact = on_ranks(alone, losses)[0], on_ranks(team.job(torch.float32), losses)[0]
-    found = on_ranks(team.job(torch.float32, autocast=True), losses)[0]
+    found = on_ranks(team.job(torch.float32, autocast=dtype), losses)[0]
     assert found == pytest.approx(expected, rel=2e-3)
     assert found != exact
 

@@ -113,6 +113,8 @@ def resolve_swarm(config: Config, world_size: int | None) -> SwarmJob:
         UsageError: the flags request something impossible, or something that means nothing to a swarm.
     """
     _refuse_meaningless(config)
+    if config.dtype == "float16":
+        raise UsageError("--dtype float16 needs a loss scale, and a swarm has none; give --dtype bfloat16")
     published = model_of(config)
     sequence = sequence_of(config, published)
     stages, ranks = _arrangement(config, world_size)

@@ -22,7 +22,7 @@ from pipelined.schedules.knobs import Value
 from pipelined.schedules.own import SomeSchedule
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.exchange.stream import tensors_of
-from pipelined.training.job import Numerics
+from pipelined.training.job import Numerics, autocast_dtype
 
 
 def plan(
@@ -38,7 +38,7 @@ def plan(
     microbatches: int | None = None,
     recompute: bool | None = None,
     dtype: torch.dtype = torch.float32,
-    autocast: bool = False,
+    autocast: bool | torch.dtype = False,
     seed: int = 0,
     all_reduce: str = "auto",
     exact_sums: bool = False,
@@ -84,7 +84,7 @@ def plan(
     launch = detect(os.environ, transport)
     numerics = Numerics(
         dtype=dtype,
-        autocast=autocast,
+        autocast=autocast_dtype(autocast),
         all_reduce=all_reduce,
         exact_sums=exact_sums,
         shard_optimizer=shard_optimizer,

@@ -54,7 +54,7 @@ class Tape:
         network: carries pieces: `MeshGroups`, or what notes that it would.
         device: computes: an executor, or what counts; on a timed one the durations are those of the names.
         training: False: nothing is kept for a backward.
-        autocast: multiplications in bfloat16; their results, parameters and sums keep the dtype of the values.
+        autocast: the dtype of multiplications; None: that of the values. Results, parameters and sums keep the latter.
         again: whether what is moved again for the backward is not kept; False where the backward follows at once.
 
     Attributes:
@@ -64,7 +64,12 @@ class Tape:
     """
 
     def __init__(
-        self, network: Carrier, device: Device, training: bool = True, autocast: bool = False, again: bool = True
+        self,
+        network: Carrier,
+        device: Device,
+        training: bool = True,
+        autocast: torch.dtype | None = None,
+        again: bool = True,
     ):
         self.network, self.device, self.training, self.autocast = network, device, training, autocast
         self.rank, self._again, self._freed = network.rank, again, dict[Operand, Moved]()
@@ -104,9 +109,9 @@ class Tape:
         return value
 
     def _cast(self, work: Callable[..., torch.Tensor], given: Sequence[torch.Tensor]) -> torch.Tensor:
-        with torch.autocast(given[0].device.type, torch.bfloat16):
+        with torch.autocast(given[0].device.type, self.autocast):
             result = work(*given)
-        return result.float() if result.dtype == torch.bfloat16 else result
+        return result.float() if result.dtype == self.autocast else result
 
     def _leaf(self, operand: Operand) -> torch.Tensor:
         if not isinstance(operand, Value):

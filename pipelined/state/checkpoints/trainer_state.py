@@ -20,6 +20,7 @@ from pipelined.errors import UsageError
 from pipelined.sharding.shards import TensorPart
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta, State
+from pipelined.training.loss_scale import LossScale
 from pipelined.training.optimizer import has_shape_of_parameter, updates_made
 from pipelined.training.teams.gather import whole_of
 from pipelined.training.trainer import RankTrainer
@@ -35,6 +36,7 @@ class RankState:
 
     Args:
         step: steps done.
+        scalars: the same on all ranks.
         state: by name, the tensors that this rank writes; they change with the next step.
         parts: what the rank holds of those that it does not hold whole.
         updates: that its optimizer has made.
@@ -42,7 +44,7 @@ class RankState:
 
     step: int
     identity: Mapping[str, Any]
-    seed: int
+    scalars: Mapping[str, Any]
     state: State
     parts: Mapping[str, TensorPart]
     updates: int
@@ -53,7 +55,8 @@ class RankState:
         saved = trainer.local.saved
         state = {name: trainer.state_of(name) for name in saved}
         parts = {name: part for name, part in saved.items() if part is not None}
-        return cls(step, trainer.model.identity(), trainer.context.seed, state, parts, updates_made(trainer.optimizer))
+        scalars = {"seed": trainer.context.seed, **trainer.loss_scale.state}
+        return cls(step, trainer.model.identity(), scalars, state, parts, updates_made(trainer.optimizer))
 
     def copied(self) -> "RankState":
         """The same with tensors of its own in host memory. Cost: one copy of every byte."""
@@ -95,7 +98,7 @@ async def write(
         if rank:
             return directory
         records, updates = zip(*gathered, strict=True)
-        scalars = {"seed": snapshot.seed, "updates": max(updates)}
+        scalars = {**snapshot.scalars, "updates": max(updates)}
         meta = Meta(step, snapshot.identity, config, scalars)
         return checkpoint.commit(directory, meta, records, keep, token)
 
@@ -119,16 +122,18 @@ async def load(trainer: RankTrainer, path: Path) -> int:
         CheckpointError: on every rank: another model, a damaged or a missing checkpoint. The trainer is unchanged.
     """
 
-    def read() -> tuple[int, int, dict[str, Any]]:
+    def read() -> tuple[Meta, int, dict[str, Any]]:
         found = checkpoint.open(path).require(trainer.model.identity())
         tensors, team = trainer.local.tensors, trainer.local.team
         state, updates = found.load(tensors, team.parts(tensors)), _updates(found)
         _require_shapes(found.path, tensors, state)
-        return found.meta.step, updates, state
+        _require_loss_scale(found)
+        return found.meta, updates, state
 
-    step, updates, state = await agree(trainer.context.actor.transport, "load", asyncio.to_thread(read))
+    meta, updates, state = await agree(trainer.context.actor.transport, "load", asyncio.to_thread(read))
     trainer.restore(state, updates)
-    return step
+    trainer.loss_scale.restore(meta.scalars)
+    return meta.step
 
 
 async def gather_state(trainer: RankTrainer) -> dict[str, Tensor] | None:
@@ -164,6 +169,13 @@ def _updates(found: Checkpoint) -> int:
         fact = f"{found.path} is damaged (updates: {updates!r}, should be a number from 0 to {MOST_UPDATES})"
         raise CheckpointError(f"{fact}; resume from another checkpoint")
     return updates
+
+
+def _require_loss_scale(found: Checkpoint) -> None:
+    try:
+        LossScale(dynamic=True).restore(found.meta.scalars)
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"{found.path} is damaged ({error}); resume from another checkpoint") from error
 
 
 def _require_shapes(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Mapping[str, Tensor]]) -> None:

@@ -91,9 +91,10 @@ class StepAgreement:
 
     async def _updated(self, segment: Segment, step: int, entry: np.ndarray, since: float) -> StepReport:
         """Update by the step's totals, if they are finite; its report."""
-        totals, rate = self._totals, self._config.rate(step)
-        weight = totals.weight(entry)
+        totals, rate, scale = self._totals, self._config.rate(step), self._context.loss_scale
+        weight, used = totals.weight(entry) / scale.value, scale.value if scale.dynamic else None
         loss, norm = totals.loss(entry), weight * totals.norm(entry) / self._context.plan.updates_a_step**0.5
+        skipped = scale.skips(loss, norm)
         if math.isfinite(loss) and math.isfinite(norm):
             before = payload_sent(self._context.actor)
             await segment.update(rate, weight * clip_factor(self._config.clip, norm))
@@ -103,7 +104,7 @@ class StepAgreement:
         seconds = self._context.executor.clock.now() - since
         idle = max(0.0, 1.0 - totals.busy(entry) / seconds)
         told = totals.stop(entry), totals.staleness(entry), totals.nbytes(entry)
-        return StepReport(step, loss, norm, lr, seconds, idle, *told)
+        return StepReport(step, loss, norm, lr, seconds, idle, *told, loss_scale=used, skipped=skipped)
 
 
 def payload_sent(actor: Actor) -> int:

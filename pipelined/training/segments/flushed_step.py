@@ -6,6 +6,7 @@ The accumulation may run the schedule again.
 import asyncio
 from collections import Counter
 
+import numpy as np
 import torch
 
 from pipelined.aio.nursery import Nursery
@@ -51,7 +52,8 @@ class FlushedStep(Segment):
         self._sums, self._prepared, self._order, self._drained = sums, prepared, order, asyncio.Event()
 
     async def run(self) -> None:
-        await self._accumulation.run(self._pass)
+        with np.errstate(over="ignore", invalid="ignore"):  # the step's norm tells all ranks of such gradients
+            await self._accumulation.run(self._pass)
         self._drained.set()
 
     async def _pass(self) -> None:

@@ -55,7 +55,7 @@ class TeamStage:
     index: int
     network: MeshGroups
     executor: Executor
-    autocast: bool = False
+    autocast: torch.dtype | None = None
     recompute: bool = False
     replicas: int = 1
     alive: dict[MicrobatchKey, Live] = field(default_factory=dict)

@@ -87,6 +87,7 @@ def test_flags_of_the_model_and_the_numbers_go_to_the_subject():
         ("--batch 30 --microbatch 4", None, "let --microbatch divide --batch"),
         ("--steps 0", None, "leave --schedule swarm out to evaluate"),
         ("--checkpoint x --resume x/step-00000002", None, "--resume auto"),
+        ("--dtype float16", None, "--dtype float16 needs a loss scale, and a swarm has none; give --dtype bfloat16"),
         ("--pipes 2", None, "--pipes 2 means nothing to a swarm"),
         ("--recompute", None, "--recompute means nothing to a swarm: a peer always runs the forward"),
         ("--chunks 2", None, "a peer holds one stage; leave it out"),

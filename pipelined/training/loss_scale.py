@@ -1,0 +1,85 @@
+"""The loss scale of a forward in float16.
+
+Gradients below 2^-24 are zero in float16. So each loss is multiplied by a scale before its backward, and norm and
+update are divided by it. Where the scaled gradients overflow, the step is skipped and the scale halved; after many
+steps without an overflow it is doubled. All ranks decide by the same global norm. Scales are powers of two, so they
+round nothing.
+
+Source: P. Micikevicius et al., *Mixed Precision Training*, ICLR 2018; the constants are those of torch.amp.GradScaler.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from pipelined.programs.plan import Plan, PlanError
+
+FIRST, DOUBLED_AFTER = 2.0**16, 2000
+LARGEST = 2.0**100
+FIELD = "loss_scale"
+"""The name of its state among the scalars of a checkpoint."""
+
+
+class LossScale:
+    """The scale of a run, equal on all ranks.
+
+    Args:
+        dynamic: whether it adapts; else it is always 1, and no step is skipped.
+
+    Attributes:
+        value: the scale of the next step.
+    """
+
+    def __init__(self, dynamic: bool):
+        self.dynamic = dynamic
+        self.value, self._good = (FIRST, 0) if dynamic else (1.0, 0)
+
+    def skips(self, loss: float, norm: float) -> bool:
+        """Adapt to a step's loss and gradient norm. Returns whether the step must be skipped.
+
+        A loss that is not finite, or a norm at the scale of 1, is no matter of scale: the training has diverged.
+        """
+        if not self.dynamic or not math.isfinite(loss):
+            return False
+        if math.isfinite(norm):
+            self._good += 1
+            if self._good == DOUBLED_AFTER:
+                self.value, self._good = min(LARGEST, 2.0 * self.value), 0
+            return False
+        if self.value == 1.0:
+            return False
+        self.value, self._good = self.value / 2.0, 0
+        return True
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps beside its tensors."""
+        return {FIELD: [self.value, self._good]} if self.dynamic else {}
+
+    def restore(self, scalars: Mapping[str, Any]) -> None:
+        """Go on with the state of a checkpoint; one without it begins with the first scale.
+
+        Raises:
+            ValueError: it has no scale that could have been saved.
+        """
+        if not self.dynamic or FIELD not in scalars:
+            return
+        value, good = scalars[FIELD]
+        if not (1.0 <= value <= LARGEST and math.frexp(value)[0] == 0.5 and 0 <= good < DOUBLED_AFTER):
+            raise ValueError(f"no loss scale: {scalars[FIELD]!r:.80}")
+        self.value, self._good = float(value), int(good)
+
+
+def require_scalable(plan: Plan, exact_sums: bool) -> None:
+    """Refuse what does not go with a forward in float16.
+
+    Raises:
+        PlanError: it has no flush, or sums are exact.
+    """
+    remedy = "train in bfloat16, which needs no loss scale"
+    if not plan.flushes:
+        fact = f"{plan.schedule} updates a stage before the others' gradients are known, so none can skip a step"
+        raise PlanError(f"{fact} that overflows in float16; {remedy}, or choose a schedule with a flush")
+    if exact_sums:
+        fact = "exact sums compute a step again whose gradients do not fit, and float16 skips it"
+        raise PlanError(f"{fact}; {remedy}")
