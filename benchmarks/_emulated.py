@@ -24,10 +24,11 @@ from pipelined.programs.prepare import Prepared, prepare_group
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.traces.file import NullTracer
 from pipelined.training.exchange.stream import Parcel
+from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import follow_order
 from pipelined.training.sums.bucket import Bucket
 from pipelined.training.sums.gradient_sums import GradientSums
-from pipelined.training.worker import RankContext, TrainWorker
+from pipelined.training.worker import TrainWorker
 
 FIRST_CHANNEL = 1
 """The bare-buffer channel of the first stage's sums; the one before is the world's."""

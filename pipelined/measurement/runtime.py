@@ -16,7 +16,8 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare
 from pipelined.traces.file import NullTracer
 from pipelined.training.exchange.stream import Parcel
-from pipelined.training.worker import RankContext, TrainWorker
+from pipelined.training.rank_context import RankContext
+from pipelined.training.worker import TrainWorker
 
 MICROBATCHES, ROUNDS = 16, 7
 

@@ -29,9 +29,9 @@ from pipelined.training.digests import model_digest
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerSettings
+from pipelined.training.rank_context import MicrobatchSource
 from pipelined.training.step_report import StepReport
 from pipelined.training.trainer import RankTrainer
-from pipelined.training.worker import MicrobatchSource
 from transports import Transport
 
 SCHEDULE = "async_1f1b"

@@ -9,7 +9,7 @@ from pipelined.programs.plan import Plan
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerSettings
-from pipelined.training.worker import MicrobatchSource
+from pipelined.training.rank_context import MicrobatchSource
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from pipelined.errors import UsageError
 from pipelined.training.exchange.stream import Parcel
-from pipelined.training.worker import RankContext
+from pipelined.training.rank_context import RankContext
 from transports import Message
 
 T = TypeVar("T")

@@ -28,6 +28,7 @@ from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.loss_scale import LossScale, require_scalable
 from pipelined.training.optimizer import restore, state_of
 from pipelined.training.parameters import LocalParameters, build_local
+from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import Order
 from pipelined.training.running_statistics import StatisticsExchange
 from pipelined.training.segments.agreement import StepAgreement, payload_sent
@@ -47,7 +48,6 @@ from pipelined.training.sums.halves import require_divisible
 from pipelined.training.teams.model import split_model
 from pipelined.training.teams.pieces import TeamSums
 from pipelined.training.teams.stage import TeamStage
-from pipelined.training.worker import RankContext
 
 WORLD_CHANNEL = 0
 """The channel of sums over all ranks; the channels of buckets follow it."""

@@ -6,29 +6,22 @@ result to the neighbour; only the schedule decides the order.
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
-from pipelined.actors.actor import Actor
-from pipelined.actors.executor import Executor
 from pipelined.actors.messages import Activation, Address, Gradient
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.instructions import OPS, Instruction
-from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.virtual_worker import DueMessages
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.schedules import Worker
 from pipelined.schedules.worker import At
-from pipelined.traces.file import Tracer
-from pipelined.training.exchange.compression import Compression
 from pipelined.training.exchange.prefetch import MessageSource, Origin, Prefetcher
 from pipelined.training.exchange.stream import Parcel
-from pipelined.training.loss_scale import LossScale
+from pipelined.training.rank_context import RankContext
 from transports import Message, TransportError
 
 AHEAD = 2
@@ -37,96 +30,6 @@ AHEAD = 2
 
 class StageFailed(Exception):
     """An error inside one instruction; the message names rank, stage and microbatch."""
-
-
-class Computation(Protocol):
-    """The interface of a stage for a worker: `pipelined.training.stage.Stage`, or a substitute with the right sizes.
-
-    Inputs are messages or tensors of the feed; a transport must be able to send the results. The result of a forward
-    through the last stage is the loss, and its count if it is a sum; that of a backward through the first stage is not
-    sent. A stage of a team gives a coroutine of the result (see `RankContext.compute`).
-    """
-
-    def forward(
-        self, key: tuple[int, int], x: Any, random: KeyedRandom, targets: Any = None
-    ) -> Parcel | Coroutine[Any, Any, Parcel]: ...
-
-    def backward(
-        self, key: tuple[int, int], gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
-    ) -> Parcel | Coroutine[Any, Any, Parcel | None] | None: ...
-
-    def backward_input(
-        self, key: tuple[int, int], gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
-    ) -> Parcel | Coroutine[Any, Any, Parcel | None] | None: ...
-
-    def backward_weight(self, key: tuple[int, int]) -> None: ...
-
-
-class MicrobatchSource(Protocol):
-    """The data: inputs of the first stage and targets of the last."""
-
-    def inputs(self, step: int, microbatch: int) -> Any: ...
-
-    def targets(self, step: int, microbatch: int) -> Any: ...
-
-
-@dataclass(frozen=True)
-class RankContext:
-    """The objects that one rank uses in all steps.
-
-    Args:
-        actor: the mailbox of the rank.
-        plan: the plan of the whole job.
-        stages: the stages that the rank holds, by number.
-        executor: runs the computations of the stages.
-        feed: the data, by global microbatch.
-        tracer: records the instructions.
-        seed: the seed of the run.
-        compression: sends tensors between stages; default: without a codec.
-        loss_scale: the scale of the losses; default: 1.
-    """
-
-    actor: Actor
-    plan: Plan
-    stages: Mapping[int, Computation]
-    executor: Executor
-    feed: MicrobatchSource
-    tracer: Tracer
-    seed: int
-    compression: Compression | None = None
-    loss_scale: LossScale = field(default_factory=lambda: LossScale(dynamic=False))
-
-    @cached_property
-    def messages(self) -> Compression:
-        """Sends tensors to other stages and receives them."""
-        return self.compression or Compression(self.actor)
-
-    @property
-    def group(self) -> int:
-        return self.plan.position(self.actor.rank)[0]
-
-    @property
-    def worker(self) -> int:
-        return self.plan.position(self.actor.rank)[1]
-
-    @property
-    def member(self) -> int:
-        return self.plan.member(self.actor.rank)
-
-    def holder(self, pipe: int, stage: int) -> int:
-        """The rank of this group that holds this member's piece of a stage."""
-        return self.plan.holder(self.group, pipe, stage, self.member)
-
-    async def compute(self, name: str, work: Callable[[], Any]) -> tuple[Any, float, float]:
-        """Compute on the executor; see `Executor.run`.
-
-        Args:
-            work: returns the result, or a coroutine of it, which runs computations of its own on the executor.
-        """
-        result, start, end = await self.executor.run(name, work)
-        if isinstance(result, Coroutine):
-            result, end = await result, self.executor.clock.now()
-        return result, start, end
 
 
 class TrainWorker(Worker):

@@ -14,10 +14,10 @@ from collectives import Group, all_reduce
 from pipelined.actors.actor import Actor
 from pipelined.programs.step_totals import StepTotals
 from pipelined.training.optimizer import OptimizerSettings, clip_factor
+from pipelined.training.rank_context import RankContext
 from pipelined.training.running_statistics import StatisticsExchange
 from pipelined.training.segments.segment import Segment
 from pipelined.training.step_report import StepReport
-from pipelined.training.worker import RankContext
 
 
 class StepAgreement:

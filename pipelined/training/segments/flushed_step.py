@@ -14,11 +14,12 @@ from pipelined.programs.gradient_sync import GradientSync
 from pipelined.programs.prepare import Prepared
 from pipelined.training.optimizer import update
 from pipelined.training.parameters import LocalParameters
+from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import Order, follow_order
 from pipelined.training.segments.segment import Segment, StepAccount
 from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.gradient_sums import GradientSums
-from pipelined.training.worker import RankContext, TrainWorker
+from pipelined.training.worker import TrainWorker
 
 
 class FlushedStep(Segment):

@@ -20,13 +20,14 @@ from pipelined.schedules import Worker
 from pipelined.schedules.worker import At
 from pipelined.training.exchange.prefetch import MessageQueues
 from pipelined.training.optimizer import OptimizerSettings
+from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import Order, follow_steps
 from pipelined.training.segments.admission import StepAdmission
 from pipelined.training.segments.segment import Segment
 from pipelined.training.segments.stage_updates import AfterUpdate, StageUpdates, SummedStep, do_nothing
 from pipelined.training.segments.versioned_stage import StepStage, VersionedStage
 from pipelined.training.sums.gradient_sums import GradientSums
-from pipelined.training.worker import RankContext, TrainWorker
+from pipelined.training.worker import TrainWorker
 
 
 class OverlappingSteps(Worker, Segment):

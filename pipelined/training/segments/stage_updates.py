@@ -12,11 +12,11 @@ import torch
 from pipelined.programs.bucket_names import Stages
 from pipelined.programs.update_rule import Apply, Collect, UpdateRule
 from pipelined.schedules import StageMap
+from pipelined.training.rank_context import RankContext
 from pipelined.training.segments.segment import StepAccount
 from pipelined.training.segments.versioned_stage import VersionedStage
 from pipelined.training.segments.versions import Versions
 from pipelined.training.sums.gradient_sums import GradientSums
-from pipelined.training.worker import RankContext
 
 AfterUpdate = Callable[[int], Awaitable[None]]
 """Called after each update of the stage in a segment with their number so far, before anything uses the new version."""

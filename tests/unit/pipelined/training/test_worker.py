@@ -18,8 +18,9 @@ from pipelined.programs.record import record
 from pipelined.schedules import find
 from pipelined.traces.file import Tracer
 from pipelined.training.exchange.stream import Parcel
+from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import follow_order
-from pipelined.training.worker import RankContext, StageFailed, TrainWorker
+from pipelined.training.worker import StageFailed, TrainWorker
 from transports.local import world
 
 COSTS = Costs(forward=3.0, backward=7.0, backward_input=4.0, backward_weight=2.0)
