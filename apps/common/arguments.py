@@ -61,6 +61,18 @@ class OutputFlags:
             refuse_below(1, "--context", self.context)
 
 
+@dataclass(frozen=True)
+class ShowFlags:
+    """How the status of a system is shown."""
+
+    json: bool = False
+    """Print one JSON object instead."""
+    watch: bool = False
+    """Refresh every second."""
+    web: int | None = None
+    """Also serve a page at this port of 127.0.0.1 (/, /status.json and, of a swarm, /metrics); 0: any free port."""
+
+
 def arguments_of(flags: Any) -> list[str]:
     """The words of a command line that gives these flags their values; one that has its default is left out.
 

@@ -5,6 +5,7 @@
     serve         join as a node
     train         say what is trained, form clusters, and show their steps
     local         all of it on this machine
+    status        show the clusters
     export        write the model that the nodes saved
     replay        train again in one process, each node in its recorded order
 
@@ -15,12 +16,12 @@ from typing import NoReturn
 
 from apps.common.arguments import Coordinator
 from apps.common.program import Program
-from apps.ravnest.flags import Export, Local, Plan, Replay, Serve, Train
+from apps.ravnest.flags import Export, Local, Plan, Replay, Serve, Status, Train
 from pipelined.process.exit import end_process, print_line
 from pipelined.process.stop_request import until_stop_request
 from pipelined.ravnest.forming import NodeLost, UnequalClusters
 
-Flags = Plan | Coordinator | Serve | Train | Local | Export | Replay
+Flags = Plan | Coordinator | Serve | Train | Local | Status | Export | Replay
 NAME = "python -m apps.ravnest"
 PROGRAM = Program[Flags](
     NAME,
@@ -36,6 +37,7 @@ any network. --version shows the version.""",
         "serve": Serve,
         "train": Train,
         "local": Local,
+        "status": Status,
         "export": Export,
         "replay": Replay,
     },
@@ -71,6 +73,10 @@ async def _work(flags: Flags) -> None:
             from apps.ravnest.commands import train
 
             await until_stop_request(train(flags, print_line))
+        case Status():
+            from apps.ravnest.status import status
+
+            await status(flags)
         case Export():
             from apps.lm.export import export_saved
 

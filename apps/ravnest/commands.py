@@ -13,6 +13,7 @@ from pipelined.errors import UsageError
 from pipelined.measurement.doctor.machine import free_memory
 from pipelined.membership.joining import SWARM, connected, described, member_node, publish_task, read_task
 from pipelined.ravnest.forming import ClusterFormer
+from pipelined.ravnest.orders import OrderDirectory, read_orders
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.stage import StageRules
 from pipelined.ravnest.records import ClusterProgress
@@ -36,7 +37,6 @@ async def serve(flags: Serve, say: Say) -> None:
         from pipelined.actors.executor import TorchExecutor
         from pipelined.ravnest.cluster import ClusterMember
         from pipelined.ravnest.node import Capacity, RavnestNode
-        from pipelined.ravnest.orders import OrderDirectory
         from transports.rpc.world import Worlds
 
         training = training_of(task, text)
@@ -112,14 +112,13 @@ async def replay(flags: Replay, say: Say) -> None:
     Raises:
         UsageError: no orders of one whole run, or another text. UnequalClusters.
     """
+    orders = read_orders(flags.orders)
+    task = RavnestTask.unpack(orders.task.encode())
     from apps.ravnest.training import training_of
     from pipelined.actors.executor import TorchExecutor
     from pipelined.aio.clock import RealClock
     from pipelined.ravnest import replay as again
-    from pipelined.ravnest.orders import read_orders
 
-    orders = read_orders(flags.orders)
-    task = RavnestTask.unpack(orders.task.encode())
     training = training_of(task, await asyncio.to_thread(read_text, flags.text.data, flags.text.tokenizer))
     executor, many = TorchExecutor(flags.device, RealClock()), len(orders.clusters.rows)
 

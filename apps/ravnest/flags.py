@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from apps.common.address import DirectoryAddress
-from apps.common.arguments import OutputFlags, TextFlags, check_directories, check_files
+from apps.common.arguments import OutputFlags, ShowFlags, TextFlags, check_directories, check_files
 from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, find_preset
 from apps.ravnest.config import RavnestConfig
 from pipelined.aio.events import Level
@@ -201,6 +201,18 @@ class Local:
         check_files(metrics=self.metrics, journal=self.journal)
         check_directories(checkpoint=self.checkpoint, orders=self.orders)
         refuse_below(1, "--save-every", self.save_every)
+
+
+@dataclass(frozen=True)
+class Status:
+    """Show the clusters: nodes, layers, steps, losses and delays."""
+
+    address: DirectoryAddress
+    shown: ShowFlags = field(default_factory=ShowFlags)
+
+    def check(self) -> None:
+        """Raises UsageError: it cannot run so."""
+        self.address.check()
 
 
 @dataclass(frozen=True)

@@ -66,9 +66,9 @@ async def _work(flags: Flags) -> None:
 
             await local(flags, print_line)
         case Status():
-            from apps.swarm.status.command import show
+            from apps.swarm.status.command import status
 
-            await show(flags)
+            await status(flags)
         case Export():
             from apps.swarm.export import export
 

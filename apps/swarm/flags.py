@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from apps.common.address import DirectoryAddress
-from apps.common.arguments import OutputFlags, TextFlags, check_directories, check_files, check_sample
+from apps.common.arguments import OutputFlags, ShowFlags, TextFlags, check_directories, check_files, check_sample
 from apps.swarm.config import TrainingConfig
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
@@ -153,12 +153,7 @@ class Status:
     """Show a swarm: stages, peers, throughput, queues, shares, bans, step and loss."""
 
     address: DirectoryAddress
-    json: bool = False
-    """Print one JSON object instead."""
-    watch: bool = False
-    """Refresh every second."""
-    web: int | None = None
-    """Also serve a page at this port of 127.0.0.1 (/, /status.json, /metrics); 0: any free port."""
+    shown: ShowFlags = field(default_factory=ShowFlags)
     members: int = 100
     """The most peers, and the most trainers, that are queried and shown one by one; others are counted."""
     stage: int | None = None

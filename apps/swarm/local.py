@@ -12,11 +12,11 @@ from rich.live import Live
 
 from apps.common.arguments import arguments_of
 from apps.common.children import Child, ChildFailed, kill, needed, pass_on, started, started_coordinator, terminate
+from apps.common.status import EVERY_S
 from apps.swarm.config import read_goal
 from apps.swarm.families import cut_of
 from apps.swarm.flags import Local
 from apps.swarm.metrics import STEP_LINES
-from apps.swarm.status.command import EVERY_S
 from apps.swarm.status.table import table
 from pipelined.aio.nursery import Nursery
 from pipelined.aio.progress import Say

@@ -44,7 +44,16 @@ ROWS = {"vgg": VGGFlags, "llama": LlamaFlags, "bert": BertFlags, "resnet": ResNe
 SWARM = {kind.__name__.lower(): kind for kind in (Coordinator, Serve, Train, Local, Status, Export)}
 RAVNEST = {
     kind.__name__.lower(): kind
-    for kind in (ravnest.Plan, Coordinator, ravnest.Serve, ravnest.Train, ravnest.Local, ravnest.Export, ravnest.Replay)
+    for kind in (
+        ravnest.Plan,
+        Coordinator,
+        ravnest.Serve,
+        ravnest.Train,
+        ravnest.Local,
+        ravnest.Status,
+        ravnest.Export,
+        ravnest.Replay,
+    )
 }
 INNER = ("address", "subject", "knobs")
 """Fields that are no flags themselves, and have a table of their own."""

@@ -7,13 +7,13 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from pipelined.aio.clock import RealClock
-from pipelined.directory import CutOff, Directory, View
+from pipelined.directory import Directory, View
 from pipelined.errors import UsageError
 from pipelined.membership.joining import SUBJECT
+from pipelined.membership.looks import looks
 from pipelined.state.versions import saved_steps
 from pipelined.swarm.messaging.messages import send
 from pipelined.swarm.protocol.status import Status, StatusReply
@@ -34,8 +34,6 @@ from transports.rpc import Endpoint, Rejected, Unreachable
 
 REPLY_TIMEOUT_S = 1.0
 """Seconds that a process has for its reply."""
-DIRECTORY_TIMEOUT_S = 2.0
-"""Seconds that the directory has for its reply to a repeated read."""
 MOST_EVENTS = 20
 """The most events, of all members together, in a status."""
 MOST_REQUESTS = 64
@@ -77,15 +75,8 @@ class StatusReader:
         Raises:
             CutOff: the directory did not reply to the first request.
         """
-        last, now = await self.read(), asyncio.get_running_loop().time
-        at = now()
-        while True:
-            yield replace(last, age_s=now() - at)
-            await asyncio.sleep(every_s)
-            with suppress(CutOff, TimeoutError):
-                async with asyncio.timeout(DIRECTORY_TIMEOUT_S):
-                    view = await self._directory.read()
-                last, at = await self._status(view), now()
+        async for last, age_s in looks(self._directory, self._status, every_s):
+            yield replace(last, age_s=age_s)
 
     async def _status(self, entries: View) -> SwarmStatus:
         view = self._view

@@ -6,13 +6,16 @@ import math
 
 import pytest
 
+from apps.common import web
+from apps.common.web import as_json
 from apps.swarm.config import SwarmTask, TrainingConfig, read_goal
+from apps.swarm.status.command import SWARM
 from apps.swarm.status.prometheus import metrics
-from apps.swarm.status.web import as_json, page
 from pipelined.aio.clock import run_virtual
 from pipelined.aio.events import Event
 from pipelined.directory import CutOff, Entry, View
 from pipelined.membership.joining import SUBJECT
+from pipelined.membership.looks import DIRECTORY_TIMEOUT_S
 from pipelined.state.versions import SAVED, SavedStages
 from pipelined.swarm.protocol.status import LeaderReport, StatusReply
 from pipelined.swarm.records.members import (
@@ -27,10 +30,15 @@ from pipelined.swarm.records.members import (
     TrainerRecord,
 )
 from pipelined.swarm.records.steps import EVALUATED, HEAD, Commit, Evaluation
-from pipelined.swarm.status.reader import DIRECTORY_TIMEOUT_S, MOST_REQUESTS, StatusReader
+from pipelined.swarm.status.reader import MOST_REQUESTS, StatusReader
 from pipelined.swarm.status.status import Selection
 from tests.unit.apps.swarm.status.samples import peer_reply, trainer_reply
 from transports.rpc import Response, Unreachable
+
+
+def page(seen):
+    return web.page(SWARM, seen)
+
 
 TOLD = SwarmTask(TrainingConfig(stages=2, microbatch=4, batch=8, seq=16, steps=5), 256, "text", 7)
 

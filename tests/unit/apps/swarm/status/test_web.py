@@ -12,12 +12,22 @@ from urllib.request import Request, urlopen
 import pytest
 from rich.console import Console
 
+from apps.common import web as common
+from apps.common.web import MOST_CALLERS, as_json
+from apps.swarm.status.command import SWARM
 from apps.swarm.status.prometheus import metrics
 from apps.swarm.status.table import table
-from apps.swarm.status.web import MOST_CALLERS, Web, as_json, page
 from tests.unit.apps.swarm.status.samples import STAGE, peer, peer_reply, status, trainer
 
 STATUS = status()
+
+
+def page(seen):
+    return common.page(SWARM, seen)
+
+
+def Web(port):
+    return common.Web(port, SWARM)
 
 
 def test_what_was_never_evaluated_is_no_metric_and_null():

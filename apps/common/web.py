@@ -1,4 +1,4 @@
-"""A look at a swarm over HTTP, read only: a page, a JSON object, and metrics as Prometheus reads them.
+"""The status of a system over HTTP, read only: a page, a JSON object, and perhaps metrics as Prometheus reads them.
 
 Every request is answered from the last look. The server listens on 127.0.0.1 alone, reads no bodies, serves few
 requests at once, and counts those that it rejects.
@@ -10,22 +10,19 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from ipaddress import ip_address
 from threading import BoundedSemaphore, Thread
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 
-from apps.swarm.status.prometheus import metrics
-from apps.swarm.status.table import table
-from pipelined.swarm.status.status import SwarmStatus
-
-PAGE = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>swarm</title>
+PAGE = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>{}</title>
 <style>body{{font:14px/1.4 monospace;margin:2em}}</style><pre>{}</pre>"""
 
 MOST_CALLERS = 16
@@ -41,7 +38,32 @@ REMEDIES = {
 """The remedy on the page of an HTTP status."""
 
 
-class Web:
+class Shown(Protocol):
+    """The status of a system at one time."""
+
+    def plain(self) -> Mapping[str, Any]:
+        """The status as JSON shows it."""
+
+
+S = TypeVar("S", bound=Shown)
+
+
+@dataclass(frozen=True)
+class Rendering(Generic[S]):
+    """How the status of one system is shown.
+
+    Args:
+        title: of the page.
+        table: the status as rich prints it.
+        metrics: the plain status as Prometheus reads it; None: it has no metrics.
+    """
+
+    title: str
+    table: Callable[[S], RenderableType]
+    metrics: Callable[[Mapping[str, Any]], str] | None = None
+
+
+class Web(Generic[S]):
     """A context in which the page is served.
 
     Args:
@@ -53,13 +75,13 @@ class Web:
         rejected: the number of rejected requests, by reason.
     """
 
-    def __init__(self, port: int):
-        self.last: SwarmStatus | None = None
+    def __init__(self, port: int, rendering: Rendering[S]):
+        self.last: S | None = None
         self.rejected = Counter[str]()
-        self._server = _Server(port, _answering(lambda: self.last, self.rejected), self.rejected)
+        self._server = _Server(port, _answering(lambda: self.last, rendering, self.rejected), self.rejected)
         self.address = f"http://127.0.0.1:{self._server.server_port}/"
 
-    def __enter__(self) -> "Web":
+    def __enter__(self) -> "Web[S]":
         self._thread = Thread(target=self._server.serve_forever, args=(0.1,), name="web", daemon=True)
         self._thread.start()
         return self
@@ -100,21 +122,28 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, caller)
 
 
-def _answering(last: Callable[[], SwarmStatus | None], rejected: Counter[str]) -> type[BaseHTTPRequestHandler]:
+def _answering(
+    last: Callable[[], S | None], rendering: Rendering[S], rejected: Counter[str]
+) -> type[BaseHTTPRequestHandler]:
+    renders: dict[str, Callable[[S], str]] = {
+        "/": lambda status: page(rendering, status),
+        "/status.json": lambda status: as_json({**status.plain(), "web_rejected": dict(rejected)}),
+    }
+    if (metrics := rendering.metrics) is not None:
+        renders["/metrics"] = lambda status: metrics({**status.plain(), "web_rejected": dict(rejected)})
+
     class StatusPageHandler(BaseHTTPRequestHandler):
         timeout = 5  # seconds after which a silent connection is closed
 
         def do_GET(self) -> None:
             if not all(map(is_this_machine, self.headers.get_all("Host", []))):
                 return self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
-            kind, status = KINDS.get(self.path), last()
-            if kind is None or status is None:
-                return self.send_error(404 if kind is None else 503)
-            plain = status.plain() | {"web_rejected": dict(rejected)}
-            render = metrics if self.path == "/metrics" else as_json
-            body = (page(status) if self.path == "/" else render(plain)).encode()
+            render, status = renders.get(self.path), last()
+            if render is None or status is None:
+                return self.send_error(404 if render is None else 503)
+            body = render(status).encode()
             self.send_response(200)
-            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Type", f"{KINDS[self.path]}; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -148,11 +177,11 @@ def is_this_machine(host: str) -> bool:
         return False
 
 
-def page(status: SwarmStatus) -> str:
+def page(rendering: Rendering[S], status: S) -> str:
     """The status as a page that reloads itself."""
     console = Console(width=140, record=True, file=StringIO())
-    console.print(table(status))
-    return PAGE.format(html.escape(console.export_text()))
+    console.print(rendering.table(status))
+    return PAGE.format(rendering.title, html.escape(console.export_text()))
 
 
 def as_json(plain: Mapping[str, Any]) -> str:

@@ -1,0 +1,67 @@
+"""`python -m apps.ravnest status`: show the clusters once, or continuously."""
+
+from collections.abc import Iterator
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from apps.common.status import EVERY_S, show
+from apps.common.web import Rendering
+from apps.ravnest.flags import Status
+from pipelined.aio.events import printable
+from pipelined.aio.progress import MOMENT_S
+from pipelined.membership.joining import connected
+from pipelined.ravnest.status import RavnestStatus, statuses
+
+COLUMNS = ("cluster", "step", "loss", "s/step", "stage", "node", "layers", "alive", "delay")
+
+
+async def status(flags: Status) -> None:
+    """Print the state of the clusters; with --watch or --web until it is interrupted."""
+    async with connected(flags.address.url, flags.address.listen) as (_, directory):
+        await show(flags.shown, statuses(directory, EVERY_S), RAVNEST)
+
+
+def table(seen: RavnestStatus) -> Group:
+    """Everything of one status: a line for each node of each cluster."""
+    plain, shown = seen.plain(), Table(*COLUMNS, box=None, pad_edge=False)
+    for number, cluster in enumerate(plain["clusters"]):
+        own = [str(number), _step(cluster), _number(cluster["loss"], ".4f"), _number(cluster["step_s"], ".2f")]
+        for stage, place in enumerate(cluster["places"]):
+            layers, delay = f"{place['layers'][0]}-{place['layers'][1] - 1}", _number(place["staleness"], ".1f")
+            cells = [*(own if stage == 0 else [""] * 4), str(stage), place["node"], layers, str(place["alive"]), delay]
+            shown.add_row(*(_text(cell) for cell in cells), style="dim" if place["node"] in seen.missing else "")
+    return Group(_text(_where(seen), "bold"), shown, *(_text(line, "yellow") for line in _warnings(seen)))
+
+
+RAVNEST = Rendering[RavnestStatus]("ravnest", table)
+
+
+def _where(seen: RavnestStatus) -> str:
+    age = f"the directory does not reply; {seen.age_s:.0f} s ago: " if seen.age_s > MOMENT_S else ""
+    waiting = f"; waiting: {', '.join(seen.waiting)}" if seen.waiting else ""
+    if seen.clusters is None:
+        return f"{age}no clusters yet{waiting}"
+    last = f"step {seen.last.step}, loss {seen.last.loss:.4f}" if seen.last else "no step yet"
+    return f"{age}{last}, round {seen.round}{waiting}"
+
+
+def _warnings(seen: RavnestStatus) -> Iterator[str]:
+    if seen.missing:
+        yield f"{', '.join(seen.missing)} left: the clusters ended; start `train` again"
+    for key, why in seen.unreadable.items():
+        yield f"the directory's record {key!r:.80} cannot be read ({why})"
+
+
+def _step(cluster: dict[str, object]) -> str:
+    return "no step yet" if cluster["step"] is None else f"{cluster['step']}{', the last' if cluster['done'] else ''}"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _text(line: str, style: str = "") -> Text:
+    """A line or cell to print; names come from the network, so control characters are replaced."""
+    return Text(printable(line, but=""), style=style)

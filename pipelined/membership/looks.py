@@ -1,0 +1,34 @@
+"""Looks at a system from outside: the directory is read repeatedly; while it does not reply, the last look stays."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from pipelined.directory import CutOff, Directory, View
+
+S = TypeVar("S")
+DIRECTORY_TIMEOUT_S = 2.0
+"""Seconds that a later look waits for the directory."""
+
+
+async def looks(
+    directory: Directory, status: Callable[[View], Awaitable[S]], every_s: float
+) -> AsyncIterator[tuple[S, float]]:
+    """Read the directory repeatedly; yields the last status, and its age in seconds.
+
+    Args:
+        status: makes the status of what was read.
+        every_s: from the end of one look to the next.
+    Raises:
+        CutOff: the directory did not reply to the first request.
+    """
+    last, now = await status(await directory.read()), asyncio.get_running_loop().time
+    at = now()
+    while True:
+        yield last, now() - at
+        await asyncio.sleep(every_s)
+        with suppress(CutOff, TimeoutError):
+            async with asyncio.timeout(DIRECTORY_TIMEOUT_S):
+                view = await directory.read()
+            last, at = await status(view), now()

@@ -1,0 +1,75 @@
+"""The status of Ravnest as text, JSON and a page, from the directory's records alone."""
+
+import json
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+import pytest
+
+from apps.common import web
+from apps.ravnest.status import RAVNEST
+from pipelined.aio.clock import VirtualClock
+from pipelined.aio.nursery import Nursery
+from pipelined.directory import EmbeddedDirectory, serve_directory
+from pipelined.membership.looks import DIRECTORY_TIMEOUT_S
+from pipelined.ravnest.records import ClusterProgress, Clusters, NodeRecord, RoundRecord, StagePlace
+from pipelined.ravnest.status import statuses
+from transports.rpc.virtual.network import VirtualNetwork, address_of
+
+pytestmark = pytest.mark.virtual
+CLUSTERS = Clusters(4, [[StagePlace("a", "at a", 1, 0, 2, 2), StagePlace("b", "at b", 2, 2, 5, 1)]])
+NODES = {f"nodes/{name}": NodeRecord(name, f"at {name}", at, 1, 1.0, 0.0) for at, name in enumerate("abc", 1)}
+RECORDS = {
+    **NODES,
+    "clusters": CLUSTERS,
+    "progress/0": ClusterProgress(4, 7, 2.5, [1.5, 0.0], 0.25, ""),
+    "round": RoundRecord(4, 3),
+}
+
+
+async def seen(records, network=None):
+    """The first two looks at a directory with these records."""
+    network = network or VirtualNetwork()
+    async with AsyncExitStack() as stack:
+        tasks = await stack.enter_async_context(Nursery())
+        serving = tasks.create_task(serve_directory(network.endpoint("directory"), VirtualClock()))
+        stack.callback(serving.cancel)
+        directory = EmbeddedDirectory(network.endpoint("a"), address_of("directory"), VirtualClock())
+        for key, record in records.items():
+            await directory.transact({}, {key: record.pack()})
+        looks = statuses(directory, 1.0)
+        found = [await anext(looks)]
+        network.cut_off("directory")
+        found += [await anext(looks), await anext(looks)]
+        await looks.aclose()
+        network.heal("directory")
+        return found
+
+
+async def test_clusters_and_waiting_nodes_are_shown():
+    look, *_ = await seen(RECORDS)
+    shown, told = web.page(RAVNEST, look), json.loads(web.as_json(look.plain()))
+    assert "step 7, loss 2.5000, round 3; waiting: c" in shown and "1.5" in shown and "2-4" in shown
+    (cluster,) = told["clusters"]
+    assert (told["step"], told["round"], told["waiting"], told["missing"]) == (7, 3, ["c"], [])
+    assert cluster["places"][1] == {"node": "b", "layers": [2, 5], "alive": 1, "staleness": 0.0}
+    assert (cluster["step"], cluster["loss"], cluster["step_s"], cluster["done"]) == (7, 2.5, 0.25, False)
+
+
+async def test_a_lost_node_is_named_and_an_old_round_is_not_shown():
+    left = {key: record for key, record in RECORDS.items() if key != "nodes/b"}
+    look, *_ = await seen({**left, "round": RoundRecord(2, 9)})
+    assert "b left: the clusters ended" in web.page(RAVNEST, look) and look.round == 0
+
+
+async def test_before_any_clusters_the_waiting_nodes_are_shown():
+    look, *_ = await seen(NODES)
+    assert "no clusters yet; waiting: a, b, c" in web.page(RAVNEST, look)
+    assert json.loads(web.as_json(look.plain()))["clusters"] == []
+
+
+async def test_the_last_look_stays_while_the_directory_does_not_reply():
+    _, second, third = await seen(RECORDS)
+    assert (second.age_s, third.age_s) == (pytest.approx(1 + DIRECTORY_TIMEOUT_S, abs=0.1), pytest.approx(6, abs=0.1))
+    assert replace(third, age_s=0.0) == replace(second, age_s=0.0)
+    assert "the directory does not reply; 6 s ago: step 7" in web.page(RAVNEST, third)
