@@ -13,8 +13,8 @@ from pipelined.errors import UsageError
 __all__ = ["Config", "flag", "parse"]
 AUTO = "auto"
 """Of --tensor: the planner chooses."""
-ZERO1, ZERO3 = "zero1", "zero3"
-"""The layouts of whole weights whose update the ranks divide, and of which each keeps a part alone."""
+ZERO1, STORED = "zero1", ("zero3", "summa")
+"""The layouts in which ranks that multiply by one weight divide its update, and in which each keeps a part of it."""
 SIZES = {**dict.fromkeys(("layers", "d_model", "heads", "vocab", "seq"), 1), "sample": 0, "eval_windows": 0}
 """The smallest value of each number of its own that has one."""
 
@@ -37,7 +37,7 @@ class Config(RunFlags):
     Above 1 with a flush; the depth is then 1 by default. auto: the planner chooses, with all that is open."""
     layout: str | None = None
     """How they split the model: data, zero1 (data with --shard-optimizer), zero3 (each rank keeps parts of the weights,
-    too), megatron, ROWS.COLUMNS.CONTRACTION by operator, such as
+    too), summa (zero3 on a grid of rows and columns), megatron, ROWS.COLUMNS.CONTRACTION by operator, such as
     c_attn=1.2.1,attn.c_proj=1.1.2,c_fc=1.2.1,mlp.c_proj=1.1.2,wte=1.2.1, or a file that `pipelined shard --out` wrote.
     Default: megatron."""
     microbatch: int | None = None
@@ -107,12 +107,12 @@ class Config(RunFlags):
 
     @property
     def divides(self) -> bool:
-        return self.shard_optimizer or self.layout in (ZERO1, ZERO3)
+        return self.shard_optimizer or self.layout in (ZERO1, *STORED)
 
     @property
     def stores(self) -> bool:
         """Whether ranks that multiply by the same weight keep parts of it."""
-        return self.layout == ZERO3
+        return self.layout in STORED
 
     def least(self) -> Mapping[str, float]:
         return LEAST | SIZES

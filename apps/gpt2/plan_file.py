@@ -69,4 +69,5 @@ def follow_plan(config: Config, model: Mapping[str, Any], world_size: int | None
         if value != planned_value:
             fact = f"{flag(name)} {value} is not what {config.plan} says ({planned_value})"
             raise UsageError(f"{fact}; leave the flag out, or plan again with it")
-    return replace(config, **arrangement(planned.plan, planned.recompute)), planned
+    named = {} if config.layout is None else {"layout": config.layout}  # it may say more than the plan's factors
+    return replace(config, **arrangement(planned.plan, planned.recompute) | named), planned

@@ -84,13 +84,9 @@ class PlannedGPT2:
     def _itemsize(self) -> int:
         return 8 if self.config.dtype == "float64" else FLOAT
 
-    @property
-    def _sums(self) -> dict[str, bool]:
-        """How gradients are summed, and what is updated by them, as it is counted in memory."""
-        return {"exact": self.config.exact_sums, "divided": self.config.divides}
-
     def workload(self, plan: Plan) -> Workload:
-        return workload(self.model, plan, self.sequence, self._itemsize, **self._sums)
+        exact, divided = self.config.exact_sums, self.config.divides
+        return workload(self.model, plan, self.sequence, self._itemsize, exact=exact, divided=divided)
 
     def splits(self, plan: Plan) -> bool:
         if self.runs and alone(self.config):
@@ -107,7 +103,14 @@ class PlannedGPT2:
     def team(self, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
         costs = EVEN if not plan.split else costs_of(self._team(plan, machine), plan)
         sizes = team_workload(
-            self.model, plan, self.sequence, costs, itemsize=self._itemsize, stored=self.config.stores, **self._sums
+            self.model,
+            plan,
+            self.sequence,
+            costs,
+            itemsize=self._itemsize,
+            exact=self.config.exact_sums,
+            divided=self.config.divides,
+            stored=self.config.stores,
         )
         return sizes, stage_moves(self.model, plan, self.sequence, costs)
 

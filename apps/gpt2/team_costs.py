@@ -130,7 +130,8 @@ def team_workload(
     if costs is EVEN:
         return Workload(stages, [replace(group, elements=group.elements // members) for group in alone.parameters])
     if stored:
-        held = workload(config, replace(plan, tensor=1, split=""), sequence, itemsize, exact=exact, stored_by=members)
+        parts = members, factors_of(plan.split, members)["c_attn"][1]
+        held = workload(config, replace(plan, tensor=1, split=""), sequence, itemsize, exact=exact, parts=parts)
         both = zip(held.parameters, alone.parameters, strict=True)
         return Workload(stages, [replace(one, optimizer_bytes=each.kept_bytes) for one, each in both])
     numbers = _numbers(config, every, costs)

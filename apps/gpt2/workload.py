@@ -25,7 +25,7 @@ def workload(
     *,
     exact: bool = False,
     divided: bool = False,
-    stored_by: int = 1,
+    parts: tuple[int, int] = (1, 1),
 ) -> Workload:
     """The model, cut as the trainer cuts it, on ranks of one floating-point operation a second.
 
@@ -34,7 +34,7 @@ def workload(
         itemsize: bytes of a parameter and of an activation's number.
         exact: whether gradients are summed exactly.
         divided: whether the ranks that hold a parameter divide its update.
-        stored_by: the ranks of which each keeps a part of every multiplication's weight.
+        parts: in how many parts ranks keep the weight of every multiplication, and every other parameter.
     """
     cut, costs = partition(layer_costs(config, sequence), plan.depth), layer_costs(config, sequence)
     stages = []
@@ -51,18 +51,17 @@ def workload(
                 boundary_bytes=boundary_bytes(*share) * itemsize // FLOAT,
             )
         )
-    whole = Workload(stages, _parameters(config, cut, itemsize, exact, stored_by))
+    whole = Workload(stages, _parameters(config, cut, itemsize, exact, parts))
     return whole.divided(plan) if divided else whole
 
 
 def _parameters(
-    config: ModelConfig, cut: list[range], itemsize: int, exact: bool, stored_by: int = 1
+    config: ModelConfig, cut: list[range], itemsize: int, exact: bool, parts: tuple[int, int]
 ) -> list[Parameters]:
     """The parameters of each bucket, as the trainer groups them."""
 
     def size(name: str) -> int:
-        weight = len(every[name]) == 2 and name != POSITIONS
-        return ceil(prod(every[name]) / stored_by) if weight else prod(every[name])
+        return ceil(prod(every[name]) / parts[len(every[name]) < 2 or name == POSITIONS])
 
     layers, every = layer_shapes(config), shapes(config)
     names_of = {stage: [name for layer in part for name in layers[layer]] for stage, part in enumerate(cut)}

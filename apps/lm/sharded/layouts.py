@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from math import prod
+from math import isqrt, prod
 from pathlib import Path
 
 from pipelined.errors import UsageError
@@ -24,9 +24,16 @@ def factors_of(layout: str, ranks: int) -> dict[str, Factors]:
     columns, contraction = (1, ranks, 1), (1, 1, ranks)
     megatron = dict(zip(OPERATORS, (columns, contraction, columns, contraction, columns), strict=True))
     whole = dict.fromkeys(OPERATORS, (ranks, 1, 1))
-    named = {"data": whole, "zero1": whole, "zero3": whole, "megatron": megatron}
+    named = {"data": whole, "zero1": whole, "zero3": whole}
+    named |= {"summa": dict.fromkeys(OPERATORS, grid(ranks)), "megatron": megatron}
     text = _of_file(Path(layout)) if Path(layout).is_file() else layout
     return factors.factors_of(text, ranks, named, {"wte": columns})
+
+
+def grid(ranks: int) -> Factors:
+    """The factors of SUMMA: rows and columns of ranks, as equal as they can be, the columns not fewer."""
+    rows = max(number for number in range(1, isqrt(ranks) + 1) if ranks % number == 0)
+    return rows, ranks // rows, 1
 
 
 def require_fitting(split: Mapping[str, Factors], heads: int, rows: int | None = None) -> None:

@@ -18,7 +18,7 @@ from math import prod
 import torch
 
 from pipelined.sharding.mesh import Mesh
-from pipelined.sharding.operators.verbs import Operand, Reader, Value, whole_piece
+from pipelined.sharding.operators.verbs import Operand, Reader, StoredPiece, Value, whole_piece
 from pipelined.sharding.shards import Shards
 
 LEAD = 2
@@ -84,11 +84,13 @@ async def multiply(run: Reader, operator: SplitMatmul, x: Value, weight: Operand
         x: (*lead, *inputs), split over all ranks of any mesh, or whole on all of them.
         weight, bias: this rank's pieces, of `operator.weight` and `operator.bias`.
     Cost: (p1-1)/p1 · mk/(p0·p2) + (p2-1)/p2 · mn/(p0·p1) elements for m tokens of k numbers before and n behind it, and
-    the same in the backward; the gathered input is kept for that.
+    the same in the backward; the gathered input is kept for that. Of a weight that is stored in parts, p0 ranks gather
+    (p0-1)/p0 · kn/(p1·p2) elements each way and scatter as many of its gradient, and the input is gathered each way.
     """
     inner = len(operator.inputs)
     lead = x.shards.lengths[:-inner]
-    x = await gather(run, x, operator.arriving(lead), operator.gathered(lead))
+    again = isinstance(weight, StoredPiece)
+    x = await gather(run, x, operator.arriving(lead), operator.gathered(lead), again=again)
     work, weight = partial(multiplied, inner=inner), await whole_piece(run, weight, operator.weight)
     product = await run.compute("multiply", work, x, weight, result=operator.partial(lead))
     product = await run.move(product, operator.leaving(lead))
@@ -97,11 +99,15 @@ async def multiply(run: Reader, operator: SplitMatmul, x: Value, weight: Operand
     return await run.compute("bias", torch.add, product, bias, result=product.shards)
 
 
-async def gather(run: Reader, x: Value, arriving: Shards, gathered: Shards) -> Value:
-    """An operator's input: to its mesh first, where it is split, then over the ranks that gather it."""
+async def gather(run: Reader, x: Value, arriving: Shards, gathered: Shards, *, again: bool = False) -> Value:
+    """An operator's input: to its mesh first, where it is split, then over the ranks that gather it.
+
+    Args:
+        again: of the gathering, see `Reader.move`.
+    """
     if not x.shards.is_uniform:
         x = await run.move(x, arriving)
-    return await run.move(x, gathered)
+    return await run.move(x, gathered, again=again)
 
 
 def multiplied(x: torch.Tensor, weight: torch.Tensor, inner: int = 1) -> torch.Tensor:

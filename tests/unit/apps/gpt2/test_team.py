@@ -108,11 +108,12 @@ def test_a_rank_of_a_divided_update_is_counted_with_its_share_of_the_moments(lay
         assert one.kept_bytes == ceil((8 * every.elements + 4 * every.tensors) / (3 * tensor))
 
 
-def test_a_rank_of_zero3_is_counted_with_its_part_of_the_weights():
-    job = resolve(Config(tensor=4, layout="zero3", depth=1, vocab=256), 4)
+@pytest.mark.parametrize(("layout", "columns"), [("zero3", 1), ("summa", 2)])
+def test_a_rank_that_keeps_parts_of_the_weights_is_counted_with_them(layout, columns):
+    job = resolve(Config(tensor=4, layout=layout, depth=1, vocab=256), 4)
     held = sizes(job.model, job.plan, job.sequence, divided=True, stored=True).parameters
     every = shapes(job.model)
     weights = sum(prod(shape) for name, shape in every.items() if len(shape) == 2 and "wpe" not in name)
     rest = sum(map(prod, every.values())) - weights
-    assert sum(each.elements for each in held) == weights / 4 + rest
+    assert sum(each.elements for each in held) == weights / 4 + rest / columns
     assert sum(each.kept_bytes for each in held) == ceil((8 * (weights + rest) + 4 * len(every)) / 4)

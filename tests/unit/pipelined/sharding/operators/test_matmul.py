@@ -3,7 +3,10 @@
 import pytest
 import torch
 
+from pipelined.sharding import Shards
 from pipelined.sharding.operators.matmul import SplitMatmul, multiply
+from pipelined.sharding.operators.record import piece, record
+from pipelined.sharding.operators.verbs import StoredPiece, Value
 from tests.unit.pipelined.sharding.operators.ranks import beside, closed_form, normal, triples
 
 
@@ -90,3 +93,18 @@ def test_a_stream_with_other_rows_comes_by_an_all_to_all():
     forward = closed_form(after, 16)[0]
     sent = run(after, (4, 4), inputs=before.leaving((4, 4)))
     assert sent == [8 * 2 * (forward + 1 / 2 * 16 * 8 / 4)] * 4
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(2, 2), (2, 4), (4, 1)])
+def test_a_multiplication_of_summa_sends_panels_of_both_operands_three_times(rows, columns):
+    """3 [(c-1)/c · mk/r + (r-1)/r · kn/c] elements of a rank in a microbatch (SHARDING: r x c is (r, c, 1), ZeRO-3)."""
+    m, k, n = 8 * 6, 16, 32
+    operator = SplitMatmul((rows, columns, 1), (k,), (n,))
+    stored = Shards(operator.mesh, (k, n), "S0:contraction S0:rows S1/1:columns")
+    weight = StoredPiece.of(piece(1, stored, torch.float64), stored)
+    x = piece(1, operator.arriving((8, 6)), torch.float64, trained=False)
+    found = record(1, lambda tape: multiply(tape, operator, Value(x, operator.arriving((8, 6))), weight))
+    r, c = rows, columns
+    each_way = (c - 1) / c * m * k / r + (r - 1) / r * k * n / c
+    assert (found.forward.nbytes + found.backward.nbytes) / 8 == 3 * each_way
+    assert found.kept == 8 * (m * k + m * n) / (r * c), "the input as it arrives, and the product"
