@@ -33,6 +33,10 @@ from transports import Transport
 def main(arguments: list[str] | None = None) -> int:
     """Run the program; returns the exit code (0 done or saved, 1 failure, 2 usage, 130 interrupted)."""
     launch, arguments = ALONE, sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["generate"]:
+        from apps.lm.generate import main as generate
+
+        return generate("apps.gpt2", arguments[1:])
     try:
         launch = detect(os.environ)
         config = parsed(launch, lambda: _flags(arguments))

@@ -20,7 +20,7 @@ RECORD = 1 + 3 * CIFAR_SIDE**2
 HELD_OUT = "test_batch.bin"
 PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
 ONE_OF = 10
-"""Of the pictures of a folder one in so many is held out, by a hash of its name."""
+"""Of the pictures of a folder one in this number is held out, by a hash of its name."""
 
 
 def is_cifar(directory: Path) -> bool:

@@ -3,10 +3,12 @@
 Its flags are those of any row of layers that learns from text, and its own.
 """
 
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from apps.lm.generate import main as generate
 from apps.lm.huggingface.llama import read_llama
 from apps.lm.models.gpt2_presets import find_preset
 from apps.lm.models.llama_presets import LLAMA_PRESETS, LlamaConfig
@@ -61,5 +63,12 @@ class LlamaTask(TextTask):
         return LlamaTraining(self, self.model, plan, self.config.prompt, self.config.sample)
 
 
+def start(arguments: list[str]) -> int:
+    """Train, or with `generate` as the first argument generate; returns the exit code."""
+    if arguments[:1] == ["generate"]:
+        return generate("apps.llama", arguments[1:])
+    return main("apps.llama", Config(), arguments)
+
+
 if __name__ == "__main__":
-    end_process(main("apps.llama", Config()))
+    end_process(start(sys.argv[1:]))

@@ -16,11 +16,13 @@ class Picker:
         seed: the run's.
         temperature: divides the logits; 0 always takes the likeliest.
         top_k: how many of the likeliest tokens may be chosen; 0 allows all.
+        top_p: of these only the fewest likeliest whose probabilities come to this sum may be chosen.
     """
 
     seed: int
     temperature: float = 0.8
     top_k: int = 40
+    top_p: float = 1.0
 
     def __call__(self, logits: torch.Tensor, number: int) -> int:
         """Choose a token.
@@ -33,6 +35,8 @@ class Picker:
             return int(logits.argmax())
         values, tokens = logits.double().cpu().topk(min(self.top_k or len(logits), len(logits)))
         chances = (values / self.temperature).softmax(0)
+        if self.top_p < 1.0:
+            chances = chances.where(chances.cumsum(0) - chances < self.top_p, 0.0)  # they descend
         drawn = torch.multinomial(chances, 1, generator=keyed_generator(self.seed, "sample", number))
         return int(tokens[drawn])
 

@@ -19,6 +19,7 @@ from apps.common.address import DirectoryAddress
 from apps.common.arguments import Coordinator
 from apps.gpt2.config import Config
 from apps.llama.__main__ import Config as LlamaFlags
+from apps.lm.generate import Generate
 from apps.ravnest import flags as ravnest
 from apps.ravnest.config import RavnestConfig
 from apps.resnet.__main__ import Config as ResNetFlags
@@ -39,8 +40,8 @@ SHARED = {
     "### What Ravnest trains": RavnestConfig,
 }
 """The flags that commands share, by the heading above their table."""
-ROWS = {"vgg": VGGFlags, "llama": LlamaFlags, "bert": BertFlags, "resnet": ResNetFlags}
-"""The flags of the programs that train a row of layers."""
+ROWS = {"vgg": VGGFlags, "llama": LlamaFlags, "bert": BertFlags, "resnet": ResNetFlags, "gpt2 generate": Generate}
+"""The flags of the programs that train a row of layers, and of `generate`."""
 SWARM = {kind.__name__.lower(): kind for kind in (Coordinator, Serve, Train, Local, Status, Export)}
 RAVNEST = {
     kind.__name__.lower(): kind
@@ -55,6 +56,8 @@ RAVNEST = {
         ravnest.Replay,
     )
 }
+NAMED = {"source": "from"}
+"""Flags that have another name than their field."""
 INNER = ("address", "subject", "knobs")
 """Fields that are no flags themselves, and have a table of their own."""
 SEE = {
@@ -108,7 +111,7 @@ def flags_of_class(kind: type) -> dict[str, Row]:
         if is_dataclass(field.type):
             rows |= flags_of_class(field.type)
         else:
-            rows["--" + field.name.replace("_", "-")] = shown(field.default), helps[field.name]
+            rows["--" + NAMED.get(field.name, field.name).replace("_", "-")] = shown(field.default), helps[field.name]
     return rows
 
 

@@ -43,7 +43,7 @@ def test_the_first_command_of_the_readme_trains():
     assert "validation loss" in done.stdout
 
 
-JOBS = commands_with("-m apps.gpt2")
+JOBS = [command for command in commands_with("-m apps.gpt2") if "apps.gpt2 generate" not in command]
 
 
 def flags_of(command):

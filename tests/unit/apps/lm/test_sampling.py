@@ -24,6 +24,12 @@ def test_only_the_top_k_are_drawn():
     assert {Picker(seed=0, temperature=5.0, top_k=0)(LOGITS, n) for n in range(200)} == {0, 1, 2, 3}
 
 
+def test_only_the_likeliest_that_come_to_top_p_are_drawn():
+    """The probabilities are 0.03, 0.64, 0.09, 0.24: two come to 0.88, three to 0.97."""
+    for top_p, chosen in ((0.6, {1}), (0.65, {1, 3}), (0.87, {1, 3}), (0.9, {1, 2, 3}), (1.0, {0, 1, 2, 3})):
+        assert {Picker(0, 1.0, 0, top_p)(LOGITS, n) for n in range(300)} == chosen
+
+
 def test_tokens_are_drawn_as_often_as_they_are_likely():
     drawn = torch.tensor([Picker(seed=0, temperature=2.0, top_k=0)(LOGITS, n) for n in range(4000)])
     share = torch.bincount(drawn, minlength=4) / 4000

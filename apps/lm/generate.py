@@ -1,0 +1,146 @@
+"""`generate`: continue a prompt by a trained model, in a pipeline over the ranks that were started.
+
+The model is a Hugging Face directory of a GPT-2, Llama or Qwen, or a checkpoint of a GPT-2. Every rank reads the layers
+of its stage, so a model that fits no rank generates, too. Torch is imported after every check that does not need it.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from apps.common.paths import GPT2_TYPE, read_about
+from apps.lm.data.text import digest_of
+from apps.lm.models.llama_presets import KINDS
+from pipelined.aio.events import Level, log_to_stderr, printable
+from pipelined.api.data.tokens.tokenizer import Tokenizer, find_tokenizer
+from pipelined.errors import UsageError, refuse_below
+from pipelined.process.exit import INTERRUPTED, silence_stdout
+from pipelined.process.launch import ALONE, Launch, detect
+from pipelined.process.run import parsed, refuse, run
+from pipelined.state.checkpoints import checkpoint
+from transports import Transport
+
+
+@dataclass(frozen=True)
+class Generate:
+    """Continue a prompt by a trained model, in a pipeline over the ranks that were started."""
+
+    source: Annotated[Path, tyro.conf.arg(name="from")]
+    """A Hugging Face directory of a GPT-2, Llama, SmolLM, Qwen2 or Qwen3; a checkpoint of a GPT-2, or a directory of
+    checkpoints."""
+    prompt: str = "ROMEO"
+    """Text to continue."""
+    tokens: int = 200
+    """Tokens to add."""
+    temperature: float = 0.8
+    """What the logits are divided by; 0 always takes the likeliest token."""
+    top_k: int = 40
+    """Draw among this number of the likeliest tokens; 0: among all."""
+    top_p: float = 1.0
+    """Draw among the fewest likeliest tokens that come to this probability."""
+    seed: int = 0
+    """Seed of the draws."""
+    tokenizer: str | None = None
+    """bytes, gpt2, a tokenizer.json, or a directory with one. Default: that of the directory or of the run."""
+    depth: Annotated[int | None, tyro.conf.arg(aliases=("--stages",))] = None
+    """Stages of the pipeline (D), one for each rank; without a launcher all in this process. Default: the ranks."""
+    transport: str = "auto"
+    """auto (by launcher), mpi, tcp, local, or a URL such as `tcp://10.0.0.1:29500?wait=60`."""
+    log: Level = "warning"
+    """Print events from this level up to stderr, one per line: debug, info, warning or error."""
+
+    def check(self) -> None:
+        """Raises UsageError: a value that cannot be."""
+        refuse_below(0, "--tokens", self.tokens)
+        refuse_below(0, "--temperature", self.temperature)
+        refuse_below(0, "--top-k", self.top_k)
+        if self.depth is not None:
+            refuse_below(1, "--depth", self.depth)
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"--top-p must be above 0 and at most 1 (it is {self.top_p:g}); 1 draws among all")
+        if not self.prompt:
+            raise UsageError("a prompt needs at least one character (--prompt is empty)")
+
+    @property
+    def is_exported(self) -> bool:
+        """Whether the source is a Hugging Face directory, not a checkpoint."""
+        return (self.source / "config.json").is_file()
+
+    def find_tokenizer(self) -> Tokenizer:
+        """The tokenizer of the model.
+
+        Raises:
+            UsageError: it has no tokenizer, or another one than the checkpoint's run had.
+        """
+        if self.is_exported:
+            return find_tokenizer(self.tokenizer or str(self.source), ())
+        config = checkpoint.open(self.source).meta.config
+        name = self.tokenizer or config.get("tokenizer") or config.get("init") or "bytes"
+        if str(name).startswith("bpe:"):
+            fact = f"the tokenizer of {self.source} was trained in its run ({name})"
+            raise UsageError(f"{fact}; add --tokenizer with its file, or generate from what --export wrote")
+        found, text = find_tokenizer(str(name), ()), config.get("text")
+        saved = text.get("tokenizer") if isinstance(text, dict) else None
+        if saved not in (None, digest_of(found)):
+            raise UsageError(f"{self.source} was trained with another tokenizer than {name}; name it by --tokenizer")
+        return found
+
+    def kind(self) -> str:
+        """The architecture. Raises UsageError: it does not generate."""
+        if not self.is_exported:
+            identity: Any = checkpoint.open(self.source).meta.identity
+            kind = identity.get("model", "a row of layers")
+        else:
+            kind = read_about(self.source).get("model_type", "none given")
+        if kind not in (GPT2_TYPE, *KINDS):
+            fact = f"{self.source} holds a model that does not generate here ({kind})"
+            raise UsageError(f"{fact}; give a checkpoint of a GPT-2, or an export of {GPT2_TYPE} or {', '.join(KINDS)}")
+        return str(kind)
+
+
+def main(program: str, arguments: list[str]) -> int:
+    """Run `generate`; returns the exit code (0 done, 1 failure, 2 usage, 130 interrupted)."""
+    launch = ALONE
+    try:
+        launch = detect(os.environ)
+        flags = parsed(launch, lambda: tyro.cli(Generate, args=arguments, prog=f"python -m {program} generate"))
+        flags.check()
+        log_to_stderr(flags.log)
+        launch = detect(os.environ, flags.transport)
+        kind, tokenizer = flags.kind(), flags.find_tokenizer()
+        depth = flags.depth or launch.world_size or 1
+        if launch.world_size not in (None, depth):
+            fact = f"each rank has a stage (--depth {depth}, ranks: {launch.world_size})"
+            raise UsageError(f"{fact}; leave --depth out")
+        return _run(flags, launch, kind, tokenizer, depth)
+    except UsageError as error:
+        return refuse(error, launch)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        silence_stdout()
+        return 0
+
+
+def _run(flags: Generate, launch: Launch, kind: str, tokenizer: Tokenizer, depth: int) -> int:
+    from apps.lm.generation import SOURCES, generate, saved_gpt2
+    from apps.lm.sampling import Picker
+
+    source = (SOURCES[kind] if flags.is_exported else saved_gpt2)(flags.source)
+    if depth > source.model.layers:
+        fact = f"more stages than layers (stages: {depth}, layers: {source.model.layers})"
+        raise UsageError(f"{fact}; start fewer ranks, or lower --depth")
+
+    prompt = tokenizer.encode(flags.prompt).tolist()
+    pick = Picker(flags.seed, flags.temperature, flags.top_k, flags.top_p)
+
+    async def rank(transport: Transport) -> int:
+        tokens = await generate(transport, launch, source, prompt=prompt, count=flags.tokens, pick=pick)
+        if not transport.rank:
+            print(printable(tokenizer.decode(tokens)), flush=True)
+        return 0
+
+    return run(launch, depth, rank, lambda number: [number])

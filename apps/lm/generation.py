@@ -1,0 +1,107 @@
+"""The models that generate, and one rank of their pipeline. Needs torch."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+import pipelined as pp
+from apps.lm.huggingface.initial import load_initial
+from apps.lm.huggingface.llama import each_llama_tensor, read_llama
+from apps.lm.huggingface.read import each_tensor, read_config
+from apps.lm.models.gpt2 import GPT2, token_loss
+from apps.lm.models.gpt2_presets import ModelConfig
+from apps.lm.models.llama import builders
+from apps.lm.models.llama_presets import KINDS
+from apps.lm.sampling import Picker
+from pipelined.actors.actor import Actor
+from pipelined.actors.executor import TorchExecutor
+from pipelined.api.model.user_model import bind
+from pipelined.planner.trial import RandomTokens
+from pipelined.process.launch import Launch
+from pipelined.programs.plan import Plan
+from pipelined.state.checkpoints import checkpoint
+from pipelined.state.checkpoints.trainer_state import load
+from pipelined.traces.file import NullTracer
+from pipelined.training.evaluate import sample
+from pipelined.training.job import JobDescription, Numerics
+from pipelined.training.model import Model
+from pipelined.training.optimizer import OptimizerConfig
+from pipelined.training.trainer import RankTrainer
+from transports import Transport
+
+Tensors = Callable[[Iterable[str]], Iterable[tuple[str, torch.Tensor]]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A trained model.
+
+    Args:
+        model: its layers.
+        vocab: its symbols.
+        positions: the most tokens that it looks back on.
+        tensors: its parameters by name, or the checkpoint that has them.
+    """
+
+    model: Model
+    vocab: int
+    positions: int
+    tensors: Tensors | Path
+
+
+def exported_gpt2(directory: Path) -> Source:
+    """A GPT-2 of a Hugging Face directory."""
+    config = read_config(directory)
+    return Source(GPT2(config), config.vocab, config.positions, partial(each_tensor, directory))
+
+
+def exported_llama(directory: Path) -> Source:
+    """A Llama or Qwen of a Hugging Face directory."""
+    config = read_llama(directory)
+    model = bind(pp.Sequential(builders(config), initial="keyed"), token_loss, 0)
+    return Source(model, config.vocab, config.positions, partial(each_llama_tensor, directory))
+
+
+def saved_gpt2(path: Path) -> Source:
+    """A GPT-2 of a checkpoint."""
+    sizes = {name: value for name, value in checkpoint.open(path).meta.identity.items() if name != "model"}
+    config = ModelConfig(**sizes)
+    return Source(GPT2(config), config.vocab, config.positions, path)
+
+
+SOURCES: dict[str, Callable[[Path], Source]] = {"gpt2": exported_gpt2, **dict.fromkeys(KINDS, exported_llama)}
+"""What reads an export, by its `model_type`."""
+
+
+async def generate(
+    transport: Transport, launch: Launch, source: Source, *, prompt: Sequence[int], count: int, pick: Picker
+) -> list[int]:
+    """One rank of the pipeline.
+
+    Returns: the prompt and its continuation on rank 0; an empty list elsewhere.
+    Cost: every token is a forward of all tokens before it, as no keys and values are kept.
+    """
+    ranks_here = launch.ranks_here(transport.world_size)
+    executor = TorchExecutor.of_rank(launch.local_rank, ranks_here, transport)
+    description = JobDescription(
+        model=source.model,
+        plan=Plan("gpipe", transport.world_size, 1, microbatch=1, microbatches=1),
+        feed=RandomTokens(source.vocab, (1, 1)),
+        optimizer_config=OptimizerConfig(lr=0.0, steps=1),
+        numerics=Numerics(),
+        seed=0,
+        fresh=False,
+    )
+    try:
+        async with Actor(transport) as actor:
+            trainer = RankTrainer(actor, description, executor=executor, tracer=NullTracer())
+            if isinstance(source.tensors, Path):
+                await load(trainer, source.tensors)
+            else:
+                await load_initial(trainer, source.tensors)
+            return await sample(trainer.context, prompt, count, source.positions, pick)
+    finally:
+        executor.close()

@@ -1,0 +1,78 @@
+"""`generate`: the greedy continuation of `transformers`, in pipelines of several depths; checkpoints; refusals."""
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from apps.gpt2.__main__ import main as gpt2
+from apps.llama.__main__ import start as llama
+from apps.lm.generate import main
+from pipelined.api.data.tokens.tokenizer import ByteTokenizer
+from tests.launching import ROOT
+
+PROMPT = "To be"
+
+
+def saved(directory, kind):
+    """A small model with random weights, and the bytes as its tokenizer; returns what it adds to the prompt."""
+    torch.manual_seed(3)
+    if kind == "gpt2":
+        model = GPT2LMHeadModel(
+            GPT2Config(vocab_size=256, n_positions=32, n_embd=16, n_layer=3, n_head=2, initializer_range=0.3)
+        )
+    else:
+        sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "max_position_embeddings": 32}
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.3}
+        model = LlamaForCausalLM(LlamaConfig(vocab_size=256, **sizes, **heads))
+    model.eval().save_pretrained(directory)
+    ByteTokenizer().save(directory)
+    ids = list(PROMPT.encode())
+    with torch.no_grad():
+        for _ in range(12):
+            ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+    return ids
+
+
+@pytest.mark.parametrize(("kind", "program"), [("gpt2", gpt2), ("llama", llama)])
+def test_the_likeliest_tokens_are_those_of_transformers_at_every_depth(kind, program, tmp_path, capsys, monkeypatch):
+    ids = saved(tmp_path, kind)
+    monkeypatch.setattr("apps.lm.generate.printable", repr)
+    for depth in ("1", "3"):
+        flags = ["--prompt", PROMPT, "--tokens", "12", "--temperature", "0", "--depth", depth]
+        assert program(["generate", "--from", str(tmp_path), *flags]) == 0
+        assert capsys.readouterr().out.strip() == repr(ByteTokenizer().decode(ids))
+
+
+def test_a_checkpoint_continues_a_prompt_as_its_export(tmp_path, capsys):
+    files = f"--data {ROOT / 'LICENSE'} --export {tmp_path / 'out'} --checkpoint {tmp_path / 'saved'}"
+    flags = f"--layers 1 --d-model 16 --seq 16 --steps 1 --batch 4 --depth 2 --sample 0 {files}"
+    assert gpt2(flags.split()) == 0
+    capsys.readouterr()
+    said = []
+    for source in ("saved", "out"):
+        assert main("apps.gpt2", f"--from {tmp_path / source} --tokens 9 --seed 4 --top-p 0.9".split()) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] and said[0].startswith("ROMEO")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--top-p 0", "--top-p must be above 0 and at most 1 (it is 0)"),
+        ("--temperature -1", "--temperature must be at least 0"),
+        ("--depth 9", "more stages than layers (stages: 9, layers: 6)"),
+        ("--tokenizer absent", "no tokenizer is called 'absent'"),
+    ],
+)
+def test_what_cannot_be_is_refused(flags, message, tmp_path, capsys):
+    saved(tmp_path, "llama")
+    assert main("apps.llama", f"--from {tmp_path} {flags}".split()) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_directory_of_another_model_is_refused(tmp_path, capsys):
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    assert main("apps.gpt2", ["--from", str(tmp_path)]) == 2
+    assert "holds a model that does not generate here (bert)" in capsys.readouterr().err
+    assert main("apps.gpt2", ["--from", str(tmp_path / "absent")]) == 2
+    assert "no checkpoint" in capsys.readouterr().err
