@@ -9,7 +9,7 @@ from itertools import count
 from benchmarks._growth_directory import DirectoryEnd, MemberEnd
 from pipelined.aio.nursery import Nursery
 from pipelined.directory.registration import Registration
-from pipelined.swarm.records.members import CAME, LEADER, PEERS, TRAINERS, LeaderRecord, Peer, Phase, TrainerRecord
+from pipelined.swarm.records.members import LEADER, NEWCOMERS, PEERS, TRAINERS, LeaderRecord, Peer, Phase, TrainerRecord
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView
 
@@ -99,7 +99,7 @@ class LightSwarm:
 
     async def _peer(self, member: "LightMember", place: Registration) -> None:
         member.stage = int(member.name.rpartition("-")[2]) % self._stages
-        await member.client.transact({}, {CAME + member.name: member.end.address.encode()}, lease=place.lease)
+        await member.client.transact({}, {NEWCOMERS + member.name: member.end.address.encode()}, lease=place.lease)
         member.view.add(member.stage)
         peer = Peer(member.name, member.end.address, place.incarnation, member.stage, Phase.JOINING, MODEL)
         await place.put(peer)

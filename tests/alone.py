@@ -10,7 +10,7 @@ ALONE = (
     "tests/slurm/",
     "tests/swarm/test_local_swarm.py",
     "tests/swarm/test_real_directories.py",
-    "tests/swarm/test_twins.py",
+    "tests/swarm/test_equal_names.py",
     "tests/unit/pipelined/directory/test_wrong_key.py",
     "tests/unit/pipelined/measurement/",
     "tests/unit/pipelined/process/",

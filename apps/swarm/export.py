@@ -11,7 +11,7 @@ from apps.lm.export import FinalOutput, Say, export_saved, say_digest
 from apps.lm.weights import Weights, check_destination
 from apps.swarm.config import SwarmTask
 from apps.swarm.flags import Export
-from apps.swarm.training import Session, session_of
+from apps.swarm.training import ModelSession, session_of
 from pipelined.aio.clock import RealClock
 from pipelined.aio.progress import reported_wait
 from pipelined.directory import CutOff, Directory, LeaseLost
@@ -49,7 +49,7 @@ async def _fetch_running(flags: Export, text: Text, say: Say) -> Weights:
         return await fetch("export", session, endpoint, directory, say)
 
 
-async def fetch(name: str, session: Session, endpoint: Endpoint, directory: Directory, say: Say) -> Weights:
+async def fetch(name: str, session: ModelSession, endpoint: Endpoint, directory: Directory, say: Say) -> Weights:
     """Fetch the parameters of every stage; waits while a stage has no peer.
 
     Args:

@@ -24,17 +24,17 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.
 
 
 @dataclass(frozen=True)
-class Session(session.Session):
+class ModelSession(session.Session):
     """What all processes of one swarm share, with the whole model."""
 
     training: Training
     model: GPT2
 
 
-def session_of(task: SwarmTask) -> Session:
+def session_of(task: SwarmTask) -> ModelSession:
     """Build the model and the rules; blocks. Raises UsageError: see `training_of`."""
     training, (model, _) = training_of(task), model_of(task)
-    return Session(training, rules_of(task, training), model.identity(), task.text, model)
+    return ModelSession(training, rules_of(task, training), model.identity(), task.text, model)
 
 
 def model_of(task: SwarmTask) -> tuple[GPT2, tuple[range, ...]]:

@@ -22,7 +22,7 @@ from pipelined.membership.node import Node
 from transports import TransportError
 from transports.rpc import Endpoint, open_endpoint
 
-SUBJECT = "subject"
+TASK = "subject"
 """Key in the directory: what is trained, in the program's own form."""
 SWARM = "swarm"
 """Key in the directory: the unique name of this swarm. Peers claim directories of checkpoints under it."""
@@ -96,9 +96,9 @@ async def publish_task(directory: Directory, task: TaskRecord, swarm: str = "", 
     """
     record = task.pack()
     try:
-        await directory.transact({SUBJECT: 0}, {SUBJECT: record, SWARM: (swarm or secrets.token_hex(8)).encode()})
+        await directory.transact({TASK: 0}, {TASK: record, SWARM: (swarm or secrets.token_hex(8)).encode()})
     except Conflict as error:
-        if (entry := error.found[SUBJECT]) is None:
+        if (entry := error.found[TASK]) is None:
             return await publish_task(directory, task, swarm, settings)
         if (theirs := task.unpack(entry.value)) != task:
             fact = f"the directory has another training ({task.differences(theirs)})"
@@ -108,11 +108,11 @@ async def publish_task(directory: Directory, task: TaskRecord, swarm: str = "", 
 async def read_task(directory: Directory, url: str, say: Say) -> bytes:
     """Read what is trained from the directory; waits until the first trainer has written it."""
     async with reported_wait(described(url), say):
-        view = await directory.read(SUBJECT)
-    if SUBJECT in view.entries:
-        return view.entries[SUBJECT].value
+        view = await directory.read(TASK)
+    if TASK in view.entries:
+        return view.entries[TASK].value
     async with reported_wait("the first trainer, which writes what is trained", say):
-        async for changes in directory.watch(SUBJECT, view.revision):
+        async for changes in directory.watch(TASK, view.revision):
             for change in changes:
                 if change.entry is not None:
                     return change.entry.value

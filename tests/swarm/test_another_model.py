@@ -12,7 +12,7 @@ from apps.swarm.config import SwarmTask, TrainingConfig
 from apps.swarm.data import feed_of
 from pipelined.aio.clock import RealClock
 from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.membership.joining import SUBJECT
+from pipelined.membership.joining import TASK
 from pipelined.swarm.config import OtherModel
 from pipelined.swarm.records.steps import HEAD, Commit
 from tests.launching import ROOT
@@ -63,7 +63,7 @@ def test_a_program_with_other_code_ends_with_both_digests_and_code_2(command):
             subject = TrainingConfig()
             feed = feed_of(text, subject.microbatch, subject.seq, subject.batch // subject.microbatch, subject.seed)
             told = SwarmTask(subject, text.tokenizer.vocab_size, text.digest, feed.held_out)
-            await directory.transact({}, {SUBJECT: told.pack(), HEAD: Commit(3, THEIRS).pack()})
+            await directory.transact({}, {TASK: told.pack(), HEAD: Commit(3, THEIRS).pack()})
             outcome = await refused(end.address)
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)

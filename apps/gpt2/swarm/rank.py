@@ -7,7 +7,7 @@ from apps.gpt2.swarm.job import SwarmJob
 from apps.lm.data.text import Text
 from apps.swarm.config import SwarmTask
 from apps.swarm.data import MicrobatchFeed, feed_of
-from apps.swarm.training import Session, session_of
+from apps.swarm.training import ModelSession, session_of
 from apps.swarm.weights_store import WeightsStore
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
@@ -44,7 +44,7 @@ class Rank:
     text: Text
     feed: MicrobatchFeed
     task: SwarmTask
-    session: Session
+    session: ModelSession
     store: CheckpointStore | None
     start: SavedStage | None
     executor: TorchExecutor

@@ -19,7 +19,7 @@ from pipelined.swarm.peer.parts import PeerParts
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.work import GetStage
-from pipelined.swarm.records.members import CAME, Phase
+from pipelined.swarm.records.members import NEWCOMERS, Phase
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.stages.delayed import with_delayed_updates
 from pipelined.swarm.stages.stage import SwarmStage
@@ -48,7 +48,7 @@ class StageRequest:
             LeaseLost, CutOff: as `Directory.transact`. UsageError: the leader has another version of the protocol.
         Cost: a round trip with the directory and, at the same time, one with the leader.
         """
-        announcement = {CAME + self._name: self._address.encode()}
+        announcement = {NEWCOMERS + self._name: self._address.encode()}
         async with Nursery() as tasks:
             tasks.create_task(self._view.directory.transact({}, announcement, lease=registration.lease))
             stage = await self._request_stage()

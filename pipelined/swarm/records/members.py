@@ -18,7 +18,7 @@ from enum import StrEnum
 from pipelined.directory.record import Record
 from pipelined.state.versions import MOST_STAGES
 
-LEADER, CAME, PEERS, STAGES = "conductor", "came/", "peers/", "stage/"
+LEADER, NEWCOMERS, PEERS, STAGES = "conductor", "came/", "peers/", "stage/"
 TRAINERS, OBSERVERS, EVICTED = "trainers/", "observers/", "evicted/"
 
 

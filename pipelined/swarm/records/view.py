@@ -9,9 +9,9 @@ from pipelined.state.versions import SAVED, SavedStages, Version
 from pipelined.swarm.config import OtherModel
 from pipelined.swarm.records.census import Census
 from pipelined.swarm.records.members import (
-    CAME,
     EVICTED,
     LEADER,
+    NEWCOMERS,
     OBSERVERS,
     PEERS,
     STAGES,
@@ -88,7 +88,7 @@ class SwarmView(MembershipView):
             tables=peers
             | {
                 LEADER: self._leader.apply,
-                CAME: self.census.apply_newcomer,
+                NEWCOMERS: self.census.apply_newcomer,
                 TRAINERS: self.trainers.apply,
                 OBSERVERS: self.observers.apply,
                 EVICTED: self.evictions.apply,

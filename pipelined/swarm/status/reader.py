@@ -12,7 +12,7 @@ from dataclasses import replace
 from pipelined.aio.clock import RealClock
 from pipelined.directory import Directory, View
 from pipelined.errors import UsageError
-from pipelined.membership.joining import SUBJECT
+from pipelined.membership.joining import TASK
 from pipelined.membership.looks import looks
 from pipelined.state.versions import saved_steps
 from pipelined.swarm.messaging.messages import send
@@ -117,9 +117,9 @@ class StatusReader:
     def _goal(self, entries: View) -> tuple[Goal | None, dict[str, str]]:
         """The goal, if it is recorded, and why its record cannot be read."""
         try:
-            return (self._read_goal(entries.entries[SUBJECT].value) if SUBJECT in entries.entries else None), {}
+            return (self._read_goal(entries.entries[TASK].value) if TASK in entries.entries else None), {}
         except (ValueError, UsageError) as error:
-            return None, {SUBJECT: str(error)}
+            return None, {TASK: str(error)}
 
     def _waits_for(self, goal: Goal | None, trainers: Sequence[TrainerStatus]) -> str:
         head, evaluated = self._view.head, self._view.evaluated

@@ -14,7 +14,7 @@ from apps.swarm.status.prometheus import metrics
 from pipelined.aio.clock import run_virtual
 from pipelined.aio.events import Event
 from pipelined.directory import CutOff, Entry, View
-from pipelined.membership.joining import SUBJECT
+from pipelined.membership.joining import TASK
 from pipelined.membership.looks import DIRECTORY_TIMEOUT_S
 from pipelined.state.versions import SAVED, SavedStages
 from pipelined.swarm.protocol.status import LeaderReport, StatusReply
@@ -73,7 +73,7 @@ class Members:
 
 
 def at(step, evaluated=None):
-    records = {SUBJECT: TOLD, HEAD: Commit(2, "m", step, lineage="r"), LEADER: LeaderRecord("t", "there")}
+    records = {TASK: TOLD, HEAD: Commit(2, "m", step, lineage="r"), LEADER: LeaderRecord("t", "there")}
     records[TRAINERS + "t"] = TrainerRecord("t", "there", 1, "m")
     records[TRAINERS + "u"] = TrainerRecord("u", "nowhere", 2, "m")
     return records if evaluated is None else records | {EVALUATED: Evaluation(evaluated, "r", 1.5)}
@@ -123,7 +123,7 @@ def test_how_far_the_last_evaluation_is_is_told_where_the_leader_says_it():
         assert waits == f"the evaluation of step 5 (microbatches: {told})"
 
 
-@pytest.mark.parametrize("key", [HEAD, LEADER, EVALUATED, SUBJECT, PEERS + "x", TRAINERS + "x", SAVED + "x"])
+@pytest.mark.parametrize("key", [HEAD, LEADER, EVALUATED, TASK, PEERS + "x", TRAINERS + "x", SAVED + "x"])
 def test_a_record_that_cannot_be_read_is_shown_with_the_reason_beside_all_others(key):
     told = seen(at(3) | {key: b"\xc1"})
     assert [*told["unreadable"]] == [key] and told["unreadable"][key]

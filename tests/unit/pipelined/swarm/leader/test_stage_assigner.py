@@ -25,7 +25,7 @@ from pipelined.swarm.messaging.messages import send, serve
 from pipelined.swarm.messaging.reasons import Reason
 from pipelined.swarm.peer.stage_join import StageRequest
 from pipelined.swarm.protocol.work import AssignedStage, GetStage
-from pipelined.swarm.records.members import CAME, LEADER, PEERS, LeaderRecord, Peer, Phase
+from pipelined.swarm.records.members import LEADER, NEWCOMERS, PEERS, LeaderRecord, Peer, Phase
 from pipelined.swarm.records.steps import HEAD, Commit
 from pipelined.swarm.records.view import SwarmView
 from transports.rpc import Rejected
@@ -43,7 +43,7 @@ def seen(*peers, saved=(), came=()):
     view = SwarmView(None, None)
     view.apply(HEAD, Entry(Commit(3, "m", step=5, lineage="run-5").pack(), 1))
     for name, at in dict(came).items():
-        view.apply(CAME + name, Entry(f"virtual://{name}".encode(), at))
+        view.apply(NEWCOMERS + name, Entry(f"virtual://{name}".encode(), at))
     for at, (stage, phase) in enumerate(peers):
         say(view, f"p{at}", stage, phase, at + 1)
     for name, stages in dict(saved).items():
@@ -103,7 +103,7 @@ def test_a_newcomer_that_is_gone_counts_no_longer():
     view = seen((0, SERVING), came={"first": 10})
     placing = StageAssigner(view, 3)
     placing.stage_for("first")
-    view.apply(CAME + "first", None)
+    view.apply(NEWCOMERS + "first", None)
     assert placing.stage_for("new") == 1
 
 
@@ -137,9 +137,9 @@ def test_a_census_kept_up_is_that_of_the_records():
         match draw.randrange(4):
             case 0:
                 view.apply(PEERS + name, None)
-                view.apply(CAME + name, None)
+                view.apply(NEWCOMERS + name, None)
             case 1:
-                view.apply(CAME + name, Entry(b"virtual://x", revision))
+                view.apply(NEWCOMERS + name, Entry(b"virtual://x", revision))
                 sent[name] = placing.stage_for(name)
             case _:
                 say(view, name, draw.randrange(3), draw.choice([*Phase]), revision)
@@ -184,7 +184,7 @@ def test_a_join_costs_the_leader_the_same_however_many_peers_there_are():
         with counted() as count:
             for number in range(10):
                 name, revision = f"new{number}", 10_000 + 3 * number
-                view.apply(CAME + name, Entry(f"virtual://{name}".encode(), revision))
+                view.apply(NEWCOMERS + name, Entry(f"virtual://{name}".encode(), revision))
                 stage = placing.stage_for(name)
                 say(view, name, stage, JOINING, revision + 1)
                 say(view, name, stage, SERVING, revision + 2)
@@ -357,7 +357,7 @@ def test_what_the_directory_has_not_heard_of_is_given_no_stage():
     async def story(swarm):
         await swarm.lead("leader")
         stranger, view = swarm.party("stranger")
-        await view.directory.transact({}, {CAME + "other": b"virtual://elsewhere"})
+        await view.directory.transact({}, {NEWCOMERS + "other": b"virtual://elsewhere"})
         for name in ("never", "other"):
             with pytest.raises(Rejected, match="stranger"):
                 await send(stranger.endpoint, "virtual://leader", GetStage(name))
