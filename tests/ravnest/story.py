@@ -65,6 +65,7 @@ class Story:
 
     Args:
         training: another one; what it must come to is then for the caller to check.
+        delay: seconds of a frame from one party to another.
         kept: where nodes keep what they do; see `ClusterMember`.
 
     Attributes:
@@ -73,8 +74,8 @@ class Story:
         told: what befell, with the time.
     """
 
-    def __init__(self, nodes=3, seed=0, training=None, ahead=1, clusters=2, **kept):
-        self.network, self._draw = VirtualNetwork(seed, delay=1e-3, jitter=5e-4), random.Random(seed)
+    def __init__(self, nodes=3, seed=0, training=None, ahead=1, clusters=2, delay=1e-3, **kept):
+        self.network, self._draw = VirtualNetwork(seed, delay=delay, jitter=delay / 2), random.Random(seed)
         self.names, self.tasks, self.nodes = [f"n{number}" for number in range(nodes)], {}, {}
         self.shown, self.ends, self.told, self._dead = defaultdict(list), [], [], []
         self.disk = MemoryDisk(lambda: self.network.clock(DIRECTORY).sleep(2e-3))
@@ -269,19 +270,17 @@ def known():
     return {(step, cluster): loss for step, cluster, loss in losses}, digests[0]
 
 
-def random_story(seed):
-    """One to four faults at random moments."""
-    draw = random.Random(seed)
-    story = Story(draw.choice([3, 4]), seed)
-    faults = [(draw.choice(list(Fault)), draw.uniform(0.0, QUIET_S)) for _ in range(draw.randint(1, 4))]
-    return story, [story.befall(fault, moment) for fault, moment in faults]
+def tell(seed, **others):
+    """Let one to four faults happen at random moments.
 
-
-def tell(seed):
-    """Let one random story happen."""
+    Args:
+        others: see `Story`.
+    """
     known()
-    story, befalls = random_story(seed)
-    run_virtual(story.run(*befalls))
+    draw = random.Random(seed)
+    story = Story(draw.choice([3, 4]), seed, **others)
+    faults = [(draw.choice(list(Fault)), draw.uniform(0.0, QUIET_S)) for _ in range(draw.randint(1, 4))]
+    run_virtual(story.run(*(story.befall(fault, moment) for fault, moment in faults)))
     return story
 
 

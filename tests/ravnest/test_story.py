@@ -5,7 +5,7 @@ import pytest
 from pipelined.aio.clock import run_virtual
 from tests.ravnest.story import LEASE_S, Fault, Phase, Story, known, tell
 
-SEEDS, GROUP, GROUPS = 20, 50, 100
+SEEDS, GROUP, GROUPS = 12, 50, 100
 
 
 def happens(fault, phase, seconds):
