@@ -1,0 +1,114 @@
+"""Start-up and memory of runs on tokens in files: `python -m benchmarks.mapped_data`.
+
+A GPT-2 on bytes trains some steps on a sparse file of 10 GB and on one of a megabyte: over ranks by this project, and
+in one process by a plain loop that maps the same file. What the large file adds to a rank's memory is what its data
+takes.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from benchmarks._results import ROOT, Reported, tell
+
+SMALL = 10**6
+"""Bytes of the file beside which the large one is seen."""
+PROMISED_S, PROMISED_MIB = 10.0, 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Reported):
+    """Time the first step and measure the largest rank, on a large file of tokens and on a small one."""
+
+    gigabytes: float = 10.0
+    """Size of the large file, which is sparse: it takes no room on the disk."""
+    ranks: int = 2
+    """Ranks of our run; each of them is a stage."""
+    layers: int = 4
+    width: int = 256
+    seq: int = 256
+    batch: int = 8
+    steps: int = 5
+
+    @property
+    def ours(self) -> list[str]:
+        """The command of our run, but for its data."""
+        sizes = f"--layers {self.layers} --d-model {self.width} --heads 4 --tokenizer bytes --seq {self.seq}"
+        run = f"--schedule gpipe --depth {self.ranks} --batch {self.batch} --steps {self.steps} --sample 0"
+        command = f"mpirun -n {self.ranks} {sys.executable} -m apps.gpt2 {sizes} {run} --eval-windows 1 --dropout 0"
+        return [*command.split(), "--data"]
+
+    @property
+    def plain(self) -> list[str]:
+        """The command of the plain loop, but for its data."""
+        numbers = self.layers, self.width, self.seq, self.batch, self.steps
+        return [sys.executable, "-m", "benchmarks._mapped_plain", *map(str, numbers)]
+
+
+def measure(command: list[str], file: Path) -> dict[str, float]:
+    """Run a command on a file to its end: seconds until it prints its first step, and MiB of its largest process."""
+    began, first = time.perf_counter(), None
+    process = subprocess.Popen([*command, str(file)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if first is None and re.match(r"step +1\b", line):
+            first = time.perf_counter() - began
+    _, status, usage = os.wait4(process.pid, 0)  # of the process and of all that it waited for
+    if status or first is None:
+        raise RuntimeError(f"{' '.join(command)} ended before its first step (status: {status})")
+    return {"first_step_s": first, "largest_mib": usage.ru_maxrss / 1024}
+
+
+def compare(options: Options, folder: Path) -> dict[str, Any]:
+    """Both programs on both files, and what the large one adds."""
+    found: dict[str, Any] = {}
+    for name, size in (("small", SMALL), ("large", round(options.gigabytes * 1e9))):
+        file = folder / f"{name}.bin"
+        with file.open("wb") as sparse:
+            sparse.truncate(size)
+        found[name] = {"bytes": size}
+        for program in ("ours", "plain"):
+            found[name][program] = measure(getattr(options, program), file)
+    for program in ("ours", "plain"):
+        added = found["large"][program]["largest_mib"] - found["small"][program]["largest_mib"]
+        found[f"{program}_added_mib"] = added
+    ours = found["large"]["ours"]["first_step_s"], found["ours_added_mib"]
+    found["kept"] = ours[0] <= PROMISED_S and ours[1] <= PROMISED_MIB
+    return found
+
+
+def table(found: dict[str, Any]) -> str:
+    """The figures as text."""
+    lines = ["file           ours: first step   largest rank   plain: first step   largest"]
+    for name in ("small", "large"):
+        ours, plain = found[name]["ours"], found[name]["plain"]
+        lines.append(
+            f"{found[name]['bytes'] / 1e9:6.3f} GB {ours['first_step_s']:19.1f} s {ours['largest_mib']:10.0f} MiB "
+            f"{plain['first_step_s']:17.1f} s {plain['largest_mib']:5.0f} MiB"
+        )
+    added = (
+        f"the large file adds {found['ours_added_mib']:.0f} MiB to a rank, {found['plain_added_mib']:.0f} to the loop"
+    )
+    promised = f"promised: {PROMISED_S:.0f} s and {PROMISED_MIB} MiB"
+    return "\n".join([*lines, f"{added} ({promised}: {'kept' if found['kept'] else 'not kept'})"])
+
+
+def main() -> int:
+    """Run it as the flags say; 1 if a promise is not kept."""
+    options = tyro.cli(Options, prog="python -m benchmarks.mapped_data")
+    with tempfile.TemporaryDirectory() as folder:
+        found = compare(options, Path(folder))
+    tell(options, found, lambda: table(found))
+    return 0 if found["kept"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
