@@ -86,8 +86,8 @@ def grid():
 
 
 def _varied(number, case):
-    layouts = ("megatron", "mixed", "data") if case.tensor == 2 else ("megatron", "mixed")
-    case = replace(case, layout=layouts[number % len(layouts)], tied=number % 5 != 4)
+    layouts = ("megatron", "mixed", "mixed+stored") + ("data", "data+stored") * (case.tensor == 2)
+    case = replace(case, layout=layouts[number // 3 % len(layouts)], tied=number % 5 != 4)
     return replace(case, dropout=0.2 * (number % 3 > 0), recompute=number % 3 == 1)
 
 
