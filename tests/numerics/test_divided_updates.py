@@ -1,6 +1,7 @@
 """The holders of a parameter divide its update: the same numbers, a share of the optimizer's state, the same bytes."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from pipelined.training.digests import model_digest
 from pipelined.training.sums.division import cut_by_rows, divide
 from tests.numerics.plain import OPTIMIZER, Case, plain
 from tests.numerics.teams import TeamCase
+from tests.numerics.test_front_door import adam, trained
 from tests.numerics.trained import on_every_rank, on_ranks
 
 TWO_HOLDERS = [
@@ -140,6 +142,15 @@ def test_checkpoints_of_divided_updates_load_without_and_the_other_way(divided, 
     ]
     assert ends[0] == ends[1]
     assert on_every_rank(divided, going_on("whole"), all_reduce="ring")[0][0] == ends[0][0][0]
+
+
+@pytest.mark.parametrize("optimizer", [partial(torch.optim.SGD, lr=0.1, momentum=0.9), adam], ids=["sgd", "adam"])
+def test_a_row_of_a_user_s_layers_has_the_bits_of_undivided_updates_with_an_optimizer_of_the_user_s(optimizer):
+    arguments = {"width": 2, "microbatches": 2, "dtype": torch.float32, "optimizer": optimizer}
+    whole, divided = (trained(**arguments, shard_optimizer=each) for each in (False, True))
+    assert divided.losses == whole.losses
+    state = whole.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in divided.state_dict().items())
 
 
 def test_a_schedule_without_a_flush_is_refused():

@@ -154,14 +154,14 @@ def require_equal(done, expected):
     [
         (images, 2, {}),
         (images, 4, {"layout": "0=2.2.1,3.1=1.2.2,6=4.1.1,8=1.1.4", "recompute": True}),
-        (images, 3, {"layout": "data", "width": 2, "microbatches": 1}),
+        (images, 3, {"layout": "data", "width": 2, "microbatches": 1, "shard_optimizer": True}),
         pytest.param(images, 6, {"layout": "0=3.2.1,3.1=2.1.3,6=1.6.1,8=2.3.1"}, marks=pytest.mark.full),
         (words, 2, {"clip": 0.0}),
         (words, 4, {"layout": "1=2.1.2,3=1.4.1", "width": 1}),
         (own, 2, {"schedule": "zb_h1"}),
         (own, 3, {}),
         (images, 2, {"depth": 2, "schedule": "zb_h1", "recompute": True}),
-        (words, 2, {"depth": 2, "schedule": "chimera"}),
+        (words, 2, {"depth": 2, "schedule": "chimera", "shard_optimizer": True}),
     ],
     ids=lambda value: value.__name__ if callable(value) else str(value),
 )
@@ -171,7 +171,9 @@ def test_a_split_row_trains_as_a_plain_loop_does(layers, tensor, more):
     require_equal(done, looped(layers, arguments["microbatches"] * more.get("width", 1)))
 
 
-@pytest.mark.parametrize(("layers", "more"), [(row, {"width": 2}), (tied_row, {"layout": "data"})])
+@pytest.mark.parametrize(
+    ("layers", "more"), [(row, {"width": 2}), (tied_row, {"layout": "data", "shard_optimizer": True})]
+)
 def test_frozen_shared_and_nested_layers_are_split_too(layers, more):
     done = trained(layers, tensor=2, microbatches=2, **more)
     require_equal(done, plain(2 * more.get("width", 1), layers=layers))
