@@ -66,7 +66,7 @@ def _of_file(path: Path) -> str:
         for row in json.loads(path.read_text())["strategy"]:
             if row["state"] != "none" or row.get("anew"):
                 what = "an input that is gathered anew" if row["state"] == "none" else row["state"]
-                raise UsageError(f"{path}: {row['op']} has {what}, which is not trained yet; take --space paper")
+                raise UsageError(f"{path}: {row['op']} has {what}, which no operator trains by yet; take --space paper")
             levels = row["factors"] if isinstance(row["factors"][0], list) else [row["factors"]]
             factors = (prod(level[place] for level in levels) for place in range(3))
             name = "wte" if row["op"] == "lm_head" else str(row["op"])
