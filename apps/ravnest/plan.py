@@ -14,7 +14,7 @@ from pipelined.ravnest.planning.stage import NUMBER_BYTES, LayerSize, StageRules
 TOKEN_BYTES = 8
 BLOCK_WIDTHS = 16
 """Numbers that a block keeps for its backward, in widths a token: both norms' inputs and outputs (4), queries, keys and
-values (3), the attention's result (1), and the wide half's product before and behind GELU (8)."""
+values (3), the attention's result (1), and the wide half's product before and after GELU (8)."""
 
 
 def plan(flags: Plan, say: Callable[[str], None]) -> None:

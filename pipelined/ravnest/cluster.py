@@ -81,7 +81,7 @@ class ClusterTraining:
         )
 
     def steps_of(self, number: int, clusters: int) -> range:
-        """The steps of one of so many clusters, by its own count."""
+        """The steps of one of these clusters, by its own count."""
         return range(len(range(number, self.steps, clusters)))
 
     def spans_of(self, number: int, clusters: int) -> list[range]:

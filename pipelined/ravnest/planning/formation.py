@@ -3,7 +3,7 @@
 By `transfer` the clusters' transfer times, sums of RAM over bandwidth, are as near one another as can be; then the
 largest is as small as can be. By `rate` the slowest cluster is as fast as can be; then they are as equal as can be.
 
-Source: Ravnest, section 3.5.2, equation 16. A cluster is able only if a cut fits, not because its RAM adds up.
+Source: Ravnest, section 3.5.2, equation 16. A cluster is feasible only if a cut fits; RAM that adds up is not enough.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +43,7 @@ class Formation:
     slowest: Cost
 
     def cost(self, members: Sequence[int]) -> float:
-        """Seconds by which a cluster is compared: its transfers, or its slowest node; infinity: it is not able."""
+        """Seconds that compare a cluster: its transfers, or its slowest node; infinite if it is not feasible."""
         if sum(self.nodes[node].ram for node in members) < self.need:
             return float("inf")
         slowest = self.slowest(members)
@@ -52,12 +52,12 @@ class Formation:
         return sum(self.nodes[node].transfer_s for node in members)
 
     def score(self, costs: Sequence[float]) -> Score:
-        """What is to be least, the first before the second."""
+        """The key to minimise, compared lexicographically."""
         spread, worst = max(costs) - min(costs), max(costs)
         return (worst, spread) if self.objective == "rate" else (spread, worst)
 
     def exhaustive(self, clusters: int) -> Partition | None:
-        """The best of all partitions into so many able clusters; None where there is none.
+        """The best of all partitions into this many feasible clusters; None where there is none.
 
         Cost: a few microseconds for each partition with enough RAM; 11 nodes take about a second.
         """
@@ -76,7 +76,7 @@ class Formation:
         return None if found is None else tuple(tuple(_members(mask)) for mask in found)
 
     def genetic(self, clusters: int, seed: int = 0) -> Partition | None:
-        """A good partition into so many able clusters, by the genetic search; None where it finds none.
+        """A good partition into this many feasible clusters, by the genetic search; None where it finds none.
 
         By `rate` clusters are compared by the sum of their speeds, which bounds what their cuts can reach.
         """
@@ -93,7 +93,7 @@ class Formation:
         return None
 
     def _partitions(self, clusters: int) -> Iterator[list[int]]:
-        """Every partition into so many groups with enough RAM, each group as a mask; valid until the next."""
+        """Every partition into this many groups with enough RAM, each group as a mask; valid until the next."""
         rams = [node.ram for node in self.nodes]
         masks, missing = [0] * clusters, [self.need] * clusters
 
@@ -120,7 +120,7 @@ def method_for(nodes: int, method: Method | None) -> Method:
 
 
 def form(formation: Formation, clusters: int, method: Method) -> Partition | None:
-    """Form so many clusters; None where no partition has able clusters alone (`genetic`: where none was found)."""
+    """Form this many clusters; None where no partition has feasible clusters alone (`genetic`: none was found)."""
     return formation.exhaustive(clusters) if method == "exhaustive" else formation.genetic(clusters)
 
 

@@ -65,7 +65,7 @@ class _Search:
         self._rams_back, self._weights_back = (np.append(values, 0.0) for values in (rams, weights))
 
     def scores(self, population: Chromosomes) -> Floats:
-        """Shapes: population (P, nodes); scores (P, 3): bytes missing, what is to be least, and what breaks ties."""
+        """Shapes: population (P, nodes); scores (P, 3): bytes missing, the value to minimise, and what breaks ties."""
         mine = population[:, :, None] == np.arange(self._clusters)
         missing = np.maximum(0, self._need - self._rams @ mine).sum(axis=1)
         sums = self._weights @ mine

@@ -140,8 +140,8 @@ def make_plan(request: PoolRequest) -> RavnestPlan:
     """Form clusters, cut the model in each, and derive the rest.
 
     Raises:
-        UsageError: the pool cannot hold the model so often, no cut fits, a layer is larger than every node, there are
-            more clusters than can be, or `rate` without speeds.
+        UsageError: the pool cannot hold one copy of the model per cluster, no cut fits, a layer is larger than every
+            node, there are more clusters than can be, or `rate` without speeds.
     """
     unknown = [node.name for node in request.pool if node.flops is None]
     objective = request.objective or ("transfer" if unknown or not request.layers else "rate")
@@ -169,7 +169,7 @@ class _Planner:
         self._made: dict[bool, tuple[StageSizes | None, Cuts | None, Formation]] = {}
 
     def grouped(self, clusters: int) -> Partition:
-        """The best partition into so many clusters; raises UsageError where there is none."""
+        """The best partition into this many clusters; raises UsageError where there is none."""
         sizes, _, formation = self._for(clusters)
         held, count = sum(node.ram for node in self._nodes), len(self._nodes)
         if held < formation.need * clusters:
@@ -239,8 +239,8 @@ def _split(pool: Sequence[PoolNode], sizes: StageSizes) -> tuple[tuple[PoolNode,
     if most > largest.ram:
         fact = f"layer {needs.index(most)} is larger than every node (bytes: {most}, largest: {largest.name!r} with "
         raise UsageError(f"{fact}{largest.ram}); add a larger node, or take a smaller --microbatch or model")
-    able = tuple(node for node in pool if node.ram >= min(needs))
-    return able, tuple(node for node in pool if node.ram < min(needs))
+    large = tuple(node for node in pool if node.ram >= min(needs))
+    return large, tuple(node for node in pool if node.ram < min(needs))
 
 
 def _cluster(cut: Sequence[tuple[PoolNode, CutStage]], sizes: StageSizes) -> PlannedCluster:

@@ -67,7 +67,7 @@ def read_pool(path: Path) -> tuple[PoolNode, ...]:
 
 
 def check_pool(nodes: Iterable[PoolNode]) -> None:
-    """Refuse a pool that cannot be meant.
+    """Refuse an invalid pool.
 
     Raises:
         UsageError: no node, a name twice, or a node without RAM or bandwidth.

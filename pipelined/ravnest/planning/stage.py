@@ -81,7 +81,7 @@ class StageSizes:
         self._bytes: dict[int, NDArray[np.float64]] = {}
 
     def bytes(self, alive: int) -> NDArray[np.float64]:
-        """Bytes of every stage with so many microbatches alive."""
+        """Bytes of every stage with this many microbatches alive."""
         if alive not in self._bytes:
             kept = alive * self._activations
             if self.rules.weights == "newest":
