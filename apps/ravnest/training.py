@@ -8,7 +8,7 @@ from apps.lm.data.tokens import TokenFeed
 from apps.lm.models.gpt2 import UntiedGPT2
 from apps.ravnest.config import RavnestTask
 from pipelined.errors import UsageError
-from pipelined.ravnest.cluster import ClusterTraining
+from pipelined.ravnest.training import ClusterTraining
 from pipelined.training.job import Numerics
 from pipelined.training.optimizer import OptimizerConfig
 

@@ -12,9 +12,10 @@ from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.programs.instructions import Program
 from pipelined.programs.proof.check import check
-from pipelined.ravnest.cluster import ClusterMember, ClusterTraining
+from pipelined.ravnest.cluster import ClusterMember
 from pipelined.ravnest.forming import UnequalClusters
 from pipelined.ravnest.orders import RunOrders
+from pipelined.ravnest.training import ClusterTraining
 from pipelined.schedules import ScheduleError, find
 from pipelined.training.step_report import StepReport
 from transports import Transport
