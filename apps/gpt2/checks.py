@@ -36,6 +36,9 @@ def check_job(job: Job) -> None:
     check(record(find(job.plan.schedule), job.plan.proof_shape))
     check_sums(config.all_reduce)
     if config.divides:
+        if config.all_reduce == MEASURED:
+            fact = "--shard-optimizer needs sums that are scattered, and --all-reduce measured may find others"
+            raise UsageError(f"{fact}; use --all-reduce auto")
         require_divisible(job.plan, config.all_reduce)
     check_codec(config.compress, "--compress")
     if config.exact_sums:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from apps.gpt2.checks import check_sums
+from apps.gpt2.checks import check_job, check_sums
 from apps.gpt2.config import Config
 from apps.gpt2.decide import decide_sums
 from apps.gpt2.job import resolve
@@ -66,3 +66,16 @@ def test_the_flag_takes_names_sizes_and_measured(words):
 def test_an_unknown_name_is_refused_with_the_known_ones():
     with pytest.raises(UsageError, match=r"--all-reduce: unknown all-reduce algorithm 'fast'; known: auto.*measured"):
         check_sums("fast")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"all_reduce": "measured"}, "measured may find others; use --all-reduce auto"),
+        ({"all_reduce": "ring:99,native"}, "the all-reduce native does not begin with sums that are scattered"),
+        ({"all_reduce": "auto", "schedule": "pipedream"}, "pipedream keeps versions of its weights"),
+    ],
+)
+def test_what_a_divided_update_cannot_be_summed_by_is_refused_before_torch(given, message):
+    with pytest.raises(UsageError, match=message):
+        check_job(resolve(replace(ASKED, shard_optimizer=True, **given), 2))
