@@ -59,7 +59,7 @@ ALWAYS = [
     TeamCase("chimera", 2, 1, 4, layers=1, layout="data", scale="forward-doubling", tied=False),
     TeamCase("zb_v", 4, 1, 2, tensor=3, layout="mixed", recompute=True),
     TeamCase("zb_h1", 2, 1, 2, layers=1, layout="data+stored", dropout=0.2),
-    TeamCase("gpipe", 1, 2, 1, layers=1, tensor=4, layout="mixed+stored"),
+    TeamCase("gpipe", 1, 2, 1, layers=1, layout="mixed+stored"),
     TeamCase("one_f_one_b", 2, 1, 2, layers=1, tensor=4, layout="summa+stored"),
     TeamCase("gpipe", 2, 1, 1, layers=1, tensor=4, layout="mixed", tied=False, dropout=0.2),
 ]
