@@ -126,7 +126,7 @@ class Run:
         config, loss = self.job.config, None
         while done < config.steps:
             span = self.job.plan.segment(done, config.steps, config.eval_every, config.save_every, config.digest)
-            told = await self.rank.train(span, lambda: self.stop.requested, lambda earlier: None)
+            told = await self.rank.train(span, lambda: self.stop.requested, lambda step: self.report.step(step, None))
             done = told.step + 1
             stopped = told.stop and done < config.steps
             due = [every > 0 and done % every == 0 for every in (config.eval_every, config.save_every, config.digest)]

@@ -103,7 +103,7 @@ class RankSession:
             yield made
 
     async def train(self, steps: range, stopping: Callable[[], bool], tell: Callable[[StepReport], None]) -> StepReport:
-        """Train a segment of steps; see `RankTrainer.train`. `tell` is called with the report of each, the last too.
+        """Train a segment of steps; see `RankTrainer.train`. `tell` is called with the report of each but the last.
 
         Raises:
             AgreedError: on every rank: as there, or two ranks have different batches in the first step.
@@ -112,7 +112,6 @@ class RankSession:
         report = await self.trainer.train(steps, stopping, tell)
         self._optimizer.step()
         self.done = report.step + 1
-        tell(report)
         return report
 
     async def evaluate(self, windows: Sequence[Window]) -> float:

@@ -86,6 +86,7 @@ class WholeRun:
 
         while done < self.steps and not result.stopped:
             report = await rank.train(await self._segment(done), stopping, tell)
+            tell(report)
             done = report.step + 1
             result.stopped = report.stop and done < self.steps
             last = result.stopped or done == self.steps
