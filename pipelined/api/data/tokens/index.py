@@ -31,7 +31,7 @@ class TokenFiles:
 
 def is_prepared(path: Path) -> bool:
     """Whether a path holds tokens rather than text."""
-    return path.suffix == ".bin" or (path / INDEX).is_file()
+    return path.suffix.lower() == ".bin" or (path / INDEX).is_file()
 
 
 def is_indexed(paths: Sequence[Path]) -> bool:
@@ -79,21 +79,29 @@ def open_bare(paths: Sequence[Path], symbols: int) -> TokenFiles:
     """The tokens of files without an index: uint16, or uint32 for a tokenizer of more than 65,536 symbols.
 
     Raises:
-        UsageError: a file cannot be read or holds no whole tokens, or one of the tokens looked at is no symbol.
+        UsageError: a file cannot be read or holds no whole tokens, all are empty, or one of the tokens looked at is no
+            symbol.
     Cost: reads 128 Ki tokens.
     """
     dtype = DTYPES[symbols > 1 << 16]
     size = 4 if dtype == "uint32" else 2
-    files = [(path, _size(path) // size) for path in paths]
+    files = [(path, _tokens(path, size)) for path in paths]
     tokens = MappedTokens.open(files, dtype)
-    if len(tokens) and (largest := int(tokens.probe().max())) >= symbols:
+    if not len(tokens):
+        raise UsageError(f"{paths[0]} holds no tokens (bytes: 0, files: {len(paths)}); write it again")
+    if (largest := int(tokens.probe().max())) >= symbols:
         fact = f"{paths[0]} was written with another tokenizer (a token: {largest}, symbols: {symbols})"
         raise UsageError(f"{fact}; give its --tokenizer")
     return TokenFiles(tokens, tokens.digest(), None)
 
 
-def _size(path: Path) -> int:
+def _tokens(path: Path, size: int) -> int:
+    """The tokens of `size` bytes in a file."""
     try:
-        return path.stat().st_size
+        found = path.stat().st_size
     except OSError as error:
         raise UsageError(f"cannot read the tokens {path} ({error.strerror}); give --data a readable file") from error
+    if found % size:
+        fact = f"{path} is no whole number of tokens (bytes: {found}, a token: {size})"
+        raise UsageError(f"{fact}; write it again, or give its --tokenizer")
+    return found // size

@@ -56,8 +56,9 @@ class MappedTokens:
 
     def spans(self, starts: np.ndarray, length: int) -> np.ndarray:
         """The `length` tokens from each start, (starts, length); a span may lie in two files."""
-        rows = [np.concatenate(list(self._pieces(self.first + int(start), length))) for start in starts]
-        return np.stack(rows) if rows else np.empty((0, length), self.dtype)
+        if not length or not len(starts):
+            return np.empty((len(starts), length), self.dtype)
+        return np.stack([np.concatenate(list(self._pieces(self.first + int(start), length))) for start in starts])
 
     def probe(self) -> np.ndarray:
         """Some tokens from evenly spaced places, for checks that must not read everything; all, if there are few."""

@@ -60,8 +60,22 @@ def test_bare_tokens_of_another_tokenizer_or_half_a_token_are_refused(tmp_path):
     with pytest.raises(UsageError, match="a token: 59499, symbols: 256"):
         open_bare([tmp_path / "a.bin"], 256)
     (tmp_path / "a.bin").write_bytes(ALL.tobytes()[:-1])
-    with pytest.raises(UsageError, match="bytes: 199, expected: 198"):
+    with pytest.raises(UsageError, match=r"a\.bin is no whole number of tokens \(bytes: 199, a token: 2\)"):
         open_bare([tmp_path / "a.bin"], 60_000)
+
+
+def test_bare_files_without_a_token_are_refused(tmp_path):
+    for name in ("a.bin", "b.bin"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(UsageError, match=r"a\.bin holds no tokens \(bytes: 0, files: 2\)"):
+        open_bare([tmp_path / "a.bin", tmp_path / "b.bin"], 60_000)
+
+
+def test_an_index_of_no_tokens_has_empty_spans_and_a_digest(tmp_path):
+    tokens = MappedTokens.open([], "uint16")
+    assert tokens.spans(np.zeros(3, np.int64), 0).shape == (3, 0)
+    assert tokens.spans(np.zeros(0, np.int64), 5).shape == (0, 5)
+    assert len(tokens.probe()) == 0 and tokens.digest()
 
 
 CHILD = """
