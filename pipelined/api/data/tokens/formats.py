@@ -58,7 +58,7 @@ def files_in(path: Path) -> list[Path]:
 
 
 def check(path: Path, field: str) -> None:
-    """Refuse a file that cannot be opened, that is empty, or that has columns and not this one.
+    """Refuse a file that cannot be opened, is empty, is of a format that is not read, or has columns and not this one.
 
     Args:
         field: the column, or the key in JSON, that holds the text.
@@ -71,7 +71,9 @@ def check(path: Path, field: str) -> None:
                 raise UsageError(f"{path} is empty (0 bytes); leave it out")
     except OSError as error:
         raise UsageError(f"cannot read {path} ({error.strerror}); name a file that you can read") from error
-    if (columns := COLUMNS.get(path.suffix)) is not None:
+    if (fact := REFUSED.get(path.suffix.lower())) is not None:
+        raise UsageError(f"{path} is {fact}, or leave it out")
+    if (columns := COLUMNS.get(path.suffix.lower())) is not None:
         found = columns(path)
         if field not in found:
             fact = f"{path} has no column {field!r} (columns: {', '.join(found)})"
@@ -81,13 +83,15 @@ def check(path: Path, field: str) -> None:
 def pieces(path: Path, field: str) -> Iterator[Piece]:
     """The texts of a file, in its order, by the suffix of its name: `.jsonl`, `.parquet`, `.arrow`, or else plain text.
 
+    Upper and lower case mean the same in a suffix.
+
     Args:
         field: as in `check`.
     Raises:
         UsageError: a line is no JSON object with that key, what it holds is no text, or the file is damaged.
     """
     try:
-        yield from READERS.get(path.suffix, _plain)(path, field)
+        yield from READERS.get(path.suffix.lower(), _plain)(path, field)
     except UsageError:
         raise
     except (OSError, ValueError) as error:
@@ -172,9 +176,16 @@ READERS: dict[str, Callable[[Path, str], Iterator[Piece]]] = {
     ".parquet": _parquet,
     ".arrow": _stream,
 }
-"""What reads a file, by the suffix of its name. Any other is plain text."""
+"""What reads a file, by the suffix of its name. Any other is plain text, except those of `REFUSED`."""
 COLUMNS: dict[str, Callable[[Path], list[str]]] = {".parquet": _parquet_columns, ".arrow": _stream_columns}
 """What reads the names of a file's columns, where it has any."""
+REFUSED = {
+    ".json": "JSON, of which only lines are read; write one object a line to a .jsonl file",
+    ".csv": "a table; write its texts to a .jsonl or .parquet file",
+    ".gz": "compressed; decompress it",
+    ".zst": "compressed; decompress it",
+}
+"""Formats that would otherwise be read as plain text, by suffix: what the file is, and the remedy."""
 
 
 def _sized(text: str, *, ends: bool) -> Piece:
@@ -196,6 +207,11 @@ def _text(row: dict[str, Any], field: str, where: str) -> str:
         raise UsageError(f"{where} has no {field!r} (keys: {', '.join(row)}); name one of them by --field")
     if not isinstance(row[field], str):
         raise UsageError(f"{where} holds no text in {field!r} ({type(row[field]).__name__}); name another by --field")
+    try:
+        row[field].encode()
+    except UnicodeEncodeError as error:
+        half = f"half a character in {field!r}: U+{ord(error.object[error.start]):04X}"
+        raise UsageError(f"{where} cannot be UTF-8 ({half}); mend it, or leave it out") from error
     return row[field]
 
 

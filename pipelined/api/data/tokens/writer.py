@@ -44,13 +44,18 @@ class ShardWriter:
     """Writes a directory of shards under another name, and gives it its own at the end; leaves nothing after an error.
 
     Args:
-        directory: must not exist, or be empty.
+        directory: must not exist, or be empty; not the working directory, which it replaces.
         tokenizer: that makes the ids.
         called: how it was requested, for people.
         size: the most tokens of a shard.
+    Raises:
+        UsageError: the directory is the working directory, or above it.
     """
 
     def __init__(self, directory: Path, tokenizer: Tokenizer, called: str, size: int):
+        if Path.cwd().is_relative_to(resolved := directory.resolve()):
+            raise UsageError(f"--out {directory} is the working directory, or above it; name a new directory")
+        directory = resolved
         self._directory, self._tokenizer, self._called, self._size = directory, tokenizer, called, size
         self._part = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.part")
         self._held: list[np.ndarray] = []
@@ -68,7 +73,11 @@ class ShardWriter:
             raise UsageError(f"{directory} holds something already; give --out another directory, or remove it")
         with writing(directory):
             self._part.mkdir(parents=True)
-            self.tokenizer_file.write_text(self._tokenizer.to_json(), encoding="utf-8")
+            try:
+                self.tokenizer_file.write_text(self._tokenizer.to_json(), encoding="utf-8")
+            except OSError:
+                shutil.rmtree(self._part, ignore_errors=True)
+                raise
         return self
 
     def __exit__(

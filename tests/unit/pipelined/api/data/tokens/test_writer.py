@@ -1,5 +1,6 @@
 """Texts become shards: the ids of every format are those of the tokenizer; after an error nothing is left."""
 
+import errno
 import hashlib
 import json
 import re
@@ -136,10 +137,11 @@ def test_a_parquet_file_without_the_column_is_refused(write, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_without_pyarrow_a_parquet_file_names_the_extra(write, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("name", ["a.parquet", "a.PARQUET", "a.Arrow"])
+def test_without_pyarrow_a_parquet_file_names_the_extra(write, tmp_path, capsys, monkeypatch, name):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    assert write(tmp_path / "a.parquet") == 2
+    (tmp_path / name).write_bytes(b"PAR1")
+    assert write(tmp_path / name) == 2
     assert "pip install 'pipelined[data]'" in capsys.readouterr().err
 
 
@@ -149,6 +151,11 @@ def test_without_pyarrow_a_parquet_file_names_the_extra(write, tmp_path, capsys,
         ("a.jsonl", b'{"text": "a"}\n{"body": "b"}\n', [], r"line 2 of .* has no 'text' .keys: body."),
         ("a.jsonl", b'{"text": 5}\n', [], "holds no text in 'text' .int."),
         ("a.jsonl", b"{\n", [], "line 1 of .* is not JSON"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "hi \\ud83d"}\n', [], r"line 2 of .* cannot be UTF-8 .*U\+D83D"),
+        ("a.json", b'[{"text": "a"}]', [], r"a\.json is JSON, .*\.jsonl"),
+        ("a.CSV", b"a,b\n", [], r"a\.CSV is a table; .*\.parquet"),
+        ("a.txt.gz", b"\x1f\x8b", [], r"a\.txt\.gz is compressed; decompress it"),
+        ("a.txt.zst", b"\x28\xb5", [], r"a\.txt\.zst is compressed; decompress it"),
         ("a.txt", b"\xff\xfe", [], "is not UTF-8 text"),
         ("a.txt", b"a\0b", [], "is binary"),
         ("a.txt", b"", [], "is empty"),
@@ -165,6 +172,40 @@ def test_bad_input_is_one_message_and_leaves_nothing(write, tmp_path, capsys, na
     message = capsys.readouterr().err
     assert re.search(fact, message), message
     assert message.count("\n") == 1 and list(tmp_path.iterdir()) == [tmp_path / name]
+
+
+def test_a_suffix_is_recognised_in_upper_case(write, tmp_path, tokenizer):
+    assert write(jsonl(tmp_path / "a.JSONL")) == 0
+    assert np.array_equal(read(tmp_path / "out"), expected(tokenizer, TEXTS))
+
+
+@pytest.mark.parametrize("out", [".", "..", "/"])
+def test_the_working_directory_and_those_above_are_refused(tmp_path, tokenizer, capsys, monkeypatch, out):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    jsonl(tmp_path / "a.jsonl")
+    assert main(["tokens", "--out", out, "--tokenizer", str(tokenizer), str(tmp_path / "a.jsonl")]) == 2
+    message = capsys.readouterr().err
+    assert f"--out {out} is the working directory, or above it; name a new directory" in message
+    assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "here"} and not list(Path().iterdir())
+
+
+def test_a_link_to_an_empty_directory_is_written_into(write, tmp_path, tokenizer):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk")
+    assert write(jsonl(tmp_path / "a.jsonl")) == 0
+    assert np.array_equal(read(tmp_path / "disk"), expected(tokenizer, TEXTS))
+
+
+def test_a_tokenizer_that_cannot_be_written_leaves_nothing(write, tmp_path, capsys, monkeypatch):
+    def write_text(path: Path, *args: object, **options: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    jsonl(tmp_path / "a.jsonl")
+    monkeypatch.setattr(Path, "write_text", write_text)
+    assert write(tmp_path / "a.jsonl") == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [tmp_path / "a.jsonl"]
 
 
 def test_nothing_is_written_over(write, tmp_path, capsys):
