@@ -72,26 +72,6 @@ async def agree_on_flags(transport: Transport, resolved: Mapping[str, Any]) -> N
         raise UsageError(f"{fact}; start all ranks alike, and let all of them see the same checkpoint")
 
 
-def require_text(config: Config, digests: Mapping[str, str]) -> None:
-    """Refuse to resume a checkpoint of another text or tokenizer, unless --new-data is given.
-
-    Args:
-        digests: of this run's text and tokenizer, as its own checkpoints record them.
-    Raises:
-        UsageError: they differ; the message has both digests.
-    """
-    path = start_of(config)
-    if path is None or config.new_data:
-        return
-    saved = checkpoint.open(path).meta.config.get("text")
-    before = saved if isinstance(saved, dict) else {}
-    differ = [name for name, mine in digests.items() if before.get(name, mine) != mine]
-    other = [f"{name}: {before[name]} saved, {digests[name]} here" for name in differ]
-    if other:
-        fact = f"{path} was trained on other data ({'; '.join(other)})"
-        raise UsageError(f"{fact}; give that run's --data and --tokenizer, or add --new-data to go on with these")
-
-
 def _saved(config: Config) -> Mapping[str, Any] | None:
     """The configuration of the run that is resumed; None where there is none, or none that can be read."""
     try:

@@ -2,11 +2,11 @@
 
 from functools import partial
 
+from apps.common.flags import start_of
 from apps.gpt2.config import Config
 from apps.gpt2.job import Job
-from apps.gpt2.resume import require_text
 from apps.lm.data.batches import Batches, validation_windows
-from apps.lm.data.text import Text, read_text, share_text
+from apps.lm.data.text import Text, read_text, require_text, share_text
 from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.api.data.tokens.mapped import Tokens
 from transports import Transport
@@ -19,7 +19,7 @@ async def prepare_text(transport: Transport, job: Job) -> Text:
 
 def _read(job: Job) -> Text:
     text = text_of(job.config, job.model)
-    require_text(job.config, text.digests)
+    require_text(start_of(job.config), text.digests, job.config.new_data)
     batches_of(job, text.train)
     validation_windows(text.validation, job.sequence, text.windows)
     return text

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from apps.common.flags import LEAST
+from apps.common.flags import LEAST, start_of
 from apps.common.paths import check_export
-from apps.lm.data.text import Text, read_text
+from apps.lm.data.text import Text, read_text, require_text
 from apps.rows.config import RowFlags, Task
 from pipelined.errors import UsageError
 
@@ -37,6 +37,8 @@ class TextFlags(RowFlags):
     tokenizer: str | None = None
     """bytes (256 symbols), gpt2, bpe:N (trained on the training text), a tokenizer.json, or a directory with one.
     Default: the tokenizer in --init or in the index, gpt2 for a .bin, else bytes."""
+    new_data: bool = False
+    """With --resume: continue with another text or tokenizer than the checkpoint's."""
     init: Path | None = None
     """Start from a Hugging Face directory, which determines the sizes."""
     export: Path | None = None
@@ -121,7 +123,7 @@ class TextTask(Task):
         """The text that the flags name, which the model has symbols enough for.
 
         Raises:
-            UsageError: it has not; or see `read_text`.
+            UsageError: it has not, or the run resumes a checkpoint of another text; or see `read_text`.
         """
         config, vocab = self.config, self.sizes_of_model.vocab
         tokenizer = config.tokenizer or str(config.init or "")
@@ -129,4 +131,5 @@ class TextTask(Task):
         if (symbols := self.symbols(text)) > vocab:
             fact = f"the tokenizer has more symbols than the model (tokenizer: {symbols}, model: {vocab})"
             raise UsageError(f"{fact}; take --vocab {symbols} or another --tokenizer")
+        require_text(start_of(config), text.digests, config.new_data)
         return text

@@ -74,6 +74,10 @@ class TextTraining(Training):
     def held_out(self) -> Sequence[Window]:
         return windows_of(self.text, self.sequence)
 
+    def notes(self) -> dict[str, Any]:
+        """The digests of text and tokenizer, which a run that goes on must have alike."""
+        return {"text": self.text.digests}
+
     async def begin(self, rank: RankSession) -> None:
         """Load the parameters of --init."""
         if (directory := self.config.init) is not None:

@@ -44,7 +44,7 @@ def model_of(job: Job) -> UserModel:
 
 
 def training_job(job: Job, training: Training, model: UserModel) -> TrainingJob:
-    """What a rank trains, and how."""
+    """What a rank trains, and how; the data is read."""
     config = job.config
 
     def optimizer(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
@@ -57,7 +57,7 @@ def training_job(job: Job, training: Training, model: UserModel) -> TrainingJob:
     optimizers = partial(UserOptimizer, optimizer, job.clip, schedule)
     feed = MicrobatchFeed(pp.Feed(lambda *at: training.microbatch(*at)[0], lambda *at: training.microbatch(*at)[1]))
     feed.cut(job.plan.rows, DTYPES[config.dtype], kept=2)
-    return TrainingJob(model, feed, job.plan, optimizers, numerics(config), config.seed)
+    return TrainingJob(model, feed, job.plan, optimizers, numerics(config), config.seed, training.notes())
 
 
 def rates(config: RunFlags, optimizer: torch.optim.Optimizer) -> LambdaLR:

@@ -41,6 +41,10 @@ class Training(ABC):
     def held_out(self) -> Sequence[Window]:
         """What is evaluated, in microbatches."""
 
+    def notes(self) -> dict[str, Any]:
+        """What checkpoints record of the data that was read, as JSON can hold it."""
+        return {}
+
     async def begin(self, rank: RankSession) -> None:
         """What happens before the first step of a run that resumes none, such as loading initial values."""
         return None

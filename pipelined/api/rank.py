@@ -1,10 +1,11 @@
 """One rank of a job that trains a user's model: its trainer, the state that it saves and loads, and its evaluation."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -38,6 +39,7 @@ class TrainingJob:
 
     Args:
         optimizer: makes the settings of one rank's optimizer.
+        notes: what checkpoints record of the run besides its arrangement, as JSON can hold it.
     """
 
     model: UserModel
@@ -46,6 +48,7 @@ class TrainingJob:
     optimizer: Callable[[], UserOptimizer]
     numerics: Numerics
     seed: int
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
 
 class RankSession:
@@ -158,9 +161,9 @@ class RankSession:
         await self._background.begin(self.trainer, *what, claimed=self._claims[directory])
 
     @property
-    def _config(self) -> dict[str, str | int]:
+    def _config(self) -> dict[str, Any]:
         plan = self._job.plan
-        return {"plan": plan.schedule, "depth": plan.depth, "width": plan.width}
+        return {**self._job.notes, "plan": plan.schedule, "depth": plan.depth, "width": plan.width}
 
     async def _require_equal_batches(self, step: int) -> None:
         """Before the first step: refuse batches that differ by rank, as a shuffling loader gives them.

@@ -8,7 +8,7 @@ import pytest
 
 from pipelined.__main__ import COMMANDS, main
 from pipelined.process.launch import MPI, SLURM, TORCHRUN
-from tests.docs.command_line import FILE, RAVNEST, flags_of_class, flags_of_command, flags_of_training, written
+from tests.docs.command_line import FILE, RAVNEST, ROWS, flags_of_class, flags_of_command, flags_of_training, written
 from tests.launching import launched
 
 TEXT = FILE.read_text()
@@ -51,6 +51,14 @@ def test_a_flag_is_shown_with_its_default_its_help_and_marks():
 
 def test_every_flag_of_training_is_there():
     assert names(part("## python -m apps.gpt2")) == sorted(flags_of_training())
+
+
+@pytest.mark.parametrize("program", sorted({*ROWS} - {"gpt2 generate"}))
+def test_every_flag_of_a_row_of_layers_is_there(program):
+    """The other programs refer to the table of VGG, without its `--dropout`."""
+    own = names(part(f"## python -m apps.{program}"))
+    shared = set(names(part("## python -m apps.vgg"))) - {"--dropout"} if program != "vgg" else set()
+    assert sorted(shared.union(own)) == sorted(flags_of_class(ROWS[program]))
 
 
 @pytest.mark.parametrize("command", RAVNEST)

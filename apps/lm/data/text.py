@@ -6,7 +6,7 @@ anything is built.
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from pipelined.api.data.tokens.index import INDEX, is_indexed, is_prepared, open
 from pipelined.api.data.tokens.mapped import MappedTokens, Tokens
 from pipelined.api.data.tokens.tokenizer import Tokenizer, find_tokenizer
 from pipelined.errors import UsageError
+from pipelined.state.checkpoints import checkpoint
 from transports import Transport
 
 HELD_BACK = 10_000_000
@@ -80,6 +81,26 @@ class Text:
         if isinstance(self.train, MappedTokens) or isinstance(self.validation, MappedTokens):
             return {}
         return score_ngrams(self.train, self.validation, sequence, self.tokenizer.vocab_size)
+
+
+def require_text(path: Path | None, digests: Mapping[str, str], new_data: bool) -> None:
+    """Refuse to resume a checkpoint of another text or tokenizer, unless --new-data is given.
+
+    Args:
+        path: of the checkpoint, if the run resumes one.
+        digests: of this run's text and tokenizer, as its own checkpoints record them.
+    Raises:
+        UsageError: they differ; the message has both digests.
+    """
+    if path is None or new_data:
+        return
+    saved = checkpoint.open(path).meta.config.get("text")
+    before = saved if isinstance(saved, dict) else {}
+    differ = [name for name, mine in digests.items() if before.get(name, mine) != mine]
+    other = [f"{name}: {before[name]} saved, {digests[name]} here" for name in differ]
+    if other:
+        fact = f"{path} was trained on other data ({'; '.join(other)})"
+        raise UsageError(f"{fact}; give that run's --data and --tokenizer, or add --new-data to go on with these")
 
 
 def digest_of(tokenizer: Tokenizer) -> str:

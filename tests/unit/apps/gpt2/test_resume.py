@@ -10,8 +10,8 @@ from apps.common.flags import start_of
 from apps.gpt2.checks import check_checkpoints
 from apps.gpt2.config import parse
 from apps.gpt2.job import resolve
-from apps.gpt2.resume import agree_on_flags, parse_resumed, require_text
-from apps.lm.data.text import read_text
+from apps.gpt2.resume import agree_on_flags, parse_resumed
+from apps.lm.data.text import read_text, require_text
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Meta
@@ -96,15 +96,15 @@ def test_without_a_readable_checkpoint_the_flags_stand_alone(tmp_path):
 
 @pytest.mark.parametrize("name", TEXT)
 def test_other_data_is_refused_with_both_digests_unless_it_is_meant(tmp_path, name):
-    config = parse_resumed(saved(tmp_path, SAID))
-    require_text(config, TEXT)
+    path = start_of(parse_resumed(saved(tmp_path, SAID)))
+    require_text(path, TEXT, False)
     with pytest.raises(UsageError, match=rf"on other data \({name}: {TEXT[name]} saved, 56 here\); .*--new-data"):
-        require_text(config, {**TEXT, name: "56"})
-    require_text(replace(config, new_data=True), {**TEXT, name: "56"})
+        require_text(path, {**TEXT, name: "56"}, False)
+    require_text(path, {**TEXT, name: "56"}, True)
 
 
 def test_a_checkpoint_without_digests_is_gone_on_with(tmp_path):
-    require_text(parse_resumed(saved(tmp_path, SAID, {"text": None})), TEXT)
+    require_text(start_of(parse_resumed(saved(tmp_path, SAID, {"text": None}))), TEXT, False)
 
 
 async def test_a_rank_that_read_other_numbers_is_named():

@@ -18,3 +18,21 @@ def test_every_step_is_reported_also_of_a_schedule_without_a_flush(tmp_path, cap
     assert [row["step"] for row in rows] == list(range(6))
     assert ["eval_loss" in row for row in rows] == [False] * 5 + [True]
     assert capsys.readouterr().out.count("step     1/6") == 1
+
+
+def test_another_text_is_refused_on_resume_unless_it_is_meant(tmp_path, capsys):
+    for name in ("first", "other"):
+        (tmp_path / name).write_text(f"the {name} text, " * 60)
+    flags = [*SMALL, "--depth", "1", "--checkpoint", str(tmp_path / "saved"), "--resume", "auto", "--data"]
+
+    def run(text: str, steps: int, *more: str) -> int:
+        return main("apps.llama", Config(), [*flags, str(tmp_path / text), "--steps", str(steps), *more])
+
+    assert run("first", 1) == 0
+    manifest = json.loads((tmp_path / "saved" / "step-00000001" / "manifest.json").read_text())
+    assert sorted(manifest["config"]["text"]) == ["data", "tokenizer"]
+    capsys.readouterr()
+    assert run("other", 2) == 2
+    assert "was trained on other data (data: " in capsys.readouterr().err
+    assert run("first", 2) == 0
+    assert run("other", 3, "--new-data") == 0
