@@ -16,6 +16,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from pipelined.errors import UsageError
+
 
 class OptimizerSettings(Protocol):
     """The settings of an optimizer, as the trainer uses them."""
@@ -98,6 +100,21 @@ class OptimizerConfig:
         groups = [{"params": decay, "weight_decay": self.weight_decay}, {"params": plain, "weight_decay": 0.0}]
         groups = [group for group in groups if group["params"]] or groups[:1]  # torch refuses an empty list of groups
         return _AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
+
+
+OF_WHOLE_PARAMETERS = (torch.optim.Adafactor, torch.optim.LBFGS, torch.optim.Muon)
+"""The optimizers of torch whose update of an element depends on other elements of its parameter."""
+
+
+def require_elementwise(optimizer: Optimizer) -> None:
+    """Refuse an optimizer that would update a part of a parameter otherwise than the whole.
+
+    Raises:
+        UsageError: it is one of torch's that do; those of others are not known.
+    """
+    if isinstance(optimizer, OF_WHOLE_PARAMETERS):
+        fact = f"{type(optimizer).__name__} updates a parameter as a whole, and here a rank updates a part of it"
+        raise UsageError(f"{fact}; take one that updates element by element, as AdamW and SGD do")
 
 
 def clip_factor(clip: float, norm: float) -> float:

@@ -26,7 +26,7 @@ from pipelined.training.digests import require_equal_replicas
 from pipelined.training.exchange.compression import Compression
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.loss_scale import LossScale, require_scalable
-from pipelined.training.optimizer import restore, state_of
+from pipelined.training.optimizer import require_elementwise, restore, state_of
 from pipelined.training.parameters import LocalParameters, build_local
 from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import Order
@@ -93,6 +93,8 @@ class RankTrainer:
             actor, plan, stages, executor, job.feed, tracer, job.seed, compression, self.loss_scale
         )
         self.optimizer = job.optimizer_config.build(self.local.updated)
+        if plan.tensor > 1 or self.local.divided:
+            require_elementwise(self.optimizer)
         self.sums = self._gradient_sums(job.numerics, tracer)
         statistics = StatisticsExchange(self.context, {n: stage.statistics for n, stage in stages.items()})
         entries = self.local.team.entries(self.local.names)

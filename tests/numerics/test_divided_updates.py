@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import pipelined as pp
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints.trainer_state import load, save
 from pipelined.training.digests import model_digest
@@ -163,3 +164,15 @@ def test_an_all_reduce_without_halves_is_refused():
     job = Case("gpipe", 1, 2, 1).job(all_reduce="hierarchical", shard_optimizer=True)
     with pytest.raises(UsageError, match=r"hierarchical does not begin .* auto, ring, rabenseifner, shared$"):
         on_ranks(job, lambda trainer: trainer.step(0))
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adafactor, torch.optim.Muon])
+def test_an_optimizer_of_whole_parameters_is_refused(make, capsys):
+    layers = [lambda: torch.nn.Linear(4, 4, bias=False), lambda: torch.nn.Linear(4, 4, bias=False)]
+    batch = torch.ones(4, 4), torch.ones(4, 4)
+    given = {"loss": torch.nn.functional.mse_loss, "optimizer": lambda ps: make(ps, lr=0.1), "transport": "local"}
+    with pytest.raises(SystemExit) as ended:
+        pp.train(layers, [batch], depth=1, width=2, microbatches=1, shard_optimizer=True, **given)
+    assert ended.value.code == 2
+    assert f"{make.__name__} updates a parameter as a whole" in capsys.readouterr().err
+    assert pp.train(layers, [batch], depth=1, width=2, microbatches=1, **given).losses
