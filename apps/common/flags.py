@@ -114,6 +114,10 @@ class RunFlags:
     """Append one JSON object per step to this file."""
     config: Path | None = None
     """Read flags from this file: TOML, or the JSON that --print-config writes. Flags of the command line win."""
+    tensorboard: Path | None = None
+    """Write the same numbers to this directory, for TensorBoard (extra tensorboard)."""
+    wandb: str | None = None
+    """Send the same numbers to this project of Weights & Biases (extra wandb)."""
     print_config: bool = False
     """Print the resolved configuration as JSON, and stop."""
     dry_run: bool = False

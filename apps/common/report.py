@@ -12,6 +12,7 @@ from rich import progress
 from rich.console import Console
 
 from apps.common.json_lines import append
+from apps.common.trackers import Tracker
 from pipelined.aio.progress import Progress
 from pipelined.training.step_report import StepReport
 
@@ -34,6 +35,7 @@ class Report:
         metrics: the file that the JSON lines go to; None writes none.
         predicted: seconds that a plan predicts for a step; None without a plan.
         unit: what is trained on, one of `UNITS`.
+        trackers: take the same rows as the file.
 
     Attributes:
         planned_bytes: payload that all ranks should send in a step; None where that is not known.
@@ -49,9 +51,10 @@ class Report:
         metrics: Path | None,
         predicted: float | None = None,
         unit: str = "tokens",
+        trackers: Sequence[Tracker] = (),
     ):
         self._unit, self._first, self._steps, self._tokens, self._metrics = unit, first, steps, tokens, metrics
-        self._predicted, self._taken = predicted, list[float]()
+        self._predicted, self._taken, self._trackers = predicted, list[float](), trackers
         self.planned_bytes: int | None = None
         self._console = Console(quiet=not shown)
         self._bar = bar(self._console)
@@ -86,6 +89,9 @@ class Report:
     def _write(self, *rows: Mapping[str, Any]) -> None:
         if self._metrics is not None:
             append(self._metrics, *rows)
+        for tracker in self._trackers:
+            for row in rows:
+                tracker.write(row)
 
     @contextmanager
     def evaluating(self) -> Iterator[Callable[[int, int], None]]:
@@ -172,6 +178,7 @@ def reporting(
     metrics: Path | None,
     predicted: float | None = None,
     unit: str = "tokens",
+    trackers: Sequence[Tracker] = (),
 ) -> Iterator[Report]:
     """A report. Its bar is closed at the end; on all ranks but 0 nothing is shown.
 
@@ -179,7 +186,16 @@ def reporting(
         UsageError: the metrics file cannot be written.
     """
     metrics = metrics if shown else None
-    report = Report(shown, first=first, steps=steps, tokens=tokens, metrics=metrics, predicted=predicted, unit=unit)
+    report = Report(
+        shown,
+        first=first,
+        steps=steps,
+        tokens=tokens,
+        metrics=metrics,
+        predicted=predicted,
+        unit=unit,
+        trackers=trackers,
+    )
     report._write()
     with report._bar:
         yield report

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from apps.common.flags import start_of
 from apps.common.paths import check_directory, check_export, check_file
+from apps.common.trackers import check_trackers
 from apps.gpt2.job import Job
 from collectives.algorithms import parse_choice
 from pipelined.errors import UsageError
@@ -45,6 +46,7 @@ def check_job(job: Job) -> None:
         require_exact(job.plan, config.compress)
     if config.dtype == "float16":
         require_scalable(job.plan, config.exact_sums)
+    check_trackers(config)
     for flag, path in (("--metrics", config.metrics), ("--trace", config.trace)):
         if path is not None:
             check_file(flag, path)

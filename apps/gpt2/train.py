@@ -1,7 +1,7 @@
 """The GPT-2 program of one rank, from its stages to the last sample. Needs torch."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ import torch
 from apps.common.flags import start_of
 from apps.common.numerics import numerics
 from apps.common.report import Report, reporting
+from apps.common.trackers import Tracker, opened_trackers
 from apps.gpt2.job import Job
 from apps.gpt2.text import batches_of
 from apps.lm.data.ngram import compared
@@ -52,6 +53,7 @@ class Session:
     stop: StopRequest
     claimed: bool
     background: BackgroundSave
+    trackers: Sequence[Tracker] = ()
 
     @property
     def first_rank(self) -> bool:
@@ -107,8 +109,8 @@ async def train(
             if actor.rank == 0:
                 print(described(job, text, executor.device), flush=True)
             trainer = _build(actor, job, text, executor, tracer=tracer, orders=await _orders(transport, job))
-            async with Nursery() as saving:
-                await _run(Session(job, text, trainer, stop, claimed, BackgroundSave(saving)))
+            async with Nursery() as saving, opened_trackers(config, actor.rank == 0) as trackers:
+                await _run(Session(job, text, trainer, stop, claimed, BackgroundSave(saving), trackers))
             if config.trace:
                 await write_trace(transport, tracer, config.trace, job.plan.tensor)
     finally:
@@ -183,6 +185,7 @@ async def _run(session: Session) -> None:
         tokens=tokens,
         metrics=config.metrics,
         predicted=job.expected_s,
+        trackers=session.trackers,
     ) as report:
         if config.metrics and done < config.steps:
             from apps.gpt2.planned_bytes import planned_bytes

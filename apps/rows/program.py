@@ -9,6 +9,7 @@ import sys
 
 from apps.common.flags import parse_flags, start_of
 from apps.common.paths import check_directory, check_file
+from apps.common.trackers import check_trackers
 from apps.rows.config import RowFlags
 from apps.rows.job import AUTO, Job, resolve
 from collectives.algorithms import parse_choice
@@ -77,6 +78,7 @@ def check_job(job: Job) -> None:
     except ValueError as error:
         raise UsageError(f"--all-reduce: {error}") from error
     check_codec(config.compress, "--compress")
+    check_trackers(config)
     if config.metrics is not None:
         check_file("--metrics", config.metrics)
     if config.checkpoint is not None:

@@ -12,6 +12,7 @@ import pipelined as pp
 from apps.common.flags import RunFlags, start_of
 from apps.common.numerics import DTYPES, numerics
 from apps.common.report import Report, reporting
+from apps.common.trackers import opened_trackers
 from apps.rows.job import Job
 from apps.rows.training import Training
 from pipelined.api.data.batch import converted
@@ -86,7 +87,10 @@ async def train(transport: Transport, job: Job, launch: Launch, stop: StopReques
     about = await training.read(transport)
     if about and not transport.rank:
         print(about, flush=True)
-    async with RankSession.opened(transport, launch, training_job(job, training, model)) as rank:
+    async with (
+        RankSession.opened(transport, launch, training_job(job, training, model)) as rank,
+        opened_trackers(config, not transport.rank) as trackers,
+    ):
         path = start_of(config)
         if config.checkpoint is not None:
             await rank.claim(config.checkpoint, path)
@@ -102,6 +106,7 @@ async def train(transport: Transport, job: Job, launch: Launch, stop: StopReques
             metrics=config.metrics,
             predicted=step_s,
             unit=job.task.unit,
+            trackers=trackers,
         ) as report:
             await Run(job, training, rank, report, stop).to_the_end(done)
     return 0

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from apps.common.paths import check_directory, check_export, check_file
+from apps.common.trackers import check_trackers
 from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.text import text_of
 from apps.lm.data.text import Text
@@ -24,6 +25,7 @@ def check_swarm_job(job: SwarmJob) -> None:
     check_codec(config.compress, "--compress")
     if config.metrics is not None:
         check_file("--metrics", config.metrics)
+    check_trackers(config)
     if config.export is not None:
         check_export(config.export)
     if config.checkpoint is not None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from apps.common.report import Report, reporting
+from apps.common.trackers import Tracker, opened_trackers
 from apps.gpt2.config import Config
 from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.swarm.rank import DONE, STOP, STOPPED, Rank, cancelled
@@ -45,10 +46,16 @@ class RankZero:
 
     async def run(self) -> None:
         """Report until the last step, or a stop request on any rank; then fetch, save and export the model."""
+        async with opened_trackers(self.rank.job.config, shown=True) as trackers:
+            await self._run(trackers)
+
+    async def _run(self, trackers: Sequence[Tracker]) -> None:
         job, transport, start = self.rank.job, self.rank.transport, self.rank.start
         others = range(1, transport.world_size)
         first, steps = start.step if start else 0, job.subject.steps
-        with reporting(True, first=first, steps=steps, tokens=job.tokens, metrics=job.config.metrics) as report:
+        with reporting(
+            True, first=first, steps=steps, tokens=job.tokens, metrics=job.config.metrics, trackers=trackers
+        ) as report:
             async with connected(self.url) as (endpoint, directory), Nursery() as tasks:
                 report.say(f"others join by: {joining(self.url, job.config)}")
                 if first:

@@ -1,0 +1,108 @@
+"""Where the rows of --metrics go besides: to TensorBoard's files, and to Weights & Biases. Each is an extra."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from apps.common.flags import RunFlags
+from pipelined.errors import UsageError
+
+
+class Tracker(Protocol):
+    """Takes the rows of one run."""
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Take the numbers of a row, at its step. Does not wait for a disk or a network."""
+
+    def close(self) -> None:
+        """Return when all rows are written."""
+
+
+class TensorBoard:
+    """Writes rows to a directory that `tensorboard --logdir` shows.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+
+    def __init__(self, directory: Path):
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(directory))
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        for name, number in numbers(row).items():
+            self._writer.add_scalar(name, number, row["step"])
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """Writes rows to a run of a project of Weights & Biases, which its own settings lead to a server or to files.
+
+    Args:
+        config: the flags, which its page shows.
+    """
+
+    def __init__(self, project: str, config: Mapping[str, Any]):
+        import wandb
+
+        self._run = wandb.init(project=project, config=dict(config))
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        self._run.log(numbers(row), step=row["step"])
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a row by name; those of a list by its name and their place."""
+    found = {}
+    for name, value in row.items():
+        for place, one in enumerate(value) if isinstance(value, (list, tuple)) else ((None, value),):
+            if isinstance(one, (int, float)) and name != "step":
+                found[name if place is None else f"{name}/{place}"] = float(one)
+    return found
+
+
+def check_trackers(flags: RunFlags) -> None:
+    """Refuse a tracker that is not installed.
+
+    Raises:
+        UsageError: the message has the command that installs it.
+    """
+    for name, wanted in (("tensorboard", flags.tensorboard), ("wandb", flags.wandb)):
+        if wanted is not None and find_spec(name) is None:
+            raise UsageError(f"--{name} {wanted} needs the package {name}; pip install 'pipelined[{name}]'")
+
+
+@asynccontextmanager
+async def opened_trackers(flags: RunFlags, shown: bool) -> AsyncIterator[list[Tracker]]:
+    """The trackers that the flags ask for, opened and closed outside the event loop.
+
+    Args:
+        shown: whether this rank reports; else there are none.
+    Raises:
+        UsageError: one of them cannot be opened.
+    """
+    async with AsyncExitStack() as stack:
+        trackers: list[Tracker] = []
+        openers: list[Callable[[], Tracker]] = []
+        if shown and flags.tensorboard is not None:
+            openers.append(partial(TensorBoard, flags.tensorboard))
+        if shown and flags.wandb is not None:
+            openers.append(partial(WeightsAndBiases, flags.wandb, flags.plain()))
+        for opener in openers:
+            try:
+                trackers.append(tracker := await asyncio.to_thread(opener))
+            except OSError as error:
+                fact = f"cannot write to --tensorboard {flags.tensorboard} ({error})"
+                raise UsageError(f"{fact}; name another directory") from error
+            stack.push_async_callback(asyncio.to_thread, tracker.close)
+        yield trackers

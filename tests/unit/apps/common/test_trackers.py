@@ -1,0 +1,74 @@
+"""The rows of --metrics reach TensorBoard's files and a run of Weights & Biases."""
+
+import asyncio
+import sys
+from importlib.util import find_spec
+from types import ModuleType
+
+import pytest
+
+from apps.common.trackers import check_trackers, numbers, opened_trackers
+from apps.gpt2.config import Config
+from pipelined.errors import UsageError
+from tests.absent import absent
+
+ROWS = [{"step": 0, "loss": 2.5, "staleness": [0, 1.5]}, {"step": 1, "loss": 2.0, "grad_norm": None, "digest": "ab"}]
+
+
+def test_numbers_are_named_and_texts_and_nothing_are_left_out():
+    assert numbers(ROWS[0]) == {"loss": 2.5, "staleness/0": 0.0, "staleness/1": 1.5}
+    assert numbers(ROWS[1]) == {"loss": 2.0}
+
+
+async def written(flags, shown=True):
+    async with opened_trackers(flags, shown) as trackers:
+        for tracker in trackers:
+            for row in ROWS:
+                tracker.write(row)
+        return len(trackers)
+
+
+@pytest.mark.filterwarnings("default")
+def test_tensorboard_reads_every_number_at_its_step(tmp_path):
+    if find_spec("tensorboard") is None:
+        absent("tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert asyncio.run(written(Config(tensorboard=tmp_path))) == 1
+    found = EventAccumulator(str(tmp_path)).Reload()
+    assert [(event.step, event.value) for event in found.Scalars("loss")] == [(0, 2.5), (1, 2.0)]
+    assert [event.value for event in found.Scalars("staleness/1")] == [1.5]
+
+
+class FakeRun:
+    def __init__(self, **about):
+        self.about, self.rows, self.over = about, [], False
+
+    def log(self, row, step):
+        self.rows.append((step, row))
+
+    def finish(self):
+        self.over = True
+
+
+def test_weights_and_biases_gets_the_flags_every_number_and_the_end(monkeypatch):
+    runs = []
+    fake = ModuleType("wandb")
+    fake.init = lambda **about: runs.append(FakeRun(**about)) or runs[-1]
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    assert asyncio.run(written(Config(wandb="plays", steps=7))) == 1
+    (run,) = runs
+    assert run.about["project"] == "plays" and run.about["config"]["steps"] == 7
+    assert run.rows == [(row["step"], numbers(row)) for row in ROWS] and run.over
+
+
+def test_ranks_that_report_nothing_open_nothing(tmp_path):
+    assert asyncio.run(written(Config(tensorboard=tmp_path / "none", wandb="plays"), shown=False)) == 0
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_tracker_that_is_not_installed_is_refused_with_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setattr("apps.common.trackers.find_spec", lambda name: None)
+    check_trackers(Config())
+    with pytest.raises(UsageError, match=r"--wandb plays needs the package wandb; pip install 'pipelined\[wandb\]'"):
+        check_trackers(Config(wandb="plays"))
