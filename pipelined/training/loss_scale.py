@@ -62,11 +62,11 @@ class LossScale:
         Raises:
             ValueError: it has no scale that could have been saved.
         """
-        if not self.dynamic or FIELD not in scalars:
+        if not self.dynamic:
             return
-        value, good = scalars[FIELD]
+        value, good = scalars.get(FIELD, (FIRST, 0))
         if not (1.0 <= value <= LARGEST and math.frexp(value)[0] == 0.5 and 0 <= good < DOUBLED_AFTER):
-            raise ValueError(f"no loss scale: {scalars[FIELD]!r:.80}")
+            raise ValueError(f"no loss scale: {(value, good)!r:.80}")
         self.value, self._good = float(value), int(good)
 
 

@@ -165,9 +165,10 @@ def has_shape_of_parameter(field: str) -> bool:
 
 
 def restore(optimizer: Optimizer, parameter: nn.Parameter, saved: Mapping[str, torch.Tensor], steps: int) -> None:
-    """Restore the result of `state_of` after `steps` updates; a parameter that was frozen starts with new state."""
+    """Restore the result of `state_of` after `steps` updates; a parameter without saved state starts with new state."""
     with torch.no_grad():
         parameter.copy_(saved["value"])
+    optimizer.state.pop(parameter, None)
     if not parameter.requires_grad:
         return
     if isinstance(optimizer, _AdamW):
@@ -179,9 +180,14 @@ def restore(optimizer: Optimizer, parameter: nn.Parameter, saved: Mapping[str, t
     fields = {n: one for n, one in saved.items() if n not in others and not n.startswith(VERSION_PREFIX)}
     if fields:
         optimizer.state[parameter] = {
-            name.removeprefix(NUMBER): one.item() if name.startswith(NUMBER) else one.clone()
+            name.removeprefix(NUMBER): one.item() if name.startswith(NUMBER) else _placed(name, one, parameter)
             for name, one in fields.items()
         }
+
+
+def _placed(name: str, saved: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:
+    """A copy of a tensor of an optimizer's state where its parameter is; a count of steps stays on the host."""
+    return saved.clone() if name == "step" else saved.to(parameter.device, copy=True)
 
 
 def updates_made(optimizer: torch.optim.Optimizer) -> int:

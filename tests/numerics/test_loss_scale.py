@@ -111,6 +111,13 @@ def test_the_scale_is_saved_and_loaded(tmp_path):
     assert on_every_rank(Case("gpipe", 1, 1, 2), go_on) == [{}]
 
 
+def test_a_checkpoint_without_a_scale_begins_with_the_first():
+    scale = LossScale(dynamic=True)
+    scale.skips(1.0, float("inf"))
+    scale.restore({})
+    assert scale.state == {"loss_scale": [FIRST, 0]}
+
+
 def test_a_loss_that_is_not_finite_and_an_overflow_without_a_scale_are_not_skipped():
     scale = LossScale(dynamic=True)
     assert not scale.skips(float("nan"), float("nan")) and scale.value == FIRST

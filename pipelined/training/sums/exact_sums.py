@@ -178,5 +178,6 @@ class ExactSums(Accumulation):
 
     def restore(self, name: str, saved: Mapping[str, torch.Tensor]) -> None:
         """Go on with the grid of `state_of`. Without one the next step finds it."""
+        self.grids.pop(name, None)
         if GRID in saved and name in self._places:
             self.grids[name] = Grid(int(saved[GRID]))

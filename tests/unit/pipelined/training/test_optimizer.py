@@ -122,3 +122,24 @@ def test_frozen_parameters_are_left_out_and_there_may_be_nothing_else():
     update(OPTIMIZER.build({"one": one, "other": other}), 0.1, gradient_scale=0.5)
     update(OPTIMIZER.build({"other": other}), 0.1, gradient_scale=0.5)
     assert not torch.equal(one, torch.ones(2, 2)) and torch.equal(other, torch.ones(2, 2))
+
+
+def momentum(device="cpu"):
+    """A parameter, SGD with momentum, and what is saved of both after an update."""
+    parameter = nn.Parameter(torch.ones(3, device=device))
+    optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
+    parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    return parameter, optimizer
+
+
+def test_restoring_what_was_saved_before_an_update_drops_the_state_of_after_it():
+    parameter, optimizer = momentum()
+    restore(optimizer, parameter, {"value": torch.zeros(3)}, 0)
+    assert not optimizer.state.get(parameter) and torch.equal(parameter.detach(), torch.zeros(3))
+
+
+def test_a_restored_state_is_on_the_device_of_its_parameter():
+    parameter, optimizer = momentum("meta")
+    restore(optimizer, parameter, {"value": torch.zeros(3), "momentum_buffer": torch.ones(3)}, 1)
+    assert optimizer.state[parameter]["momentum_buffer"].device == parameter.device
