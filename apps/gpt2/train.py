@@ -27,7 +27,6 @@ from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.aio.events import printable
-from pipelined.aio.nursery import Nursery
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
 from pipelined.state.checkpoints.background import BackgroundSave
@@ -109,8 +108,8 @@ async def train(
             if actor.rank == 0:
                 print(described(job, text, executor.device), flush=True)
             trainer = _build(actor, job, text, executor, tracer=tracer, orders=await _orders(transport, job))
-            async with Nursery() as saving, opened_trackers(config, actor.rank == 0) as trackers:
-                await _run(Session(job, text, trainer, stop, claimed, BackgroundSave(saving), trackers))
+            async with BackgroundSave() as saving, opened_trackers(config, actor.rank == 0) as trackers:
+                await _run(Session(job, text, trainer, stop, claimed, saving, trackers))
             if config.trace:
                 await write_trace(transport, tracer, config.trace, job.plan.tensor)
     finally:

@@ -12,7 +12,6 @@ import torch
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree
 from pipelined.actors.executor import TorchExecutor
-from pipelined.aio.nursery import Nursery
 from pipelined.api.data.feed import RankFeed
 from pipelined.api.model.user_model import UserModel
 from pipelined.api.user_optimizer import UserOptimizer
@@ -57,7 +56,7 @@ class RankSession:
     Args:
         trainer: holds this rank's stages.
         optimizer: the user's optimizer, which the trainer applies.
-        stack: ends with the rank.
+        claims: of directories; it ends with the rank.
         background: writes checkpoints while the rank trains.
 
     Attributes:
@@ -70,12 +69,12 @@ class RankSession:
         job: TrainingJob,
         trainer: RankTrainer,
         optimizer: UserOptimizer,
-        stack: AsyncExitStack,
+        claims: AsyncExitStack,
         background: BackgroundSave,
     ):
         self.trainer = trainer
-        self._job, self._optimizer, self._stack, self._background = job, optimizer, stack, background
-        self._claims: dict[Path, bool] = {}
+        self._job, self._optimizer, self._background = job, optimizer, background
+        self._claiming, self._claims = claims, dict[Path, bool]()
         self._evaluations = 0
         self.done = 0
         self.loaded: Path | None = None
@@ -95,11 +94,12 @@ class RankSession:
             stack.callback(executor.close)
             actor = await stack.enter_async_context(Actor(transport))
 
-            saving = BackgroundSave(await stack.enter_async_context(Nursery()))
+            claims = await stack.enter_async_context(AsyncExitStack())  # held until the last save is written
+            saving = await stack.enter_async_context(BackgroundSave())
 
             async def build() -> RankSession:
                 optimizer = job.optimizer()
-                return cls(job, _trainer(actor, job, optimizer, executor), optimizer, stack, saving)
+                return cls(job, _trainer(actor, job, optimizer, executor), optimizer, claims, saving)
 
             made = await agree(transport, "built", build())
             job.model.release()
@@ -148,7 +148,7 @@ class RankSession:
 
         await agree(transport, "continued", check())
         claiming = claimed(transport, directory, lambda fact: print_to_stderr(f"warning: {fact}"))
-        self._claims[directory] = await self._stack.enter_async_context(claiming)
+        self._claims[directory] = await self._claiming.enter_async_context(claiming)
 
     async def save(self, directory: Path, done: int, keep: int) -> Path:
         """Save the state after some steps into a directory that is claimed; returns the checkpoint's path on rank 0."""

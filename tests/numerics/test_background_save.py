@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from pipelined.aio.nursery import Nursery
+from pipelined.actors.agree import AgreedError
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.background import BackgroundSave
@@ -23,13 +23,12 @@ def saved(path):
 
 def test_it_is_the_checkpoint_that_a_pause_writes(tmp_path):
     async def train(trainer, transport):
-        async with Nursery() as tasks:
-            background = BackgroundSave(tasks)
+        async with BackgroundSave() as background:
             for step in range(4):
                 await trainer.step(step)
                 if step in (0, 1):
-                    await background.begin(trainer, tmp_path / "beside", step + 1, {}, 9, claimed=True)
                     await save(trainer, tmp_path / "paused", step + 1, {}, 9, claimed=True)
+                    await background.begin(trainer, tmp_path / "beside", step + 1, {}, 9, claimed=True)
 
     on_every_rank(CASE, train)
     for name in ("step-00000001", "step-00000002"):
@@ -46,8 +45,7 @@ def test_steps_are_trained_while_a_disk_is_slow(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "write_shard", slow)
 
     async def train(trainer, transport):
-        async with Nursery() as tasks:
-            background = BackgroundSave(tasks)
+        async with BackgroundSave() as background:
             await trainer.step(0)
             await background.begin(trainer, tmp_path, 1, {}, 9, claimed=True)
             losses = [(await trainer.step(step)).loss for step in (1, 2)]
@@ -65,8 +63,7 @@ def test_a_save_that_fails_is_told_on_every_rank_where_the_next_begins(tmp_path)
     full.write_text("no directory")
 
     async def train(trainer, transport):
-        async with Nursery() as tasks:
-            background = BackgroundSave(tasks)
+        async with BackgroundSave() as background:
             await background.begin(trainer, full, 1, {}, 9, claimed=False)
             await trainer.step(0)
             with pytest.raises(UsageError, match=r"cannot write|Not a directory"):
@@ -75,3 +72,32 @@ def test_a_save_that_fails_is_told_on_every_rank_where_the_next_begins(tmp_path)
             return "told"
 
     assert on_every_rank(CASE, train) == ["told"] * CASE.plan.world_size
+
+
+@pytest.mark.parametrize(("error", "is_kept"), [(AgreedError("diverged"), True), (RuntimeError("a bug"), False)])
+def test_a_save_under_way_is_finished_if_all_ranks_end_together_and_else_cancelled(tmp_path, error, is_kept):
+    async def train(trainer, transport):
+        try:
+            async with BackgroundSave() as background:
+                await background.begin(trainer, tmp_path, 1, {}, 9, claimed=True)
+                raise error
+        except type(error) as raised:
+            return raised is error
+
+    assert all(on_every_rank(CASE, train))
+    assert (checkpoint.latest(tmp_path) is not None) == is_kept
+
+
+def test_leaving_the_block_finishes_a_save_or_raises_its_error(tmp_path):
+    full = tmp_path / "full"
+    full.write_text("no directory")
+
+    async def train(trainer, transport):
+        async with BackgroundSave() as background:
+            await background.begin(trainer, tmp_path / "saved", 1, {}, 9, claimed=True)
+        with pytest.raises(UsageError, match=r"cannot write|Not a directory"):
+            async with BackgroundSave() as background:
+                await background.begin(trainer, full, 1, {}, 9, claimed=False)
+
+    on_every_rank(CASE, train)
+    assert checkpoint.latest(tmp_path / "saved") is not None

@@ -2,9 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
+from pipelined.actors.agree import AgreedError
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints.trainer_state import RankState, write
@@ -12,18 +15,35 @@ from pipelined.training.trainer import RankTrainer
 
 
 class BackgroundSave:
-    """Writes copies of a trainer's state while it trains; one save at a time.
+    """Writes copies of a trainer's state while it trains; one save at a time. An `async with` block ends it.
 
-    Args:
-        tasks: the owner of the task that writes.
-
-    All ranks begin and finish their saves behind the same steps. An error of a save is raised where the next one begins
-    or where it is finished, so that all ranks raise it at the same point of their programs.
+    All ranks begin and finish a save after the same steps. An error of a save is raised where the next one begins,
+    where it is finished, or at the end of the block: at the same point of all ranks' programs. An error that all ranks
+    raise together, such as a loss that is not finite, leaves the block only after the save under way is on disk; any
+    other error cancels it.
     """
 
-    def __init__(self, tasks: Nursery):
-        self._tasks = tasks
+    def __init__(self) -> None:
+        self._tasks = Nursery()
         self._writing: asyncio.Task[Path | UsageError] | None = None
+
+    async def __aenter__(self) -> "BackgroundSave":
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        try:
+            if error is None:
+                await self.finish()
+            elif isinstance(error, AgreedError):
+                with suppress(UsageError):  # the first error is the one to tell
+                    await self.finish()
+        except BaseException as failed:
+            await self._tasks.__aexit__(type(failed), failed, failed.__traceback__)
+            raise
+        return await self._tasks.__aexit__(kind, error, trace)
 
     async def begin(
         self, trainer: RankTrainer, directory: Path, step: int, config: Mapping[str, Any], keep: int, *, claimed: bool
