@@ -9,7 +9,8 @@ Every rank runs the same loop. With `AsyncTrainer` each call is awaited, and the
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable
+import secrets
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -87,7 +88,7 @@ class LoopTrainer:
         self._model = bind(model, loss, seed, example, Team(self.plan.tensor, layout, self.plan.rows))
         if planned is not None:
             planned.content.require(Path("plan"), self._model.identity(), self._launch.world_size)
-            recompute = recompute or planned.recompute
+            recompute = planned.recompute if recompute is None else recompute
         numerics = Numerics(
             dtype=dtype,
             autocast=autocast_dtype(autocast),
@@ -172,7 +173,7 @@ class LoopTrainer:
 
             async def write() -> None:
                 if state is not None:
-                    await asyncio.to_thread(torch.save, state, path)
+                    await asyncio.to_thread(_save_whole, state, Path(path))
 
             await agree(rank.trainer.context.actor.transport, "exported", write())
 
@@ -285,3 +286,14 @@ class AsyncTrainer(LoopTrainer):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await asyncio.to_thread(self._close, error)
+
+
+def _save_whole(state: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Write a file with torch, whole or not at all. Raises OSError."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("wb") as file:
+            torch.save(state, file)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

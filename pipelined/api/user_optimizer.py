@@ -24,7 +24,7 @@ class UserOptimizer:
     Args:
         make: builds the optimizer of these parameters; called on each rank with those that it holds.
         clip: largest global gradient norm; 0 disables clipping.
-        schedule: builds the scheduler of an optimizer, whose `step()` follows every update.
+        schedule: builds the scheduler of an optimizer, whose `step()` follows every step.
     """
 
     make: OptimizerBuilder
@@ -70,7 +70,7 @@ class UserOptimizer:
         """Always None: the learning rates stay as the optimizer's groups set them."""
 
     def step(self) -> None:
-        """One step of every scheduler, after an update."""
+        """One step of every scheduler, after a step of training."""
         for scheduled in self._scheduled:
             scheduled.scheduler.step()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -15,8 +16,8 @@ LOSS = nn.functional.mse_loss
 
 
 def trainer(plan, kind=pp.Trainer, **arguments):
-    defaults = {"dtype": torch.float64, "seed": SEED, "example": torch.zeros(plan.rows, 8)}
-    return kind(pp.Sequential(row()), plan, loss=LOSS, optimizer=adam, **{**defaults, **arguments})
+    defaults = {"dtype": torch.float64, "seed": SEED, "example": torch.zeros(plan.rows, 8), "optimizer": adam}
+    return kind(pp.Sequential(row()), plan, loss=LOSS, **{**defaults, **arguments})
 
 
 def plan(schedule="one_f_one_b", depth=2, width=1):
@@ -81,6 +82,23 @@ def test_a_loop_goes_on_from_a_checkpoint_at_another_depth(tmp_path):
         made.save(tmp_path)
         require_state(made.state_dict(), plain(4)[1])
     assert losses == pytest.approx(plain(4)[0][3:], rel=0, abs=1e-12)
+
+
+def test_the_state_of_before_the_first_step_trains_anew_with_momentum_too(tmp_path):
+    with trainer(plan(), optimizer=partial(torch.optim.SGD, lr=0.1, momentum=0.9)) as made:
+        made.save(tmp_path)
+        losses = [made.step(batch).loss for batch in batches()[:3]]
+        made.load(tmp_path)
+        assert [made.step(batch).loss for batch in batches()[:3]] == losses
+
+
+def test_an_export_that_cannot_be_written_leaves_the_job_and_an_earlier_file_as_they_were(tmp_path):
+    with trainer(plan()) as made:
+        with pytest.raises(pp.UsageError, match="No such file or directory"):
+            made.export(tmp_path / "missing" / "state.pt")
+        assert made.step(batches()[0]).loss
+        made.export(tmp_path / "state.pt")
+    assert [path.name for path in tmp_path.iterdir()] == ["state.pt"]
 
 
 def test_an_earlier_run_is_not_overwritten(tmp_path):

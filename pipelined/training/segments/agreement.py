@@ -99,6 +99,7 @@ class StepAgreement:
             before = payload_sent(self._context.actor)
             await segment.update(rate, weight * clip_factor(self._config.clip, norm))
             self._sent_behind = payload_sent(self._context.actor) - before
+        if math.isfinite(loss) and (math.isfinite(norm) or skipped):  # a skipped step's forwards stay noted
             await self._statistics.merge(step)
         lr = self._optimizer.param_groups[0]["lr"] if rate is None else rate
         seconds = self._context.executor.clock.now() - since
