@@ -68,7 +68,10 @@ def test_a_layout_may_be_a_file_that_shard_wrote(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"strategy": [{"op": "c_fc", "factors": [4, 1, 1], "state": "zero1"}]}', "c_fc has zero1, which is not"),
+        (
+            '{"strategy": [{"op": "c_fc", "factors": [4, 1, 1], "state": "zero1"}]}',
+            "c_fc has zero1, which no operator trains by",
+        ),
         ('{"strategy": [{"op": "c_fc", "factors": [1, 4, 1], "state": "none", "anew": true}]}', "gathered anew, which"),
         ('{"strategy": [{"op": "fc", "factors": [1, 4, 1], "state": "none"}]}', "no layout: 'fc=1.4.1'"),
         ('{"strategy": [{"op": "c_fc", "factors": [1, 4, 1], "state": "none"}]}', "no factors of c_attn"),
