@@ -4,7 +4,7 @@ from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin, get_ty
 
 from pipelined.errors import UsageError
 
-UNREADABLE = (ValueError, TypeError, KeyError, RecursionError, OverflowError)
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
 """What reading a record raises that is not of this release."""
 
 

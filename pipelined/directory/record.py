@@ -43,7 +43,10 @@ class Record:
             if type(value) is not kind:
                 fact = f"{cls.__name__}.{name} is a {type(value).__name__}"
                 raise ValueError(f"{fact}, expected a {kind.__name__}")
-        return cls(**{known[name][0]: value for name, value in values.items()})
+        try:
+            return cls(**{known[name][0]: value for name, value in values.items()})
+        except (TypeError, AttributeError, LookupError, OverflowError) as error:  # of a check, by what a list holds
+            raise ValueError(f"not a {cls.__name__}: {error}") from error
 
 
 @cache

@@ -59,6 +59,8 @@ def test_what_is_trained_is_read_back():
         lambda task: task.update(subject={**task["subject"], "dtype": "int8"}),
         lambda task: task.pop("text"),
         lambda task: task.update(vocabulary="many"),
+        lambda task: task.update(subject=[]),
+        lambda task: task.update(subject=None),
     ],
 )
 def test_a_record_of_another_release_is_refused(change):

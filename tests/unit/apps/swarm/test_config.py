@@ -27,7 +27,7 @@ def test_what_no_release_wrote_is_refused(change):
         SwarmTask.unpack(json.dumps(told).encode())
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"subject": []}', b"\xff", b"[" * 100_000])
 def test_what_is_no_subject_is_refused(data):
     with pytest.raises(UsageError):
         SwarmTask.unpack(data)
