@@ -35,6 +35,7 @@ class _Call(Generic[T]):
     def __init__(self, name: str, work: Work[T], ranks: int):
         self.name, self.work, self.missing = name, work, ranks
         self.future: Future[T] = Future()
+        self.future.set_running_or_notify_cancel()  # the ranks make the call even if its caller no longer waits
         self._results: list[T] = []
 
     async def execute(self, rank: RankSession, is_first: bool) -> None:

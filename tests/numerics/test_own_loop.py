@@ -52,6 +52,19 @@ def test_an_async_trainer_trains_as_a_plain_loop_does_and_lets_the_event_loop_ru
     require_state(state, plain(4)[1])
 
 
+def test_a_step_of_which_the_caller_no_longer_waits_is_trained_all_the_same():
+    async def loop():
+        async with trainer(plan(), pp.AsyncTrainer) as made:
+            waiting = asyncio.ensure_future(made.step(batches()[0]))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            return (await made.step(batches()[1])).loss
+
+    assert asyncio.run(loop()) == pytest.approx(plain(4)[0][1], rel=0, abs=1e-12)
+
+
 def test_a_trainer_inside_a_running_event_loop_returns_values():
     async def cell():
         with trainer(plan()) as made:
