@@ -81,8 +81,7 @@ class RunFlags:
     """Keep only the input and output of a stage, and run its forward again before its backward."""
     all_reduce: str = "auto"
     """Algorithm of gradient sums: auto, ring, rabenseifner, multi_ring, recursive_doubling, hierarchical, native or
-    shared. recursive_doubling:16384,ring: the first up to 16,384 bytes, the second beyond. measured: time all of them
-    first."""
+    shared. recursive_doubling:16384,ring: the first up to 16,384 bytes, the second beyond."""
     exact_sums: bool = False
     """Sum gradients exactly: for one --batch and --microbatch all parameters have the same bits at any depth and width,
     with any schedule and transport. Compare two runs by --digest. Each rank computes with one thread."""

@@ -40,6 +40,10 @@ class Config(RunFlags):
     too), summa (zero3 on a grid of rows and columns), megatron, ROWS.COLUMNS.CONTRACTION by operator, such as
     c_attn=1.2.1,attn.c_proj=1.1.2,c_fc=1.2.1,mlp.c_proj=1.1.2,wte=1.2.1, or a file that `pipelined shard --out` wrote.
     Default: megatron."""
+    all_reduce: str = "auto"
+    """Algorithm of gradient sums: auto, ring, rabenseifner, multi_ring, recursive_doubling, hierarchical, native or
+    shared. recursive_doubling:16384,ring: the first up to 16,384 bytes, the second beyond. measured: time all of them
+    first."""
     microbatch: int | None = None
     """Sequences in a microbatch (B)."""
     batch: int | None = None
