@@ -37,7 +37,7 @@ class Config(TextFlags):
     def task(self) -> "BertTask":
         found = find_preset(self.preset, BERT_PRESETS) if self.init is None else read_bert(self.init)
         dropout = found.dropout if self.dropout is None else self.dropout
-        return BertTask(self, replace(found, **self.changed, dropout=dropout))
+        return BertTask(self, replace(found, **self.changed(found), dropout=dropout))
 
 
 class BertTask(TextTask):

@@ -44,18 +44,21 @@ def read_config(path: Path) -> Mapping[str, Any]:
     Args:
         path: JSON (`.json`), for example what --print-config wrote; or else TOML.
     Raises:
-        UsageError: the file cannot be read, or a value is a table.
+        UsageError: the file cannot be read, a value is a table, or it names another such file.
     """
     read = _read(path)
     found = {key.replace("-", "_"): value for key, value in read.items()}
     lists = [found.pop(key, []) for key in (NOTES, LEFT_OPEN)]
     left_out = [name for names in lists if isinstance(names, list) for name in names]
+    found = {key: value for key, value in found.items() if key not in left_out and value not in (None, [])}
+    if "config" in found:
+        raise UsageError(f"{path} names another file of flags (config: {found['config']}); write all flags into one")
     for key, value in found.items():
         texts = isinstance(value, list) and all(isinstance(one, str) for one in value)
         if not texts and not isinstance(value, str | int | float | None):
             fact = f"{path} has no value of a flag at {key!r} ({type(value).__name__})"
             raise UsageError(f"{fact}; write keys and values without tables")
-    return {key: value for key, value in found.items() if key not in left_out and value not in (None, [])}
+    return found
 
 
 def words_of(config: Mapping[str, Any], known: Collection[str], path: Path) -> list[str]:

@@ -27,6 +27,8 @@ LEAST = {
     **dict.fromkeys(("save_every", "eval_every", "digest"), 0),
 }
 """The smallest value of each number that has one."""
+ALIASES = ("stages",)
+"""The second names of flags, which a file may use too."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +232,7 @@ def _expanded(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
     path = _given("config", arguments)
     config = {} if path is None else read_config(Path(path))
     schedule = _given("schedule", [*words_of(config, config, Path()), *arguments])
-    known = [*names, *(knob.name for knob in knobs_of(schedule))]
+    known = [*names, *ALIASES, *(knob.name for knob in knobs_of(schedule))]
     refuse_names_of_others(arguments, known)
     return [*words_of(config, known, Path(path or "")), *arguments]
 

@@ -45,7 +45,7 @@ class Config(TextFlags):
 
     def task(self) -> "LlamaTask":
         found = find_preset(self.preset, LLAMA_PRESETS) if self.init is None else read_llama(self.init)
-        return LlamaTask(self, replace(found, **self.changed))
+        return LlamaTask(self, replace(found, **self.changed(found)))
 
 
 class LlamaTask(TextTask):

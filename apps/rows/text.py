@@ -47,17 +47,18 @@ class TextFlags(RowFlags):
     def least(self) -> Mapping[str, float]:
         return LEAST | dict.fromkeys(("layers", "vocab", "seq"), 1) | {"eval_windows": 0}
 
-    @property
-    def changed(self) -> dict[str, Any]:
+    def changed(self, model: "TextSizes") -> dict[str, Any]:
         """The sizes that flags give.
 
+        Args:
+            model: of the preset, or of the directory of --init, whose sizes flags may repeat.
         Raises:
-            UsageError: the directory of --init determines them.
+            UsageError: they differ from those of the directory.
         """
         given = {name: getattr(self, name) for name in ("layers", "vocab") if getattr(self, name) is not None}
-        if given and self.init is not None:
-            fact = f"{self.init} determines the sizes (given too: {', '.join(f'--{name}' for name in given)})"
-            raise UsageError(f"{fact}; leave them out")
+        others = [f"--{name} {value}, there: {getattr(model, name)}" for name, value in given.items()]
+        if self.init is not None and any(value != getattr(model, name) for name, value in given.items()):
+            raise UsageError(f"{self.init} determines the sizes ({'; '.join(others)}); leave these flags out")
         return given
 
 

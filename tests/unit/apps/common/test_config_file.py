@@ -9,6 +9,7 @@ from apps.gpt2.__main__ import main as gpt2
 from apps.gpt2.config import Config, parse
 from apps.gpt2.resume import parse_resumed
 from apps.llama.__main__ import Config as Llama
+from apps.resnet.__main__ import Config as ResNet
 from apps.rows.program import main as rows
 from apps.vgg.config import Config as VGG
 from pipelined.errors import UsageError
@@ -48,6 +49,11 @@ def test_a_file_has_the_effect_of_its_flags(file):
     assert without_file(parse(file(TOML))) == vars(parse(WORDS))
 
 
+def test_a_flag_has_its_second_name_in_a_file_too(file):
+    assert parse(file("stages = 4")).depth == 4
+    assert parse([*file("stages = 4"), "--depth", "2"]).depth == 2
+
+
 def test_flags_of_the_command_line_win_over_the_file_wherever_they_stand(file):
     again = ["--depth", "2", "--no-recompute", "--data", "d", "--schedule", "one_f_one_b"]
     assert without_file(parse([*again, *file(TOML)])) == vars(parse([*WORDS, *again]))
@@ -60,6 +66,7 @@ def test_flags_of_the_command_line_win_over_the_file_wherever_they_stand(file):
         (gpt2, "--schedule swarm --stages 2 --width 2 --microbatches 4"),
         (partial(rows, "apps.vgg", VGG()), "--depth 2 --tensor 2"),
         (partial(rows, "apps.llama", Llama()), "--depth 2 --seq 32 --layers 2"),
+        (partial(rows, "apps.resnet", ResNet()), "--depth 2"),
     ],
 )
 def test_what_print_config_writes_gives_the_same_configuration_again(file, capsys, program, flags):
@@ -89,6 +96,11 @@ def test_a_resumed_run_takes_from_its_checkpoint_what_neither_file_nor_command_l
         ("a.toml", '{"depth": 1}', "is not TOML"),
         ("a.json", "depth = 1", "is not JSON"),
         ("a.json", "[]", "holds no keys"),
+        (
+            "a.toml",
+            'config = "b.toml"',
+            r"names another file of flags .config: b\.toml.; write all flags into one",
+        ),
     ],
 )
 def test_a_file_that_holds_no_flags_is_refused_with_its_fault(file, name, text, fact):

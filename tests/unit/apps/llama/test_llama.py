@@ -88,7 +88,16 @@ def test_what_cannot_be_is_refused(given, message):
         resolve(Config(**given), None)
 
 
-def test_flags_do_not_change_the_sizes_of_a_directory(tmp_path):
+def test_flags_repeat_the_sizes_of_a_directory_but_do_not_change_them(tmp_path):
     saved(tmp_path)
-    with pytest.raises(UsageError, match=re.escape(f"{tmp_path} determines the sizes (given too: --layers)")):
+    sizes = resolve(Config(init=tmp_path), None).task.model
+    assert resolve(Config(init=tmp_path, layers=3, vocab=256), None).task.model == sizes
+    with pytest.raises(UsageError, match=re.escape(f"{tmp_path} determines the sizes (--layers 2, there: 3)")):
         resolve(Config(init=tmp_path, layers=2), None)
+
+
+def test_what_print_config_writes_of_a_directory_is_read_again(tmp_path, capsys):
+    saved(tmp_path / "given")
+    assert main("apps.llama", Config(), ["--init", str(tmp_path / "given"), "--print-config"]) == 0
+    (tmp_path / "run.json").write_text(capsys.readouterr().out)
+    assert main("apps.llama", Config(), ["--config", str(tmp_path / "run.json"), "--print-config"]) == 0
