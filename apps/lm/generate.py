@@ -135,6 +135,10 @@ def _run(flags: Generate, launch: Launch, kind: str, tokenizer: Tokenizer, depth
         raise UsageError(f"{fact}; start fewer ranks, or lower --depth")
 
     prompt = tokenizer.encode(flags.prompt).tolist()
+    if max(prompt, default=0) >= source.vocab:
+        fact = "the prompt has tokens that the model has not"
+        symbols = f"vocabulary of the model: {source.vocab}, of the tokenizer: {tokenizer.vocab_size}"
+        raise UsageError(f"{fact} (token {max(prompt)}, {symbols}); give --tokenizer the model's own")
     pick = Picker(flags.seed, flags.temperature, flags.top_k, flags.top_p)
 
     async def rank(transport: Transport) -> int:

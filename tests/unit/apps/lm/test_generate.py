@@ -1,5 +1,7 @@
 """`generate`: the greedy continuation of `transformers`, in pipelines of several depths; checkpoints; refusals."""
 
+import re
+
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
@@ -7,7 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from apps.gpt2.__main__ import main as gpt2
 from apps.llama.__main__ import start as llama
 from apps.lm.generate import main
-from pipelined.api.data.tokens.tokenizer import ByteTokenizer
+from pipelined.api.data.tokens.tokenizer import ByteTokenizer, train_tokenizer
 from tests.launching import ROOT
 
 PROMPT = "To be"
@@ -68,6 +70,20 @@ def test_what_cannot_be_is_refused(flags, message, tmp_path, capsys):
     saved(tmp_path, "llama")
     assert main("apps.llama", f"--from {tmp_path} {flags}".split()) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_prompt_of_tokens_that_the_model_has_not_is_refused(tmp_path, capsys):
+    """The bytes are the first 256 symbols; the first merges of a text of one word make a symbol of the word."""
+    saved(tmp_path / "model", "llama")
+    (tmp_path / "words").mkdir()
+    train_tokenizer(260, ["ROMEO " * 50]).save(tmp_path / "words")
+    flags = ["--from", str(tmp_path / "model"), "--tokenizer", str(tmp_path / "words"), "--tokens", "1"]
+    assert main("apps.llama", flags) == 2
+    assert re.search(
+        r"tokens that the model has not .token 2\d\d, vocabulary of the model: 256, of the tokenizer: 260.; give --tok",
+        capsys.readouterr().err,
+    )
+    assert main("apps.llama", [*flags, "--prompt", "x"]) == 0
 
 
 def test_a_directory_of_another_model_is_refused(tmp_path, capsys):
