@@ -1,13 +1,16 @@
 """Directories of BERT with its head for masked tokens as Hugging Face keeps them (`BertForMaskedLM`)."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from apps.common.paths import check_export
 from apps.lm.huggingface.stored import (
+    NUMBER,
     Stored,
     check_about,
+    check_kinds,
     check_shapes,
     each_stored,
     find_tensors,
@@ -36,6 +39,11 @@ SIZES = {
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 FIXED: Mapping[str, Any] = {"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
 """What is not computed here otherwise."""
+TYPES: Mapping[str, Sequence[type]] = {
+    **dict.fromkeys((*DROPOUTS, "layer_norm_eps", "initializer_range"), NUMBER),
+    "tie_word_embeddings": (bool, NoneType),
+}
+"""The types of the values that a config.json may leave out."""
 PARTS = (
     ("cls.predictions.decoder.", "decoder.word_embeddings."),
     ("cls.predictions.transform.", "transform."),
@@ -56,6 +64,7 @@ def read_bert(directory: str | Path) -> BertConfig:
     """
     about = read_json(Path(directory, "config.json"))
     check_about(about, "BERT", [BERT_TYPE], FIXED, directory)
+    check_kinds(about, TYPES, directory)
     dropouts = {name: float(about.get(name, 0.1)) for name in DROPOUTS}
     if len(set(dropouts.values())) > 1:
         raise UsageError(f"the dropouts of config.json differ ({dropouts}); make them one number")

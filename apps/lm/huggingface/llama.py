@@ -1,11 +1,21 @@
 """Directories of Llama-like models as Hugging Face keeps them: llama (SmolLM too), qwen2 and qwen3."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from apps.common.paths import check_export
-from apps.lm.huggingface.stored import check_about, check_shapes, each_stored, find_tensors, read_json, read_numbers
+from apps.lm.huggingface.stored import (
+    NUMBER,
+    check_about,
+    check_kinds,
+    check_shapes,
+    each_stored,
+    find_tensors,
+    read_json,
+    read_numbers,
+)
 from apps.lm.huggingface.write import write
 from apps.lm.models.llama_presets import KINDS, LlamaConfig, shapes
 from pipelined.api.data.tokens.tokenizer import Tokenizer
@@ -32,6 +42,13 @@ FIXED: Mapping[str, Any] = {
     "rope_scaling": None,
 }
 """What is not computed here otherwise."""
+TYPES: Mapping[str, Sequence[type]] = {
+    **dict.fromkeys(("num_key_value_heads", "head_dim"), (int, NoneType)),
+    **dict.fromkeys(("rms_norm_eps", "initializer_range", "rope_theta"), NUMBER),
+    "rope_parameters": (dict, NoneType),
+    "tie_word_embeddings": (bool, NoneType),
+}
+"""The types of the values that a config.json may leave out."""
 CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
@@ -43,7 +60,9 @@ def read_llama(directory: str | Path) -> LlamaConfig:
     """
     about = read_json(Path(directory, "config.json"))
     check_about(about, "Llama", KINDS, FIXED, directory)
+    check_kinds(about, TYPES, directory)
     rope = about.get("rope_parameters") or {"rope_theta": about.get("rope_theta", 10000.0)}
+    check_kinds(rope, {"rope_theta": NUMBER}, directory)
     if (kind := rope.get("rope_type", "default")) != "default":
         raise UsageError(f"{directory} scales its positions (rope_type: {kind}, needed: default); give a plain Llama")
     numbers = read_numbers(about, SIZES, directory)

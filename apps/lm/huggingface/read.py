@@ -4,14 +4,17 @@ This module reads them; `apps.lm.huggingface.write` writes them. The headers are
 torch is imported only where tensors move.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from apps.common.paths import GPT2_TYPE
 from apps.lm.huggingface.stored import (
+    NUMBER,
     Stored,
     check_about,
+    check_kinds,
     check_shapes,
     each_stored,
     find_tensors,
@@ -34,6 +37,13 @@ FIXED: Mapping[str, Any] = {
     "add_cross_attention": False,
 }
 """What GPT-2 as published leaves no choice about, and what Hugging Face takes where a config.json is silent."""
+DROPOUTS = ("embd_pdrop", "attn_pdrop", "resid_pdrop")
+TYPES: Mapping[str, Sequence[type]] = {
+    **dict.fromkeys((*DROPOUTS, "initializer_range"), NUMBER),
+    **dict.fromkeys(("n_embd", "n_inner"), (int, NoneType)),
+    "tie_word_embeddings": (bool, NoneType),
+}
+"""The types of the values that a config.json may leave out, and of those of which another is computed."""
 
 
 def read_config(directory: str | Path) -> ModelConfig:
@@ -43,9 +53,10 @@ def read_config(directory: str | Path) -> ModelConfig:
         UsageError: it is another architecture, or files are missing, broken or at odds.
     """
     about = read_json(Path(directory, "config.json"))
+    check_about(about, "GPT-2", [GPT2_TYPE], FIXED, directory)
+    check_kinds(about, TYPES, directory)
     wide = 4 * (about.get("n_embd") or 0)
-    found = {**about, "n_inner": about.get("n_inner") or wide}
-    check_about(found, "GPT-2", [GPT2_TYPE], {**FIXED, "n_inner": wide}, directory)
+    check_about({**about, "n_inner": about.get("n_inner") or wide}, "GPT-2", [GPT2_TYPE], {"n_inner": wide}, directory)
     sizes = {
         "layers": "n_layer",
         "d_model": "n_embd",
@@ -88,7 +99,7 @@ def _has_own_head(stored: Mapping[str, Stored]) -> bool:
 
 def _dropout(about: Mapping[str, Any]) -> float:
     """The one dropout of the three places."""
-    given = {name: about.get(name, 0.1) for name in ("embd_pdrop", "attn_pdrop", "resid_pdrop")}
+    given = {name: about.get(name, 0.1) for name in DROPOUTS}
     if len(set(given.values())) > 1:
         raise UsageError(f"the dropouts of config.json differ ({given}); make them one number")
     return float(given["resid_pdrop"])

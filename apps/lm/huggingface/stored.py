@@ -17,6 +17,8 @@ from pipelined.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
+NUMBER = (int, float)
+"""The types of a number in JSON."""
 REMEDY = "give a complete directory of the model"
 
 
@@ -106,6 +108,13 @@ def check_about(
         if (found := about.get(key, value)) != value:
             fact = f"{directory} is not {name} as published ({key}: {found}, needed: {value})"
             raise UsageError(f"{fact}; give a plain {name}")
+
+
+def check_kinds(about: Mapping[str, Any], kinds: Mapping[str, Sequence[type]], directory: str | Path) -> None:
+    """Refuse a config.json in which one of these keys has a value of another type; a key may be missing."""
+    other = [f"{key}: {about[key]!r}" for key, types in kinds.items() if key in about and type(about[key]) not in types]
+    if other:
+        raise UsageError(f"{directory}/config.json has values of another type ({', '.join(other)}); {REMEDY}")
 
 
 def read_numbers(about: Mapping[str, Any], names: Mapping[str, str], directory: str | Path) -> dict[str, int]:

@@ -61,6 +61,8 @@ def test_both_ways_the_logits_are_equal(tied, tmp_path):
         ("model_type", "gpt2", r"another architecture \(model_type: gpt2, needed: bert\)"),
         ("hidden_act", "relu", "not BERT as published"),
         ("hidden_dropout_prob", 0.5, "the dropouts of config.json differ"),
+        ("hidden_dropout_prob", None, r"another type \(hidden_dropout_prob: None\)"),
+        ("layer_norm_eps", "1e-12", r"another type \(layer_norm_eps: '1e-12'\)"),
         ("hidden_size", 32, "at odds with its config.json"),
     ],
 )

@@ -78,6 +78,10 @@ def test_both_ways_the_logits_are_equal(name, tmp_path):
         ("rope_parameters", {"rope_type": "llama3", "rope_theta": 5e5}, r"scales its positions \(rope_type: llama3"),
         ("hidden_size", 32, "at odds with its config.json"),
         ("vocab_size", None, "lacks vocab_size"),
+        ("rope_parameters", [1], r"another type \(rope_parameters: \[1\]\)"),
+        ("rope_parameters", {"rope_theta": None}, r"another type \(rope_theta: None\)"),
+        ("num_key_value_heads", "2", r"another type \(num_key_value_heads: '2'\)"),
+        ("rms_norm_eps", "1e-5", r"another type \(rms_norm_eps: '1e-5'\)"),
     ],
 )
 def test_another_model_is_refused(key, value, message, tmp_path):

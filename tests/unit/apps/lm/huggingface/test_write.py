@@ -110,6 +110,8 @@ def test_only_the_tensors_asked_for_are_read(tmp_path: Path):
         ({"n_layer": None}, r"lacks n_layer"),
         ({"n_layer": 4}, r"holds no tensor transformer.h.3.ln_1.weight"),
         ({"n_embd": 96}, r"at odds with its config.json \(transformer.wte.weight: \(256, 48\), expected: \(256, 96\)"),
+        ({"attn_pdrop": None}, r"another type \(attn_pdrop: None\)"),
+        ({"n_embd": {}}, r"another type \(n_embd: \{\}\)"),
         ({"attn_pdrop": 0.5}, r"dropouts of config.json differ"),
     ],
 )
