@@ -8,6 +8,8 @@ from apps.common.paths import check_directory, check_file
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
 
+MAX_PORT = 65_535
+
 
 @dataclass(frozen=True)
 class Coordinator:
@@ -66,11 +68,16 @@ class ShowFlags:
     """How the status of a system is shown."""
 
     json: bool = False
-    """Print one JSON object instead."""
+    """Print one JSON object instead; with --watch or --web one a second, each on a line."""
     watch: bool = False
     """Refresh every second."""
     web: int | None = None
     """Also serve a page at this port of 127.0.0.1 (/, /status.json and, of a swarm, /metrics); 0: any free port."""
+
+    def check(self) -> None:
+        """Raises UsageError: there is no such port."""
+        if self.web is not None and not 0 <= self.web <= MAX_PORT:
+            raise UsageError(f"--web must be a port from 0 to {MAX_PORT} (it is {self.web}); 0 takes any free one")
 
 
 def arguments_of(flags: Any) -> list[str]:

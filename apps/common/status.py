@@ -14,7 +14,7 @@ EVERY_S = 1.0
 
 
 async def show(flags: ShowFlags, looks: AsyncIterator[S], rendering: Rendering[S]) -> None:
-    """Print the status; with --watch or --web until it is interrupted.
+    """Print the status; with --watch or --web until it is interrupted, with --json a line for each look.
 
     Args:
         looks: the status, again and again.
@@ -23,15 +23,15 @@ async def show(flags: ShowFlags, looks: AsyncIterator[S], rendering: Rendering[S
         web = stack.enter_context(Web(flags.web, rendering)) if flags.web is not None else None
         if web is not None:
             print(f"page at {web.address}", flush=True)
-        live = stack.enter_context(Live(refresh_per_second=4)) if flags.watch else None
+        live = stack.enter_context(Live(refresh_per_second=4)) if flags.watch and not flags.json else None
         async for seen in looks:
             if live is not None:
                 live.update(rendering.table(seen))
             elif flags.json:
-                print(as_json(seen.plain()))
+                print(as_json(seen.plain()), flush=True)
             elif web is None:
                 Console().print(rendering.table(seen))
             if web is not None:
                 web.last = seen
-            if live is None and web is None:
+            if not flags.watch and web is None:
                 return

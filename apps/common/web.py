@@ -22,6 +22,8 @@ from urllib.parse import urlsplit
 
 from rich.console import Console, RenderableType
 
+from pipelined.errors import UsageError
+
 PAGE = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>{}</title>
 <style>body{{font:14px/1.4 monospace;margin:2em}}</style><pre>{}</pre>"""
 
@@ -73,12 +75,18 @@ class Web(Generic[S]):
         address: of the page.
         last: the look that is shown.
         rejected: the number of rejected requests, by reason.
+    Raises:
+        UsageError: the port cannot be listened on, such as one in use.
     """
 
     def __init__(self, port: int, rendering: Rendering[S]):
         self.last: S | None = None
         self.rejected = Counter[str]()
-        self._server = _Server(port, _answering(lambda: self.last, rendering, self.rejected), self.rejected)
+        try:
+            self._server = _Server(port, _answering(lambda: self.last, rendering, self.rejected), self.rejected)
+        except OSError as error:
+            fact = f"--web cannot listen on port {port} ({error.strerror})"
+            raise UsageError(f"{fact}; name another port, or 0 for any free one") from error
         self.address = f"http://127.0.0.1:{self._server.server_port}/"
 
     def __enter__(self) -> "Web[S]":

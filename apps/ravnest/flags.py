@@ -213,6 +213,7 @@ class Status:
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
         self.address.check()
+        self.shown.check()
 
 
 @dataclass(frozen=True)

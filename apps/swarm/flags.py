@@ -162,5 +162,6 @@ class Status:
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
         self.address.check()
+        self.shown.check()
         refuse_below(1, "--members", self.members)
         refuse_below(0, "--stage", 0 if self.stage is None else self.stage)

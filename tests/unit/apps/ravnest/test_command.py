@@ -28,6 +28,8 @@ TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")
         ("train --coordinator tcp://127.0.0.1:1 --batch 6", "let --microbatch divide --batch"),
         ("train --coordinator tcp://127.0.0.1:1 --preset none", "no preset is called 'none'"),
         ("local --clusters 0", "--clusters must be at least 1"),
+        ("status --coordinator tcp://127.0.0.1:1 --web=-1", "--web must be a port from 0 to 65535 (it is -1)"),
+        ("status --coordinator tcp://127.0.0.1:1 --web 65536", "--web must be a port from 0 to 65535 (it is 65536)"),
         ("local --ahead 0", "--ahead must be at least 1"),
         ("local --pool nowhere.csv", "cannot read the pool nowhere.csv"),
         ("local --metrics nowhere/file", "name another --metrics"),

@@ -1,5 +1,6 @@
 """The status of a swarm for people, programs and Prometheus."""
 
+import asyncio
 import json
 import random
 import socket
@@ -13,10 +14,13 @@ import pytest
 from rich.console import Console
 
 from apps.common import web as common
+from apps.common.arguments import ShowFlags
+from apps.common.status import show
 from apps.common.web import MOST_CALLERS, as_json
 from apps.swarm.status.command import SWARM
 from apps.swarm.status.prometheus import metrics
 from apps.swarm.status.table import table
+from pipelined.errors import UsageError
 from tests.unit.apps.swarm.status.samples import STAGE, peer, peer_reply, status, trainer
 
 STATUS = status()
@@ -58,6 +62,27 @@ def test_names_are_shown_as_they_are_whatever_they_mean_elsewhere():
 def test_json_has_no_numbers_that_are_none():
     told = json.loads(as_json(STATUS.plain()))
     assert told["peers"][0]["share"] is None and told["trainers"][0]["banned"] == {"tcp://x:1": 4.0}
+
+
+def test_a_port_in_use_is_refused_in_one_line():
+    with Web(0) as web:
+        port = web.address.split(":")[-1].rstrip("/")
+        with pytest.raises(UsageError, match=rf"--web cannot listen on port {port} \(Address already in use\); name"):
+            Web(int(port))
+
+
+@pytest.mark.parametrize(
+    ("flags", "lines"), [(ShowFlags(json=True), 1), (ShowFlags(json=True, watch=True), 2), (ShowFlags(watch=True), 0)]
+)
+def test_json_is_one_object_and_with_watch_one_for_each_look(flags, lines, capsys):
+    async def looks():
+        yield STATUS
+        yield STATUS
+
+    asyncio.run(show(flags, looks(), SWARM))
+    shown = capsys.readouterr().out.splitlines()
+    objects = [json.loads(line) for line in shown if line.startswith("{")]
+    assert [found["step"] for found in objects] == [3] * lines and (len(shown) == lines or not flags.json)
 
 
 def test_the_page_shows_the_last_look_and_takes_nothing_else():
