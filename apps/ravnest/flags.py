@@ -249,3 +249,12 @@ def check_forming(flags: Train | Local) -> None:
     flags.subject.model(LEAST_VOCABULARY)
     flags.forming.check()
     refuse_below(1, "--nodes", flags.nodes)
+    if not (isinstance(flags, Local) and flags.pool):
+        check_clusters(flags.forming, flags.nodes)
+
+
+def check_clusters(forming: FormingFlags, nodes: int) -> None:
+    """Raises UsageError: more clusters are asked for than there will be nodes."""
+    if (clusters := forming.clusters or 1) > nodes:
+        fact = f"more clusters than nodes (--clusters: {clusters}, nodes: {nodes})"
+        raise UsageError(f"{fact}; take fewer --clusters, or add nodes")

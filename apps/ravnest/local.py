@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 
 from apps.common.arguments import arguments_of
 from apps.common.children import Child, ChildFailed, needed, pass_on, started, started_coordinator, terminate
-from apps.ravnest.flags import Local
+from apps.ravnest.flags import Local, check_clusters
 from pipelined.aio.nursery import Nursery
 from pipelined.aio.progress import Say
 from pipelined.measurement.doctor.machine import free_memory
@@ -25,6 +25,7 @@ async def local(flags: Local, say: Say) -> None:
         ChildFailed: a process failed; its output says why.
     """
     pool = read_pool(flags.pool) if flags.pool else ()
+    check_clusters(flags.forming, len(pool) or flags.nodes)
     async with await endpoint_at(_listen_url(flags.links)):  # checks the links
         pass
     await until_stop_request(_local(flags, pool, say))

@@ -28,6 +28,8 @@ TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")
         ("train --coordinator tcp://127.0.0.1:1 --batch 6", "let --microbatch divide --batch"),
         ("train --coordinator tcp://127.0.0.1:1 --preset none", "no preset is called 'none'"),
         ("local --clusters 0", "--clusters must be at least 1"),
+        ("local --nodes 2 --clusters 3", "more clusters than nodes (--clusters: 3, nodes: 2)"),
+        ("train --coordinator tcp://127.0.0.1:1 --nodes 2 --clusters 3", "more clusters than nodes"),
         ("status --coordinator tcp://127.0.0.1:1 --web=-1", "--web must be a port from 0 to 65535 (it is -1)"),
         ("status --coordinator tcp://127.0.0.1:1 --web 65536", "--web must be a port from 0 to 65535 (it is 65536)"),
         ("local --ahead 0", "--ahead must be at least 1"),
@@ -88,6 +90,14 @@ def test_local_starts_the_nodes_of_a_pool_with_their_ram_and_lines():
     words = _training(flags, 2)
     assert parse(["train", "--coordinator", "tcp://127.0.0.1:1", *words]).subject == flags.subject
     assert words[words.index("--nodes") + 1] == "2"
+
+
+def test_the_nodes_of_a_pool_count_and_not_those_of_the_flag(tmp_path, capsys):
+    (tmp_path / "pool.csv").write_text("name,ram,bandwidth\nattic,1G,200mbit\nshed,1G,100mbit\n")
+    pool = ["local", "--pool", str(tmp_path / "pool.csv")]
+    assert main([*pool, "--nodes", "9", "--clusters", "3"]) == 2
+    assert "more clusters than nodes (--clusters: 3, nodes: 2)" in capsys.readouterr().err
+    assert parse([*pool, "--nodes", "1", "--clusters", "2"]).nodes == 1
 
 
 def test_the_nodes_of_local_share_the_free_memory(monkeypatch):
