@@ -1,6 +1,7 @@
 """The records that Ravnest keeps in its directory.
 
 subject           (the program's own)   what is trained
+swarm             (text)                the unique name of the run; nodes save stages under it
 nodes/NAME        NodeRecord            a node; expires with its lease
 clusters          Clusters              which nodes form which clusters; `train` writes it
 progress/C        ClusterProgress       the last step that cluster C has completed
