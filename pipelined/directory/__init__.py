@@ -1,4 +1,4 @@
-"""The directory of a swarm: its membership and its committed step, with a journal on disk; see docs/directory.md."""
+"""The directory of a swarm, or of another system: its members and records, with a journal; see docs/directory.md."""
 
 from pipelined.directory.api import (
     Change,

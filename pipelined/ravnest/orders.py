@@ -1,6 +1,6 @@
 """The order of a node: what it did in its cluster, in order, so that another run can do the same again.
 
-A file for each node, `CLUSTERS-NAME.json`:
+A file for each node, `CLUSTERS-CLUSTER-STAGE-NAME.json`: the number of the clusters, then the node's place and name.
 
     {"task": ..., "clusters": ..., "cluster": 0, "stage": 1, "order": ["F0", "F1", "B0", ...], "added": {"1": 16}}
 
