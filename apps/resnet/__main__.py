@@ -3,12 +3,13 @@
 Its flags are those of any row of layers, and its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from apps.common.flags import LEAST
 from apps.images.digits import Images, digits, require_scikit_learn
 from apps.images.files import CIFAR_SIDE, classes_of, is_cifar, read_images
 from apps.lm.models.gpt2_presets import find_preset
@@ -37,6 +38,9 @@ class Config(RowFlags):
     side: int | None = None
     """Places along each side of an image, to which pictures are scaled. Default: CIFAR-10's 32, 224 of a folder, 16 of
     digits. Up to 64 the stem keeps the size."""
+
+    def least(self) -> Mapping[str, float]:
+        return LEAST | {"side": 1}
 
     def task(self) -> "ResNetTask":
         found = find_preset(self.preset or ("digits" if self.data is None else "resnet18"), PRESETS)

@@ -98,5 +98,7 @@ def test_what_is_left_open_follows_from_the_data(tmp_path):
 
 
 def test_images_that_vanish_are_refused():
+    with pytest.raises(UsageError, match=r"--side must be at least 1 .it is 0."):
+        Config(side=0)
     with pytest.raises(UsageError, match=r"too small for 3 groups of blocks \(--side 2\); take --side 4"):
         resolve(Config(side=2), None)
