@@ -5,22 +5,19 @@ Rank 0 alone runs them, before any rank builds anything, so a mistake is reporte
 
 from pathlib import Path
 
+from apps.common.checks import check_training
 from apps.common.flags import start_of
 from apps.common.paths import check_directory, check_export, check_file
 from apps.common.trackers import check_trackers
 from apps.gpt2.job import Job
 from collectives.algorithms import parse_choice
 from pipelined.errors import UsageError
-from pipelined.programs.exact_grid import require_exact
 from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
 from pipelined.schedules import find
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Checkpoint
-from pipelined.training.exchange.compression import check_codec
-from pipelined.training.loss_scale import require_scalable
 from pipelined.training.replay import check_steps, read_orders
-from pipelined.training.sums.halves import require_divisible
 
 MEASURED = "measured"
 """Instead of an all-reduce: measure all, and take the fastest."""
@@ -36,16 +33,10 @@ def check_job(job: Job) -> None:
     config = job.config
     check(record(find(job.plan.schedule), job.plan.proof_shape))
     check_sums(config.all_reduce)
-    if config.divides:
-        if config.all_reduce == MEASURED:
-            fact = "--shard-optimizer needs sums that are scattered, and --all-reduce measured may find others"
-            raise UsageError(f"{fact}; use --all-reduce auto")
-        require_divisible(job.plan, config.all_reduce)
-    check_codec(config.compress, "--compress")
-    if config.exact_sums:
-        require_exact(job.plan, config.compress)
-    if config.dtype == "float16":
-        require_scalable(job.plan, config.exact_sums)
+    if config.divides and config.all_reduce == MEASURED:
+        fact = "--shard-optimizer needs sums that are scattered, and --all-reduce measured may find others"
+        raise UsageError(f"{fact}; use --all-reduce auto")
+    check_training(config, job.plan)
     check_trackers(config)
     for flag, path in (("--metrics", config.metrics), ("--trace", config.trace)):
         if path is not None:

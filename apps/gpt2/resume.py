@@ -45,6 +45,8 @@ def parse_resumed(arguments: Sequence[str]) -> Config:
     taken = {name: _value(name, saved[name]) for name in KINDS if saved.get(name) is not None}
     if "clip" in _left_open(saved):
         taken.pop("clip", None)  # its value was the schedule's choice, and this run may have another schedule
+    if "constant" in (config.lr_schedule, taken.get("lr_schedule")):
+        taken.pop("min_lr", None)  # a constant rate has none
     if config.plan not in (None, AUTO) or None not in (config.microbatch, config.microbatches):
         taken.pop("batch", None)  # these set the batch
     found = _parse_over(arguments, config, taken)

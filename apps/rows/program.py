@@ -7,6 +7,7 @@ only after every check that does not need it.
 import os
 import sys
 
+from apps.common.checks import check_training
 from apps.common.flags import parse_flags, start_of
 from apps.common.paths import check_directory, check_file
 from apps.common.trackers import check_trackers
@@ -24,7 +25,6 @@ from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
 from pipelined.schedules import find
 from pipelined.state.checkpoints import checkpoint
-from pipelined.training.exchange.compression import check_codec
 from transports import Transport
 
 
@@ -77,7 +77,7 @@ def check_job(job: Job) -> None:
         parse_choice(config.all_reduce)
     except ValueError as error:
         raise UsageError(f"--all-reduce: {error}") from error
-    check_codec(config.compress, "--compress")
+    check_training(config, job.plan)
     check_trackers(config)
     if config.metrics is not None:
         check_file("--metrics", config.metrics)

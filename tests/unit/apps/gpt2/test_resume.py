@@ -57,6 +57,12 @@ def test_a_clip_that_the_schedule_chose_is_not_taken_and_one_that_was_given_is(t
     assert parse_resumed(saved(tmp_path / "given", [*SAID, "--clip", "0.5"])).clip == 0.5
 
 
+def test_a_constant_rate_takes_no_last_one_from_the_checkpoint(tmp_path):
+    flags = saved(tmp_path, [*SAID, "--min-lr", "1e-4"])
+    assert parse_resumed(flags).min_lr == 1e-4
+    assert parse_resumed([*flags, "--lr-schedule", "constant"]).min_lr is None
+
+
 def test_another_preset_keeps_its_own_sizes_so_that_the_model_is_refused(tmp_path):
     assert resolve(parse_resumed([*saved(tmp_path, SAID), "--preset", "gpt2"]), 2).model.layers == 12
 
