@@ -33,7 +33,7 @@ class BackgroundSave:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    ) -> None:
         try:
             if error is None:
                 await self.finish()
@@ -43,7 +43,7 @@ class BackgroundSave:
         except BaseException as failed:
             await self._tasks.__aexit__(type(failed), failed, failed.__traceback__)
             raise
-        return await self._tasks.__aexit__(kind, error, trace)
+        await self._tasks.__aexit__(kind, error, trace)
 
     async def begin(
         self, trainer: RankTrainer, directory: Path, step: int, config: Mapping[str, Any], keep: int, *, claimed: bool
