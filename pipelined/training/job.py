@@ -38,7 +38,7 @@ class Numerics:
 
     @property
     def scales_loss(self) -> bool:
-        """Whether gradients could vanish or overflow without a loss scale."""
+        """Whether the loss is scaled: with autocast in float16."""
         return self.autocast is torch.float16
 
     @property

@@ -14,8 +14,8 @@ from typing import Any
 
 from pipelined.programs.plan import Plan, PlanError
 
-FIRST, DOUBLED_AFTER = 2.0**16, 2000
-LARGEST = 2.0**100
+INITIAL_SCALE, GROWTH_INTERVAL = 2.0**16, 2000
+MAX_SCALE = 2.0**100
 FIELD = "loss_scale"
 """The name of its state among the scalars of a checkpoint."""
 
@@ -32,29 +32,29 @@ class LossScale:
 
     def __init__(self, dynamic: bool):
         self.dynamic = dynamic
-        self.value, self._good = (FIRST, 0) if dynamic else (1.0, 0)
+        self.value, self._growth_tracker = (INITIAL_SCALE, 0) if dynamic else (1.0, 0)
 
     def skips(self, loss: float, norm: float) -> bool:
         """Adapt to a step's loss and gradient norm. Returns whether the step must be skipped.
 
-        A loss that is not finite, or a norm at the scale of 1, is no matter of scale: the training has diverged.
+        If the loss is not finite, or the norm is not finite at a scale of 1, no scale can help: training has diverged.
         """
         if not self.dynamic or not math.isfinite(loss):
             return False
         if math.isfinite(norm):
-            self._good += 1
-            if self._good == DOUBLED_AFTER:
-                self.value, self._good = min(LARGEST, 2.0 * self.value), 0
+            self._growth_tracker += 1
+            if self._growth_tracker == GROWTH_INTERVAL:
+                self.value, self._growth_tracker = min(MAX_SCALE, 2.0 * self.value), 0
             return False
         if self.value == 1.0:
             return False
-        self.value, self._good = self.value / 2.0, 0
+        self.value, self._growth_tracker = self.value / 2.0, 0
         return True
 
     @property
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps beside its tensors."""
-        return {FIELD: [self.value, self._good]} if self.dynamic else {}
+        return {FIELD: [self.value, self._growth_tracker]} if self.dynamic else {}
 
     def restore(self, scalars: Mapping[str, Any]) -> None:
         """Go on with the state of a checkpoint; one without it begins with the first scale.
@@ -64,10 +64,10 @@ class LossScale:
         """
         if not self.dynamic:
             return
-        value, good = scalars.get(FIELD, (FIRST, 0))
-        if not (1.0 <= value <= LARGEST and math.frexp(value)[0] == 0.5 and 0 <= good < DOUBLED_AFTER):
+        value, good = scalars.get(FIELD, (INITIAL_SCALE, 0))
+        if not (1.0 <= value <= MAX_SCALE and math.frexp(value)[0] == 0.5 and 0 <= good < GROWTH_INTERVAL):
             raise ValueError(f"no loss scale: {(value, good)!r:.80}")
-        self.value, self._good = float(value), int(good)
+        self.value, self._growth_tracker = float(value), int(good)
 
 
 def require_scalable(plan: Plan, exact_sums: bool) -> None:

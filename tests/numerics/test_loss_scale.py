@@ -11,7 +11,7 @@ from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan, PlanError
 from pipelined.state.checkpoints.trainer_state import load, save
 from pipelined.training import loss_scale
-from pipelined.training.loss_scale import FIRST, LossScale, require_scalable
+from pipelined.training.loss_scale import INITIAL_SCALE, LossScale, require_scalable
 from tests.numerics.plain import Case
 from tests.numerics.trained import on_every_rank
 
@@ -62,7 +62,7 @@ def plain():
     ("schedule", "depth", "width"), [("gpipe", 1, 1), ("one_f_one_b", 2, 2), ("zb_h1", 4, 1), ("chimera", 2, 1)]
 )
 def test_scales_skipped_steps_and_numbers_are_those_of_torch_s_scaler(monkeypatch, schedule, depth, width):
-    monkeypatch.setattr(loss_scale, "DOUBLED_AFTER", 5)
+    monkeypatch.setattr(loss_scale, "GROWTH_INTERVAL", 5)
     losses, scales, skipped, parameters = plain()
     assert any(skipped) and any(after > before for before, after in pairwise(scales)), "else the case shows nothing"
     reports = []
@@ -91,7 +91,7 @@ def trained(scale, steps=3):
 
 def test_a_scale_rounds_nothing():
     """Powers of two are exact, as long as nothing is so small or so large that float32 cannot hold it."""
-    for ours, plain in zip(trained(FIRST), trained(1.0), strict=True):
+    for ours, plain in zip(trained(INITIAL_SCALE), trained(1.0), strict=True):
         assert all(torch.equal(tensor, plain[name]) for name, tensor in ours.items())
 
 
@@ -107,7 +107,7 @@ def test_the_scale_is_saved_and_loaded(tmp_path):
 
     half = {"autocast": torch.float16}
     on_every_rank(Case("one_f_one_b", 2, 1, 2), begin, **half)
-    assert on_every_rank(Case("gpipe", 1, 2, 1), go_on, **half) == [{"loss_scale": [FIRST / 2, 1]}] * 2
+    assert on_every_rank(Case("gpipe", 1, 2, 1), go_on, **half) == [{"loss_scale": [INITIAL_SCALE / 2, 1]}] * 2
     assert on_every_rank(Case("gpipe", 1, 1, 2), go_on) == [{}]
 
 
@@ -115,12 +115,12 @@ def test_a_checkpoint_without_a_scale_begins_with_the_first():
     scale = LossScale(dynamic=True)
     scale.skips(1.0, float("inf"))
     scale.restore({})
-    assert scale.state == {"loss_scale": [FIRST, 0]}
+    assert scale.state == {"loss_scale": [INITIAL_SCALE, 0]}
 
 
 def test_a_loss_that_is_not_finite_and_an_overflow_without_a_scale_are_not_skipped():
     scale = LossScale(dynamic=True)
-    assert not scale.skips(float("nan"), float("nan")) and scale.value == FIRST
+    assert not scale.skips(float("nan"), float("nan")) and scale.value == INITIAL_SCALE
     for _ in range(16):
         assert scale.skips(1.0, float("inf"))
     assert scale.value == 1.0 and not scale.skips(1.0, float("inf"))

@@ -49,7 +49,7 @@ class DividedSums(GradientSums):
                 bucket.gradient.copy_(host)
 
     async def place(self, buckets: Iterable[Bucket]) -> None:
-        """Nothing: the shares of a bucket may have different holders, so no memory serves all of it."""
+        """Does nothing: the shares may have different holders, so a bucket cannot lie in one shared window."""
 
     async def _bytes_of(self, bucket: Bucket) -> int:
         sent = 0

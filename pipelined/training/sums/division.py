@@ -1,10 +1,10 @@
 """How the ranks that hold the same parameters divide their update among them (ZeRO-1): each updates some of their rows.
 
 Without a division every holder of a parameter gets the whole sum of its gradients, keeps the whole state of its
-optimizer, and makes the same update. With one the sum is reduced and scattered, so that a rank gets that of its rows;
-it keeps state for these and updates them; and the new values are gathered. Both ways send the same bytes. A rank keeps
-of its optimizer's state 1/R, where R ranks hold the parameter: W groups, the replicas of a bidirectional schedule, and
-those members of a team that hold the same piece.
+optimizer, and makes the same update. With one each rank receives the sum for its own rows (a reduce-scatter), keeps
+optimizer state for them and updates them. An all-gather then distributes the new values. Both ways send the same bytes.
+A rank keeps of its optimizer's state 1/R, where R ranks hold the parameter: W groups, the replicas of a bidirectional
+schedule, and those members of a team that hold the same piece.
 
 Source: Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, 2020, section 5.1.
 """
