@@ -67,7 +67,8 @@ class Job:
         given = self.config.plain()
         left_open = [name for name in ("clip",) if given[name] is None]
         chosen = {"batch": self.plan.batch, "reason": self.reason, "left_open": left_open}
-        return {**given, **plan, **model, **numbers, **chosen}
+        pinned = {"threads": 1} if self.config.exact_sums else {}
+        return {**given, **plan, **model, **numbers, **chosen, **pinned}
 
     def describe(self) -> str:
         """The model, the plan and the batch, in a few lines."""

@@ -79,3 +79,8 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
 def test_what_a_divided_update_cannot_be_summed_by_is_refused_before_torch(given, message):
     with pytest.raises(UsageError, match=message):
         check_job(resolve(replace(ASKED, shard_optimizer=True, **given), 2))
+
+
+def test_exact_sums_pin_the_threads_of_a_rank_in_the_resolved_configuration():
+    assert resolve(Config(depth=2, exact_sums=True), 2).plain()["threads"] == 1
+    assert "threads" not in resolve(Config(depth=2), 2).plain()
