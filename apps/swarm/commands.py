@@ -62,7 +62,7 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
             with StepLog(session.training.optimizer_config, subject.batch * subject.seq, flags.metrics, say) as steps:
                 done = await run_trainer(process, _stop_request("", say), steps.log, say)
             if done and not output.is_empty:
-                weights = await fetch(node.name, session, endpoint, node.directory, say)
+                weights = await fetch(node.name, session, endpoint, directory, say)
                 await output.write(weights, text.tokenizer, say)
 
 

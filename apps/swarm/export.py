@@ -14,7 +14,7 @@ from apps.swarm.flags import Export
 from apps.swarm.training import ModelSession, session_of
 from pipelined.aio.clock import RealClock
 from pipelined.aio.progress import reported_wait
-from pipelined.directory import CutOff, Directory, LeaseLost
+from pipelined.directory import CutOff, Directory
 from pipelined.errors import UsageError
 from pipelined.membership.joining import connected, read_task
 from pipelined.membership.node import Node
@@ -62,7 +62,7 @@ async def fetch(name: str, session: ModelSession, endpoint: Endpoint, directory:
     try:
         async with reported_wait(f"the state of every stage (stages: {session.rules.stages})", say):
             stages = await snapshot(node, session)
-    except (LeaseLost, CutOff) as error:
+    except CutOff as error:
         raise UsageError(f"the directory does not reply ({error}); start it again, and repeat this command") from error
     step = stages[0][0].step
     say(f"step {step}, as it stands at {len(stages)} stages")

@@ -50,12 +50,18 @@ def test_every_stage_is_of_one_step_and_as_one_process_has_it(after, kill):
     assert [head.step for head in swarm.heads] == list(range(STEPS + 1))
 
 
-def observing(swarm):
-    """Start an observer that reads every stage; returns its task."""
+def observing(swarm, **seconds):
+    """Start an observer that reads every stage, with a device of these seconds for each op; returns its task."""
     node = Node("observer", *swarm.client("observer"))
     build = lambda index: ExactStage(index, swarm.rules.stages)  # noqa: E731
-    observer = SwarmObserver(node, build, swarm.rules, TimedExecutor({}, node.clock))
-    return asyncio.ensure_future(observer.snapshot())
+    observer = SwarmObserver(node, build, swarm.rules, TimedExecutor(seconds, node.clock))
+    swarm.start("observer", observer.snapshot())
+    return swarm.tasks["observer"]
+
+
+def listed(swarm):
+    """The observers that the directory lists."""
+    return dict(swarm.trainers["t0"].view.observers)
 
 
 async def trained(last, **rules):
@@ -86,4 +92,21 @@ async def test_an_observer_does_not_keep_a_spare_peer_from_a_stage_that_lost_all
     await swarm.until(lambda: swarm.heads[-1].step > 7)
     assert {process.peer.replica.index for process in swarm.peers.values()} == {0, 1}
     await observer
+    await swarm.close()
+
+
+async def test_an_observer_that_loses_its_lease_copies_on_under_a_new_one():
+    swarm = await trained(last=3)
+    observer = observing(swarm, load=0.5)
+    await swarm.until(lambda: listed(swarm))
+    first = listed(swarm)
+    await asyncio.sleep(0.2)  # the first stage is being loaded
+    swarm.network.freeze("observer")
+    await swarm.until(lambda: not listed(swarm))  # the lease of 1 s has expired
+    swarm.network.thaw("observer")
+    await swarm.until(lambda: listed(swarm))
+    assert listed(swarm) != first
+    for stage, (saved, state) in enumerate(await observer):
+        assert np.array_equal(state[f"{stage}/weights"], swarm.reference.weights(saved.step, stage))
+    assert not listed(swarm)
     await swarm.close()

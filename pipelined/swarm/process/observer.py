@@ -4,13 +4,16 @@ The directory lists it as an observer, not as a peer. Peers send it states and t
 hash. No decision of the swarm (rollback, rescue of a stage, placement, rebalancing) counts it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipelined.actors.executor import Executor
+from pipelined.aio.events import warn
 from pipelined.aio.nursery import Nursery
+from pipelined.directory import LeaseLost
 from pipelined.directory.registration import registered
 from pipelined.membership.node import Node
+from pipelined.membership.view import RETRY_S
 from pipelined.state.fetch import StateFetch
 from pipelined.state.versions import SavedStage, Version
 from pipelined.swarm.config import Rules
@@ -19,6 +22,7 @@ from pipelined.swarm.peer.stage_join import Build
 from pipelined.swarm.records.members import OBSERVERS, Observer
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.stages.delayed import final_state, with_delayed_updates
+from pipelined.swarm.stages.stage import SwarmStage
 
 SwarmSnapshot = list[tuple[SavedStage, Mapping[str, Any]]]
 """For each stage its version and its state, with every summed gradient applied."""
@@ -43,35 +47,38 @@ class SwarmObserver:
         If a step is committed meanwhile, its totals are fetched and applied to the stages that were fetched before.
 
         Raises:
-            LeaseLost, CutOff: the directory could not be reached for longer than a lease period.
+            CutOff: the directory does not reply.
         Cost: memory of all stages; their bytes once over the network.
         """
         async with Nursery() as tasks:
             following = tasks.create_task(self._view.follow())
             await self._view.wait_for(lambda: self._view.head)
-            key, seconds = OBSERVERS + self._node.name, self._rules.lease_s
-            async with registered(self._node.directory, key, seconds, self._node.clock) as registration:
-                address = self._node.endpoint.address
-                await registration.put(Observer(self._node.name, address, registration.incarnation))
-                taken = await self._all()
+            stages = [with_delayed_updates(self._build(index), self._rules.delayed) for index in self._indices]
+            at = await self._fetch_under_leases([self._fetch_of(index, stages[index]) for index in self._indices])
             following.cancel()
-        return taken
-
-    async def _all(self) -> SwarmSnapshot:
-        stages = [with_delayed_updates(self._build(index), self._rules.delayed) for index in range(self._rules.stages)]
-        versions: list[Version | None] = [None] * len(stages)
-        while any(version != self._view.version for version in versions):
-            for index, stage in enumerate(stages):
-                fetch = StateFetch(
-                    stage,
-                    index,
-                    versions[index],
-                    requester=self._node.name,
-                    view=self._view,
-                    probe=self._probe,
-                    device=self._device,
-                )
-                versions[index] = await fetch.run()
-        at = self._view.version
-        saved_stages = [SavedStage(at.step, index, len(stages), at.lineage) for index in range(len(stages))]
+        saved_stages = [SavedStage(at.step, index, len(stages), at.lineage) for index in self._indices]
         return [(saved, final_state(stage)) for saved, stage in zip(saved_stages, stages, strict=True)]
+
+    @property
+    def _indices(self) -> range:
+        return range(self._rules.stages)
+
+    def _fetch_of(self, index: int, stage: SwarmStage) -> StateFetch:
+        name, view, probe = self._node.name, self._view, self._probe
+        return StateFetch(stage, index, None, requester=name, view=view, probe=probe, device=self._device)
+
+    async def _fetch_under_leases(self, fetches: Sequence[StateFetch]) -> Version:
+        """Fetch all stages at one version, which is returned. After a lost lease, go on from there under a new one."""
+        key, seconds, clock = OBSERVERS + self._node.name, self._rules.lease_s, self._node.clock
+        while True:
+            try:
+                async with registered(self._node.directory, key, seconds, clock) as registration:
+                    record = Observer(self._node.name, self._node.endpoint.address, registration.incarnation)
+                    await registration.put(record)
+                    while any(fetch.version != self._view.version for fetch in fetches):
+                        for fetch in fetches:
+                            await fetch.run()
+                    return self._view.version
+            except LeaseLost as error:
+                warn("membership lost", observer=self._node.name, why=str(error) or type(error).__name__)
+                await clock.sleep(RETRY_S)
