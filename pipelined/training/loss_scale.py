@@ -34,8 +34,8 @@ class LossScale:
         self.dynamic = dynamic
         self.value, self._growth_tracker = (INITIAL_SCALE, 0) if dynamic else (1.0, 0)
 
-    def skips(self, loss: float, norm: float) -> bool:
-        """Adapt to a step's loss and gradient norm. Returns whether the step must be skipped.
+    def record(self, loss: float, norm: float) -> bool:
+        """Adapt to the loss and the gradient norm of a step. Returns whether its update must be skipped.
 
         If the loss is not finite, or the norm is not finite at a scale of 1, no scale can help: training has diverged.
         """

@@ -1,7 +1,7 @@
 """What one rank uses in all steps: its mailbox, its stages, its data, and the device that computes."""
 
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -12,7 +12,6 @@ from pipelined.random.keyed_random import KeyedRandom
 from pipelined.traces.file import Tracer
 from pipelined.training.exchange.compression import Compression
 from pipelined.training.exchange.stream import Parcel
-from pipelined.training.loss_scale import LossScale
 
 
 class Computation(Protocol):
@@ -59,7 +58,6 @@ class RankContext:
         tracer: records the instructions.
         seed: the seed of the run.
         compression: sends tensors between stages; default: without a codec.
-        loss_scale: the scale of the losses; default: 1.
     """
 
     actor: Actor
@@ -70,7 +68,6 @@ class RankContext:
     tracer: Tracer
     seed: int
     compression: Compression | None = None
-    loss_scale: LossScale = field(default_factory=lambda: LossScale(dynamic=False))
 
     @cached_property
     def messages(self) -> Compression:

@@ -89,9 +89,7 @@ class RankTrainer:
         stages = {index: self._stage(job, index, actor, executor) for index in self.local.modules}
         compression = Compression(actor, job.numerics.compress, tracer)
         self.loss_scale = self._loss_scale(job)
-        self.context = RankContext(
-            actor, plan, stages, executor, job.feed, tracer, job.seed, compression, self.loss_scale
-        )
+        self.context = RankContext(actor, plan, stages, executor, job.feed, tracer, job.seed, compression)
         self.optimizer = job.optimizer_config.build(self.local.updated)
         if plan.tensor > 1 or self.local.divided:
             require_elementwise(self.optimizer)
@@ -106,6 +104,7 @@ class RankTrainer:
             statistics=statistics,
             optimizer=self.optimizer,
             config=job.optimizer_config,
+            loss_scale=self.loss_scale,
         )
         self._orders = orders or {}
         self._held: VersionedStage | None = None
@@ -260,8 +259,17 @@ class RankTrainer:
                 after_update=after_update,
             )
         order = self._orders.get(steps[0], self._orders[max(self._orders)]) if self._orders else ()
-        parts, accumulation = (self.context, self.local, self.sums, self.optimizer), self.accumulation
-        return FlushedStep(*parts, accumulation=accumulation, step=steps[0], prepared=prepared, order=order)
+        return FlushedStep(
+            self.context,
+            self.local,
+            self.sums,
+            self.optimizer,
+            accumulation=self.accumulation,
+            step=steps[0],
+            prepared=prepared,
+            order=order,
+            loss_scale=self.loss_scale.value,
+        )
 
     async def _prepare(self) -> Prepared:
         """Before the first step: prove the schedule, and open what the gradient sums need."""

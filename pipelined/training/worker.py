@@ -46,6 +46,7 @@ class TrainWorker(Worker):
             waits briefly for messages that are due; empty if they are not known beforehand.
         messages: where it takes its messages from; None: from a `Prefetcher` of its own.
         instructions: the parent of queued instructions; None: a verb returns at the end of its instruction.
+        loss_scale: by which the losses of the step are multiplied.
 
     Attributes:
         losses: mean (or summed) loss by global microbatch, for microbatches that have their last stage here.
@@ -61,8 +62,10 @@ class TrainWorker(Worker):
         *,
         messages: MessageSource | None = None,
         instructions: Nursery | None = None,
+        loss_scale: float = 1.0,
     ):
         super().__init__(context.worker, context.plan.layout)
+        self._scale = loss_scale / context.plan.microbatches_an_update
         self.context, self.step, self._sums = context, step, sums
         self.losses, self.count = dict[int, float](), 0.0
         self._due = DueMessages(program)
@@ -144,9 +147,8 @@ class TrainWorker(Worker):
         """A whole backward or its input half; sends the gradient at once, even if other work is pending here."""
         held, key = self.context.stages[at.stage], (at.pipe, at.microbatch)
         random = self._random(at)
-        scale = self.context.loss_scale.value / self.context.plan.microbatches_an_update
         half = held.backward if at.op == "B" else held.backward_input
-        back = await self._compute(at, lambda: half(key, gradient, scale, random, self._targets(at)))
+        back = await self._compute(at, lambda: half(key, gradient, self._scale, random, self._targets(at)))
         if at.stage > 0 and back is not None:
             self._send(at, Gradient(self.step, at.pipe, at.stage - 1, at.microbatch), back)
 

@@ -8,10 +8,9 @@ from torch import nn
 
 import pipelined as pp
 from pipelined.errors import UsageError
-from pipelined.programs.plan import Plan, PlanError
 from pipelined.state.checkpoints.trainer_state import load, save
 from pipelined.training import loss_scale
-from pipelined.training.loss_scale import INITIAL_SCALE, LossScale, require_scalable
+from pipelined.training.loss_scale import INITIAL_SCALE
 from tests.numerics.plain import Case
 from tests.numerics.trained import on_every_rank
 
@@ -61,7 +60,7 @@ def plain():
 @pytest.mark.parametrize(
     ("schedule", "depth", "width"), [("gpipe", 1, 1), ("one_f_one_b", 2, 2), ("zb_h1", 4, 1), ("chimera", 2, 1)]
 )
-def test_scales_skipped_steps_and_numbers_are_those_of_torch_s_scaler(monkeypatch, schedule, depth, width):
+def test_scales_and_skips_match_torch_gradscaler(monkeypatch, schedule, depth, width):
     monkeypatch.setattr(loss_scale, "GROWTH_INTERVAL", 5)
     losses, scales, skipped, parameters = plain()
     assert any(skipped) and any(after > before for before, after in pairwise(scales)), "else the case shows nothing"
@@ -97,8 +96,8 @@ def test_a_scale_rounds_nothing():
 
 def test_the_scale_is_saved_and_loaded(tmp_path):
     async def begin(trainer, transport):
-        trainer.loss_scale.skips(1.0, float("inf"))
-        trainer.loss_scale.skips(1.0, 1.0)
+        trainer.loss_scale.record(1.0, float("inf"))
+        trainer.loss_scale.record(1.0, 1.0)
         await save(trainer, tmp_path, 1, {}, keep=1)
 
     async def go_on(trainer, transport):
@@ -111,32 +110,6 @@ def test_the_scale_is_saved_and_loaded(tmp_path):
     assert on_every_rank(Case("gpipe", 1, 1, 2), go_on) == [{}]
 
 
-def test_a_checkpoint_without_a_scale_begins_with_the_first():
-    scale = LossScale(dynamic=True)
-    scale.skips(1.0, float("inf"))
-    scale.restore({})
-    assert scale.state == {"loss_scale": [INITIAL_SCALE, 0]}
-
-
-def test_a_loss_that_is_not_finite_and_an_overflow_without_a_scale_are_not_skipped():
-    scale = LossScale(dynamic=True)
-    assert not scale.skips(float("nan"), float("nan")) and scale.value == INITIAL_SCALE
-    for _ in range(16):
-        assert scale.skips(1.0, float("inf"))
-    assert scale.value == 1.0 and not scale.skips(1.0, float("inf"))
-    assert not LossScale(dynamic=False).skips(1.0, float("inf"))
-
-
-@pytest.mark.parametrize("saved", [[3.0, 0], [0.5, 0], [2.0**101, 0], [float("nan"), 0], [2.0, -1], [2.0], "x", 7])
-def test_a_scale_that_was_never_saved_is_refused(saved):
-    with pytest.raises((ValueError, TypeError)):
-        LossScale(dynamic=True).restore({"loss_scale": saved})
-
-
-def test_what_cannot_skip_a_step_is_refused():
-    with pytest.raises(PlanError, match="none can skip a step"):
-        require_scalable(Plan("pipedream_2bw", 2, 1, 1, 4), exact_sums=False)
-    with pytest.raises(PlanError, match="exact sums"):
-        require_scalable(Plan("gpipe", 2, 1, 1, 4), exact_sums=True)
+def test_a_dtype_without_products_is_refused():
     with pytest.raises((UsageError, SystemExit)):
         pp.train(layers(), batches(), loss=large, optimizer=adam, autocast=torch.int8, transport="local")

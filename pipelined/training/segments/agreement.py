@@ -13,6 +13,7 @@ import torch
 from collectives import Group, all_reduce
 from pipelined.actors.actor import Actor
 from pipelined.programs.step_totals import StepTotals
+from pipelined.training.loss_scale import LossScale
 from pipelined.training.optimizer import OptimizerSettings, clip_factor
 from pipelined.training.rank_context import RankContext
 from pipelined.training.running_statistics import StatisticsExchange
@@ -29,6 +30,7 @@ class StepAgreement:
         statistics: the running statistics, merged behind each step.
         optimizer: of all parameters of the rank.
         config: its learning rates, and the largest norm.
+        loss_scale: follows the steps; each begins with the scale that the step before left.
     """
 
     def __init__(
@@ -40,10 +42,11 @@ class StepAgreement:
         statistics: StatisticsExchange,
         optimizer: torch.optim.Optimizer,
         config: OptimizerSettings,
+        loss_scale: LossScale,
     ):
         self._context, self._world, self._totals = context, world, totals
         self._statistics, self._optimizer, self._config = statistics, optimizer, config
-        self._sent_behind = 0
+        self._loss_scale, self._sent_behind = loss_scale, 0
 
     async def follow(
         self,
@@ -91,10 +94,10 @@ class StepAgreement:
 
     async def _updated(self, segment: Segment, step: int, entry: np.ndarray, since: float) -> StepReport:
         """Update by the step's totals, if they are finite; its report."""
-        totals, rate, scale = self._totals, self._config.rate(step), self._context.loss_scale
+        totals, rate, scale = self._totals, self._config.rate(step), self._loss_scale
         weight, used = totals.weight(entry) / scale.value, scale.value if scale.dynamic else None
         loss, norm = totals.loss(entry), weight * totals.norm(entry) / self._context.plan.updates_a_step**0.5
-        skipped = scale.skips(loss, norm)
+        skipped = scale.record(loss, norm)
         if math.isfinite(loss) and math.isfinite(norm):
             before = payload_sent(self._context.actor)
             await segment.update(rate, weight * clip_factor(self._config.clip, norm))
@@ -103,9 +106,19 @@ class StepAgreement:
             await self._statistics.merge(step)
         lr = self._optimizer.param_groups[0]["lr"] if rate is None else rate
         seconds = self._context.executor.clock.now() - since
-        idle = max(0.0, 1.0 - totals.busy(entry) / seconds)
-        told = totals.stop(entry), totals.staleness(entry), totals.nbytes(entry)
-        return StepReport(step, loss, norm, lr, seconds, idle, *told, loss_scale=used, skipped=skipped)
+        return StepReport(
+            step,
+            loss,
+            norm,
+            lr,
+            step_s=seconds,
+            idle_fraction=max(0.0, 1.0 - totals.busy(entry) / seconds),
+            stop=totals.stop(entry),
+            staleness=totals.staleness(entry),
+            nbytes=totals.nbytes(entry),
+            loss_scale=used,
+            skipped=skipped,
+        )
 
 
 def payload_sent(actor: Actor) -> int:

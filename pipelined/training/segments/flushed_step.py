@@ -34,6 +34,7 @@ class FlushedStep(Segment):
         step: the step.
         prepared: the rank's instructions and gradient sums.
         order: the instructions to follow instead of the schedule; empty: none.
+        loss_scale: of this step.
     """
 
     def __init__(
@@ -47,8 +48,9 @@ class FlushedStep(Segment):
         step: int,
         prepared: Prepared,
         order: Order,
+        loss_scale: float,
     ):
-        self._accumulation, self._passes = accumulation, 0
+        self._accumulation, self._passes, self._loss_scale = accumulation, 0, loss_scale
         self._context, self._local, self._optimizer, self._step = context, local, optimizer, step
         self._sums, self._prepared, self._order, self._drained = sums, prepared, order, asyncio.Event()
 
@@ -65,11 +67,14 @@ class FlushedStep(Segment):
         prepared, context, order = self._prepared, self._context, self._order
         sync = GradientSync(context.actor, self._local.buckets, self._sums.sum, prepared.instructions)
         async with Nursery() as instructions:
-            parent = (
-                instructions if context.plan.tensor == 1 else None
-            )  # a team's tensors move inside of an instruction
-            program = order or prepared.instructions
-            self._worker = worker = TrainWorker(context, self._step, sync, program, instructions=parent)
+            self._worker = worker = TrainWorker(
+                context,
+                self._step,
+                sync,
+                order or prepared.instructions,
+                instructions=instructions if context.plan.tensor == 1 else None,  # else tensors move inside of one
+                loss_scale=self._loss_scale,
+            )
             await (follow_order(worker, order) if order else prepared.schedule.schedule(worker))
         await sync.finish()
 

@@ -16,7 +16,7 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.schedules import find
-from pipelined.traces.file import Tracer
+from pipelined.traces.file import NullTracer, Tracer
 from pipelined.training.exchange.stream import Parcel
 from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import follow_order
@@ -181,6 +181,27 @@ def test_a_queued_forward_that_fails_ends_the_wait_for_a_message():
         walk(Plan("one_f_one_b", 2, 1, 1, 1), fails=(0, 0, 0, "F"))
     where = r"rank 0, step 0: forward of microbatch 0 through stage 0 \(pipe 0\) failed: .*too large"
     assert caught.group_contains(StageFailed, match=where)
+
+
+def test_a_backward_has_the_scale_of_its_step_over_the_microbatches_of_an_update():
+    scales = []
+
+    class Watched(Hollow):
+        def backward(self, which, gradient, scale, random, targets=None):
+            scales.append(scale)
+
+    async def main():
+        (transport,) = world(1)
+        async with Actor(transport) as actor:
+            device, tracer = TimedExecutor(SECONDS, VirtualClock()), NullTracer()
+            context = RankContext(actor, Plan("gpipe", 1, 1, 1, 4), {0: Watched(0, 1)}, device, NoFeed(), tracer, 0)
+            for step, more in enumerate([{}, {"loss_scale": 8.0}]):
+                worker = TrainWorker(context, step, **more)
+                await worker.forward(0)
+                await worker.backward(0)
+
+    run_virtual(main())
+    assert scales == [1 / 4, 8 / 4]
 
 
 def test_the_schedule_is_at_most_two_instructions_ahead_of_the_device():
