@@ -17,7 +17,7 @@ from pipelined.aio.nursery import Nursery
 from pipelined.state.saver import Saver
 from pipelined.state.store import CheckpointStore
 from pipelined.state.versions import SavedStage
-from pipelined.training.optimizer import state_of
+from pipelined.training.optimizer.state import OptimizerState
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,6 @@ class StageSaver:
     def _copy(self, average: torch.Tensor) -> Mapping[str, torch.Tensor]:
         state, sizes = dict[str, torch.Tensor](), [parameter.numel() for parameter in self._parameters.values()]
         for (name, parameter), piece in zip(self._parameters.items(), average.split(sizes), strict=True):
-            fields = {**state_of(self._optimizer, parameter), "value": piece.view_as(parameter)}
+            fields = {**OptimizerState.of(self._optimizer).fields(parameter), "value": piece.view_as(parameter)}
             state |= {f"{name}/{field}": tensor.detach().cpu().clone() for field, tensor in fields.items()}
         return state

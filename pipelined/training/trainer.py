@@ -26,7 +26,8 @@ from pipelined.training.digests import require_equal_replicas
 from pipelined.training.exchange.compression import Compression
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.loss_scale import LossScale, require_scalable
-from pipelined.training.optimizer import require_elementwise, restore, state_of
+from pipelined.training.optimizer import require_elementwise
+from pipelined.training.optimizer.state import OptimizerState
 from pipelined.training.parameters import LocalParameters, build_local
 from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import Order
@@ -91,6 +92,7 @@ class RankTrainer:
         self.loss_scale = self._loss_scale(job)
         self.context = RankContext(actor, plan, stages, executor, job.feed, tracer, job.seed, compression)
         self.optimizer = job.optimizer_config.build(self.local.updated)
+        self.optimizer_state = OptimizerState.of(self.optimizer)
         if plan.tensor > 1 or self.local.divided:
             require_elementwise(self.optimizer)
         self.sums = self._gradient_sums(job.numerics, tracer)
@@ -228,7 +230,7 @@ class RankTrainer:
             return {"value": self.local.kept[name]}
         older = {} if self._held is None else self._held.older(name)
         kept = self.accumulation.state_of(name)
-        return {**state_of(self.optimizer, self.local.updated[name]), **older, **kept}
+        return {**self.optimizer_state.fields(self.local.updated[name]), **older, **kept}
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
         """Restore the results of `state_of` for every tensor held, saved after `updates` updates."""
@@ -238,7 +240,7 @@ class RankTrainer:
             with torch.no_grad():
                 parameter.copy_(fields["value"])
             if name in updated:
-                restore(self.optimizer, updated[name], self.local.of_update(name, fields), updates)
+                self.optimizer_state.restore(updated[name], self.local.of_update(name, fields), updates)
             self.accumulation.restore(name, fields)
         with torch.no_grad():
             for name, buffer in self.local.kept.items():

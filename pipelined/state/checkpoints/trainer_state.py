@@ -21,7 +21,7 @@ from pipelined.sharding.shards import TensorPart
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta, State
 from pipelined.training.loss_scale import LossScale
-from pipelined.training.optimizer import has_shape_of_parameter, updates_made
+from pipelined.training.optimizer.state import has_shape_of_parameter
 from pipelined.training.teams.gather import whole_of
 from pipelined.training.trainer import RankTrainer
 from transports import Transport
@@ -56,7 +56,7 @@ class RankState:
         state = {name: trainer.state_of(name) for name in saved}
         parts = {name: part for name, part in saved.items() if part is not None}
         scalars = {"seed": trainer.context.seed, **trainer.loss_scale.state}
-        return cls(step, trainer.model.identity(), scalars, state, parts, updates_made(trainer.optimizer))
+        return cls(step, trainer.model.identity(), scalars, state, parts, trainer.optimizer_state.updates)
 
     def copied(self) -> "RankState":
         """The same with tensors of its own in host memory. Cost: one copy of every byte."""

@@ -20,7 +20,7 @@ from pipelined.state.manifest import layout_of
 from pipelined.swarm.stages.exact_optimizers import sum_of_squares
 from pipelined.swarm.stages.stage import Microbatch, NotFinite, Passed
 from pipelined.swarm.stages.training import Layout, StageTraining
-from pipelined.training.optimizer import GRID
+from pipelined.training.optimizer.state import GRID
 from pipelined.training.stage import evaluating
 from pipelined.training.sums.grids import Grids
 from transports import Block

@@ -15,7 +15,8 @@ from torch.func import functional_call
 from pipelined.programs.bucket_names import Stages
 from pipelined.schedules import Updates
 from pipelined.training.exchange.stream import Parcel, Tree
-from pipelined.training.optimizer import VERSION_PREFIX, OptimizerSettings
+from pipelined.training.optimizer import OptimizerSettings
+from pipelined.training.optimizer.state import VERSION_PREFIX
 from pipelined.training.segments.versions import Leaves, Versions
 from pipelined.training.stage import MicrobatchKey, Stage
 from pipelined.training.sums.bucket import Bucket

@@ -36,7 +36,7 @@ class OptimizerSettings(Protocol):
         ...
 
 
-class _AdamW(torch.optim.AdamW):
+class FusedAdamW(torch.optim.AdamW):
     """torch's AdamW without torch's wrapper around `step`, which imports torch's compiler; nothing here uses that.
 
     A training process thereby starts earlier, by about the time that importing torch itself takes.
@@ -99,7 +99,7 @@ class OptimizerConfig:
         plain = [parameters[n] for n in names if parameters[n].dim() < 2]
         groups = [{"params": decay, "weight_decay": self.weight_decay}, {"params": plain, "weight_decay": 0.0}]
         groups = [group for group in groups if group["params"]] or groups[:1]  # torch refuses an empty list of groups
-        return _AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
+        return FusedAdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
 
 
 OF_WHOLE_PARAMETERS = (torch.optim.Adafactor, torch.optim.LBFGS, torch.optim.Muon)
@@ -131,65 +131,3 @@ def update(optimizer: Optimizer, rate: float | None, gradient_scale: float) -> N
         if gradient_scale != 1.0 and gradients:
             torch._foreach_mul_(gradients, gradient_scale)
     optimizer.step()
-
-
-STATE = ("exp_avg", "exp_avg_sq")
-"""AdamW's tensors, each with the shape of its parameter; the step count is a separate scalar."""
-VERSION_PREFIX = "version"
-"""Prefix of a field with an older version: `version-1` holds a parameter's value one update before."""
-GRID = "grid"
-"""The field of the exponent of a parameter's grid for exact sums; no state of an optimizer."""
-NUMBER = "number-"
-"""The prefix of a number in the state of an optimizer, saved as a tensor of no dimensions."""
-
-
-def state_of(optimizer: Optimizer, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
-    """A parameter's value and optimizer state, by name. Frozen: only the value.
-
-    AdamW of `OptimizerConfig`: its moments, zeros before the first update. Another optimizer: the state that it has,
-    numbers under the prefix `number-`.
-    """
-    state, value = optimizer.state.get(parameter, {}), {"value": parameter.detach()}
-    if not parameter.requires_grad:
-        return value
-    if isinstance(optimizer, _AdamW):
-        return {**value, **{name: state.get(name, torch.zeros_like(parameter)) for name in STATE}}
-    tensors = {name: one for name, one in state.items() if isinstance(one, torch.Tensor)}
-    numbers = {NUMBER + name: torch.tensor(one) for name, one in state.items() if isinstance(one, bool | int | float)}
-    return {**value, **tensors, **numbers}
-
-
-def has_shape_of_parameter(field: str) -> bool:
-    """Whether a tensor of the state has the shape of its parameter. An optimizer may keep others, such as a count."""
-    return field == "value" or field in STATE or field.startswith(VERSION_PREFIX)
-
-
-def restore(optimizer: Optimizer, parameter: nn.Parameter, saved: Mapping[str, torch.Tensor], steps: int) -> None:
-    """Restore the result of `state_of` after `steps` updates; a parameter without saved state starts with new state."""
-    with torch.no_grad():
-        parameter.copy_(saved["value"])
-    optimizer.state.pop(parameter, None)
-    if not parameter.requires_grad:
-        return
-    if isinstance(optimizer, _AdamW):
-        if set(STATE) <= saved.keys():
-            state = {name: saved[name].to(parameter.device, parameter.dtype).clone() for name in STATE}
-            optimizer.state[parameter] = {"step": torch.tensor(float(steps), device=parameter.device), **state}
-        return
-    others = ("value", GRID)
-    fields = {n: one for n, one in saved.items() if n not in others and not n.startswith(VERSION_PREFIX)}
-    if fields:
-        optimizer.state[parameter] = {
-            name.removeprefix(NUMBER): one.item() if name.startswith(NUMBER) else _placed(name, one, parameter)
-            for name, one in fields.items()
-        }
-
-
-def _placed(name: str, saved: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:
-    """A copy of a tensor of an optimizer's state where its parameter is; a count of steps stays on the host."""
-    return saved.clone() if name == "step" else saved.to(parameter.device, copy=True)
-
-
-def updates_made(optimizer: torch.optim.Optimizer) -> int:
-    """The number of updates an optimizer has made, including those before it was restored."""
-    return max((int(state.get("step", 0)) for state in optimizer.state.values()), default=0)

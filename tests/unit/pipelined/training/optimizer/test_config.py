@@ -1,4 +1,4 @@
-"""The learning rate, the clip, and state that survives being saved."""
+"""The learning rate, the clip, and the update."""
 
 import sys
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipelined.training.optimizer import OptimizerConfig, clip_factor, restore, state_of, update
+from pipelined.training.optimizer import OptimizerConfig, clip_factor, update
 from tests.launching import launched
 
 OPTIMIZER = OptimizerConfig(lr=1.0, steps=110, warmup=10, floor=0.1, clip=2.0)
@@ -103,43 +103,9 @@ def test_the_bits_of_an_update_depend_on_neither_threads_nor_other_parameters(sh
         torch.set_num_threads(threads)
 
 
-def test_restored_state_goes_on_bit_for_bit():
-    first, second = parameters(), parameters()
-    one, other = OPTIMIZER.build(first), OPTIMIZER.build(second)
-    for step in range(3):
-        update(one, OPTIMIZER.rate(step), 0.5)
-    for name in first:
-        restore(other, second[name], state_of(one, first[name]), 3)
-        second[name].grad = first[name].grad.clone()
-    update(one, OPTIMIZER.rate(3), 1.0)
-    update(other, OPTIMIZER.rate(3), 1.0)
-    assert all(torch.equal(first[name], second[name]) for name in first)
-
-
 def test_frozen_parameters_are_left_out_and_there_may_be_nothing_else():
     one, other = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2), requires_grad=False)
     one.grad = torch.ones(2, 2)
     update(OPTIMIZER.build({"one": one, "other": other}), 0.1, gradient_scale=0.5)
     update(OPTIMIZER.build({"other": other}), 0.1, gradient_scale=0.5)
     assert not torch.equal(one, torch.ones(2, 2)) and torch.equal(other, torch.ones(2, 2))
-
-
-def momentum(device="cpu"):
-    """A parameter, SGD with momentum, and what is saved of both after an update."""
-    parameter = nn.Parameter(torch.ones(3, device=device))
-    optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
-    parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
-    return parameter, optimizer
-
-
-def test_restoring_what_was_saved_before_an_update_drops_the_state_of_after_it():
-    parameter, optimizer = momentum()
-    restore(optimizer, parameter, {"value": torch.zeros(3)}, 0)
-    assert not optimizer.state.get(parameter) and torch.equal(parameter.detach(), torch.zeros(3))
-
-
-def test_a_restored_state_is_on_the_device_of_its_parameter():
-    parameter, optimizer = momentum("meta")
-    restore(optimizer, parameter, {"value": torch.zeros(3), "momentum_buffer": torch.ones(3)}, 1)
-    assert optimizer.state[parameter]["momentum_buffer"].device == parameter.device

@@ -1,0 +1,12 @@
+"""The optimizer of a rank: its settings, its update, and the state that it keeps of each parameter."""
+
+from pipelined.training.optimizer.config import (
+    DECAYS,
+    OptimizerConfig,
+    OptimizerSettings,
+    clip_factor,
+    require_elementwise,
+    update,
+)
+
+__all__ = ["DECAYS", "OptimizerConfig", "OptimizerSettings", "clip_factor", "require_elementwise", "update"]

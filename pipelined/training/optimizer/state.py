@@ -1,0 +1,100 @@
+"""The state that an optimizer keeps of each parameter, as the fields of a checkpoint."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from pipelined.training.optimizer.config import FusedAdamW
+
+VALUE = "value"
+"""The field of a parameter's value."""
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""AdamW's tensors, each with the shape of its parameter; the step count is a separate scalar."""
+VERSION_PREFIX = "version"
+"""Prefix of a field with an older version: `version-1` holds a parameter's value one update before."""
+GRID = "grid"
+"""The field of the exponent of a parameter's grid for exact sums; no state of an optimizer."""
+NUMBER = "number-"
+"""The prefix of a number in the state of an optimizer, saved as a tensor of no dimensions."""
+
+
+class OptimizerState:
+    """The state of any optimizer of torch, as checkpoints hold it.
+
+    Args:
+        optimizer: has as state of a parameter tensors and numbers by name, and `step` for the number of its updates.
+    """
+
+    def __init__(self, optimizer: Optimizer):
+        self.optimizer = optimizer
+
+    @classmethod
+    def of(cls, optimizer: Optimizer) -> "OptimizerState":
+        """The state of an optimizer: of `OptimizerConfig`'s AdamW, or of any other one."""
+        return AdamWState(optimizer) if isinstance(optimizer, FusedAdamW) else cls(optimizer)
+
+    @property
+    def updates(self) -> int:
+        """The number of updates made, including those before the state was restored."""
+        return max((int(state.get("step", 0)) for state in self.optimizer.state.values()), default=0)
+
+    def fields(self, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
+        """A parameter's value and state, by name; numbers under the prefix `number-`. Frozen: only the value."""
+        value = {VALUE: parameter.detach()}
+        return {**value, **self._saved(parameter)} if parameter.requires_grad else value
+
+    def restore(self, parameter: nn.Parameter, fields: Mapping[str, torch.Tensor], updates: int) -> None:
+        """Restore the result of `fields` after so many updates; a parameter without saved state starts with new state.
+
+        Fields of others, such as older versions, are left out.
+        """
+        with torch.no_grad():
+            parameter.copy_(fields[VALUE])
+        self.optimizer.state.pop(parameter, None)
+        others = (VALUE, GRID)
+        own = {name: t for name, t in fields.items() if name not in others and not name.startswith(VERSION_PREFIX)}
+        if parameter.requires_grad and (state := self._restored(parameter, own, updates)):
+            self.optimizer.state[parameter] = state
+
+    def _saved(self, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
+        """The state of a trained parameter."""
+        state = self.optimizer.state.get(parameter, {})
+        tensors = {name: one for name, one in state.items() if isinstance(one, torch.Tensor)}
+        numbers = {
+            NUMBER + name: torch.tensor(one) for name, one in state.items() if isinstance(one, bool | int | float)
+        }
+        return {**tensors, **numbers}
+
+    def _restored(self, parameter: nn.Parameter, saved: Mapping[str, torch.Tensor], updates: int) -> dict[str, Any]:
+        """The state of a trained parameter from what was saved of it; empty where nothing was."""
+        return {
+            name.removeprefix(NUMBER): one.item() if name.startswith(NUMBER) else _placed(name, one, parameter)
+            for name, one in saved.items()
+        }
+
+
+class AdamWState(OptimizerState):
+    """The state of `OptimizerConfig`'s AdamW: its moments, zeros before the first update."""
+
+    def _saved(self, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
+        state = self.optimizer.state.get(parameter, {})
+        return {name: state.get(name, torch.zeros_like(parameter)) for name in MOMENTS}
+
+    def _restored(self, parameter: nn.Parameter, saved: Mapping[str, torch.Tensor], updates: int) -> dict[str, Any]:
+        if not set(MOMENTS) <= saved.keys():
+            return {}
+        moments = {name: saved[name].to(parameter.device, parameter.dtype).clone() for name in MOMENTS}
+        return {"step": torch.tensor(float(updates), device=parameter.device), **moments}
+
+
+def has_shape_of_parameter(field: str) -> bool:
+    """Whether a tensor of the state has the shape of its parameter. An optimizer may keep others, such as a count."""
+    return field == VALUE or field in MOMENTS or field.startswith(VERSION_PREFIX)
+
+
+def _placed(name: str, saved: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:
+    """A copy of a tensor of an optimizer's state where its parameter is; a count of steps stays on the host."""
+    return saved.clone() if name == "step" else saved.to(parameter.device, copy=True)
