@@ -88,11 +88,13 @@ class Unreachable(TransportError):
 
     Args:
         wrong_key: whether the two ends hold different keys; a retry cannot succeed.
+        silent: whether a process that listens there did not reply to the handshake in time; a retry may succeed.
     """
 
-    def __init__(self, address: str, reason: str, sent: bool = True, wrong_key: bool = False):
+    def __init__(self, address: str, reason: str, sent: bool = True, *, wrong_key: bool = False, silent: bool = False):
         super().__init__(f"{address} cannot be reached: {reason}")
-        self.address, self.reason, self.sent, self.wrong_key = address, reason, sent, wrong_key
+        self.address, self.reason, self.sent = address, reason, sent
+        self.wrong_key, self.silent = wrong_key, silent
 
 
 Handler = Callable[[Request], Awaitable[Response]]

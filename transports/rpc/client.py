@@ -87,7 +87,7 @@ class RpcClient:
 
 def _copy_of(error: Unreachable, sent: bool) -> Unreachable:
     """A copy of the error for one waiting request; an exception that is raised twice would collect both tracebacks."""
-    return Unreachable(error.address, error.reason, sent, error.wrong_key)
+    return Unreachable(error.address, error.reason, sent, wrong_key=error.wrong_key, silent=error.silent)
 
 
 def _parse_rejection(reason: str, facts: object) -> Rejected:

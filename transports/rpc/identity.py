@@ -27,6 +27,10 @@ class NoSharedKey(PermissionError):
     """The two ends hold different keys, or none."""
 
 
+class SilentListener(ConnectionRefusedError):
+    """A process listens at the address, and did not reply to the handshake in time."""
+
+
 @dataclass(frozen=True, slots=True)
 class PartyHello(Hello):
     """An endpoint as it presents itself.
@@ -123,7 +127,8 @@ async def connect(address: str, me: PartyIdentity) -> tuple[socket.socket, Party
     except ValueError as error:
         raise Unreachable(address, str(error), sent=False) from error
     except OSError as error:
-        raise Unreachable(address, system_text(error), sent=False, wrong_key=isinstance(error, NoSharedKey)) from error
+        wrong_key, silent = isinstance(error, NoSharedKey), isinstance(error, SilentListener)
+        raise Unreachable(address, system_text(error), sent=False, wrong_key=wrong_key, silent=silent) from error
 
 
 async def _first(found: list[Address], me: PartyIdentity) -> tuple[socket.socket, Party]:
@@ -151,7 +156,7 @@ async def _connect_to(address: Address, me: PartyIdentity) -> tuple[socket.socke
         if isinstance(error, (WireError, RendezvousError)):
             raise ConnectionRefusedError(f"another program answers at this address: {reason_of(error)}") from error
         if isinstance(error, TimeoutError):
-            raise ConnectionRefusedError(f"what listens there does not reply ({error})") from error
+            raise SilentListener(f"what listens there does not reply ({error})") from error
         raise
 
 

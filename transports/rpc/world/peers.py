@@ -185,7 +185,7 @@ class WorldPeers:
             WireError: the rank takes only smaller messages. Rejected: the rank has no memory for it ("busy").
         """
         try:
-            await self._endpoint.request(self._addresses[rank], note.topic, *blocks, note=note.pack())
+            await self._delivered(self._addresses[rank], note, blocks)
         except Unreachable as error:
             raise self._lost(rank, error) from error
         except Rejected as error:
@@ -196,6 +196,16 @@ class WorldPeers:
             if error.reason == "aborted":
                 self.end(PeerAborted(*_culprit(error, rank)))
             raise self._lost(rank, error) from error
+
+    async def _delivered(self, address: str, note: WorldNote, blocks: Blocks) -> None:
+        """Send a request; connect again while the process there listens and does not reply, as one without a core."""
+        while True:
+            try:
+                await self._endpoint.request(address, note.topic, *blocks, note=note.pack())
+                return
+            except Unreachable as error:
+                if not error.silent:
+                    raise
 
     def _lost(self, rank: int, error: TransportError) -> TransportError:
         """Lose a rank, unless this rank has ended. Returns the error for its operations."""

@@ -41,7 +41,8 @@ class Worlds(WorldOwner):
     async def open(self, name: str, addresses: Sequence[str]) -> RpcTransport:
         """Open a world; returns when every party has opened it.
 
-        A party that has not opened the world yet is waited for until its connection breaks.
+        A party that has not opened the world yet is waited for until its connection breaks. So is one that listens and
+        does not reply to a handshake in time; cancel this to give up.
 
         Args:
             name: of this world alone, among all that these parties ever open.

@@ -7,7 +7,8 @@ import pytest
 
 from collectives.clusters import Rings, Share
 from transports import PeerAborted, PeerLost, WireError
-from transports.rpc import Rejected, open_endpoint
+from transports.rpc import Rejected, Unreachable, open_endpoint
+from transports.rpc.tcp import TcpEndpoint, open_at
 from transports.rpc.virtual.network import VirtualNetwork
 from transports.rpc.world import Worlds
 from transports.rpc.world.notes import BufferNote, EndNote, MessageNote, OpenNote
@@ -62,6 +63,27 @@ async def test_a_party_that_is_not_there_ends_the_opening(network):
     with pytest.raises(PeerLost, match="lost rank 1"):
         await worlds.open("world", [one.address, "virtual://nowhere"])
     assert (await worlds.open("world", [one.address])).world_size == 1
+
+
+async def test_a_party_that_listens_and_does_not_reply_in_time_is_waited_for(monkeypatch):
+    """A process without a core: its kernel takes connections, and it answers no handshake until it runs again."""
+    monkeypatch.setattr("transports.stream.acceptor.HANDSHAKE_TIMEOUT_S", 0.05)
+    listen, at = TcpEndpoint.listen, ("127.0.0.1", 0)
+    monkeypatch.setattr(TcpEndpoint, "listen", lambda end: asyncio.sleep(0))
+    starved = await open_at(at)
+    monkeypatch.undo()
+    async with starved, await open_at(at) as other:
+        monkeypatch.setattr("transports.stream.acceptor.HANDSHAKE_TIMEOUT_S", 0.05)
+        with pytest.raises(Unreachable, match="what listens there does not reply") as seen:
+            await other.request(starved.address, "echo")
+        assert seen.value.silent and not seen.value.sent
+        opening = asyncio.ensure_future(Worlds(other, MAX_BYTES).open("w", [starved.address, other.address]))
+        await asyncio.sleep(0.15)
+        assert not opening.done()
+        monkeypatch.undo()
+        await listen(starved)
+        await Worlds(starved, MAX_BYTES).open("w", [starved.address, other.address])
+        assert (await opening).rank == 1
 
 
 @pytest.mark.virtual
