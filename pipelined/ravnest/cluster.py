@@ -72,6 +72,9 @@ class ClusterMember:
         tracer = OrderTracer(self.training.microbatches) if self.orders else self.tracer
         async with AsyncExitStack() as stack:
             world = await stack.enter_async_context(_opened(self.worlds, f"{name}, {number}", addresses[number]))
+            everyone = world
+            if many > 1:  # before the stage is built, which keeps the event loop from replying to the others
+                everyone = await stack.enter_async_context(_opened(self.worlds, name, list(chain(*addresses))))
             actor = await stack.enter_async_context(Actor(world))
             job = self.training.job(clusters, number)
             orders = self.order.of_stage(stage) if self.order else None
@@ -81,7 +84,6 @@ class ClusterMember:
                 if many == 1:
                     added = await self._train_alone(trainer, saver, on_step)
                 else:
-                    everyone = await stack.enter_async_context(_opened(self.worlds, name, list(chain(*addresses))))
                     model, executor = self.training.model, self.executor
                     rounds = Rounds(everyone, clusters, model, parameters=held, executor=executor, log=log, saver=saver)
                     train = self._train_beside if self.training.overlapped else self._train_between
