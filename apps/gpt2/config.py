@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -11,10 +11,15 @@ from apps.common.flags import LEAST, RunFlags, flag, parse_flags
 from pipelined.errors import UsageError
 
 __all__ = ["Config", "flag", "parse"]
+PROGRAM = "python -m apps.gpt2"
 AUTO = "auto"
 """Of --tensor: the planner chooses."""
 ZERO1, STORED = "zero1", ("zero3", "summa")
 """The layouts in which ranks that multiply by one weight divide its update, and in which each keeps a part of it."""
+PUBLISHED, TOKENIZER, SYMBOLS = "gpt2", "gpt2", 50257
+"""What the published models are called, or begin with; their tokenizer, and its symbols."""
+LR, SEQUENCE = 6e-4, 1024
+"""The learning rate and the tokens of a sequence with which nanoGPT trains and fine-tunes them."""
 SIZES = {**dict.fromkeys(("layers", "d_model", "heads", "vocab", "seq"), 1), "sample": 0, "eval_windows": 0}
 """The smallest value of each number of its own that has one."""
 
@@ -46,6 +51,8 @@ class Config(RunFlags):
     first."""
     microbatch: int | None = None
     """Sequences in a microbatch (B)."""
+    lr: float = 4e-3
+    """Highest learning rate. Default of a published GPT-2 (--preset gpt2..., --init): 6e-4."""
     batch: int | None = None
     """Sequences per step over all groups (B·N·W). Default: 32, or the product of the sizes that are given."""
     steps: int = 600
@@ -62,7 +69,7 @@ class Config(RunFlags):
     vocab: int | None = None
     """Vocabulary of the model, at least that of the tokenizer, instead of the preset's (tiny: the tokenizer's)."""
     seq: int | None = None
-    """Tokens of a sequence. Default: 64, or the model's positions if they are fewer."""
+    """Tokens of a sequence. Default: 64, or 1024 of a published GPT-2; or the model's positions if they are fewer."""
     dropout: float | None = None
     """Dropout probability in training, instead of the preset's."""
     data: tuple[Path, ...] = ()
@@ -74,7 +81,7 @@ class Config(RunFlags):
     """Sequences that an evaluation scores at most, at even distances; 0: all. Default: all of text, 256 of tokens."""
     tokenizer: str | None = None
     """bytes (256 symbols), gpt2, bpe:N (trained on the training text), a tokenizer.json, or a directory with one.
-    Default: the tokenizer in --init or in the index, gpt2 for a .bin, else bytes."""
+    Default: the tokenizer in --init or in the index, gpt2 for a .bin or a published GPT-2, else bytes."""
     seed: int = 0
     """Seed of initial values, dropout, the order of the data, and sampling."""
     listen: str | None = None
@@ -110,6 +117,11 @@ class Config(RunFlags):
         return 1 if self.tensor == AUTO else int(self.tensor)
 
     @property
+    def is_published(self) -> bool:
+        """Whether the model is GPT-2 as published, perhaps of other sizes, or one that --init names."""
+        return self.init is not None or self.preset.startswith(PUBLISHED)
+
+    @property
     def divides(self) -> bool:
         return self.shard_optimizer or self.layout in (ZERO1, *STORED)
 
@@ -123,5 +135,27 @@ class Config(RunFlags):
 
 
 def parse(arguments: list[str], default: Config | None = None) -> Config:
-    """Make a Config of a command line; see `parse_flags`."""
-    return parse_flags(arguments, default or Config(), "python -m apps.gpt2")
+    """Make a Config of a command line.
+
+    Args:
+        default: the values of flags that are not given. Without it those of `Config`, or of a published model its own.
+    Raises:
+        SystemExit, UsageError: see `parse_flags`.
+    """
+    config = parse_flags(arguments, default or Config(), PROGRAM)
+    own = own_defaults(config) if default is None else {}
+    return parse_flags(arguments, Config(**own), PROGRAM) if own else config
+
+
+def own_defaults(config: Config) -> Mapping[str, Any]:
+    """The flags of which a published model has another default; its sequence is as long as its positions allow.
+
+    Tokens in files, a directory of --init and a smaller vocabulary say which tokenizer theirs is.
+    """
+    if not config.is_published:
+        return {}
+    from pipelined.api.data.tokens.index import is_prepared
+
+    named = config.init is not None or any(map(is_prepared, config.data))
+    fits = config.vocab is None or config.vocab >= SYMBOLS
+    return {"lr": LR} | ({"tokenizer": TOKENIZER} if fits and not named else {})

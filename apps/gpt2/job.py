@@ -7,6 +7,7 @@ from typing import Any
 from apps.common.choose import Wishes, choose
 from apps.common.flags import config_json
 from apps.common.plan_table import plan_table
+from apps.gpt2.config import SEQUENCE as PUBLISHED_SEQUENCE
 from apps.gpt2.config import Config
 from apps.gpt2.plan_file import follow_plan, identity
 from apps.gpt2.team import described, ranks_of_workers, split_of, split_text
@@ -72,7 +73,7 @@ class Job:
 
     def describe(self) -> str:
         """The model, the plan and the batch, in a few lines."""
-        plan, total = self.plan, parameters(self.model)
+        plan, config, total = self.plan, self.config, parameters(self.model)
         lines = [
             f"model: GPT-2 {self.config.preset}, {total:,} parameters, {self.model.layers} blocks of width "
             f"{self.model.d_model}, vocabulary {self.model.vocab}",
@@ -80,6 +81,8 @@ class Job:
             f"batch: {plan.batch} sequences of {self.sequence} tokens = {plan.microbatch} a microbatch x "
             f"{plan.total_microbatches} microbatches",
         ]
+        if config.is_published:
+            lines.append(published(config, self.sequence))
         if self.factors:
             lines.append(described(self.config, self.factors))
         if not plan.flushes:
@@ -145,13 +148,20 @@ def _as_its_table(wishes: Wishes) -> Wishes:
     return replace(wishes, depth=wishes.depth or own.depth, microbatches=microbatches, knobs=knobs)
 
 
+def published(config: Config, sequence: int) -> str:
+    """What a published model is trained with, in a line."""
+    numbers = f"lr {config.lr:g}, betas {config.beta1:g} and {config.beta2:g}, sequences of {sequence} tokens"
+    made = f"tokenizer {config.tokenizer}" if config.tokenizer else "the tokenizer of the data or of --init"
+    return f"trained with {numbers}, {made}: GPT-2's, where nothing else was given"
+
+
 def sequence_of(config: Config, model: ModelConfig) -> int:
     """Tokens a sequence.
 
     Raises:
         UsageError: the model has fewer positions.
     """
-    sequence = config.seq or min(SEQUENCE, model.positions)
+    sequence = config.seq or min(PUBLISHED_SEQUENCE if config.is_published else SEQUENCE, model.positions)
     model.check_sequence(sequence)
     return sequence
 

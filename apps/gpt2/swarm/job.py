@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 
 from apps.common.flags import config_json
 from apps.gpt2.config import Config, flag
-from apps.gpt2.job import BATCH, CLIP, model_of, sequence_of
+from apps.gpt2.job import BATCH, CLIP, model_of, published, sequence_of
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, parameters
 from apps.swarm.config import TrainingConfig
 from apps.swarm.families import gpt2_name
@@ -96,6 +96,8 @@ class SwarmJob:
             f"batch: {subject.batch} sequences of {subject.seq} tokens = {subject.microbatch} a microbatch x "
             f"{subject.batch // subject.microbatch} microbatches",
         ]
+        if self.config.is_published:
+            lines.append(published(self.config, subject.seq))
         if self.is_untied:
             lines.append(
                 f"untied: stages share nothing, so the head has a matrix of its own, which begins as the embedding's "
@@ -115,13 +117,13 @@ def resolve_swarm(config: Config, world_size: int | None) -> SwarmJob:
     _refuse_meaningless(config)
     if config.dtype == "float16":
         raise UsageError("--dtype float16 needs a loss scale, and a swarm has none; give --dtype bfloat16")
-    published = model_of(config)
-    sequence = sequence_of(config, published)
+    whole = model_of(config)
+    sequence = sequence_of(config, whole)
     stages, ranks = _arrangement(config, world_size)
-    partition(layer_costs(published, sequence), stages)
+    partition(layer_costs(whole, sequence), stages)
     batch, rows = _batch(config, ranks, stages)
-    tied = published.tied and stages == 1
-    model = replace(published, tied=tied)
+    tied = whole.tied and stages == 1
+    model = replace(whole, tied=tied)
     subject = TrainingConfig(
         preset=gpt2_name(config.preset) if config.init is None else "gpt2",
         tied=tied,
@@ -134,7 +136,7 @@ def resolve_swarm(config: Config, world_size: int | None) -> SwarmJob:
         **{name: getattr(config, name) for name in SAME_IN_CONFIG},
     )
     subject.check()
-    return SwarmJob(config, model, subject, ranks, published.tied and not tied)
+    return SwarmJob(config, model, subject, ranks, whole.tied and not tied)
 
 
 def _refuse_meaningless(config: Config) -> None:
