@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from pipelined.programs.bucket_names import Stages, name_buckets
+from pipelined.programs.channels import Channels
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.sharding.shards import TensorPart
@@ -42,7 +43,7 @@ class LocalParameters:
         parameters: every parameter held, once, by name; frozen ones too.
         holders: for every tensor held, the ranks that hold it, ascending; the first of them owns it.
         buckets: the buckets held here; they contain no frozen parameters.
-        channels: the number of every bucket of the job, the same on all ranks.
+        channels: of all groups of the job.
         names: every parameter of the whole model, in the model's order.
         rank: this rank.
         team: what this rank, as a member of a team, holds of each parameter.
@@ -52,7 +53,7 @@ class LocalParameters:
     parameters: Mapping[str, nn.Parameter]
     holders: Mapping[str, tuple[int, ...]]
     buckets: tuple[Bucket, ...]
-    channels: Mapping[Stages, int]
+    channels: Channels
     names: tuple[str, ...]
     rank: int
     team: Membership = field(default_factory=Membership)
@@ -181,10 +182,10 @@ def build_local(
         for stages, names in named.items()
         if rank in plan.holders(*stages, member=member)
     )
-    channels = {stages: number for number, stages in enumerate(named)}
     everywhere = holders_of_names(stages, lambda stage: stage.everything)
     holders = {name: plan.holders(*everywhere[name], member=member) for name in (*parameters, *kept)}
     names = tuple(holders_of_names(stages, lambda stage: {**stage.trained, **stage.frozen}))
+    channels = Channels(named, plan.depth, dict.fromkeys(map(team.copies, names)))
     return LocalParameters(modules, parameters, holders, buckets, channels, names, rank, team)
 
 

@@ -50,9 +50,6 @@ from pipelined.training.teams.model import split_model
 from pipelined.training.teams.pieces import TeamSums
 from pipelined.training.teams.stage import TeamStage
 
-WORLD_CHANNEL = 0
-"""The channel of sums over all ranks; the channels of buckets follow it."""
-
 
 class RankTrainer:
     """One rank of a training job.
@@ -85,7 +82,7 @@ class RankTrainer:
             cut=job.cut,
             divided=job.numerics.shard_optimizer,
         )
-        self.world = Group(actor.transport, tuple(range(plan.world_size)), WORLD_CHANNEL)
+        self.world = Group(actor.transport, tuple(range(plan.world_size)), self.local.channels.world)
         self.accumulation = self._accumulation(job, executor)
         stages = {index: self._stage(job, index, actor, executor) for index in self.local.modules}
         compression = Compression(actor, job.numerics.compress, tracer)
@@ -123,7 +120,7 @@ class RankTrainer:
         replicas, device = len(plan.holders(index)), torch.device(executor.device)
         if plan.tensor > 1:
             layers = partition(job.model.costs(job.sequence), plan.depth)[index]
-            network = MeshGroups(actor.transport, self._team_channel(index), ranks=plan.team(actor.rank))
+            network = MeshGroups(actor.transport, self.local.channels.stage_moves(index), ranks=plan.team(actor.rank))
             model, passes = split_model(job.model), (numerics.autocast, numerics.recompute)
             return TeamStage(model, module, layers, index, network, executor, *passes, replicas)
         parts = job.model, module, index, plan.depth, device, numerics.autocast, numerics.recompute, replicas
@@ -136,27 +133,20 @@ class RankTrainer:
         return DividedSums(self._share_groups(), numerics.all_reduce, tracer)
 
     def _share_groups(self) -> dict[BucketShare, Group]:
-        """The holders of each share; its channels come behind those of the buckets' sums in a team."""
+        """The holders of each share."""
         transport, channels = self.context.actor.transport, self.local.channels
-        every = list(dict.fromkeys(map(self.local.team.copies, self.local.names)))
-        base = self._team_channel(self.plan.depth + len(channels))
         return {
-            share: Group(transport, share.holders, base + channels[b.stages] * len(every) + every.index(share.copies))
+            share: Group(transport, share.holders, channels.share_sum(b.stages, share.copies))
             for b in self.local.buckets
             if b.division is not None
             for share in b.division.shares
         }
 
-    def _team_channel(self, number: int) -> int:
-        """The channel of a stage's moves, and behind those of all stages that of a bucket's sums in the team."""
-        return WORLD_CHANNEL + 1 + len(self.local.channels) + number
-
     def _team_sums(self) -> TeamSums | None:
         transport, plan = self.context.actor.transport, self.plan
         if plan.tensor == 1:
             return None
-        channels = {stages: self._team_channel(plan.depth + n) for stages, n in self.local.channels.items()}
-        return TeamSums(self.local.team.lie, transport, plan.team(transport.rank), channels)
+        return TeamSums(self.local.team.lie, transport, plan.team(transport.rank), self.local.channels)
 
     def _accumulation(self, job: JobDescription, executor: Executor) -> Accumulation:
         if not job.numerics.exact_sums:
@@ -291,6 +281,4 @@ class RankTrainer:
 
     def _bucket_groups(self) -> dict[Stages, Group]:
         transport, channels = self.context.actor.transport, self.local.channels
-        return {
-            b.stages: Group(transport, b.holders, WORLD_CHANNEL + 1 + channels[b.stages]) for b in self.local.buckets
-        }
+        return {b.stages: Group(transport, b.holders, channels.bucket_sum(b.stages)) for b in self.local.buckets}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 
 from pipelined.programs.bucket_names import Stages
+from pipelined.programs.channels import Channels
 from pipelined.sharding import Shards
 from pipelined.sharding.groups import MeshGroups
 from pipelined.sharding.operators.tape import sum_gradients
@@ -85,14 +86,14 @@ class TeamSums:
         lie: how each parameter lies.
         transport: this rank's end of the network.
         ranks: the members.
-        channels: of the moves of each bucket's sum, by its stages; several sums may be under way at a time.
+        channels: of the job; several buckets may be summed at a time.
     """
 
-    def __init__(
-        self, lie: Mapping[str, Shards], transport: Transport, ranks: Sequence[int], channels: Mapping[Stages, int]
-    ):
+    def __init__(self, lie: Mapping[str, Shards], transport: Transport, ranks: Sequence[int], channels: Channels):
         self._lie = lie
-        self._networks = {stages: MeshGroups(transport, channel, ranks=ranks) for stages, channel in channels.items()}
+        self._networks = {
+            stages: MeshGroups(transport, channels.team_sum(stages), ranks=ranks) for stages in channels.buckets
+        }
 
     async def sum(self, stages: Stages, parameters: Mapping[str, torch.Tensor]) -> None:
         """Add up, in place, the gradients of a bucket's pieces; every member calls this once a step."""
