@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import torch
@@ -117,25 +117,33 @@ async def bench(transport: Transport, options: Options) -> int:
                     sequence=options.sequence, seed=0,
                 )  # fmt: skip
                 trainers[name] = RankTrainer(actor, job, executor=executor, tracer=NullTracer())
-            seconds = await _rounds(trainers, options.rounds)
+            seconds, cpu = await _rounds(trainers, options.rounds)
             held = {name: _bytes_of(one.local.buckets) for name, one in trainers.items()}
             forms = await _forms(trainers["exact"], options.rounds)
     every = await gather(transport, "held", held)
+    cpus = await gather(transport, "cpu", cpu)
     if transport.rank == 0:
-        found = {**asdict(options), "ranks": transport.world_size, "seconds": seconds, "bytes": every, "forms": forms}
+        found = {**asdict(options), "ranks": transport.world_size, "seconds": seconds}
+        found["cpu_seconds"] = {
+            name: [sum(step) for step in zip(*(rank[name] for rank in cpus), strict=True)] for name in trainers
+        }
+        found |= {"bytes": every, "forms": forms}
         tell(options, found, lambda: as_table(options, found))
     return 0
 
 
-async def _rounds(trainers: dict[str, RankTrainer], rounds: int) -> dict[str, list[float]]:
-    """The seconds of steps of each kind; the kind that goes first changes every round."""
+async def _rounds(trainers: dict[str, RankTrainer], rounds: int) -> tuple[dict[str, list[float]], ...]:
+    """Seconds and this process's CPU seconds of each kind's steps; the kind that goes first changes every round."""
     seconds: dict[str, list[float]] = {name: [] for name in trainers}
+    cpu: dict[str, list[float]] = {name: [] for name in trainers}
     for step in range(rounds + 2):
         for name in list(trainers)[:: 1 if step % 2 else -1]:
+            began = process_time()
             report = await trainers[name].step(step)
             if step >= 2:  # the first steps find grids and warm up
                 seconds[name].append(report.step_s)
-    return seconds
+                cpu[name].append(process_time() - began)
+    return seconds, cpu
 
 
 def _bytes_of(buckets: Iterable[Bucket]) -> dict[str, int]:
@@ -174,15 +182,18 @@ def _round_and_add(gradient: torch.Tensor, grid: Grid, sums: torch.Tensor) -> No
 
 
 def as_table(options: Options, found: dict[str, Any]) -> str:
-    """Medians, their ratio with its quartiles, and bytes."""
+    """Medians, their ratios with quartiles, and bytes."""
     plain, exact = found["seconds"]["plain"], found["seconds"]["exact"]
     lower, middle, upper = spread([one / other for one, other in zip(exact, plain, strict=True)])
+    pairs = zip(found["cpu_seconds"]["exact"], found["cpu_seconds"]["plain"], strict=True)
+    low, ratio, high = spread([one / other for one, other in pairs])
     model = options.model
     lines = [
         f"{options.schedule} on {found['ranks']} ranks, {model.layers} blocks of {model.d_model}, "
         f"{options.microbatch * options.sequence} tokens a microbatch, rounds: {options.rounds}",
         f"plain  {statistics.median(plain) * 1e3:8.1f} ms a step",
         f"exact  {statistics.median(exact) * 1e3:8.1f} ms a step, {middle:.3f} of plain ({lower:.3f}-{upper:.3f})",
+        f"CPU seconds of all ranks: {ratio:.3f} of plain ({low:.3f}-{high:.3f})",
     ]
     for rank, each in enumerate(found["bytes"]):
         for what in ("summed", "held"):
