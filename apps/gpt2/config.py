@@ -14,8 +14,8 @@ __all__ = ["Config", "flag", "parse"]
 PROGRAM = "python -m apps.gpt2"
 AUTO = "auto"
 """Of --tensor: the planner chooses."""
-ZERO1, STORED = "zero1", ("zero3", "summa")
-"""The layouts in which ranks that multiply by one weight divide its update, and in which each keeps a part of it."""
+ZERO1, STATES = "zero1", {"zero3": "zero3", "summa": "zero3"}
+"""The layouts in which ranks that multiply by one weight divide its update, and what they split of it beside that."""
 PUBLISHED, TOKENIZER, SYMBOLS = "gpt2", "gpt2", 50257
 """What the published models are called, or begin with; their tokenizer, and its symbols."""
 LR, SEQUENCE = 6e-4, 1024
@@ -123,12 +123,12 @@ class Config(RunFlags):
 
     @property
     def divides(self) -> bool:
-        return self.shard_optimizer or self.layout in (ZERO1, *STORED)
+        return self.shard_optimizer or self.layout in (ZERO1, *STATES)
 
     @property
-    def stores(self) -> bool:
-        """Whether ranks that multiply by the same weight keep parts of it."""
-        return self.layout in STORED
+    def state(self) -> str:
+        """What the ranks of a worker split of a weight that several multiply by; see `ShardedGPT2`."""
+        return STATES.get(self.layout or "", "none")
 
     def least(self) -> Mapping[str, float]:
         return LEAST | SIZES

@@ -93,8 +93,15 @@ class Job:
     def table(self) -> str:
         """One line a worker of a group: its stages, their layers, and the memory they take in float32."""
         cut = partition(layer_costs(self.model, self.sequence), self.plan.depth)
-        sums = {"divided": self.config.divides, "stored": self.config.stores}
-        held = sizes(self.model, self.plan, self.sequence, exact=self.config.exact_sums, **sums)
+        config = self.config
+        held = sizes(
+            self.model,
+            self.plan,
+            self.sequence,
+            exact=config.exact_sums,
+            divided=config.divides,
+            state=config.state,
+        )
         shape = f"({self.plan.rows}, {self.sequence}, {self.model.d_model})"
         return f"{plan_table(self.plan, cut, held, self.config.recompute)}\n  activations between stages: {shape}"
 

@@ -35,7 +35,7 @@ async def planned_bytes(job: Job, trainer: RankTrainer) -> int:
     total = round(messages * ratio_of(job.config.compress)) + await trainer.planned_sum_bytes()
     if plan.tensor == 1:
         return total
-    model, member, layout = ShardedGPT2(job.model, job.factors, job.config.stores), plan.member(rank), plan.layout
+    model, member, layout = ShardedGPT2(job.model, job.factors, job.config.state), plan.member(rank), plan.layout
     cut, lie = partition(layer_costs(job.model, job.sequence), plan.depth), model.parameters()
     lead = plan.rows, job.sequence
     for pipe, stage in layout.held_by(plan.position(rank)[1]):

@@ -110,7 +110,7 @@ class PlannedGPT2:
             itemsize=self._itemsize,
             exact=self.config.exact_sums,
             divided=self.config.divides,
-            stored=self.config.stores,
+            state=self.config.state,
         )
         return sizes, stage_moves(self.model, plan, self.sequence, costs)
 

@@ -62,14 +62,14 @@ def sizes(
     itemsize: int = FLOAT,
     exact: bool = False,
     divided: bool = False,
-    stored: bool = False,
+    state: str = "none",
 ) -> Workload:
     """The workload of a rank, as `workload`; of a team that of its fullest member."""
     if plan.tensor == 1:
         return workload(config, plan, sequence, itemsize, exact=exact, divided=divided)
     team = team_chain(config, plan.tensor, plan.rows, sequence, Machine(), itemsize=itemsize)
-    sums = {"exact": exact, "divided": divided, "stored": stored}
-    return team_workload(config, plan, sequence, costs_of(team, plan), itemsize=itemsize, **sums)
+    costs = costs_of(team, plan)
+    return team_workload(config, plan, sequence, costs, itemsize=itemsize, exact=exact, divided=divided, state=state)
 
 
 def stage_moves(config: ModelConfig, plan: Plan, sequence: int, costs: Costs) -> list[StageMoves]:
@@ -102,13 +102,13 @@ def team_workload(
     itemsize: int,
     exact: bool = False,
     divided: bool = False,
-    stored: bool = False,
+    state: str = "none",
 ) -> Workload:
     """A member's share of the model: of activations and messages a T-th, and what it keeps besides.
 
     Args:
         costs: of its layout; `EVEN` divides everything evenly.
-        stored: whether each member keeps a part of every weight; one that is gathered is not counted.
+        state: of weights; where they are stored in parts, one that is gathered is not counted.
     """
     alone, members = workload(config, replace(plan, tensor=1, split=""), sequence, itemsize, exact=exact), plan.tensor
     alone = alone.divided(plan) if divided else alone
@@ -129,7 +129,7 @@ def team_workload(
         )
     if costs is EVEN:
         return Workload(stages, [replace(group, elements=group.elements // members) for group in alone.parameters])
-    if stored:
+    if state != "none":
         parts = members, factors_of(plan.split, members)["c_attn"][1]
         held = workload(config, replace(plan, tensor=1, split=""), sequence, itemsize, exact=exact, parts=parts)
         both = zip(held.parameters, alone.parameters, strict=True)

@@ -129,7 +129,7 @@ async def _orders(transport: Transport, job: Job) -> dict[int, Order]:
     if path is None:
         return {}
     if transport.rank == 0:
-        orders = packed(await asyncio.to_thread(read_orders, path, job.plan))
+        orders = packed(await asyncio.to_thread(read_orders, path, job.plan, job.config.state != "none"))
     return of_rank(await broadcast(transport, "replay", orders), transport.rank)
 
 
@@ -144,7 +144,7 @@ def _build(
 ) -> RankTrainer:
     config = job.config
     description = JobDescription(
-        model=ShardedGPT2(job.model, job.factors, job.config.stores) if job.factors else GPT2(job.model),
+        model=ShardedGPT2(job.model, job.factors, job.config.state) if job.factors else GPT2(job.model),
         plan=job.plan,
         feed=TokenFeed(batches_of(job, text.train)),
         optimizer_config=optimizer_of(job),

@@ -34,7 +34,7 @@ class Computation(Protocol):
         self, key: tuple[int, int], gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
     ) -> Parcel | Coroutine[Any, Any, Parcel | None] | None: ...
 
-    def backward_weight(self, key: tuple[int, int]) -> None: ...
+    def backward_weight(self, key: tuple[int, int]) -> Coroutine[Any, Any, None] | None: ...
 
 
 class MicrobatchSource(Protocol):
@@ -58,6 +58,7 @@ class RankContext:
         tracer: records the instructions.
         seed: the seed of the run.
         compression: sends tensors between stages; default: without a codec.
+        in_order: whether weight halves move tensors, so that the members of a team run them in one order, too.
     """
 
     actor: Actor
@@ -68,6 +69,7 @@ class RankContext:
     tracer: Tracer
     seed: int
     compression: Compression | None = None
+    in_order: bool = False
 
     @cached_property
     def messages(self) -> Compression:
@@ -99,4 +101,5 @@ class RankContext:
         result, start, end = await self.executor.run(name, work)
         if isinstance(result, Coroutine):
             result, end = await result, self.executor.clock.now()
+            self.executor.took[name] = end - start
         return result, start, end

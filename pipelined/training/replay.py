@@ -20,6 +20,8 @@ from pipelined.schedules.table import follow_segment
 from pipelined.traces.file import Span, TraceError, read
 from pipelined.traces.tracer import NOWHERE
 
+MOVING, ALL = "FBI", "FBIW"
+"""The ops in which the members of a team always move tensors, and with weights that are stored in parts."""
 Order = tuple[Instruction, ...]
 """The instructions of one rank in one step; without a flush, in all steps, with microbatches numbered throughout."""
 
@@ -27,9 +29,11 @@ ReplayOrder = dict[int, list[Order]]
 """Orders by step, and in each step by rank; without a flush only the first step has an entry."""
 
 
-def read_orders(path: Path, plan: Plan) -> ReplayOrder:
+def read_orders(path: Path, plan: Plan, in_order: bool = False) -> ReplayOrder:
     """The orders of a trace that was written under this plan.
 
+    Args:
+        in_order: whether weight halves move tensors, so that members of a team must have them in one order, too.
     Raises:
         TraceError: no trace, a trace without steps, or a step with instructions that do not match the plan.
     Cost: 20 µs per event.
@@ -44,7 +48,8 @@ def read_orders(path: Path, plan: Plan) -> ReplayOrder:
         number = instruction.microbatch + (step - first) * plan.microbatches
         found[first][rank].append(replace(instruction, microbatch=number))
     for first, by_rank in sorted(found.items()):
-        _prove(path, plan, first, 1 if plan.flushes else len(steps), by_rank)
+        count = 1 if plan.flushes else len(steps)
+        _prove(path, plan, first, count, by_rank, moving=ALL if in_order else MOVING)
     return {step: [tuple(by_rank[rank]) for rank in range(plan.world_size)] for step, by_rank in found.items()}
 
 
@@ -105,7 +110,9 @@ def _instructions(spans: Iterable[Span]) -> Iterable[tuple[int, int, Instruction
             yield span.rank, span.step, Instruction(ops[span.name], span.pipe, span.stage, span.microbatch)
 
 
-def _prove(path: Path, plan: Plan, first: int, steps: int, by_rank: Mapping[int, Sequence[Instruction]]) -> None:
+def _prove(
+    path: Path, plan: Plan, first: int, steps: int, by_rank: Mapping[int, Sequence[Instruction]], *, moving: str
+) -> None:
     fact = f"step {first} of {path} is not one of this plan ({plan.schedule}, depth {plan.depth}, ranks: "
     fact, remedy = f"{fact}{plan.world_size}, there: {len(by_rank)})", "replay it with the flags it was written with"
     if sorted(by_rank) != list(range(plan.world_size)):
@@ -118,10 +125,9 @@ def _prove(path: Path, plan: Plan, first: int, steps: int, by_rank: Mapping[int,
         except ScheduleError as error:
             raise TraceError(f"{fact}; {remedy}\n{error}") from error
         for rank in ranks:
-            if _with_moves(by_rank[rank]) != _with_moves(by_rank[rank - member]):
+            if _only(moving, by_rank[rank]) != _only(moving, by_rank[rank - member]):
                 raise TraceError(f"{fact}: ranks {rank - member} and {rank} are one worker in two orders; {remedy}")
 
 
-def _with_moves(order: Sequence[Instruction]) -> list[Instruction]:
-    """The instructions in which the members of a team move tensors: all but the weight halves."""
-    return [instruction for instruction in order if instruction.op != "W"]
+def _only(ops: str, order: Sequence[Instruction]) -> list[Instruction]:
+    return [instruction for instruction in order if instruction.op in ops]

@@ -87,7 +87,17 @@ class RankTrainer:
         stages = {index: self._stage(job, index, actor, executor) for index in self.local.modules}
         compression = Compression(actor, job.numerics.compress, tracer)
         self.loss_scale = self._loss_scale(job)
-        self.context = RankContext(actor, plan, stages, executor, job.feed, tracer, job.seed, compression)
+        self.context = RankContext(
+            actor,
+            plan,
+            stages,
+            executor,
+            job.feed,
+            tracer,
+            job.seed,
+            compression,
+            in_order=plan.tensor > 1 and split_model(job.model).state != "none",
+        )
         self.optimizer = job.optimizer_config.build(self.local.updated)
         self.optimizer_state = OptimizerState.of(self.optimizer)
         if plan.tensor > 1 or self.local.divided:

@@ -40,8 +40,8 @@ class TeamCase(Case):
         """The whole model, also for one rank a worker."""
         sizes = ModelConfig(self.layers, 16, 8, 13, SEQUENCE, self.dropout, self.tied)
         layout = self.layout.replace("mixed", MIXED.get(self.tensor, ""))
-        layout, _, stored = layout.partition("+")
-        return ShardedGPT2(sizes, factors_of(layout, self.tensor), bool(stored))
+        layout, _, state = layout.partition("+")
+        return ShardedGPT2(sizes, factors_of(layout, self.tensor), state or "none")
 
     def __str__(self):
         extras = [self.scale] * (self.scale != "direct") + ["recompute"] * self.recompute
@@ -58,9 +58,10 @@ ALWAYS = [
     TeamCase("one_f_one_b", 2, 2, 1, layers=1, layout="data", recompute=True, dropout=0.2),
     TeamCase("chimera", 2, 1, 4, layers=1, layout="data", scale="forward-doubling", tied=False),
     TeamCase("zb_v", 4, 1, 2, tensor=3, layout="mixed", recompute=True),
-    TeamCase("zb_h1", 2, 1, 2, layers=1, layout="data+stored", dropout=0.2),
-    TeamCase("gpipe", 1, 2, 1, layers=1, layout="mixed+stored"),
-    TeamCase("one_f_one_b", 2, 1, 2, layers=1, tensor=4, layout="summa+stored"),
+    TeamCase("zb_h1", 2, 1, 2, layers=1, layout="data+zero3", dropout=0.2),
+    TeamCase("gpipe", 1, 2, 1, layers=1, layout="mixed+zero3"),
+    TeamCase("chimera_w", 2, 1, 4, layers=1, layout="mixed+zero3"),
+    TeamCase("one_f_one_b", 2, 1, 2, layers=1, tensor=4, layout="summa+zero3"),
     TeamCase("gpipe", 2, 1, 1, layers=1, tensor=4, layout="mixed", tied=False, dropout=0.2),
 ]
 """What every run of the tests trains."""
@@ -87,7 +88,7 @@ def grid():
 
 
 def _varied(number, case):
-    layouts = ("megatron", "mixed", "mixed+stored") + ("data", "data+stored") * (case.tensor == 2)
+    layouts = ("megatron", "mixed", "mixed+zero3") + ("data", "data+zero3") * (case.tensor == 2)
     case = replace(case, layout=layouts[number // 3 % len(layouts)], tied=number % 5 != 4)
     return replace(case, dropout=0.2 * (number % 3 > 0), recompute=number % 3 == 1)
 

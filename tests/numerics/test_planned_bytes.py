@@ -18,17 +18,17 @@ CASES = [
     (Case("pipedream_2bw", 2, 2, 4), "ring", {"optimizer_config": replace(OPTIMIZER, clip=0.0)}),
     (TeamCase("gpipe", 1, 2, 2, layers=2, layout="data"), "ring", {}),
     (TeamCase("gpipe", 2, 2, 2, layers=1, layout="data"), "ring", {"shard_optimizer": True}),
-    (TeamCase("one_f_one_b", 1, 2, 2, layers=1, layout="data+stored", recompute=True), "ring", {}),
-    (TeamCase("one_f_one_b", 1, 1, 2, layers=1, layout="data+stored"), "ring", {"shard_optimizer": True}),
+    (TeamCase("one_f_one_b", 1, 2, 2, layers=1, layout="data+zero3", recompute=True), "ring", {}),
+    (TeamCase("one_f_one_b", 1, 1, 2, layers=1, layout="data+zero3"), "ring", {"shard_optimizer": True}),
     (TeamCase("one_f_one_b", 2, 1, 2, layers=2, recompute=True, dropout=0.2), "ring", {}),
 ]
 
 
 @pytest.mark.parametrize(("case", "all_reduce", "numerics"), CASES, ids=str)
 def test_a_step_sends_what_was_planned(case, all_reduce, numerics):
-    split, _, stored = getattr(case, "layout", "").partition("+")
+    split, _, state = getattr(case, "layout", "").partition("+")
     plan = replace(case.plan, split=split)
-    config = Config(recompute=case.recompute, layout="zero3" if stored else None)
+    config = Config(recompute=case.recompute, layout=state or None)
     job = Job(config, case.model.config, SEQUENCE, plan, "")
 
     async def both(trainer, transport):

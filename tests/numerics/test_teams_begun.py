@@ -20,7 +20,7 @@ from transports.local import world
 CASE = TeamCase("zb_h1", 2, 1, 2, layers=1, dropout=0.2)
 
 
-@pytest.mark.parametrize("layout", ["mixed", "data+stored"])
+@pytest.mark.parametrize("layout", ["mixed", "data+zero3"])
 def test_teams_begin_with_the_weights_of_another_run(layout):
     case = replace(CASE, layout=layout)
     module = case.model.build(range(case.model.layers), torch.float64, "cpu", seed=8)

@@ -15,7 +15,7 @@ ALONE = TeamCase("zb_v", 4, 2, 2, tensor=1, dropout=0.2)
 TEAMS = TeamCase("chimera", 2, 1, 4, layout="mixed", dropout=0.2)
 THREES = TeamCase("gpipe", 1, 2, 2, tensor=3, layout="mixed", dropout=0.2)
 
-STORED = TeamCase("gpipe", 1, 2, 2, tensor=2, layout="data+stored", dropout=0.2)
+STORED = TeamCase("gpipe", 1, 2, 2, tensor=2, layout="data+zero3", dropout=0.2)
 
 
 @pytest.mark.parametrize("cases", [(ALONE, TEAMS, THREES), (THREES, TEAMS, ALONE)], ids=["1, 2, 3", "3, 2, 1"])

@@ -37,16 +37,16 @@ class ShardedGPT2(GPT2):
     Args:
         config: its sizes.
         factors: of each of `OPERATORS`; the product of each is T.
-        stored: whether the ranks that hold one piece of a multiplication's weight keep parts of it, and gather it for
-            each use, in the forward and in the backward (ZeRO-3).
+        state: of the weights of multiplications. `none`: whole pieces. `zero3`: the ranks that hold one piece keep
+            parts of it, and gather it for each use, in the forward and in the backward.
     Raises:
         UsageError: an operator's factors are missing or unknown, the products differ, or there are more column
             shards than heads.
     """
 
-    def __init__(self, config: ModelConfig, factors: Mapping[str, Factors], stored: bool = False):
+    def __init__(self, config: ModelConfig, factors: Mapping[str, Factors], state: str = "none"):
         super().__init__(config)
-        self.factors, self.stored = factors, stored
+        self.factors, self.state = factors, state
         if set(self.factors) != set(OPERATORS):
             given = ", ".join(sorted(self.factors)) or "none"
             raise UsageError(f"factors of other operators (given: {given}); name {', '.join(OPERATORS)}")
@@ -78,11 +78,13 @@ class ShardedGPT2(GPT2):
     def parameters(self) -> dict[str, Shards]:
         """How each parameter lies, by its plain name; some have more dimensions than the plain tensor of that name."""
         whole = self._pieces
-        return whole | {name: _in_parts(whole[name]) for name in self._weights} if self.stored else whole
+        return whole | {name: _in_parts(whole[name]) for name in self._stored}
 
     @cached_property
-    def _weights(self) -> list[str]:
-        """The weights of multiplications, by name."""
+    def _stored(self) -> list[str]:
+        """The parameters that are stored in parts: the weights of multiplications, or none."""
+        if self.state == "none":
+            return []
         each = [one.module for one in block_multiplications(self.config).values()]
         blocks = [f"transformer.h.{block}.{module}.weight" for block in range(self.config.layers) for module in each]
         return [EMBEDDING, *blocks, *([] if self.config.tied else [HEAD])]
@@ -139,8 +141,8 @@ class ShardedGPT2(GPT2):
             random: of the microbatch's dropout; None: nothing is dropped.
         Returns: (B, T, C), as `stream`; behind the last layer the logits (B, T, V), split over all ranks.
         """
-        lie, stored = self.parameters(), self._weights if self.stored else ()
-        held = {name: StoredPiece.of(each, lie[name]) if name in stored else each for name, each in pieces.items()}
+        lie = self.parameters()
+        held = {n: StoredPiece.of(each, lie[n]) if n in self._stored else each for n, each in pieces.items()}
         for layer in layers:
             if layer == 0:
                 x = await self.embedding(run, x, held, random)

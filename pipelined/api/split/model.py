@@ -32,6 +32,8 @@ class SplitRow(LayeredModel):
             share a parameter split it in two ways.
     """
 
+    state = "none"
+
     def __init__(
         self,
         row: Sequential,

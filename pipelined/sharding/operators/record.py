@@ -12,7 +12,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from collectives import Links
-from pipelined.sharding.operators.tape import Tape
+from pipelined.sharding.operators.tape import Back, Tape
 from pipelined.sharding.operators.verbs import Value
 from pipelined.sharding.path import Path
 from pipelined.sharding.shards import Shards
@@ -82,20 +82,25 @@ class StageRecord:
 
     Args:
         forward, backward: the two directions.
+        weights: what a backward's input half leaves to its weight half; no steps where the backward is whole.
         kept: bytes that are kept from the forward for the backward, parameters not counted.
     """
 
     forward: PhaseRecord
     backward: PhaseRecord
+    weights: PhaseRecord
     kept: int
 
 
-def record(rank: int, stage: Callable[[Tape], Coroutine[Any, Any, Value]], again: bool = True) -> StageRecord:
+def record(
+    rank: int, stage: Callable[[Tape], Coroutine[Any, Any, Value]], again: bool = True, back: Back | None = None
+) -> StageRecord:
     """Read a stage forward and back for one rank; no tensor has memory.
 
     Args:
         stage: its inputs and parameters are on the meta device (`piece` makes them).
         again: as of a `Tape`.
+        back: as of its `backward`.
     """
     recorder = _Recorder(rank)
     tape, kept = Tape(recorder, recorder, again=again), _Kept()
@@ -104,8 +109,10 @@ def record(rank: int, stage: Callable[[Tape], Coroutine[Any, Any, Value]], again
     steps, recorder.steps = recorder.steps, []
     forward = PhaseRecord(rank, steps)
     held = kept.nbytes(tape)
-    _finished(tape.backward(result, torch.empty_like(result.array)))
-    return StageRecord(forward, PhaseRecord(rank, recorder.steps), held)
+    _finished(tape.backward(result, torch.empty_like(result.array), back))
+    backward, recorder.steps = PhaseRecord(rank, recorder.steps), []
+    _finished(tape.backward_weights())
+    return StageRecord(forward, backward, PhaseRecord(rank, recorder.steps), held)
 
 
 def piece(rank: int, shards: Shards, dtype: torch.dtype, trained: bool = True) -> torch.Tensor:

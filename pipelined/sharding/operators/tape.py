@@ -9,6 +9,7 @@ like those of the forward: the event loop is never blocked.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any, Protocol
 
 import torch
@@ -37,6 +38,12 @@ class Moved:
     value: Value
     moved: Value
     path: Path
+
+
+WeightWork = Callable[[], None]
+"""What a computation leaves to the weight half of a backward."""
+Back = Callable[[Computed], WeightWork | None]
+"""Walks one computation back, and returns what it leaves."""
 
 
 class Carrier(Protocol):
@@ -74,6 +81,7 @@ class Tape:
         self.network, self.device, self.training, self.autocast = network, device, training, autocast
         self.rank, self._again, self._freed = network.rank, again, dict[Operand, Moved]()
         self._entries: list[Computed | Moved] = []
+        self._left: list[WeightWork | Moved] = []
         self.noted: list[Any] = []
 
     async def compute(
@@ -88,7 +96,9 @@ class Tape:
 
         Raises:
             ValueError: the work returns another shape than the layout has; the text names the rank.
+            RuntimeError: an operand was freed after its first use.
         """
+        self._require_held(name, operands)
         given = [self._leaf(operand) for operand in operands]
 
         def computed() -> torch.Tensor:
@@ -121,12 +131,19 @@ class Tape:
     async def move(self, value: Value, target: Shards, replicated: Sequence[str] = (), *, again: bool = False) -> Value:
         """See `Reader.move`."""
         way = path(value.shards, target, replicated=replicated)
-        moved = Value(await self.network.carry(way, value.array), target, value.trained)
+        self._require_held("a move", [value])
+        moved = Value(await self.network.carry(way, value.array), target, value.trained, weight=value.weight)
         if value.trained and self.training:
             self._entries.append(Moved(value, moved, way))
             if again and self._again and way.moves:
                 self._freed[moved] = Moved(value, moved, way)
         return moved
+
+    def _require_held(self, name: str, operands: Iterable[Operand]) -> None:
+        for operand in operands:
+            if operand in self._freed and _is_freed(self._freed[operand].moved.array):
+                fact = f"{name} takes a tensor that was freed after its first use (rank: {self.rank})"
+                raise RuntimeError(f"{fact}; move it without `again`, or once for each use")
 
     def _free(self, operands: Iterable[Operand]) -> None:
         """Free the memory of those operands that are moved again for the backward; graphs keep views of it."""
@@ -162,29 +179,55 @@ class Tape:
             elif isinstance(entry.value, StoredPiece):
                 yield entry.value.piece
 
-    async def backward(
-        self, value: Value, gradient: torch.Tensor, back: Callable[[Computed], None] | None = None
-    ) -> None:
+    async def backward(self, value: Value, gradient: torch.Tensor, back: Back | None = None) -> None:
         """Walk back from a value.
 
         Args:
             gradient: this rank's piece of the value's gradient, in the layout of its cotangent.
-            back: walks one computation back, as `compute_back`, its default, does.
+            back: walks one computation back, as `compute_back`, its default, does. What it returns waits for
+                `backward_weights`, with the moves of gradients that only this gives.
         """
         value.gradient = gradient
         while self._entries:
             entry = self._entries.pop()
-            if isinstance(entry, Moved):
-                await self._move_back(entry)
-            else:
+            if not isinstance(entry, Moved):
                 inputs = [given for given, _ in entry.inputs]
                 await self._restore(inputs)
-                await self.device.run(f"{entry.name} back", partial(back or compute_back, entry))
-                self._free(inputs)
+                left, *_ = await self.device.run(f"{entry.name} back", partial(back or compute_back, entry))
+                if left is not None:
+                    self._left.append(left)
+                self._free(given for given in inputs if given.weight or left is None)
+            elif entry.value.weight and entry.moved.gradient is None:
+                self._left.append(entry)
+            else:
+                await self._move_back(entry)
+
+    async def backward_weights(self) -> None:
+        """Do what `backward` has left, once: compute the gradients of weights, and move those of stored pieces.
+
+        Cost: until then it keeps the other inputs of these computations, gathered ones too.
+        """
+        work, self._left = self._left, []
+        for _, some in groupby(work, lambda each: isinstance(each, Moved)):
+            each = list(some)
+            if halves := [half for half in each if not isinstance(half, Moved)]:
+                await self.device.run("weights back", partial(_run_all, halves))
+            for entry in each:
+                if isinstance(entry, Moved):
+                    await self._move_back(entry)
 
     async def _move_back(self, entry: Moved) -> None:
         if entry.moved.gradient is not None:
             entry.value.add(await self.network.carry(entry.path.backward, entry.moved.gradient))
+
+
+def _run_all(work: Iterable[WeightWork]) -> None:
+    for each in work:
+        each()
+
+
+def _is_freed(array: torch.Tensor) -> bool:
+    return array.numel() > 0 and not array.untyped_storage().nbytes()
 
 
 def _trained(operand: Operand) -> bool:

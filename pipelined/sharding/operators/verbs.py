@@ -22,12 +22,14 @@ class Value:
         shards: what every rank holds.
         trained: whether a gradient is wanted.
         gradient: this rank's piece of the gradient, in the layout `shards.layout.cotangent` (a backward sets it).
+        weight: whether it is a parameter, so that the weight half of a backward computes its gradient.
     """
 
     array: torch.Tensor
     shards: Shards
     trained: bool = True
     gradient: torch.Tensor | None = field(default=None, repr=False)
+    weight: bool = False
 
     def add(self, gradient: torch.Tensor) -> None:
         """Add the gradient that one use of the tensor gives."""
@@ -47,7 +49,7 @@ class StoredPiece(Value):
     @classmethod
     def of(cls, piece: torch.Tensor, shards: Shards) -> "StoredPiece":
         """A part that lies as these shards."""
-        return cls(piece.detach(), shards, piece.requires_grad, piece=piece)
+        return cls(piece.detach(), shards, piece.requires_grad, weight=True, piece=piece)
 
     def add(self, gradient: torch.Tensor) -> None:
         torch.autograd.backward(self.piece, gradient)
@@ -95,7 +97,7 @@ class Reader(Protocol):
 
         Args:
             replicated: the axes whose ranks compute the same with the moved value (see `Layout.cotangent`).
-            again: do not keep what is moved for the backward, but move it again then; one computation takes it.
+            again: free what is moved after its one use, and move it again for the backward.
         """
 
     def note(self, noted: Any) -> None:

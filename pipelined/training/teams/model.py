@@ -14,7 +14,13 @@ from pipelined.training.model import Model
 
 @runtime_checkable
 class TeamModel(Model, Protocol):
-    """A model that a team can split; as a `Model` it is the whole."""
+    """A model that a team can split; as a `Model` it is the whole.
+
+    Attributes:
+        state: what members that hold the same piece of a weight split of it: `none`, or with `zero3` all of it.
+    """
+
+    state: str
 
     def of_member(self, member: int) -> Model:
         """The model of which `build` gives a member's pieces: blocks of the parameters, as `parameters` has them."""

@@ -3,11 +3,10 @@
 Every member does the same passes in the same order, each on its own pieces. Between computations tensors move from
 member to member, so the event loop awaits a pass; only its computations run on the executor. What flows to another
 stage goes from each member to the same member of that stage's team, in pieces of 1/T of the bytes. The weight half of a
-backward moves nothing, so each member may run it when it likes.
+backward has no communication, unless weights are stored in parts; so the members need not run it at the same time.
 """
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -18,7 +17,7 @@ from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Shards
 from pipelined.sharding.groups import MeshGroups
-from pipelined.sharding.operators.tape import Computed, Tape, compute_back
+from pipelined.sharding.operators.tape import Computed, Tape, WeightWork, compute_back
 from pipelined.sharding.operators.verbs import Value
 from pipelined.training.exchange.stream import Arrived, Parcel, Tree, differentiable, open_tree
 from pipelined.training.running_statistics import RunningStatistics
@@ -59,7 +58,7 @@ class TeamStage:
     recompute: bool = False
     replicas: int = 1
     alive: dict[MicrobatchKey, Live] = field(default_factory=dict)
-    pending: dict[MicrobatchKey, list[WeightHalf]] = field(default_factory=dict)
+    pending: dict[MicrobatchKey, Tape] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.statistics = RunningStatistics(self.module, self.index, self.replicas)
@@ -98,16 +97,15 @@ class TeamStage:
     async def backward_input(
         self, key: MicrobatchKey, gradient: Arrived | None, scale: float, random: KeyedRandom, targets: Tree = None
     ) -> Parcel | None:
-        """The half of `backward` with all its moves; see `Stage.backward_input`."""
+        """The half of `backward` with all its moves but those of stored weights' gradients; see `Stage`."""
         tape, x, output = await self._revived(key, random, targets)
-        halves = self.pending[key] = list[WeightHalf]()
-        await tape.backward(output, self._seed(output, gradient, scale), partial(_input_half, halves))
+        self.pending[key] = tape
+        await tape.backward(output, self._seed(output, gradient, scale), input_half)
         return self._back(x)
 
-    def backward_weight(self, key: MicrobatchKey) -> None:
+    async def backward_weight(self, key: MicrobatchKey) -> None:
         """The half of `backward` that accumulates the gradients of parameters."""
-        for half in self.pending.pop(key):
-            half.run()
+        await self.pending.pop(key).backward_weights()
 
     async def evaluate(self, x: Arrived) -> Parcel:
         """Forward without random numbers: this member's piece, or on the last stage the whole logits on every member.
@@ -205,19 +203,25 @@ async def _everywhere(tape: Tape, value: Value) -> Value:
     return await tape.move(Value(value.array, value.shards, False), whole)
 
 
-def _input_half(halves: list[WeightHalf], entry: Computed) -> None:
-    """Walk one computation back to its inputs alone; the weight half is put with the others.
-
-    Where no parameter takes part, that is all.
-    """
-    if not entry.parameters:
-        return compute_back(entry)
-    gradient, trained = entry.result.gradient, [pair for pair in entry.inputs if pair[0].trained]
+def input_half(entry: Computed) -> WeightWork | None:
+    """Walk one computation back to its inputs alone; returns its weight half, None where no parameter takes part."""
+    weights = [pair for pair in entry.inputs if pair[0].trained and pair[0].weight]
+    if not entry.parameters and not weights:
+        compute_back(entry)
+        return None
+    gradient, trained = entry.result.gradient, [pair for pair in entry.inputs if pair[0].trained and not pair[0].weight]
     if gradient is None:
-        return
+        return None
     back: list[torch.Tensor | None] = [None] * len(trained)
+    half = WeightHalf()
     if entry.produced.requires_grad:
         back, half = backward_input([entry.produced], [gradient], [leaf for _, leaf in trained])
-        halves.append(half)
     for (value, leaf), given in zip(trained, back, strict=True):
         value.add(torch.zeros_like(leaf) if given is None else given)
+
+    def weight_half() -> None:
+        half.run()
+        for value, leaf in weights:
+            value.add(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad)
+
+    return weight_half

@@ -114,7 +114,7 @@ def test_a_rank_of_a_divided_update_is_counted_with_its_share_of_the_moments(lay
 @pytest.mark.parametrize(("layout", "columns"), [("zero3", 1), ("summa", 2)])
 def test_a_rank_that_keeps_parts_of_the_weights_is_counted_with_them(layout, columns):
     job = resolve(Config(tensor=4, layout=layout, depth=1, vocab=256), 4)
-    held = sizes(job.model, job.plan, job.sequence, divided=True, stored=True).parameters
+    held = sizes(job.model, job.plan, job.sequence, divided=True, state="zero3").parameters
     every = shapes(job.model)
     weights = sum(prod(shape) for name, shape in every.items() if len(shape) == 2 and "wpe" not in name)
     rest = sum(map(prod, every.values())) - weights

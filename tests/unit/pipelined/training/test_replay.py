@@ -18,11 +18,17 @@ PROGRAM = record(find(PLAN.schedule), PLAN.shape)
 
 def traced(path, programs, worlds=2):
     """A trace in which each group runs each of these programs, one a step."""
-    tracers = [Tracer(float) for _ in range(worlds * PLAN.layout.workers)]
-    for rank, tracer in enumerate(tracers):
+    workers = PLAN.layout.workers
+    return written(path, [[program[rank % workers] for program in programs] for rank in range(worlds * workers)])
+
+
+def written(path, ranks):
+    """A trace in which each rank runs its orders, one a step."""
+    tracers = [Tracer(float) for _ in ranks]
+    for tracer, orders in zip(tracers, ranks, strict=True):
         now = 0
-        for step, workers in enumerate(programs):
-            for i in workers[rank % PLAN.layout.workers]:
+        for step, order in enumerate(orders):
+            for i in order:
                 tracer.record("receive", "gradient", now, now + 1, (step, i.stage, i.microbatch, i.pipe))
                 kind = OPS[i.op].partition("_")[0], OPS[i.op]
                 tracer.record(*kind, now, now + 1, (step, i.stage, i.microbatch, i.pipe))
@@ -49,6 +55,16 @@ def test_every_rank_finds_what_it_did_in_each_step(tmp_path):
     for rank in range(PLAN.world_size):
         mine = of_rank(orders, rank)
         assert mine == {0: PROGRAM.workers[rank % 3], 1: tuple(put_off[rank % 3])}
+
+
+def test_members_of_a_team_may_order_weight_halves_apart_unless_these_move_tensors(tmp_path):
+    team = replace(PLAN, depth=1, width=1, tensor=2)
+    (order,) = record(find(PLAN.schedule), team.shape).workers
+    late = [i for i in order if i.op != "W"] + [i for i in order if i.op == "W"]
+    path = written(tmp_path / "trace.json", [[order], [late]])
+    assert read_orders(path, team) == {0: [order, tuple(late)]}
+    with pytest.raises(TraceError, match="ranks 0 and 1 are one worker in two orders"):
+        read_orders(path, team, in_order=True)
 
 
 def test_a_worker_is_told_the_order_and_nothing_else():

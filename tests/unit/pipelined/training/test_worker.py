@@ -67,7 +67,7 @@ class NoSums:
         self.done[instruction] = self.clock.now()
 
 
-def walk(plan, by="order", fails=None, late=0.0, half=None, queued=True):
+def walk(plan, by="order", fails=None, late=0.0, half=None, queued=True, in_order=False):
     """Run one step on the virtual clock over real messages: the end, each rank's spans, when its instructions ended.
 
     Args:
@@ -75,6 +75,7 @@ def walk(plan, by="order", fails=None, late=0.0, half=None, queued=True):
         late: seconds that a forward takes longer on rank 1.
         half: what the last weight half of the step before took, if there was one.
         queued: let the schedule go on while instructions are computed.
+        in_order: run weight halves in one order, whatever arrives when.
     """
     program = record(find(plan.schedule), plan.shape, COSTS)
 
@@ -85,7 +86,7 @@ def walk(plan, by="order", fails=None, late=0.0, half=None, queued=True):
         async with Actor(transport) as actor:
             device = TimedExecutor({**SECONDS, "forward": COSTS.forward + late * (actor.rank == 1)}, clock)
             device.took.update({} if half is None else {"backward_weight": half})
-            context = RankContext(actor, plan, stages, device, NoFeed(), tracer, seed=0)
+            context = RankContext(actor, plan, stages, device, NoFeed(), tracer, seed=0, in_order=in_order)
             async with Nursery() as queue:
                 parent = queue if queued else None
                 worker = TrainWorker(context, 0, sums := NoSums(clock), instructions, instructions=parent)
@@ -119,6 +120,13 @@ def test_sums_learn_of_each_weight_half_at_its_end(name):
     for _, events, done in walk(Plan(name, 4, 1, 1, 5)):
         halves = {(i.stage, i.microbatch): end for i, end in done.items() if i.op == "W"}
         assert halves == ends(events, "backward_weight")
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_late_messages_move_weight_halves_unless_their_order_is_fixed(in_order):
+    plan = Plan("chimera_w", 4, 1, 1, 8)
+    early, late = (walk(plan, "schedule", late=late, in_order=in_order) for late in (0.0, 20.0))
+    assert ([list(done) for *_, done in early] == [list(done) for *_, done in late]) is in_order
 
 
 def test_a_schedule_s_own_sum_is_passed_on_and_takes_no_time(tmp_path):

@@ -177,8 +177,8 @@ def test_stored_weights_are_gathered_each_way_and_their_gradients_scattered():
     """3 (p0-1)/p0 · kn elements a weight and microbatch (the tied table is used twice), and no more is kept."""
     config, factors, p = ModelConfig(1, 16, 8, 16, 6, 0.0), alike((4, 1, 1)), 4
     kept, sent = [], []
-    for stored in (False, True):
-        model = ShardedGPT2(config, factors, stored)
+    for state in ("none", "zero3"):
+        model = ShardedGPT2(config, factors, state)
         pieces = {name: piece(1, each, torch.float64) for name, each in model.parameters().items()}
         ids = Value(piece(1, model.ids((8, 6)), torch.int64, trained=False), model.ids((8, 6)), False)
 

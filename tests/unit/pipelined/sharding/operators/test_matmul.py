@@ -5,9 +5,19 @@ import torch
 
 from pipelined.sharding import Shards
 from pipelined.sharding.operators.matmul import SplitMatmul, multiply
-from pipelined.sharding.operators.record import piece, record
+from pipelined.sharding.operators.record import ComputeStep, piece, record
 from pipelined.sharding.operators.verbs import StoredPiece, Value
-from tests.unit.pipelined.sharding.operators.ranks import beside, closed_form, normal, triples
+from pipelined.training.teams.stage import input_half
+from tests.unit.pipelined.sharding.operators.ranks import (
+    CLOSE,
+    beside,
+    close,
+    closed_form,
+    normal,
+    on_ranks,
+    together,
+    triples,
+)
 
 
 def run(operator, lead, inputs=None):
@@ -108,3 +118,39 @@ def test_a_multiplication_of_summa_sends_panels_of_both_operands_three_times(row
     each_way = (c - 1) / c * m * k / r + (r - 1) / r * k * n / c
     assert (found.forward.nbytes + found.backward.nbytes) / 8 == 3 * each_way
     assert found.kept == 8 * (m * k + m * n) / (r * c), "the input as it arrives, and the product"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_weight_half_of_a_stored_weight_multiplies_and_scatters_its_gradient(ranks):
+    """Each half is 2 m k n / p operations; the input half gathers (p-1)/p · kn elements, the other scatters them."""
+    m, k, n = 8 * 6, 16, 32
+    operator = SplitMatmul((ranks, 1, 1), (k,), (n,))
+    stored = Shards(operator.mesh, (k, n), "S0:contraction S0:rows S1/1:columns")
+    weight = StoredPiece.of(piece(0, stored, torch.float64), stored)
+    x = Value(piece(0, operator.arriving((8, 6)), torch.float64, trained=False), operator.arriving((8, 6)))
+    found = record(0, lambda tape: multiply(tape, operator, x, weight), back=input_half)
+    for half in (found.backward, found.weights):
+        computed = [step.operations for step in half.steps if isinstance(step, ComputeStep)]
+        assert sum(computed) == 2 * m * k * n / ranks
+        assert half.nbytes == 8 * (ranks - 1) / ranks * k * n
+
+
+@pytest.mark.parametrize("factors", [(2, 1, 1), (2, 2, 1), (1, 2, 2)], ids=str)
+def test_the_halves_of_a_stored_weight_give_the_gradients_of_the_whole_backward(factors):
+    operator, lead = SplitMatmul(factors, (12,), (8,)), (4, 3)
+    stored = Shards(operator.mesh, (12, 8), f"S0:contraction S0:rows S1/{factors[2]}:columns")
+    x, w, y = normal(*lead, 12), normal(12, 8, seed=1), normal(*lead, 8, seed=2)
+
+    async def work(tape):
+        piece = stored.local(w, tape.rank).requires_grad_()
+        value = Value(operator.arriving(lead).local(x, tape.rank), operator.arriving(lead))
+        result = await multiply(tape, operator, value, StoredPiece.of(piece, stored))
+        await tape.backward(result, operator.leaving(lead).local(y, tape.rank), input_half)
+        assert piece.grad is None, "the input half computes no gradient of a weight"
+        await tape.backward_weights()
+        return value.gradient, piece.grad
+
+    found, _ = on_ranks(operator.mesh.size, work)
+    back, gradients = zip(*found, strict=True)
+    close(together(operator.arriving(lead), back), y @ w.t(), CLOSE)
+    close(together(stored, gradients), torch.einsum("abi,abo->io", x, y), CLOSE)

@@ -56,7 +56,7 @@ async def passed(trainer):
     before = end.traffic.bytes_sent
     back = await stage.backward_input(key, gradient, 1.0, random, targets)
     sent.append(end.traffic.bytes_sent - before)
-    stage.backward_weight(key)
+    await stage.backward_weight(key)
     assert end.traffic.bytes_sent - before == sent[1]
     if index:
         await end.send(peer, ("gradient",), *back.tensors)
