@@ -67,7 +67,7 @@ class BertTraining(TextTraining):
 
     async def finish(self, rank: RankSession, report: Report, loss: float) -> None:
         """Compare with the frequencies of tokens, and export."""
-        if rank.trainer.context.actor.rank == 0:
+        if rank.transport.rank == 0:
             grams = await asyncio.to_thread(self.text.score_ngrams, self.sequence)
             beside = f" (unigram {grams['unigram']:.4f} of every token)" if grams else ""
             report.say(f"validation loss {loss:.4f} nats a masked token{beside}")

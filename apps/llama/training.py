@@ -19,7 +19,6 @@ from pipelined.aio.events import printable
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.api.rank import RankSession
 from pipelined.programs.plan import Plan
-from pipelined.training.evaluate import sample
 
 
 class LlamaTraining(TextTraining):
@@ -49,12 +48,12 @@ class LlamaTraining(TextTraining):
 
     async def finish(self, rank: RankSession, report: Report, loss: float) -> None:
         """Compare with n-grams, export, and sample."""
-        context, text = rank.trainer.context, self.text
-        if context.actor.rank == 0:
+        text, is_first = self.text, rank.transport.rank == 0
+        if is_first:
             report.say(compared(loss, await asyncio.to_thread(text.score_ngrams, self.sequence)))
         await super().finish(rank, report, loss)
         if self._sample:
             prompt, pick = text.tokenizer.encode(self._prompt).tolist(), Picker(self.config.seed)
-            tokens = await sample(context, prompt, self._sample, self.sequence, pick)
-            if context.actor.rank == 0:
+            tokens = await rank.sample(prompt, self._sample, self.sequence, pick)
+            if is_first:
                 report.say("sample:\n" + printable(text.tokenizer.decode(tokens)))

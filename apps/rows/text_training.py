@@ -21,7 +21,6 @@ from pipelined.api.data.batch import Batch
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.api.rank import RankSession
 from pipelined.programs.plan import Plan
-from pipelined.state.checkpoints.trainer_state import gather_state
 from pipelined.training.evaluate import Window
 from transports import Transport
 
@@ -87,12 +86,11 @@ class TextTraining(Training):
         """Write the directory of --export."""
         if (directory := self.config.export) is None:
             return
-        trainer = rank.trainer
-        tensors = await gather_state(trainer)
+        tensors = await rank.gather()
 
         def write() -> None:
             if tensors is not None:
-                self.write(directory, {name: tensors[name] for name in trainer.local.names}, self.text.tokenizer)
+                self.write(directory, tensors, self.text.tokenizer)
 
-        await agree(trainer.context.actor.transport, "exported", asyncio.to_thread(write))
+        await agree(rank.transport, "exported", asyncio.to_thread(write))
         report.say(f"exported to {directory}")

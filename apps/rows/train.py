@@ -23,7 +23,6 @@ from pipelined.api.split.model import SplitRow
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
-from pipelined.training.digests import model_digest
 from pipelined.training.evaluate import Window
 from pipelined.training.optimizer import DECAYS
 from transports import Transport
@@ -136,7 +135,7 @@ class Run:
             stopped = told.stop and done < config.steps
             due = [every > 0 and done % every == 0 for every in (config.eval_every, config.save_every, config.digest)]
             loss = await self._evaluated() if not stopped and (due[0] or done == config.steps) else None
-            self.report.step(told, loss, await self._digest() if due[2] else "")
+            self.report.step(told, loss, await self.rank.digest() if due[2] else "")
             last = stopped or done == config.steps
             if config.checkpoint and (last or due[1]):
                 save = self.rank.begin_save if config.async_save and not last else self.rank.save
@@ -152,6 +151,3 @@ class Run:
 
     async def _evaluated(self) -> float:
         return await self.rank.evaluate(self._held_out)
-
-    async def _digest(self) -> str:
-        return await model_digest(self.rank.trainer.context.actor.transport, self.rank.trainer.local)

@@ -24,8 +24,8 @@ from pipelined.state.checkpoints.background import BackgroundSave
 from pipelined.state.checkpoints.claim import claimed
 from pipelined.state.checkpoints.trainer_state import gather_state, load, save
 from pipelined.traces.tracer import NullTracer
-from pipelined.training.digests import require_equal_batches
-from pipelined.training.evaluate import Window, evaluate
+from pipelined.training.digests import model_digest, require_equal_batches
+from pipelined.training.evaluate import Window, evaluate, sample
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.step_report import StepReport
 from pipelined.training.trainer import RankTrainer
@@ -80,6 +80,11 @@ class RankSession:
         self.loaded: Path | None = None
         self._batches_are_equal = False
 
+    @property
+    def transport(self) -> Transport:
+        """What this rank is connected to the others by."""
+        return self.trainer.context.actor.transport
+
     @classmethod
     @asynccontextmanager
     async def opened(cls, transport: Transport, launch: Launch, job: TrainingJob) -> "AsyncIterator[RankSession]":
@@ -123,6 +128,16 @@ class RankSession:
         trainer = self.trainer
         return await evaluate(trainer.context, trainer.model, windows, trainer.world, tag=self._evaluations)
 
+    async def sample(
+        self, prompt: Sequence[int], count: int, sequence: int, pick: Callable[[torch.Tensor, int], int]
+    ) -> list[int]:
+        """Continue a prompt by `count` tokens; see `pipelined.training.evaluate.sample`."""
+        return await sample(self.trainer.context, prompt, count, sequence, pick)
+
+    async def digest(self) -> str:
+        """A digest of all parameters, on rank 0; "" elsewhere."""
+        return await model_digest(self.transport, self.trainer.local)
+
     async def load(self, path: Path) -> int:
         """Load a checkpoint; returns the number of steps done."""
         self.done, self.loaded = await load(self.trainer, path), path
@@ -139,7 +154,7 @@ class RankSession:
         """
         if directory in self._claims:
             return
-        transport, identity = self.trainer.context.actor.transport, dict(self._job.model.identity())
+        transport, identity = self.transport, dict(self._job.model.identity())
         remedy = f"continue from it (resume={str(directory)!r}), or choose another directory"
 
         async def check() -> None:
@@ -171,10 +186,15 @@ class RankSession:
         Cost: one hash of a batch on each rank.
         """
         if not self._batches_are_equal:
-            transport, feed = self.trainer.context.actor.transport, self._job.feed
+            transport, feed = self.transport, self._job.feed
             digests = await agree(transport, "digest of a batch", asyncio.to_thread(feed.digests, step))
             await require_equal_batches(transport, digests, step)
             self._batches_are_equal = True
+
+    async def gather(self) -> dict[str, torch.Tensor] | None:
+        """Every parameter by its name in the model, on rank 0; None elsewhere."""
+        tensors = await gather_state(self.trainer)
+        return None if tensors is None else {name: tensors[name] for name in self.trainer.local.names}
 
     async def state_dict(self) -> dict[str, torch.Tensor] | None:
         """The state of the whole model, as the user's module names it, on rank 0; None elsewhere."""

@@ -175,7 +175,7 @@ class LoopTrainer:
                 if state is not None:
                     await asyncio.to_thread(_save_whole, state, Path(path))
 
-            await agree(rank.trainer.context.actor.transport, "exported", write())
+            await agree(rank.transport, "exported", write())
 
         return self._call("export", work)
 

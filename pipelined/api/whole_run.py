@@ -77,7 +77,7 @@ class WholeRun:
         if self.checkpoint is not None:
             await rank.claim(self.checkpoint, self.resume)
         done, result = await self._load(rank), Trained()
-        is_first = rank.trainer.context.actor.rank == 0
+        is_first = rank.transport.rank == 0
 
         def tell(report: StepReport) -> None:
             result.losses.append(report.loss)
