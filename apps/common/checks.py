@@ -1,20 +1,34 @@
-"""Checks of flags against the plan that every program of pipelines makes before torch is imported."""
+"""Checks of flags and plan that every program of pipelines makes before torch is imported."""
 
-from apps.common.flags import RunFlags
+from collections.abc import Sequence
+
+from apps.common.arguments import check_directories, check_files
+from apps.common.flags import RunFlags, start_of
+from apps.common.trackers import check_trackers
+from collectives.algorithms import parse_choice
 from pipelined.errors import UsageError
 from pipelined.programs.exact_grid import require_exact
 from pipelined.programs.plan import Plan
+from pipelined.programs.proof.check import check
+from pipelined.programs.record import record
+from pipelined.schedules import find
+from pipelined.state.checkpoints import checkpoint
 from pipelined.training.exchange.compression import check_codec
 from pipelined.training.loss_scale import require_scalable
 from pipelined.training.sums.halves import require_divisible
 
 
-def check_training(config: RunFlags, plan: Plan) -> None:
-    """Refuse what the trainer would refuse later, and a learning rate that does not fall.
+def check_run(config: RunFlags, plan: Plan, other_sums: Sequence[str] = ()) -> None:
+    """Refuse a run that would fail later, or write where it cannot.
 
+    Args:
+        other_sums: the program's own values of --all-reduce, besides the algorithms.
     Raises:
         UsageError: the first mistake found, with its remedy.
+    Cost: what the proof of the schedule costs; no tensor is read.
     """
+    check(record(find(plan.schedule), plan.proof_shape))
+    check_sums(config.all_reduce, other_sums)
     if config.divides:
         require_divisible(plan, config.all_reduce)
     check_codec(config.compress, "--compress")
@@ -23,6 +37,26 @@ def check_training(config: RunFlags, plan: Plan) -> None:
     if config.dtype == "float16":
         require_scalable(plan, config.exact_sums)
     _check_rate(config)
+    check_trackers(config)
+    check_files(metrics=config.metrics)
+    check_directories(checkpoint=config.checkpoint)
+    path = start_of(config)
+    if path is not None and (done := checkpoint.open(path).meta.step) > config.steps:
+        raise UsageError(f"{path} is beyond the last step (saved: {done}, --steps {config.steps}); raise --steps")
+
+
+def check_sums(choice: str, others: Sequence[str] = ()) -> None:
+    """Refuse an unknown all-reduce.
+
+    Args:
+        others: values that are known besides the algorithms.
+    """
+    if choice in others:
+        return
+    try:
+        parse_choice(choice)
+    except ValueError as error:
+        raise UsageError("; or ".join([f"--all-reduce: {error}", *others])) from error
 
 
 def _check_rate(config: RunFlags) -> None:

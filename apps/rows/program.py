@@ -7,13 +7,10 @@ only after every check that does not need it.
 import os
 import sys
 
-from apps.common.checks import check_training
-from apps.common.flags import parse_flags, start_of
-from apps.common.paths import check_directory, check_file
-from apps.common.trackers import check_trackers
+from apps.common.checks import check_run
+from apps.common.flags import parse_flags
 from apps.rows.config import RowFlags
 from apps.rows.job import AUTO, Job, resolve
-from collectives.algorithms import parse_choice
 from pipelined import __version__
 from pipelined.aio.events import log_to_stderr
 from pipelined.errors import UsageError
@@ -21,10 +18,6 @@ from pipelined.process.exit import INTERRUPTED, silence_stdout
 from pipelined.process.launch import AGENT, ALONE, Launch, detect
 from pipelined.process.run import parsed, refuse, run
 from pipelined.process.stop_request import StopRequest
-from pipelined.programs.proof.check import check
-from pipelined.programs.record import record
-from pipelined.schedules import find
-from pipelined.state.checkpoints import checkpoint
 from transports import Transport
 
 
@@ -45,7 +38,8 @@ def main(program: str, default: RowFlags, arguments: list[str] | None = None) ->
         job = resolve(config, launch.world_size)
         if config.print_config or config.dry_run:
             return _show(job, launch)
-        check_job(job)
+        job.task.check()
+        check_run(job.config, job.plan)
         return _run(job, launch, program)
     except UsageError as error:
         return refuse(error, launch)
@@ -62,30 +56,6 @@ def _flags(arguments: list[str], default: RowFlags, program: str) -> RowFlags:
         print(f"pipelined {__version__}")
         raise SystemExit(0)
     return parse_flags(arguments, default, f"python -m {program}")
-
-
-def check_job(job: Job) -> None:
-    """Refuse a job that would fail later. No torch.
-
-    Raises:
-        UsageError: the first mistake found, with its remedy.
-    """
-    config = job.config
-    job.task.check()
-    check(record(find(job.plan.schedule), job.plan.proof_shape))
-    try:
-        parse_choice(config.all_reduce)
-    except ValueError as error:
-        raise UsageError(f"--all-reduce: {error}") from error
-    check_training(config, job.plan)
-    check_trackers(config)
-    if config.metrics is not None:
-        check_file("--metrics", config.metrics)
-    if config.checkpoint is not None:
-        check_directory("--checkpoint", config.checkpoint)
-    path = start_of(config)
-    if path is not None and (done := checkpoint.open(path).meta.step) > config.steps:
-        raise UsageError(f"{path} is beyond the last step (saved: {done}, --steps {config.steps}); raise --steps")
 
 
 def _show(job: Job, launch: Launch) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from apps.common.flags import start_of
-from apps.gpt2.checks import check_checkpoints
+from apps.gpt2.checks import check_continued
 from apps.gpt2.config import parse
 from apps.gpt2.job import resolve
 from apps.gpt2.resume import agree_on_flags, parse_resumed
@@ -140,9 +140,9 @@ def test_a_run_is_not_saved_among_the_checkpoints_of_another_than_it_resumes(tmp
     own, foreign = tmp_path / "own", tmp_path / "foreign"
     flags = saved(own, SAID)
     saved(foreign, SAID)
-    check_checkpoints(resolve(parse_resumed(flags), 2), own)
-    check_checkpoints(resolve(parse_resumed(["--resume", str(own / "step-00000003")]), 2), own)
+    check_continued(resolve(parse_resumed(flags), 2), own)
+    check_continued(resolve(parse_resumed(["--resume", str(own / "step-00000003")]), 2), own)
     elsewhere = resolve(parse_resumed(["--resume", str(own), "--checkpoint", str(foreign)]), 2)
     with pytest.raises(UsageError, match=r"foreign holds checkpoints of another run than .*own, which is continued"):
-        check_checkpoints(elsewhere, foreign)
-    check_checkpoints(elsewhere, tmp_path / "empty")
+        check_continued(elsewhere, foreign)
+    check_continued(elsewhere, tmp_path / "empty")

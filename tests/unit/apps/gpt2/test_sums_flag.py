@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from apps.gpt2.checks import check_job, check_sums
+from apps.common.checks import check_sums
+from apps.gpt2.checks import MEASURED, check_job
 from apps.gpt2.config import Config
 from apps.gpt2.decide import decide_sums
 from apps.gpt2.job import resolve
@@ -60,12 +61,12 @@ def test_a_resumed_run_that_is_arranged_otherwise_measures_anew(tmp_path, capsys
 
 @pytest.mark.parametrize("words", ["measured", "auto", WORDS])
 def test_the_flag_takes_names_sizes_and_measured(words):
-    check_sums(words)
+    check_sums(words, [MEASURED])
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
     with pytest.raises(UsageError, match=r"--all-reduce: unknown all-reduce algorithm 'fast'; known: auto.*measured"):
-        check_sums("fast")
+        check_sums("fast", [MEASURED])
 
 
 @pytest.mark.parametrize(
