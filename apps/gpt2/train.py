@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from apps.common.flags import start_of
+from apps.common.loop import Loop
 from apps.common.numerics import numerics
 from apps.common.report import Report, reporting
 from apps.common.trackers import Tracker, opened_trackers
@@ -38,6 +39,7 @@ from pipelined.training.evaluate import evaluate, sample
 from pipelined.training.job import JobDescription
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.replay import Order, of_rank, packed, read_orders
+from pipelined.training.step_report import StepReport
 from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
@@ -58,23 +60,22 @@ class Session:
     def first_rank(self) -> bool:
         return self.trainer.context.actor.rank == 0
 
-    async def save(self, step: int) -> Path | None:
-        """Save the state after `step` steps; returns the checkpoint's path, or None without --checkpoint."""
-        config = self.job.config
-        if config.checkpoint is None:
-            return None
+    async def train(
+        self, steps: range, stopping: Callable[[], bool], tell: Callable[[StepReport], None], /
+    ) -> StepReport:
+        """See `TrainedRank.train`."""
+        return await self.trainer.train(steps, stopping, tell)
+
+    async def save(self, directory: Path, done: int, keep: int) -> Path:
+        """Save the state after `done` steps; returns the checkpoint's path on rank 0."""
         await self.background.finish()
-        return await save(self.trainer, config.checkpoint, step, self._resolved(), config.keep, claimed=self.claimed)
+        return await save(self.trainer, directory, done, self._resolved, keep, claimed=self.claimed)
 
-    async def save_between(self, step: int) -> None:
-        """The same between two steps; with --async-save it is written while the next ones run."""
-        config = self.job.config
-        if config.checkpoint is None or not config.async_save:
-            await self.save(step)
-        else:
-            what = config.checkpoint, step, self._resolved(), config.keep
-            await self.background.begin(self.trainer, *what, claimed=self.claimed)
+    async def begin_save(self, directory: Path, done: int, keep: int) -> None:
+        """Copy the state, and save it while the next steps run."""
+        await self.background.begin(self.trainer, directory, done, self._resolved, keep, claimed=self.claimed)
 
+    @property
     def _resolved(self) -> dict[str, Any]:
         return {**self.job.plain(), "text": self.text.digests}
 
@@ -173,7 +174,7 @@ def optimizer_of(job: Job) -> OptimizerConfig:
 
 
 async def _run(session: Session) -> None:
-    """Load, train, evaluate, save, export, sample; or save and stop early on a stop request."""
+    """Load, train, evaluate, save, export, sample; or train, save and end on a stop request."""
     job, config = session.job, session.job.config
     done = await _restore(session)
     tokens = job.plan.batch * job.sequence
@@ -191,42 +192,13 @@ async def _run(session: Session) -> None:
 
             each = await planned_bytes(job, session.trainer)
             report.planned_bytes = sum(await gather(session.trainer.context.actor.transport, "planned bytes", each))
-        stopped, loss = await _steps(session, report, done)
-        report.drift()
-        if stopped is not None:
-            where = await session.save(stopped) or "nowhere: give --checkpoint to keep the work"
-            report.say(f"stopped on request after step {stopped}; saved to {where}")
-            return
-        if loss is None:
-            loss = await session.evaluate(config.steps, report)
-            report.evaluated(config.steps, loss)
-        await _finish(session, report, loss)
 
+        async def evaluate(done: int) -> float:
+            return await session.evaluate(done, report)
 
-async def _steps(session: Session, report: Report, done: int) -> tuple[int | None, float | None]:
-    """Train.
-
-    Returns: the number of steps done at a stop request, or None at the end; and the loss of the last evaluation.
-    """
-    config, trainer, count, loss = session.job.config, session.trainer, done, None
-    while count < config.steps:
-        span = trainer.plan.segment(count, config.steps, config.eval_every, config.save_every, config.digest)
-        result = await trainer.train(span, lambda: session.stop.requested, lambda earlier: report.step(earlier, None))
-        count = result.step + 1
-        if result.stop:
-            report.step(result, None)
-            return count, None
-        is_due = count == config.steps or due(count, config.eval_every)
-        loss = await session.evaluate(count, report) if is_due else None
-        report.step(result, loss, await session.digest() if due(count, config.digest) else "")
-        if count < config.steps and due(count, config.save_every):
-            await session.save_between(count)
-    return None, loss
-
-
-def due(count: int, every: int) -> bool:
-    """Whether something that happens every `every` steps (0: never) happens after step `count`."""
-    return every > 0 and count % every == 0
+        loss = await Loop(config, job.plan, session, report, session.stop, evaluate).run(done)
+        if loss is not None:
+            await _finish(session, report, loss)
 
 
 async def _finish(session: Session, report: Report, loss: float) -> None:
@@ -235,7 +207,6 @@ async def _finish(session: Session, report: Report, loss: float) -> None:
         report.say(compared(loss, await asyncio.to_thread(text.score_ngrams, job.sequence)))
     if travelled := await session.trainer.context.messages.tell():
         report.say(travelled)
-    await session.save(config.steps)
     if config.export is not None:
         await _export(session, config.export)
         report.say(f"exported to {config.export}")

@@ -1,8 +1,7 @@
-"""The training of one rank, from its stages to what comes behind the last step. Needs torch."""
+"""The training of one rank, from its stages to what follows the last step. Needs torch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, partial
 
 import torch
 from torch import nn
@@ -10,8 +9,9 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import pipelined as pp
 from apps.common.flags import RunFlags, start_of
+from apps.common.loop import Loop
 from apps.common.numerics import DTYPES, numerics
-from apps.common.report import Report, reporting
+from apps.common.report import reporting
 from apps.common.trackers import opened_trackers
 from apps.rows.job import Job
 from apps.rows.training import Training
@@ -107,47 +107,15 @@ async def train(transport: Transport, job: Job, launch: Launch, stop: StopReques
             unit=job.task.unit,
             trackers=trackers,
         ) as report:
-            await Run(job, training, rank, report, stop).to_the_end(done)
+
+            @cache
+            def held_out() -> Sequence[Window]:
+                return [converted(window, DTYPES[config.dtype]) for window in training.held_out()]
+
+            async def evaluate(done: int) -> float:
+                return await rank.evaluate(held_out())
+
+            loss = await Loop(config, job.plan, rank, report, stop, evaluate).run(done)
+            if loss is not None:
+                await training.finish(rank, report, loss)
     return 0
-
-
-@dataclass
-class Run:
-    """The steps of one rank, with what happens between and behind them."""
-
-    job: Job
-    training: Training
-    rank: RankSession
-    report: Report
-    stop: StopRequest
-
-    @cached_property
-    def _held_out(self) -> Sequence[Window]:
-        return [converted(window, DTYPES[self.job.config.dtype]) for window in self.training.held_out()]
-
-    async def to_the_end(self, done: int) -> None:
-        """Train after `done` steps, and finish; or save and end early on a stop request."""
-        config, loss = self.job.config, None
-        while done < config.steps:
-            span = self.job.plan.segment(done, config.steps, config.eval_every, config.save_every, config.digest)
-            told = await self.rank.train(span, lambda: self.stop.requested, lambda step: self.report.step(step, None))
-            done = told.step + 1
-            stopped = told.stop and done < config.steps
-            due = [every > 0 and done % every == 0 for every in (config.eval_every, config.save_every, config.digest)]
-            loss = await self._evaluated() if not stopped and (due[0] or done == config.steps) else None
-            self.report.step(told, loss, await self.rank.digest() if due[2] else "")
-            last = stopped or done == config.steps
-            if config.checkpoint and (last or due[1]):
-                save = self.rank.begin_save if config.async_save and not last else self.rank.save
-                await save(config.checkpoint, done, config.keep)
-            if stopped:
-                where = config.checkpoint or "nowhere: give --checkpoint to keep the work"
-                return self.report.say(f"stopped on request after step {done}; saved to {where}")
-        if loss is None:
-            loss = await self._evaluated()
-            self.report.evaluated(done, loss)
-        self.report.drift()
-        await self.training.finish(self.rank, self.report, loss)
-
-    async def _evaluated(self) -> float:
-        return await self.rank.evaluate(self._held_out)
