@@ -83,7 +83,7 @@ def saved(stopped, tmp_path):
     return shutil.copytree(stopped, tmp_path / "stopped")
 
 
-def test_a_stopped_run_goes_on_bit_for_bit(uninterrupted, saved):
+def test_a_stopped_run_resumes_bit_for_bit(uninterrupted, saved):
     arranged = [sys.executable, "-m", "apps.gpt2", "--depth", 2, "--microbatch", 2]  # all else is in the checkpoint
     whole = train(arranged, saved / "metrics", "--checkpoint", saved / "saved", "--resume", "auto", "--sample", 0)
     assert whole == uninterrupted
@@ -98,7 +98,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(uninterrupted, saved):
         pytest.param("--depth 2 --width 2 --schedule one_f_one_b --recompute", marks=pytest.mark.full),
     ],
 )
-def test_a_stopped_run_goes_on_at_another_shape(shape, uninterrupted, saved):
+def test_a_stopped_run_resumes_at_another_shape(shape, uninterrupted, saved):
     flags = ["--resume", checkpoint.latest(saved / "saved"), *shape.split()]
     rest = train_here(saved / "rest", *flags)
     assert list(rest) == list(range(checkpoint.open(saved / "saved").meta.step, STEPS))
@@ -106,7 +106,7 @@ def test_a_stopped_run_goes_on_at_another_shape(shape, uninterrupted, saved):
         assert row == pytest.approx(uninterrupted[number], rel=1e-6)
 
 
-def test_a_run_killed_while_it_saves_goes_on_from_the_save_before(uninterrupted, tmp_path):
+def test_a_run_killed_while_it_saves_resumes_from_the_save_before(uninterrupted, tmp_path):
     flags = ["--checkpoint", tmp_path / "saved", "--save-every", 1]
     code, said = struck("SIGKILL", "commit", 10, *flags)
     assert code == -signal.SIGKILL, said
@@ -116,7 +116,7 @@ def test_a_run_killed_while_it_saves_goes_on_from_the_save_before(uninterrupted,
 
 
 @pytest.mark.full
-def test_a_run_goes_on_from_mpi_over_tcp_to_one_process(uninterrupted, tmp_path):
+def test_a_run_resumes_over_tcp_and_then_in_one_process(uninterrupted, tmp_path):
     flags = ["--depth", 2, "--checkpoint", tmp_path / "saved", "--metrics", tmp_path / "metrics", "--resume", "auto"]
     mpi, env = mpirun("mpich", 2, *RUN)
     for command, variables, ended in ((mpi, env, 0), ([*TORCHRUN, *RUN], None, 1)):

@@ -138,7 +138,7 @@ def test_what_was_answered_was_handled_and_what_was_unsent_was_not(stories):
                 assert number in handled and outcome in (number, "refused")
 
 
-def test_questions_of_one_life_to_another_are_handled_in_the_order_asked(stories):
+def test_requests_between_two_incarnations_are_handled_in_order(stories):
     for story in stories:
         ways = {(asker, answerer) for asker, answerer, _ in story.handled}
         for way in ways:
@@ -146,5 +146,5 @@ def test_questions_of_one_life_to_another_are_handled_in_the_order_asked(stories
             assert numbers == sorted(numbers)
 
 
-def test_a_seed_tells_its_story_again(stories):
+def test_a_seed_repeats_its_story(stories):
     assert told(SEEDS[7]).lines == stories[7].lines

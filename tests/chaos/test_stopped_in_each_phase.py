@@ -53,7 +53,7 @@ def terminate_in(monkeypatch, owner, name):
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_run_that_is_asked_to_stop_saves_a_whole_step_and_ends_well(phase, tmp_path, monkeypatch, capfd, handlers):
+def test_a_run_that_gets_a_signal_saves_a_complete_step_and_exits_with_0(phase, tmp_path, monkeypatch, capfd, handlers):
     owner, name, last = PHASES[phase]
     every = [] if last is None else ["--save-every", "1", "--eval-every", "1"]
     sent = terminate_in(monkeypatch, owner, name)

@@ -10,7 +10,7 @@ from transports import Block, WireError
 from transports.wire.arrays import SIZES
 
 
-async def messages_with_one_key_come_in_the_order_sent(end):
+async def messages_with_one_key_arrive_in_order(end):
     sizes = [SMALL, LARGE, 0, SMALL, LARGE, LARGE, SMALL] * 5
     sends = [end.send(right_of(end), ("k",), filled(end.rank, size, n), note=n) for n, size in enumerate(sizes)]
     async with sending(*sends):
@@ -20,7 +20,7 @@ async def messages_with_one_key_come_in_the_order_sent(end):
             assert same(frame.blocks[0], filled(left_of(end), size, n))
 
 
-async def a_receive_may_come_before_its_message(end):
+async def a_receive_may_be_posted_before_its_message(end):
     for size in (SMALL, LARGE):
         receive = asyncio.ensure_future(end.receive(left_of(end), ("early", size)))
         await meet(end, size)
@@ -53,7 +53,7 @@ async def keys_may_be_received_in_any_order(end):
             assert same(frame.blocks[0], filled(left_of(end), SMALL + n % 2 * LARGE, n))
 
 
-async def keys_and_notes_come_as_they_went(end):
+async def keys_and_notes_survive_the_round_trip(end):
     key = (0, -1, 2**63 - 1, -(2**63), "", "activation", "ünï\0", *range(9))
     note = {"a": [1, 2.5, None, True], "b": {"c": b"bytes"}, 3: "three"}
     async with sending(end.send(right_of(end), key, note=note), end.send(right_of(end), ())):
@@ -98,7 +98,7 @@ async def sixty_four_blocks_fit_in_a_message_and_no_more(end):
     assert all(same(block, filled(left_of(end), n)) for n, block in enumerate(frame.blocks))
 
 
-async def arrays_with_gaps_are_sent_whole(end):
+async def arrays_with_strides_are_sent_complete(end):
     square = filled(end.rank, 1 << 14).reshape(128, 128)
     async with sending(end.send(right_of(end), ("gaps",), square.T, square[::2, 1::3], square[:4, 5:6])):
         frame = await end.receive(left_of(end), ("gaps",))
@@ -202,7 +202,7 @@ async def many_messages_may_be_under_way_at_once(end):
                 group.create_task(exchange(peer, n))
 
 
-async def a_message_of_256_mib_comes_whole(end):
+async def a_message_of_256_mib_arrives_complete(end):
     big = 256 << 20
     if end.rank == 0:
         await end.send(1, ("big",), np.arange(big // 8))

@@ -94,7 +94,7 @@ async def a_much_larger_buffer_is_refused_with_both_numbers(end):
     await meet(end, "still works")
 
 
-async def a_buffer_of_256_mib_comes_whole(end):
+async def a_buffer_of_256_mib_arrives_complete(end):
     big = 256 << 20
     if end.rank == 0:
         await end.send_buffer(1, 9, _bytes(np.arange(big // 8)))

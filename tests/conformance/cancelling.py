@@ -53,7 +53,7 @@ async def a_cancelled_receive_lets_go_of_the_receivers_arrays(end):
             assert (scratch == -1).all()
 
 
-async def a_cancelled_send_is_delivered_whole_or_not_at_all(end):
+async def a_cancelled_send_is_delivered_completely_or_not_at_all(end):
     for size in (SMALL, LARGE):
         for turns in range(4):
             key = ("half", size, turns)

@@ -123,7 +123,7 @@ async def what_is_deleted_is_gone_and_need_not_have_been(one, other):
 
 
 @clause(EVERYWHERE)
-async def a_transaction_without_changes_only_asks(one, other):
+async def a_transaction_without_changes_only_compares(one, other):
     revision = await one.directory.transact({}, {"a": b""})
     assert await other.directory.transact({"a": revision}, {}) == revision
     with pytest.raises(Conflict):
@@ -131,7 +131,7 @@ async def a_transaction_without_changes_only_asks(one, other):
 
 
 @clause(EVERYWHERE)
-async def of_many_who_want_the_same_one_gets_it(one, other):
+async def one_of_many_concurrent_claims_succeeds(one, other):
     async def claim(party, who):
         try:
             return bool(await party.directory.transact({"throne": 0}, {"throne": b"%d" % who}))
@@ -279,7 +279,7 @@ async def a_key_is_bound_to_the_lease_of_its_last_put_alone(one, other):
 
 
 @clause(EVERYWHERE)
-async def a_lease_that_nobody_renews_runs_out(one, other):
+async def a_lease_expires_without_renewal(one, other):
     start = one.clock.now()
     lease = await one.directory.grant(one.lease_s)
     revision = await one.directory.transact({}, {"a": b""}, lease=lease)
@@ -300,7 +300,7 @@ async def a_kept_lease_lives_on_and_ends_with_its_scope(one, other):
 
 
 @clause(EVERYWHERE)
-async def who_lives_by_a_lease_learns_of_its_loss(one, other):
+async def the_holder_of_a_lease_learns_of_its_loss(one, other):
     with pytest.raises(LeaseLost):
         async with kept(one.directory, one.lease_s, one.clock) as lease:
             await lease.revoke()
@@ -328,7 +328,7 @@ async def what_is_beyond_the_limits_is_refused_with_both_numbers(one, other):
 
 
 @clause(WHERE_CONNECTIONS_TELL)
-async def leases_of_one_who_hangs_up_end_soon(one, other):
+async def leases_end_soon_after_their_holder_disconnects(one, other):
     lease = await one.directory.grant(600.0)
     revision = await one.directory.transact({}, {"a": b""}, lease=lease)
     changes = other.directory.watch("a", revision)

@@ -239,7 +239,7 @@ async def parties_that_call_one_another_at_once_are_lost_once(world):
     assert lost == [(b.address, b.incarnation)]
 
 
-async def an_on_lost_callback_that_raises_fails_the_endpoint_which_goes_on(world):
+async def an_on_lost_callback_that_raises_is_reported_and_the_endpoint_continues(world):
     def raises(party):
         raise ZeroDivisionError
 
@@ -441,7 +441,7 @@ async def a_handler_that_gives_no_answer_fails_its_endpoint(world):
         await b.failed
 
 
-async def a_handler_lost_with_a_third_party_refuses_and_goes_on(world):
+async def a_handler_whose_own_request_failed_refuses_and_the_endpoint_continues(world):
     async def passes_on(request):
         raise Unreachable("elsewhere", "it is gone")
 

@@ -49,7 +49,7 @@ def program():
     return recorded
 
 
-def test_the_plan_is_the_one_told():
+def test_the_plan_is_the_one_described():
     assert (PLAN.schedule, PLAN.depth, PLAN.width, PLAN.batch) == ("chimera", 4, 1, 32)
     assert (PLAN.microbatch, PLAN.microbatches, JOB.sequence) == (8, 4, 64)
     assert PLAN.layout.microbatches == ((0, 1), (2, 3))
@@ -59,7 +59,7 @@ def test_the_grid_is_the_one_drawn():
     assert f"```text\n{timeline_grid(price(program(), DEFAULT_COSTS))}\n```" in TEXT
 
 
-def test_it_visits_the_ranks_told():
+def test_it_visits_the_ranks_named():
     assert [PLAN.holder(0, 1, stage) for stage in range(4)] == [3, 2, 1, 0]
     told = [repr(instruction) for instruction in program().workers[3][:2]]
     assert told == ["0F2p1", "0F3p1"]
@@ -87,7 +87,7 @@ def test_every_hop_is_a_function_of_its_file(hop):
     assert name in {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
-def test_one_step_in_one_process_calls_every_hop_told(tmp_path):
+def test_one_step_in_one_process_calls_every_hop_listed(tmp_path):
     text = tmp_path / "text"
     text.write_text("To be, or not to be, that is the question. " * 100)
     plan = "--transport local --schedule chimera --depth 4 --width 1 --batch 8 --steps 1 --sample 0"

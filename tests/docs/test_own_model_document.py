@@ -42,7 +42,7 @@ def test_the_example_trains_on_two_ranks_and_its_state_loads_into_plain_torch(tm
     assert "the state loads into plain torch" in done.stdout
 
 
-def test_what_is_shown_has_only_arguments_that_train_takes():
+def test_the_examples_use_only_arguments_of_train():
     shown = block("pp.train(")
     calls = [node for node in ast.walk(ast.parse(shown)) if isinstance(node, ast.Call)]
     (train,) = [call for call in calls if ast.unparse(call.func) == "pp.train"]

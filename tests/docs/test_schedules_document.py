@@ -66,7 +66,7 @@ def test_the_fault_shown_is_what_the_checker_says(tmp_path, capsys):
     assert capsys.readouterr().err == shown("text")[1]
 
 
-def test_what_is_drawn_is_there(in_root, tmp_path):
+def test_every_drawn_file_exists(in_root, tmp_path):
     for command in block_with("gems.svg").splitlines():
         *words, file = shlex.split(command)[3:]
         assert main([*words, str(tmp_path / file)]) == 0

@@ -27,7 +27,7 @@ def test_every_flag_of_a_command_is_there(command):
     assert names(text) == sorted(flags_of_class(SWARM[command]))
 
 
-def test_all_that_status_tells_is_there():
+def test_every_key_of_status_is_documented():
     text = part("### What status tells")
     told = {name for row, _ in rows(text) for name in row.split("`, `")}
     assert told == {*status().plain()}

@@ -63,7 +63,7 @@ def orphans(before):
         pytest.param("mpich", signal.SIGUSR1, marks=pytest.mark.full),
     ],
 )
-def test_a_job_asked_to_stop_saves_and_can_go_on(wheel, number, tmp_path):
+def test_a_job_that_gets_a_signal_saves_and_can_resume(wheel, number, tmp_path):
     command, env = training(wheel, tmp_path)
     with started(command, env) as process:
         said = after_a_step(process, lambda: process.send_signal(number))

@@ -45,7 +45,7 @@ def the_same_everywhere(array):
 
 @pytest.mark.parametrize("op", ["sum", "mean", "max"])
 @pytest.mark.parametrize("algorithm", (AUTO, *ALL_REDUCE.names))
-def test_reduces_as_float64_does_and_alike_on_all_ranks(algorithm, op):
+def test_the_sum_is_float64s_and_equal_on_all_ranks(algorithm, op):
     async def work(transport):
         group = Group(transport, EVERY_RANK, 1)
         for length in (0, 1, WORLD.size - 1, 1000, 300_007):

@@ -77,7 +77,7 @@ def test_a_buffer_of_a_cancelled_receive_goes_to_the_next_receive_on_its_channel
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("room", [100, 300])
-def test_a_buffer_that_a_cancelled_receive_left_tells_its_beginning_where_its_size_is_another(room):
+def test_a_buffer_left_by_a_cancelled_receive_shows_its_beginning_if_sizes_differ(room):
     async def clause(end):
         end._channels._kept[0, 3].append((bytes(range(200)), 200))
         with pytest.raises(SizeMismatch) as caught:
@@ -160,9 +160,7 @@ def test_what_exceeds_a_piece_is_still_one_message(clause):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize(
-    "clause", ["keys_may_be_received_in_any_order", "messages_with_one_key_come_in_the_order_sent"]
-)
+@pytest.mark.parametrize("clause", ["keys_may_be_received_in_any_order", "messages_with_one_key_arrive_in_order"])
 @pytest.mark.parametrize("inline", [0, 1 << 20])
 def test_where_a_body_travels_makes_no_difference(clause, inline):
     run(EVERYWHERE[clause], MpiTransport.open(WORLD, MpiSettings(inline=inline, shared=0)))

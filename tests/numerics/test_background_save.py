@@ -58,7 +58,7 @@ def test_steps_are_trained_while_a_disk_is_slow(tmp_path, monkeypatch):
     assert on_every_rank(CASE, train) == [(True, True)] * CASE.plan.world_size
 
 
-def test_a_save_that_fails_is_told_on_every_rank_where_the_next_begins(tmp_path):
+def test_a_failed_save_is_raised_on_every_rank_when_the_next_begins(tmp_path):
     full = tmp_path / "full"
     full.write_text("no directory")
 

@@ -143,7 +143,7 @@ def test_going_on_from_a_checkpoint_is_bit_for_bit(schedule, tmp_path):
 
 
 @pytest.mark.parametrize("schedule", ["pipedream", "async_1f1b", "table"])
-def test_all_ranks_end_a_segment_at_the_same_step_when_one_is_asked_to_stop(schedule, tmp_path):
+def test_all_ranks_end_a_segment_at_the_same_step_if_one_has_to_stop(schedule, tmp_path):
     if schedule == "table":
         schedule = str(tmp_path / "table.csv")
         Path(schedule).write_text(write_table(record(find("pipedream"), Shape(3, 2, steps=3))))

@@ -40,7 +40,7 @@ def test_a_step_that_diverged_changes_no_parameter_on_any_rank(case):
 
 
 @pytest.mark.parametrize(("schedule", "step"), [("pipedream", 2), ("pipedream_2bw", 3)])
-def test_without_a_flush_all_ranks_end_behind_the_same_step(schedule, step):
+def test_without_a_flush_all_ranks_end_after_the_same_step(schedule, step):
     """Of double-buffered weights those spoilt are used a step later. Ranks once ended one by one, amid the pipe."""
     told = []
 

@@ -84,7 +84,7 @@ def test_the_evaluated_loss_is_that_of_the_exported_state(tmp_path):
     assert found == pytest.approx(LOSS(model(inputs), targets).item(), rel=0, abs=1e-12)
 
 
-def test_a_loop_goes_on_from_a_checkpoint_at_another_depth(tmp_path):
+def test_a_loop_resumes_at_another_depth(tmp_path):
     with trainer(plan(depth=2)) as made:
         for batch in batches()[:3]:
             made.step(batch)
@@ -105,7 +105,7 @@ def test_the_state_of_before_the_first_step_trains_anew_with_momentum_too(tmp_pa
         assert [made.step(batch).loss for batch in batches()[:3]] == losses
 
 
-def test_an_export_that_cannot_be_written_leaves_the_job_and_an_earlier_file_as_they_were(tmp_path):
+def test_a_failed_export_changes_neither_the_job_nor_an_earlier_file(tmp_path):
     with trainer(plan()) as made:
         with pytest.raises(pp.UsageError, match="No such file or directory"):
             made.export(tmp_path / "missing" / "state.pt")
@@ -156,7 +156,7 @@ def test_an_error_in_a_layer_is_raised_in_the_users_loop_and_ends_the_job(capsys
         ({"optimizer": lambda parameters: parameters}, "`optimizer` returns a list"),
     ],
 )
-def test_a_trainer_that_cannot_be_built_is_refused_at_once(arguments, message, capsys):
+def test_an_impossible_trainer_is_refused_at_once(arguments, message, capsys):
     given = {"model": row(), "optimizer": adam, **arguments}
     with pytest.raises(pp.UsageError, match=message):
         pp.Trainer(given["model"], plan(), loss=LOSS, optimizer=given["optimizer"])

@@ -202,7 +202,7 @@ def refused(capfd, layers, **arguments):
         ({"tensor": 0}, "tensor must be at least 1"),
     ],
 )
-def test_what_cannot_be_split_is_refused(arguments, message, capfd):
+def test_impossible_splits_are_refused(arguments, message, capfd):
     assert re.search(message, refused(capfd, words, **arguments))
 
 

@@ -88,7 +88,7 @@ def test_values_come_back_as_near_as_eight_bits_allow(codec, dtype):
 
 
 @every_codec
-def test_what_is_not_contiguous_is_read_in_its_order(codec):
+def test_arrays_with_strides_are_read_in_logical_order(codec):
     values = np.arange(24, dtype=np.float32).reshape(4, 6)
     for part in (values.T, values[::2, ::3], values[:, ::-1]):
         (back,) = through(codec, part)
@@ -98,7 +98,7 @@ def test_what_is_not_contiguous_is_read_in_its_order(codec):
 
 @every_codec
 @given(drawn.arrays(st.sampled_from([np.int64, np.uint8, np.bool_, np.complex64]), drawn.array_shapes(min_side=0)))
-def test_what_is_no_real_number_comes_back_to_the_bit(codec, array):
+def test_dtypes_other_than_floats_come_back_to_the_bit(codec, array):
     (back,) = through(codec, array)
     assert bytes(back.data) == array.tobytes()
 

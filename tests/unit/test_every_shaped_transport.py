@@ -61,7 +61,7 @@ def noting(asked):
 
 @pytest.mark.parametrize("name", sorted(public(Transport) - OWN))
 @pytest.mark.virtual
-async def test_every_public_member_of_the_contract_is_asked_of_the_slowed_end(name):
+async def test_every_public_member_of_the_contract_reaches_the_slowed_transport(name):
     asked = set()
 
     end = SlowTransport(noting(asked), split_profile("delay=5ms")[0])

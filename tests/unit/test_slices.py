@@ -27,6 +27,6 @@ def test_a_slice_reads_what_it_prints():
 
 
 @pytest.mark.parametrize("text", ["", "3", "70/70", "-1/70", "a/b", "0/0", "1/2/3"])
-def test_what_is_no_slice_is_refused(text):
+def test_an_invalid_slice_is_refused(text):
     with pytest.raises(argparse.ArgumentTypeError, match="a slice is K/N"):
         Slice.parse(text)

@@ -61,7 +61,7 @@ def test_an_installation_brings_its_commands():
 
 
 @pytest.mark.parametrize("command", commands())
-def test_every_command_tells_its_version_and_ends_with_0(command, capsys, monkeypatch):
+def test_every_command_prints_its_version(command, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", [command, "--version"])
     with pytest.raises(SystemExit) as ended:
         sys.exit(resolve_name(commands()[command])())
@@ -78,7 +78,7 @@ def test_every_command_s_help_names_the_flag_that_shows_the_version(command, cap
     assert "--version" in capsys.readouterr().out
 
 
-def test_rank_0_alone_tells_the_version(capsys, monkeypatch):
+def test_rank_0_alone_prints_the_version(capsys, monkeypatch):
     """Under mpirun there were as many lines as ranks."""
     said = []
     for rank in range(2):

@@ -183,7 +183,7 @@ def outcomes(files):
 
 
 @pytest.mark.parametrize("wrong", MISTAKES)
-def test_a_mistake_is_told_in_one_message_before_torch_is_imported(wrong, outcomes):
+def test_a_mistake_is_reported_in_one_message_before_torch_is_imported(wrong, outcomes):
     outcome = outcomes[wrong]
     told = " ".join(outcome["said"].replace("│", " ").split())
     assert outcome["code"] == 2, told

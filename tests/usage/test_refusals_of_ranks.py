@@ -42,7 +42,7 @@ def messages(text):
         pytest.param(4, "--depth 4 --width 2", "ranks: 4, depth: 4, width: 2", marks=pytest.mark.full),
     ],
 )
-def test_under_mpirun_one_rank_tells_and_every_rank_ends_with_2(ranks, flags, fact, tmp_path, request):
+def test_under_mpirun_one_rank_reports_and_every_rank_exits_with_2(ranks, flags, fact, tmp_path, request):
     command, env = mpirun("mpich", ranks, *CODED, tmp_path, *flags.split())
     with in_time(request):
         done = launched(command, timeout=60, env=env)
@@ -75,7 +75,7 @@ def test_a_launcher_that_ends_all_with_the_first_lets_rank_0_speak(flags, reques
 
 
 @pytest.mark.parametrize("flags", ["--depth 3", pytest.param("--data /dev/null", marks=pytest.mark.full)])
-def test_under_torchrun_one_rank_tells_and_every_rank_ends_with_2(flags, request):
+def test_under_torchrun_one_rank_reports_and_every_rank_exits_with_2(flags, request):
     with in_time(request):
         done = launched(
             [Path(sys.executable).with_name("torchrun"), "--nproc-per-node", 4, "-m", "apps.gpt2", *flags.split()],
@@ -116,7 +116,7 @@ def by_hand(ranks, port):
     return [process.returncode for process in processes], said
 
 
-def test_a_taken_port_is_told_by_rank_0_and_ends_all(request):
+def test_rank_0_reports_a_port_in_use_and_all_ranks_exit(request):
     with taken_port() as number, in_time(request):
         codes, said = by_hand(3, number)
     assert codes == [2] * 3
@@ -143,7 +143,7 @@ def test_a_rank_that_never_opens_mpi_ends_the_wait_of_the_others_with_the_reason
     assert "rank 0 waited 0.2 s for all ranks to open MPI (ranks: 2); at least one of the others" in done.stderr
 
 
-def test_mpi_without_a_library_is_told_once():
+def test_a_missing_mpi_library_is_reported_once():
     command, env = mpirun("mpich", 2, "-m", "apps.gpt2")
     done = launched(command, timeout=60, env={**env, "MPI4PY_LIBMPI": "/absent/libmpi.so"})
     assert done.returncode == 2, done.stderr

@@ -98,7 +98,7 @@ def test_stages_that_a_swarm_saved_are_exported_with_the_same_digests(tmp_path, 
     assert set(saved) <= set(exported) and len(saved) > 10
 
 
-def test_a_directory_goes_on_from_its_journal(tmp_path):
+def test_a_directory_recovers_from_its_journal(tmp_path):
     journal = shutil.copy(DATA / "journal", tmp_path)
     words = sys.executable, "-m", "apps.swarm"
     with started([*words, "coordinator", "--journal", journal]) as coordinator:

@@ -62,7 +62,7 @@ def frozen():
         (torch.zeros(3, dtype=torch.complex64).conj(), ValueError, "lazy conjugate"),
     ],
 )
-def test_what_cannot_be_written_in_place_is_refused(array, error, says):
+def test_arrays_that_cannot_be_written_in_place_are_refused(array, error, says):
     with pytest.raises(error, match=says):
         Vector.of(array)
 

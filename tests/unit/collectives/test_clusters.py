@@ -21,7 +21,7 @@ def test_a_ring_for_every_slice_that_no_cluster_cuts_further():
     assert rings_of(FIGURE) == [Ring((0, 2), 0, 30), Ring((0, 3), 30, 60), Ring((1, 3), 60, 90), Ring((1, 4), 90, 120)]
 
 
-def test_clusters_cut_alike_have_as_many_rings_as_ranks():
+def test_clusters_with_equal_cuts_have_one_ring_per_rank():
     clusters = [[Share(2 * c, 0, 7), Share(2 * c + 1, 7, 10)] for c in range(4)]
     assert rings_of(clusters) == [Ring((0, 2, 4, 6), 0, 7), Ring((1, 3, 5, 7), 7, 10)]
 
@@ -96,7 +96,7 @@ def test_of_each_slice_a_rank_sends_exactly_twice_all_but_a_clusters_part(count)
         ([[Share(0, 0, 5)], [Share(0, 0, 5)]], r"more than one cluster \(ranks: \[0\]\)"),
     ],
 )
-def test_clusters_that_cannot_be_are_refused(clusters, says):
+def test_impossible_clusters_are_refused(clusters, says):
     with pytest.raises(ValueError, match=says):
         rings_of(clusters)
 

@@ -62,7 +62,7 @@ def test_an_algorithm_of_one_point_takes_that_time_everywhere():
     assert measured.fastest(10**6) == "rabenseifner"
 
 
-def test_short_arrays_are_timed_more_often_and_none_less_than_asked():
+def test_short_arrays_are_timed_more_often_and_none_less_than_requested():
     counts = [rounds_at(nbytes, 5) for nbytes in (0, 1 << 10, 1 << 18, 1 << 20, 1 << 22, 1 << 30)]
     assert counts == [40, 40, 40, 16, 5, 5]
 

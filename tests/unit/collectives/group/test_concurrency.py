@@ -59,7 +59,7 @@ async def test_cancelling_ends_both():
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 5])
-async def test_the_first_one_begins_at_once_and_goes_on_from_there(steps):
+async def test_the_first_call_starts_at_once(steps):
     order = []
 
     async def note(name, count):

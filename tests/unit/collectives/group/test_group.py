@@ -20,7 +20,7 @@ def test_ranks_are_numbered_by_their_place_in_the_group():
 @pytest.mark.parametrize(
     ("ranks", "says"), [((1, 2), "rank 0 is not in"), ((0, 1, 1), "named twice"), ((0, 3), "no such"), ((), "not in")]
 )
-def test_a_group_that_cannot_be_is_refused(ranks, says):
+def test_an_impossible_group_is_refused(ranks, says):
     with pytest.raises(ValueError, match=says):
         Group(world(3)[0], ranks, 0)
     with pytest.raises(ValueError, match="channel: 16384, channels: 16384"):

@@ -94,7 +94,7 @@ def test_other_collectives_than_the_others_are_named(size):
         assert "broadcast from 1 of 9 float64" in str(error) and ": barrier" in str(error)
 
 
-async def test_the_bytes_of_another_call_that_waited_for_a_late_rank_tell_it_at_once():
+async def test_a_late_rank_learns_of_an_unequal_call_from_bytes_that_waited_for_it():
     ends = local_world(3)
     groups = [Group(end, range(3), 0) for end in ends]
     early = [asyncio.ensure_future(error_of(*pair)) for pair in zip(ends, sums_of(5, groups[:2]), strict=False)]

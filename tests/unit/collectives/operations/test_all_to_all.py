@@ -51,7 +51,7 @@ async def test_long_arrays_pass_through_windows_in_chunks_of_which_ranks_send_un
         assert all((incoming[j][i] == outgoing[i][j]).all() for i in range(3) for j in range(3))
 
 
-async def test_sizes_that_differ_in_shared_memory_are_told_by_the_receiver():
+async def test_the_receiver_reports_unequal_sizes_in_shared_memory():
     here, there = (Group(end, (0, 1), 0) for end in local_world(2, shared_memory=True))
     none = np.empty(0)
     sender = asyncio.ensure_future(all_to_all(here, [none, np.ones(3)], [none, none]))

@@ -28,7 +28,7 @@ def normal(rank, length=LENGTH):
 
 
 @pytest.mark.parametrize("shares", [True, False])
-def test_it_is_zeros_of_the_length_and_dtype_asked_for_and_sums_like_any_other(shares):
+def test_it_returns_zeros_of_the_given_length_and_dtype_that_sum_like_other_arrays(shares):
     async def work(group):
         array = await allocate(group, LENGTH, "int32")
         assert array.shape == (LENGTH,) and array.dtype == "int32" and not array.any()

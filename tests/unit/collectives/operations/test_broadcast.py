@@ -65,7 +65,7 @@ def test_a_root_outside_the_group_is_refused():
         (np.ones(0, "int64"), np.ones(0, "float32")),
     ],
 )
-def test_a_child_that_expects_another_array_is_told_both_even_of_no_elements(here, there):
+def test_a_receiver_of_another_shape_gets_both_shapes_even_of_no_elements(here, there):
     async def main():
         groups = [Group(end, range(3), 0, patience=60) for end in world(3)]
         calls = [asyncio.create_task(broadcast(*pair)) for pair in zip(groups, (here, here, there), strict=True)]

@@ -37,7 +37,7 @@ def test_every_value_comes_back_as_the_nearest_of_its_blocks_codes(values, block
 
 
 @pytest.mark.parametrize("size", [1, 2, 4095, 4096, 4097, 65536, 65537, 3 * 65536 + 4097])
-def test_any_size_comes_back_whole(size):
+def test_every_size_survives_a_round_trip(size):
     values = np.linspace(-3, 3, size, dtype=np.float32)
     codes, scales = quantise(values)
     assert (codes.size, scales.size) == (size, -(-size // 4096))

@@ -61,12 +61,12 @@ def test_memory_that_may_not_be_written_to_is_read(either):
         assert find_codec(name).encode(flat)[0].nbytes == 12
 
 
-def test_what_is_too_large_for_float16_is_refused_with_the_number():
+def test_overflow_of_float16_is_refused_with_the_value():
     with pytest.raises(WireError, match=r"largest magnitude: 70000, limit: 65504.*bf16"):
         find_codec("fp16").encode(Block.of(np.array([1, -7e4, np.inf], np.float32)))
 
 
-def test_what_is_infinite_already_stays_so():
+def test_infinities_stay_infinite():
     values = np.array([np.inf, -np.inf, np.nan, 1], np.float32)
     (part,) = find_codec("fp16").encode(Block.of(values))
     assert part.numpy()[:2].tolist() == [np.inf, -np.inf] and np.isnan(part.numpy()[2])

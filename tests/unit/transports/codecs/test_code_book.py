@@ -68,7 +68,7 @@ def test_a_pair_of_codes_gives_both_values():
 
 
 @pytest.mark.parametrize("way", ["with torch", "without torch"])
-def test_pairs_are_looked_up_alike_with_and_without_torch(way, monkeypatch):
+def test_torch_and_numpy_look_up_the_same_pairs(way, monkeypatch):
     if way == "without torch":
         monkeypatch.delitem(sys.modules, "torch")
     codes = np.arange(1 << 16, dtype=np.uint16)

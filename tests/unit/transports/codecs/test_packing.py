@@ -55,7 +55,7 @@ def test_a_message_beyond_the_receivers_limit_is_refused_with_both_numbers():
         unpack(GOOD.blocks, GOOD.note, max_bytes=59)
 
 
-def test_values_that_cannot_be_carried_are_named():
+def test_the_error_names_the_value_that_cannot_be_packed():
     with pytest.raises(WireError, match=r"^the gradient: a value that is not finite"):
         pack("blockwise8", [np.array([np.nan], np.float32)], "the gradient")
 

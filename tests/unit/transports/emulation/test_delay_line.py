@@ -57,7 +57,7 @@ def test_one_line_down_carries_what_comes_from_several_one_after_another():
     assert arrivals(lines, (0.0, "a", "c", 10), (0.25, "b", "c", 10), (0.5, "a", "c", 10)) == [1.5, 2.5, 3.5]
 
 
-def test_what_is_short_passes_down_while_something_long_is_still_coming():
+def test_short_frames_pass_a_long_one_on_the_receivers_line():
     lines = {("a", "up"): AccessLine(1), ("c", "down"): AccessLine(10)}
     assert arrivals(lines, (0.0, "a", "c", 8), (1.0, "b", "c", 10)) == [8.5, 2.5]
 

@@ -7,7 +7,7 @@ import pytest
 from transports.urls import split_profile
 
 
-def test_every_option_is_read_in_its_units_and_what_is_not_of_links_is_left():
+def test_options_of_links_are_read_in_their_units_and_others_are_left():
     shape, others = split_profile("wait=60&delay=50ms&jitter=2.5ms&rate=500mbit&loss=0.01&seed=7")
     assert (shape.delay, shape.jitter) == pytest.approx((0.05, 0.0025))
     assert (shape.rate, shape.loss, shape.seed) == (62.5e6, 0.01, 7)

@@ -110,7 +110,7 @@ async def test_unexpected_messages_do_not_delay_requested_ones():
     await closed(ends)
 
 
-async def test_a_loss_delays_its_frame_and_those_behind_it_and_drops_none():
+async def test_a_loss_delays_its_frame_and_all_later_ones_and_drops_none():
     here, there = ends = slowed(delay=0.1, loss=0.5, seed=1)
     for n in range(50):
         await here.send(1, ("k",), note=n)

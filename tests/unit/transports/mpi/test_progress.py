@@ -158,7 +158,7 @@ async def test_a_cancelled_future_leaves_its_request_watched():
         assert done == [1]
 
 
-async def test_what_is_done_may_watch_more():
+async def test_a_completion_may_watch_further_requests():
     async with polling() as (progress, library):
         heard = asyncio.get_running_loop().create_future()
         progress.watch("a", lambda outcome: progress.watch("b", heard.set_result))

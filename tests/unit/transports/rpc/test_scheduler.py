@@ -156,7 +156,7 @@ async def test_messages_queued_before_there_is_a_writer_are_sent_first():
     assert [word for word in pen.story if word.startswith("REQUEST")] == ["REQUEST0", "REQUEST2"]
 
 
-async def test_what_the_wire_cannot_carry_leaves_nothing_behind():
+async def test_a_message_that_cannot_be_packed_leaves_no_state():
     scheduler, pen = speaking()
     with pytest.raises(WireError):
         scheduler.send(Kind.REQUEST, (0, "t"), [Block.of(bytes(LONG))], object(), lambda: None)

@@ -47,7 +47,7 @@ async def test_another_key_or_none_is_refused(key):
         assert here.invalid_input == {"wrong key": 1} and not lost
 
 
-async def test_an_error_inside_the_acceptor_fails_the_endpoint_which_goes_on_accepting(monkeypatch):
+async def test_an_error_inside_the_acceptor_is_reported_and_accepting_continues(monkeypatch):
     async with opened() as here, opened() as third:
         monkeypatch.setattr(here.connections, "identify", lambda connection, peer: 1 / 0)
         sock = await intruder(here)

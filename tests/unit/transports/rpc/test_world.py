@@ -87,7 +87,7 @@ async def test_a_party_that_listens_and_does_not_reply_in_time_is_waited_for(mon
 
 
 @pytest.mark.virtual
-async def test_a_world_that_cannot_be_is_refused(network):
+async def test_an_impossible_world_is_refused(network):
     one = network.endpoint("one")
     worlds = Worlds(one, MAX_BYTES)
     for addresses in (["virtual://other"], [one.address, one.address]):

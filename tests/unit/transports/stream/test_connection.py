@@ -85,7 +85,7 @@ async def test_an_ending_sends_and_fails_frames_as_the_table_says(ending, begun_
     assert near.fileno() == -1 and not owner.reasons
 
 
-async def test_a_connection_that_breaks_without_a_last_frame_tells_its_owner_once():
+async def test_a_connection_that_breaks_without_a_last_frame_notifies_its_owner_once():
     near, far = socket.socketpair()
     near.setblocking(False)
     owner = Owner()

@@ -90,7 +90,7 @@ def test_another_key_is_an_authentication_error_on_both_sides_with_the_remedy(ke
         assert ends[1].caller == "rank 3"
 
 
-def test_a_stranger_of_another_run_claims_no_rank_of_ours():
+def test_a_process_of_another_run_is_refused():
     stranger = replace(RANK_3, key=b"", run=digest("another"))
     assert spoken(connecting(stranger, 1), accepting(RANK_1, welcome))[1].caller == "an unknown caller"
 

@@ -126,7 +126,7 @@ async def test_a_rank_that_dies_inside_a_message_fails_the_receive_and_leaves_th
             await sending
 
 
-async def test_what_came_whole_before_a_rank_died_can_still_be_received_and_the_last_key_is_known():
+async def test_complete_messages_of_a_dead_rank_are_received_and_its_last_key_is_known():
     async with world(2) as (dying, here):
         assert here.last_key(0) is None
         await dying.send(1, ("microbatch", 6), b"six")
@@ -210,7 +210,7 @@ async def test_a_peer_that_takes_a_long_message_slowly_gets_all_of_it_from_a_ran
     assert (loop.time() - began) > 0.2
 
 
-async def test_a_closed_rank_leaves_no_socket_and_no_task_behind():
+async def test_close_leaves_no_socket_and_no_task():
     async with world(4) as ranks:
         socks = [peer.connection._sock for rank in ranks for peer in rank._peers._peers.values()]
         await ranks[0].send(3, ("last",), numbers(LARGE // 4))

@@ -27,13 +27,13 @@ def test_torch_and_numpy_agree_on_every_dtype(name):
         assert np.array_equal(block.numpy(), tensor.numpy())
 
 
-def test_what_is_contiguous_is_viewed():
+def test_contiguous_arrays_are_viewed():
     for array in (np.zeros((2, 3)), np.zeros(()), torch.zeros(2, 3), bytearray(5), memoryview(bytearray(5))):
         Block.of(array).data[:] = b"\x01" * Block.of(array).nbytes
         assert set(bytes(Block.of(array).data)) == {1}
 
 
-def test_what_is_not_contiguous_is_copied():
+def test_other_arrays_are_copied():
     array = np.arange(6).reshape(2, 3)
     assert Block.of(array.T).numpy().tolist() == array.T.tolist()
     assert Block.of(torch.from_numpy(array).T).numpy().tolist() == array.T.tolist()

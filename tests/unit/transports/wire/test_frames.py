@@ -70,7 +70,7 @@ def test_round_trip(kind, key, note, sent, number):
     assert preamble.body_bytes == sum(block.nbytes for block in sent)
 
 
-def test_what_cannot_be_packed_leaves_nothing_behind_for_the_next_frame():
+def test_a_frame_that_cannot_be_packed_does_not_spoil_the_next():
     before = encode(Kind.MESSAGE, ("k",), note=[1, 2])
     with pytest.raises(WireError, match="cannot be packed"):
         encode(Kind.MESSAGE, ("k",), note=[1, 2, object()])

@@ -91,7 +91,7 @@ def test_frames_are_the_same_however_the_network_cuts_the_stream(frames, steps):
     assert reader.frames == expected(frames)
 
 
-def test_frames_are_the_same_byte_by_byte_and_with_more_behind_them():
+def test_frames_parse_the_same_byte_by_byte_and_in_a_longer_stream():
     data = laid_out(ONE)
     reader = Reader()
     for place in range(len(data)):
@@ -271,7 +271,7 @@ async def test_a_caller_cut_off_at_any_byte_of_the_handshake_does_not_disturb_th
 
 @settings(max_examples=60)
 @given(st.binary(max_size=HELLO.size + VERDICT.size), st.sampled_from(["noise", "hello", "verdict"]))
-def test_a_caller_is_told_at_once_when_what_answers_is_no_rank(noise, until):
+def test_a_reply_that_is_not_a_handshake_fails_the_caller_at_once(noise, until):
     hello = identity(0).hello(Role.ACCEPTOR, 1).pack()
     front = {"noise": b"", "hello": hello, "verdict": hello + bytes([Verdict.ACCEPTED])}[until]
 

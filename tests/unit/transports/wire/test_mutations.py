@@ -23,7 +23,7 @@ def test_mutated_frames_give_frames_or_a_wire_error(budget):
     assert seen[0] and seen[1] and seen[4], seen  # neither all refused nor all taken
 
 
-def test_what_is_mutated_was_sound_and_of_every_kind():
+def test_the_mutated_frames_are_valid_and_of_every_kind():
     assert [read(frame, 1000) for frame in frames()] == [1] * len(frames())
     assert {frame[5] for frame in frames()} == set(Kind)
 

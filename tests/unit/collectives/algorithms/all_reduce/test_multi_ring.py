@@ -33,7 +33,7 @@ async def test_extra_memory_is_a_piece_for_each_ring(name, size):
     assert (arrays[0] == size).all()
 
 
-async def test_a_piece_goes_on_before_its_segment_is_whole():
+async def test_a_piece_is_forwarded_before_its_segment_is_complete():
     """Rank 0 of 3, fed by hand: two pieces a segment, and only the first of them comes from rank 2."""
 
     ends, piece = world(3), memoryview(bytearray(PIECE))

@@ -29,7 +29,7 @@ class WithNative(LocalTransport):
 
 
 @pytest.mark.parametrize(("op", "expected"), [("sum", 6), ("mean", 3), ("max", 3)])
-async def test_the_transports_own_is_used_and_asked_for_once(op, expected):
+async def test_the_transports_own_collective_is_used_and_looked_up_once(op, expected):
     ends, arrays = [], [np.full((2, 2), 3.0) for _ in range(2)]
     ends.extend(WithNative(rank, 2, ends) for rank in range(2))
 

@@ -181,7 +181,7 @@ def test_a_silent_program_on_the_port_is_distinguished_from_rank_0(monkeypatch):
     assert isinstance(end, RendezvousError) and "silent for 0.2 s" in str(end)
 
 
-async def test_the_second_process_with_a_number_is_refused_and_the_job_goes_on():
+async def test_a_second_process_with_one_rank_is_refused_and_the_job_starts():
     async with Joining(3) as joining:
         one = joining.join(1)
         await joining.until(1)
@@ -244,7 +244,7 @@ def test_callers_with_another_key_are_named_as_unauthenticated():
 
 
 @pytest.mark.parametrize("noise", [b"", b"GET / HTTP/1.1\r\n\r\n", bytes(5000), b"PPLN\x01\x00" + b"\xff" * 500])
-def test_strangers_with_garbage_do_not_disturb_the_job(noise):
+def test_garbage_from_outsiders_does_not_disturb_the_job(noise):
     async def meet():
         async with Joining(3) as joining:
             strangers = [await connect_to(joining.address) for _ in range(40)]
