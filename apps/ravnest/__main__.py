@@ -19,7 +19,7 @@ from apps.common.program import Program
 from apps.ravnest.flags import Export, Local, Plan, Replay, Serve, Status, Train
 from pipelined.process.exit import end_process, print_line
 from pipelined.process.stop_request import until_stop_request
-from pipelined.ravnest.forming import NodeLost, UnequalClusters
+from pipelined.ravnest.forming import UnequalClusters
 
 Flags = Plan | Coordinator | Serve | Train | Local | Status | Export | Replay
 NAME = "python -m apps.ravnest"
@@ -41,7 +41,7 @@ any network. --version shows the version.""",
         "export": Export,
         "replay": Replay,
     },
-    (NodeLost, UnequalClusters),
+    (UnequalClusters,),
 )
 parse = PROGRAM.parse
 

@@ -75,11 +75,7 @@ def saving_of(flags: Serve, task: RavnestTask, run: str) -> "Saving":
 
 
 async def train(flags: Train, say: Say) -> None:
-    """Form clusters, and show their steps to the last.
-
-    Raises:
-        NodeLost: a node left before the last step.
-    """
+    """Form clusters, and others when they are lost, and show their steps to the last. Raises UnequalClusters."""
     subject, url = flags.subject, flags.address.url
     text = await asyncio.to_thread(read_text, flags.text.data, flags.text.tokenizer)
     task = RavnestTask(subject, text.tokenizer.vocab_size, text.digest)

@@ -1,26 +1,27 @@
 """The process that forms clusters, and then shows their steps: it waits for nodes, plans, and writes the clusters.
 
-It holds no parameters, and the clusters train on if it ends. Started again, it follows the clusters that stand. No
-torch.
+When clusters are lost, it forms others of the nodes that are left. It holds no parameters, and the clusters train on if
+it ends. Started again, it follows the clusters that stand. No torch.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
-from pipelined.aio.nursery import beside
+from pipelined.aio.nursery import beside, with_timeout
 from pipelined.aio.progress import Say
 from pipelined.directory import Change, Conflict
+from pipelined.errors import UsageError
 from pipelined.membership.node import Node
-from pipelined.ravnest.planning.plan import PoolRequest, make_plan
+from pipelined.ravnest.planning.plan import PoolRequest, RavnestPlan, make_plan
 from pipelined.ravnest.records import CLUSTERS, PROGRESS, ClusterProgress, Clusters, NodeRecord
 from pipelined.ravnest.view import RavnestView
 
-
-class NodeLost(Exception):
-    """A node of a cluster is gone, and with it what its cluster learned since the last round."""
+RETURN_S = 10.0
+"""Seconds without a node that comes or leaves, after which lost clusters are followed by others of fewer nodes."""
 
 
 class UnequalClusters(Exception):
@@ -33,9 +34,10 @@ class ClusterFormer:
 
     Args:
         nodes: how many nodes to wait for.
-        request: what to plan; its pool is replaced by these nodes.
+        request: what to plan; its pool is replaced by these nodes. After clusters were lost there may be fewer.
         on_step: called with a cluster's number and each step that it completes, in the order of the steps.
         say: prints a line.
+        return_s: see `RETURN_S`.
     """
 
     node: Node
@@ -43,13 +45,13 @@ class ClusterFormer:
     request: PoolRequest
     on_step: Callable[[int, ClusterProgress], None]
     say: Say
+    return_s: float = RETURN_S
 
     async def run(self) -> None:
         """Form clusters, or find those that stand, and return when each has trained its last step.
 
         Raises:
-            UsageError: the nodes cannot hold the model, or as `make_plan`.
-            NodeLost: a node left before its cluster was done. UnequalClusters.
+            UsageError: the first nodes cannot hold the model, or as `make_plan`. UnequalClusters.
         """
         view = RavnestView(self.node.directory, self.node.clock)
         with view.change_queue(PROGRESS) as changes:
@@ -57,43 +59,82 @@ class ClusterFormer:
 
     async def _run(self, view: RavnestView, changes: deque[Change]) -> None:
         await view.wait_for(lambda: view.revision > 0)
-        while (clusters := view.standing) is None:
-            await self._form(view)
-        self._describe(clusters)
-        while True:
-            while changes:
-                self._report(clusters, changes.popleft())
-            if len(digests := view.digests(clusters)) == len(clusters.rows):
-                break
-            if lost := view.missing(clusters):
-                fact = f"{', '.join(lost)} left before the last step; what their clusters had learned is lost"
-                raise NodeLost(f"{fact}; start `train` again: it forms clusters anew, and training begins again")
-            await view.next_change()
+        digests = None
+        while digests is None:
+            while (clusters := view.standing) is None:
+                await self._form(view)
+            self._describe(clusters)
+            digests = await self._follow(view, changes, clusters)
         if len(set(digests.values())) > 1:
             raise UnequalClusters(f"the clusters hold different averages (digests: {', '.join(digests.values())})")
         self.say(f"average {digests[0]}")
 
+    async def _follow(self, view: RavnestView, changes: deque[Change], clusters: Clusters) -> Mapping[int, str] | None:
+        """Show the steps of clusters to their end; returns their digests, or None: a node left before the end."""
+        while True:
+            while changes:
+                self._report(clusters, changes.popleft())
+            if len(digests := view.digests(clusters)) == len(clusters.rows):
+                return digests
+            if lost := view.missing(clusters):
+                fact = f"{', '.join(lost)} left before the last step; what the clusters had learned is lost"
+                self.say(f"{fact}, and training begins again with the nodes that are left")
+                return None
+            await view.next_change()
+
     async def _form(self, view: RavnestView) -> None:
         """Write clusters when enough nodes wait; returns also if another process has written some meanwhile."""
-        if (missing := self.nodes - len(view.free)) > 0:
-            self.say(f"{self.node.name}: waits for {missing} of {self.nodes} nodes")
-        await view.wait_for(lambda: view.standing or len(view.free) >= self.nodes)
-        if view.standing:
-            return
-        found, revision = view.free[: self.nodes], view.clusters_revision
-        clusters = await asyncio.to_thread(self._planned, revision + 1, found)
+        await self._wait_for_nodes(view)
+        plan = None
+        while plan is None:
+            if view.standing:
+                return
+            nodes, found, revision = {**view.nodes}, view.free[: self.nodes], view.clusters_revision
+            try:
+                plan = await asyncio.to_thread(self._planned, found, view.clusters is not None)
+            except UsageError as error:
+                if view.clusters is None:
+                    raise
+                self.say(f"{self.node.name}: waits for nodes; those that are left form no cluster ({error})")
+                await view.wait_for(partial(self._has_changed, view, nodes))
+        clusters = Clusters.of(revision + 1, plan, {node.name: node for node in found})
         with suppress(Conflict):
             await view.directory.transact({CLUSTERS: revision}, {CLUSTERS: clusters.pack()})
         await view.wait_for(lambda: view.clusters_revision != revision)
 
-    def _planned(self, number: int, nodes: list[NodeRecord]) -> Clusters:
-        """The clusters of these nodes.
+    async def _wait_for_nodes(self, view: RavnestView) -> None:
+        """Wait until enough nodes wait for a cluster; after clusters were lost, until no node comes or leaves any more.
+
+        A node that is left leaves its lost cluster first, and joins again.
+        """
+        if (missing := self.nodes - len(view.free)) > 0:
+            again = f", until none has come for {self.return_s:g} s" if view.clusters else ""
+            self.say(f"{self.node.name}: waits for {missing} of {self.nodes} nodes{again}")
+        while not view.standing and len(view.free) < self.nodes:
+            change = view.wait_for(partial(self._has_changed, view, {**view.nodes}))
+            try:
+                await (with_timeout(self.node.clock, self.return_s, change) if view.clusters else change)
+            except TimeoutError:
+                if 0 < len(view.nodes) == len(view.free):
+                    return
+
+    @staticmethod
+    def _has_changed(view: RavnestView, nodes: Mapping[str, NodeRecord]) -> bool:
+        return view.standing is not None or view.nodes != nodes
+
+    def _planned(self, nodes: list[NodeRecord], fewer: bool) -> RavnestPlan:
+        """The plan of these nodes.
 
         Args:
-            number: above the revision of the clusters before, and so above their number.
+            fewer: whether there may be fewer clusters than were requested.
         """
-        plan = make_plan(replace(self.request, pool=tuple(node.pool_node for node in nodes)))
-        return Clusters.of(number, plan, {node.name: node for node in nodes})
+        request = replace(self.request, pool=tuple(node.pool_node for node in nodes))
+        if not fewer or request.clusters is None:
+            return make_plan(request)
+        for clusters in range(min(request.clusters, len(nodes)), 1, -1):
+            with suppress(UsageError):
+                return make_plan(replace(request, clusters=clusters))
+        return make_plan(replace(request, clusters=1))
 
     def _describe(self, clusters: Clusters) -> None:
         for number, row in enumerate(clusters.rows):
