@@ -27,6 +27,8 @@ LEAST = {
     **dict.fromkeys(("save_every", "eval_every", "digest"), 0),
 }
 """The smallest value of each number that has one."""
+AUTO_PLAN = Path("auto")
+"""Instead of a plan file: measure and plan before the first step."""
 ALIASES = ("stages",)
 """The second names of flags, which a file may use too."""
 

@@ -11,12 +11,12 @@ from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
+from apps.common.resume import agree_on_flags, parse_resumed
 from apps.gpt2.config import Config, parse
 from apps.gpt2.decide import Seats, decide_job, decide_sums
 from apps.gpt2.job import Job, resolve
 from apps.gpt2.plan_file import is_open
 from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
-from apps.gpt2.resume import agree_on_flags, parse_resumed
 from apps.gpt2.swarm.job import SCHEDULE, SwarmJob, resolve_swarm
 from pipelined import __version__
 from pipelined.actors.agree import agree
@@ -66,7 +66,7 @@ def _flags(arguments: list[str]) -> Config:
     if "--version" in arguments:
         print(f"pipelined {__version__}")
         raise SystemExit(0)
-    return parse_resumed(arguments)
+    return parse_resumed(arguments, parse)
 
 
 def _swarm(config: Config, launch: Launch) -> int:

@@ -9,11 +9,11 @@ from dataclasses import replace
 from os import sched_getaffinity
 from typing import Any
 
-from apps.common.flags import start_of
+from apps.common.flags import AUTO_PLAN, start_of
 from apps.gpt2.checks import MEASURED
 from apps.gpt2.config import AUTO as OPEN
 from apps.gpt2.job import Job
-from apps.gpt2.plan_file import AUTO, arrangement, is_open
+from apps.gpt2.plan_file import arrangement, is_open
 from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
 from apps.gpt2.workload import workload
 from collectives.algorithms import parse_choice
@@ -57,7 +57,7 @@ async def decide_job(transport: Transport, job: Job, launch: Launch) -> Job:
         return job
     known = await broadcast(transport, "known", _unmeasured(job, launch) if transport.rank == 0 else None)
     decision = Decision.of(known) if known else await _measured(transport, job, launch)
-    plan, is_auto = decision.candidate.plan, job.config.plan == AUTO
+    plan, is_auto = decision.candidate.plan, job.config.plan == AUTO_PLAN
     config = replace(job.config, **arrangement(plan, decision.candidate.recompute))
     return replace(
         job, config=config, plan=plan, reason=decision.reason, expected_s=decision.step_s if is_auto else None
@@ -89,7 +89,7 @@ def _unmeasured(job: Job, launch: Launch) -> dict[str, Any] | None:
     before = recorded(saved)
     if before and (before.plan.world_size, before.plan.batch) == (job.plan.world_size, job.plan.batch):
         return Decision(before, f"as in {path}").plain()
-    if job.config.plan == AUTO:
+    if job.config.plan == AUTO_PLAN:
         return None
     reason = why_not(
         _planned_model(job), launch, job.plan, cores=len(sched_getaffinity(0)), steps=job.config.steps, effort=BRIEF
@@ -98,7 +98,7 @@ def _unmeasured(job: Job, launch: Launch) -> dict[str, Any] | None:
 
 
 async def _measured(transport: Transport, job: Job, launch: Launch) -> Decision:
-    if job.config.plan == AUTO:
+    if job.config.plan == AUTO_PLAN:
         return await decide_among_all(transport, _planned_model(job), launch)
     return await decide(transport, _planned_model(job), launch, job.plan)
 
@@ -106,7 +106,7 @@ async def _measured(transport: Transport, job: Job, launch: Launch) -> Decision:
 def _planned_model(job: Job) -> PlannedGPT2:
     """What is planned; a run that names no schedule, and fixes T, keeps Chimera where the rule chose it."""
     config = job.config
-    if config.plan != AUTO and config.tensor != OPEN and job.plan.schedule == "chimera":
+    if config.plan != AUTO_PLAN and config.tensor != OPEN and job.plan.schedule == "chimera":
         config = replace(config, schedule="chimera")
     return replace(planned_model_of(config, job.plan.batch), model=job.model, sequence=job.sequence, runs=True)
 

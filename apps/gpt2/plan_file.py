@@ -5,9 +5,9 @@ A flag may repeat what the plan says, but not change it.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+from apps.common.flags import AUTO_PLAN
 from apps.gpt2.config import AUTO as OPEN
 from apps.gpt2.config import Config, flag
 from apps.gpt2.team import split_text
@@ -18,8 +18,6 @@ from pipelined.programs.plan import SIZES, Plan
 
 ARRANGEMENT = ("schedule", *SIZES, "tensor", "layout", "recompute")
 """The flags that a plan sets, beside the knobs of its schedule."""
-AUTO = Path("auto")
-"""Instead of a file: measure and plan before the first step."""
 
 
 def given(config: Config) -> dict[str, Any]:
@@ -37,7 +35,7 @@ def arrangement(plan: Plan, recompute: bool) -> dict[str, Any]:
 
 def is_open(config: Config) -> bool:
     """Whether the planner chooses what was left open: all of the arrangement, or the ranks of a worker."""
-    return config.plan == AUTO or (config.plan is None and (config.tensor == OPEN or not given(config)))
+    return config.plan == AUTO_PLAN or (config.plan is None and (config.tensor == OPEN or not given(config)))
 
 
 def identity(model: ModelConfig, sequence: int) -> dict[str, Any]:
@@ -55,7 +53,7 @@ def follow_plan(config: Config, model: Mapping[str, Any], world_size: int | None
     Raises:
         UsageError: the file is no plan, is for another model or number of ranks, or a flag says otherwise.
     """
-    if config.plan in (None, AUTO):
+    if config.plan in (None, AUTO_PLAN):
         return config, None
     planned = read_plan(config.plan, config.schedule)
     planned.require(config.plan, model, world_size)

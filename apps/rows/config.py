@@ -62,9 +62,6 @@ class RowFlags(RunFlags):
     """AdamW's decay of the mean of their squares."""
     lr: float = 2e-3
     """Highest learning rate."""
-    resume: str | None = None
-    """auto (the latest under --checkpoint, if any) or a checkpoint's directory. Give the flags of its run again; the
-    arrangement may be another one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,10 +1,10 @@
 """A job: the flags with everything left open filled in, before torch or a transport is there."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from apps.common.choose import Wishes, choose
-from apps.common.flags import config_json
+from apps.common.config_file import LEFT_OPEN
+from apps.common.flags import AUTO_PLAN, config_json
 from apps.rows.config import RowFlags, Task
 from pipelined.errors import UsageError
 from pipelined.planner.plan_file import PlanFile, read_plan
@@ -40,7 +40,8 @@ class Job:
 
     def plain(self) -> dict[str, object]:
         """The resolved configuration as JSON can hold it."""
-        chosen = {"clip": self.clip, "batch": self.plan.batch, "reason": self.reason}
+        left_open = [name for name in ("clip",) if getattr(self.config, name) is None]
+        chosen = {"clip": self.clip, "batch": self.plan.batch, "reason": self.reason, LEFT_OPEN: left_open}
         return {**self.config.plain(), **self.plan.plain(), **self.task.sizes(), **chosen}
 
     def json(self) -> str:
@@ -61,10 +62,6 @@ class Job:
         )
 
 
-AUTO = Path("auto")
-"""Instead of a plan file: measure and plan before the first step."""
-
-
 def resolve(config: RowFlags, world_size: int | None, planned: PlanFile | None = None) -> Job:
     """Fill in what the user left open.
 
@@ -74,7 +71,7 @@ def resolve(config: RowFlags, world_size: int | None, planned: PlanFile | None =
     Raises:
         UsageError: the flags request something impossible.
     """
-    if config.plan not in (None, AUTO):
+    if config.plan not in (None, AUTO_PLAN):
         planned = read_plan(config.plan, config.schedule)
     if planned is not None:
         config = _followed(config, planned)

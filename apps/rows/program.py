@@ -8,9 +8,10 @@ import os
 import sys
 
 from apps.common.checks import check_run
-from apps.common.flags import parse_flags
+from apps.common.flags import AUTO_PLAN, parse_flags
+from apps.common.resume import parse_resumed
 from apps.rows.config import RowFlags
-from apps.rows.job import AUTO, Job, resolve
+from apps.rows.job import Job, resolve
 from pipelined import __version__
 from pipelined.aio.events import log_to_stderr
 from pipelined.errors import UsageError
@@ -55,7 +56,11 @@ def _flags(arguments: list[str], default: RowFlags, program: str) -> RowFlags:
     if "--version" in arguments:
         print(f"pipelined {__version__}")
         raise SystemExit(0)
-    return parse_flags(arguments, default, f"python -m {program}")
+
+    def parse(words: list[str], over: RowFlags | None) -> RowFlags:
+        return parse_flags(words, over or default, f"python -m {program}")
+
+    return parse_resumed(arguments, parse)
 
 
 def _show(job: Job, launch: Launch) -> int:
@@ -78,7 +83,7 @@ def _run(job: Job, launch: Launch, program: str) -> int:
     from apps.rows.planned import plan_now
     from apps.rows.train import described, model_of, train
 
-    if job.config.plan == AUTO:
+    if job.config.plan == AUTO_PLAN:
         job = resolve(
             job.config, launch.world_size, plan_now(job.config, job.plan.batch, launch, f"python -m {program}")
         )

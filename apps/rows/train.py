@@ -12,9 +12,11 @@ from apps.common.flags import RunFlags, start_of
 from apps.common.loop import Loop
 from apps.common.numerics import DTYPES, numerics
 from apps.common.report import reporting
+from apps.common.resume import agree_on_flags
 from apps.common.trackers import opened_trackers
 from apps.rows.job import Job
 from apps.rows.training import Training
+from pipelined.actors.agree import agree
 from pipelined.api.data.batch import converted
 from pipelined.api.data.feed import MicrobatchFeed
 from pipelined.api.model.user_model import Team, UserModel, bind
@@ -57,7 +59,8 @@ def training_job(job: Job, training: Training, model: UserModel) -> TrainingJob:
     optimizers = partial(UserOptimizer, optimizer, job.clip, schedule)
     feed = MicrobatchFeed(pp.Feed(lambda *at: training.microbatch(*at)[0], lambda *at: training.microbatch(*at)[1]))
     feed.cut(job.plan.rows, DTYPES[config.dtype], kept=2)
-    return TrainingJob(model, feed, job.plan, optimizers, numerics(config), config.seed, training.notes())
+    notes = {**job.plain(), **training.notes()}
+    return TrainingJob(model, feed, job.plan, optimizers, numerics(config), config.seed, notes)
 
 
 def rates(config: RunFlags, optimizer: torch.optim.Optimizer) -> LambdaLR:
@@ -83,6 +86,7 @@ def described(model: UserModel) -> str | None:
 async def train(transport: Transport, job: Job, launch: Launch, stop: StopRequest, model: UserModel) -> int:
     """Run one rank of a job to its end; returns its exit code."""
     config, training = job.config, job.task.training(job.plan)
+    await agree(transport, "flags", agree_on_flags(transport, job.plain()))
     about = await training.read(transport)
     if about and not transport.rank:
         print(about, flush=True)

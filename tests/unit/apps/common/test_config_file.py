@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest
 
+from apps.common import resume
 from apps.gpt2.__main__ import main as gpt2
 from apps.gpt2.config import Config, parse
-from apps.gpt2.resume import parse_resumed
 from apps.llama.__main__ import Config as Llama
 from apps.resnet.__main__ import Config as ResNet
 from apps.rows.program import main as rows
@@ -15,6 +15,8 @@ from apps.vgg.config import Config as VGG
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Meta
+
+parse_resumed = partial(resume.parse_resumed, parse=parse)
 
 TOML = """
 depth = 4

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from apps.common.flags import AUTO_PLAN
 from apps.gpt2.config import Config
 from apps.gpt2.decide import Seats, decide_job, recorded
 from apps.gpt2.job import resolve
-from apps.gpt2.plan_file import AUTO, is_open
+from apps.gpt2.plan_file import is_open
 from pipelined.planner.candidates import Candidate
 from pipelined.process.launch import ALONE
 from pipelined.programs.plan import Plan
@@ -38,7 +39,7 @@ def decided(job):
     [
         (Config(), True),
         (Config(batch=64, steps=3, layers=2), True),
-        (Config(plan=AUTO, depth=2), True),
+        (Config(plan=AUTO_PLAN, depth=2), True),
         (Config(depth=2), False),
         (Config(recompute=True), False),
         (Config(plan=Path("plan.json")), False),

@@ -1,16 +1,19 @@
 """GPT-2 as published has the defaults of nanoGPT; a flag, a file of tokens or a checkpoint wins over them."""
 
 import json
+from functools import partial
 
 import pytest
 
+from apps.common import resume
 from apps.gpt2.__main__ import main
 from apps.gpt2.config import parse
 from apps.gpt2.job import resolve, sequence_of
-from apps.gpt2.resume import parse_resumed
 from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Meta
+
+parse_resumed = partial(resume.parse_resumed, parse=parse)
 
 NANOGPT = {"lr": 6e-4, "beta1": 0.9, "beta2": 0.95, "tokenizer": "gpt2"}
 """Of its train.py at 3adf61e1, `block_size = 1024` beside; its data is prepared with GPT-2's tokenizer."""

@@ -36,3 +36,19 @@ def test_another_text_is_refused_on_resume_unless_it_is_meant(tmp_path, capsys):
     assert "was trained on other data (data: " in capsys.readouterr().err
     assert run("first", 2) == 0
     assert run("other", 3, "--new-data") == 0
+
+
+def test_a_run_that_goes_on_needs_no_flag_again_and_has_the_losses_of_one_that_was_not_stopped(tmp_path):
+    (tmp_path / "text").write_text("the flags of a run are in its checkpoint, " * 40)
+    flags = [*SMALL, "--data", str(tmp_path / "text"), "--lr", "1e-2", "--warmup", "1", "--seed", "5"]
+    saved = ["--checkpoint", str(tmp_path / "saved")]
+
+    def losses(name: str, *words: str) -> list[float]:
+        metrics = tmp_path / name
+        assert main("apps.llama", Config(), [*words, "--metrics", str(metrics)]) == 0
+        return [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
+
+    straight = losses("straight", *flags, "--steps", "4", "--depth", "1", "--lr-schedule", "constant")
+    stopped = losses("stopped", *flags, *saved, "--steps", "2", "--depth", "1", "--lr-schedule", "constant")
+    resumed = losses("resumed", *saved, "--resume", "auto", "--steps", "4", "--sample", "0", "--depth", "1")
+    assert stopped + resumed == straight

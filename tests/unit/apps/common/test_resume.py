@@ -2,20 +2,29 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from apps.common.flags import start_of
+from apps.bert.__main__ import Config as Bert
+from apps.common import resume
+from apps.common.flags import parse_flags, start_of
+from apps.common.resume import agree_on_flags
 from apps.gpt2.checks import check_continued
 from apps.gpt2.config import parse
 from apps.gpt2.job import resolve
-from apps.gpt2.resume import agree_on_flags, parse_resumed
+from apps.llama.__main__ import Config as Llama
 from apps.lm.data.text import read_text, require_text
+from apps.resnet.__main__ import Config as ResNet
+from apps.rows.job import resolve as resolve_row
+from apps.vgg.config import Config as VGG
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Meta
 from transports.local import world
+
+parse_resumed = partial(resume.parse_resumed, parse=parse)
 
 SAID = (
     "--preset tiny --layers 2 --d-model 32 --heads 2 --vocab 300 --seq 16 --microbatch 2 --microbatches 3 --depth 2 "
@@ -146,3 +155,30 @@ def test_a_run_is_not_saved_among_the_checkpoints_of_another_than_it_resumes(tmp
     with pytest.raises(UsageError, match=r"foreign holds checkpoints of another run than .*own, which is continued"):
         check_continued(elsewhere, foreign)
     check_continued(elsewhere, tmp_path / "empty")
+
+
+PROGRAMS = {
+    "llama": (Llama(), "--layers 2 --vocab 300 --seq 16 --data a b --tokenizer bpe:300 --eval-windows 3 --min-lr 1e-4"),
+    "bert": (Bert(), "--preset bert-base --seq 16 --dropout 0.3 --lr-schedule wsd --beta2 0.9"),
+    "resnet": (ResNet(), "--preset resnet34 --side 24 --dtype bfloat16 --eps 1e-6"),
+    "vgg": (VGG(), "--dropout 0.3 --seed 7 --warmup 5"),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_row_of_layers_takes_what_is_not_given_from_its_checkpoint_as_gpt2_does(program, tmp_path):
+    default, said = PROGRAMS[program]
+
+    def parsed(words, over=None):
+        return parse_flags(words, over or default, program)
+
+    before = parsed([*said.split(), *"--batch 6 --microbatch 2 --depth 2 --steps 40 --lr 1e-3 --eval-every 7".split()])
+    job = resolve_row(before, None)
+    told = {**job.plain(), "plan": "chimera"}  # the key in which the public API keeps the schedule
+    checkpoint.commit(tmp_path, Meta(3, {}, told), [checkpoint.write_shard(tmp_path, 3, 0, 1, {})], 1)
+    after = resume.parse_resumed(["--checkpoint", str(tmp_path), "--resume", "auto"], parsed)
+    assert resolve_row(after, None).task.describe() == job.task.describe()
+    changed = {name for name, value in vars(after).items() if value != vars(before)[name]}
+    resolved = {name for name in changed if vars(before)[name] is None}  # left open, and recorded as it came out
+    assert changed - resolved == {"checkpoint", "resume", "microbatch", "depth", "eval_every"} - resolved
+    assert (after.batch, after.steps, after.lr, after.clip) == (6, 40, 1e-3, None)
