@@ -30,7 +30,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.aio.events import printable
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
-from pipelined.state.checkpoints.background import BackgroundSave
+from pipelined.state.checkpoints.saving import CheckpointSaver
 from pipelined.state.checkpoints.trainer_state import gather_state, load, save
 from pipelined.traces.file import NullTracer, Tracer
 from pipelined.traces.gather import write_trace
@@ -53,7 +53,7 @@ class Session:
     trainer: RankTrainer
     stop: StopRequest
     claimed: bool
-    background: BackgroundSave
+    saver: CheckpointSaver
     trackers: Sequence[Tracker] = ()
 
     @property
@@ -68,12 +68,12 @@ class Session:
 
     async def save(self, directory: Path, done: int, keep: int) -> Path:
         """Save the state after `done` steps; returns the checkpoint's path on rank 0."""
-        await self.background.finish()
+        await self.saver.finish()
         return await save(self.trainer, directory, done, self._resolved, keep, claimed=self.claimed)
 
     async def begin_save(self, directory: Path, done: int, keep: int) -> None:
         """Copy the state, and save it while the next steps run."""
-        await self.background.begin(self.trainer, directory, done, self._resolved, keep, claimed=self.claimed)
+        await self.saver.begin(self.trainer, directory, done, self._resolved, keep, claimed=self.claimed)
 
     @property
     def _resolved(self) -> dict[str, Any]:
@@ -109,8 +109,8 @@ async def train(
             if actor.rank == 0:
                 print(described(job, text, executor.device), flush=True)
             trainer = _build(actor, job, text, executor, tracer=tracer, orders=await _orders(transport, job))
-            async with BackgroundSave() as saving, opened_trackers(config, actor.rank == 0) as trackers:
-                await _run(Session(job, text, trainer, stop, claimed, saving, trackers))
+            async with CheckpointSaver() as saver, opened_trackers(config, actor.rank == 0) as trackers:
+                await _run(Session(job, text, trainer, stop, claimed, saver, trackers))
             if config.trace:
                 await write_trace(transport, tracer, config.trace, job.plan.tensor)
     finally:

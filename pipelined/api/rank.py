@@ -20,8 +20,8 @@ from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.state.checkpoints import checkpoint
-from pipelined.state.checkpoints.background import BackgroundSave
 from pipelined.state.checkpoints.claim import claimed
+from pipelined.state.checkpoints.saving import CheckpointSaver
 from pipelined.state.checkpoints.trainer_state import gather_state, load, save
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.digests import model_digest, require_equal_batches
@@ -57,7 +57,7 @@ class RankSession:
         trainer: holds this rank's stages.
         optimizer: the user's optimizer, which the trainer applies.
         claims: of directories; it ends with the rank.
-        background: writes checkpoints while the rank trains.
+        saver: writes checkpoints, also while the rank trains.
 
     Attributes:
         done: the steps done, those before a loaded checkpoint included.
@@ -70,10 +70,10 @@ class RankSession:
         trainer: RankTrainer,
         optimizer: UserOptimizer,
         claims: AsyncExitStack,
-        background: BackgroundSave,
+        saver: CheckpointSaver,
     ):
         self.trainer = trainer
-        self._job, self._optimizer, self._background = job, optimizer, background
+        self._job, self._optimizer, self._saver = job, optimizer, saver
         self._claiming, self._claims = claims, dict[Path, bool]()
         self._evaluations = 0
         self.done = 0
@@ -100,11 +100,11 @@ class RankSession:
             actor = await stack.enter_async_context(Actor(transport))
 
             claims = await stack.enter_async_context(AsyncExitStack())  # held until the last save is written
-            saving = await stack.enter_async_context(BackgroundSave())
+            saver = await stack.enter_async_context(CheckpointSaver())
 
             async def build() -> RankSession:
                 optimizer = job.optimizer()
-                return cls(job, _trainer(actor, job, optimizer, executor), optimizer, claims, saving)
+                return cls(job, _trainer(actor, job, optimizer, executor), optimizer, claims, saver)
 
             made = await agree(transport, "built", build())
             job.model.release()
@@ -167,13 +167,13 @@ class RankSession:
 
     async def save(self, directory: Path, done: int, keep: int) -> Path:
         """Save the state after some steps into a directory that is claimed; returns the checkpoint's path on rank 0."""
-        await self._background.finish()
+        await self._saver.finish()
         return await save(self.trainer, directory, done, self._config, keep, claimed=self._claims[directory])
 
     async def begin_save(self, directory: Path, done: int, keep: int) -> None:
         """Copy the state, and save it while the rank trains; the next save waits for this one, and raises its error."""
         what = directory, done, self._config, keep
-        await self._background.begin(self.trainer, *what, claimed=self._claims[directory])
+        await self._saver.begin(self.trainer, *what, claimed=self._claims[directory])
 
     @property
     def _config(self) -> dict[str, Any]:

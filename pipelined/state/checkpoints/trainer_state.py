@@ -3,7 +3,7 @@
 The owner of a parameter writes it, with its optimizer state; the first holder of a persistent buffer writes it. Of a
 tensor that a team splits the first holder of each piece writes that. Where holders divide the update of a parameter,
 each writes what it updates. On load each rank reads the tensors or pieces that it holds, at any depth, width, schedule
-or number of ranks a worker. Files are written outside the event loop; with a `BackgroundSave` while training continues.
+or number of ranks a worker. Files are written outside the event loop; `CheckpointSaver` does so while training goes on.
 """
 
 import asyncio

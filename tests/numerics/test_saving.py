@@ -7,7 +7,7 @@ import pytest
 from pipelined.actors.agree import AgreedError
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint
-from pipelined.state.checkpoints.background import BackgroundSave
+from pipelined.state.checkpoints.saving import CheckpointSaver
 from pipelined.state.checkpoints.trainer_state import load, save
 from tests.numerics.plain import Case
 from tests.numerics.trained import on_every_rank
@@ -23,12 +23,12 @@ def saved(path):
 
 def test_it_is_the_checkpoint_that_a_pause_writes(tmp_path):
     async def train(trainer, transport):
-        async with BackgroundSave() as background:
+        async with CheckpointSaver() as saver:
             for step in range(4):
                 await trainer.step(step)
                 if step in (0, 1):
                     await save(trainer, tmp_path / "paused", step + 1, {}, 9, claimed=True)
-                    await background.begin(trainer, tmp_path / "beside", step + 1, {}, 9, claimed=True)
+                    await saver.begin(trainer, tmp_path / "beside", step + 1, {}, 9, claimed=True)
 
     on_every_rank(CASE, train)
     for name in ("step-00000001", "step-00000002"):
@@ -45,13 +45,13 @@ def test_steps_are_trained_while_a_disk_is_slow(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "write_shard", slow)
 
     async def train(trainer, transport):
-        async with BackgroundSave() as background:
+        async with CheckpointSaver() as saver:
             await trainer.step(0)
-            await background.begin(trainer, tmp_path, 1, {}, 9, claimed=True)
+            await saver.begin(trainer, tmp_path, 1, {}, 9, claimed=True)
             losses = [(await trainer.step(step)).loss for step in (1, 2)]
             nothing = checkpoint.latest(tmp_path) is None
             may_write.set()
-            await background.finish()
+            await saver.finish()
             assert await load(trainer, checkpoint.latest(tmp_path)) == 1
             return nothing, losses == [(await trainer.step(step)).loss for step in (1, 2)]
 
@@ -63,12 +63,12 @@ def test_a_failed_save_is_raised_on_every_rank_when_the_next_begins(tmp_path):
     full.write_text("no directory")
 
     async def train(trainer, transport):
-        async with BackgroundSave() as background:
-            await background.begin(trainer, full, 1, {}, 9, claimed=False)
+        async with CheckpointSaver() as saver:
+            await saver.begin(trainer, full, 1, {}, 9, claimed=False)
             await trainer.step(0)
             with pytest.raises(UsageError, match=r"cannot write|Not a directory"):
-                await background.begin(trainer, full, 2, {}, 9, claimed=False)
-            await background.finish()
+                await saver.begin(trainer, full, 2, {}, 9, claimed=False)
+            await saver.finish()
             return "told"
 
     assert on_every_rank(CASE, train) == ["told"] * CASE.plan.world_size
@@ -78,8 +78,8 @@ def test_a_failed_save_is_raised_on_every_rank_when_the_next_begins(tmp_path):
 def test_a_save_under_way_is_finished_if_all_ranks_end_together_and_else_cancelled(tmp_path, error, is_kept):
     async def train(trainer, transport):
         try:
-            async with BackgroundSave() as background:
-                await background.begin(trainer, tmp_path, 1, {}, 9, claimed=True)
+            async with CheckpointSaver() as saver:
+                await saver.begin(trainer, tmp_path, 1, {}, 9, claimed=True)
                 raise error
         except type(error) as raised:
             return raised is error
@@ -93,11 +93,11 @@ def test_leaving_the_block_finishes_a_save_or_raises_its_error(tmp_path):
     full.write_text("no directory")
 
     async def train(trainer, transport):
-        async with BackgroundSave() as background:
-            await background.begin(trainer, tmp_path / "saved", 1, {}, 9, claimed=True)
+        async with CheckpointSaver() as saver:
+            await saver.begin(trainer, tmp_path / "saved", 1, {}, 9, claimed=True)
         with pytest.raises(UsageError, match=r"cannot write|Not a directory"):
-            async with BackgroundSave() as background:
-                await background.begin(trainer, full, 1, {}, 9, claimed=False)
+            async with CheckpointSaver() as saver:
+                await saver.begin(trainer, full, 1, {}, 9, claimed=False)
 
     on_every_rank(CASE, train)
     assert checkpoint.latest(tmp_path / "saved") is not None

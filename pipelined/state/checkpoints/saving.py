@@ -14,7 +14,7 @@ from pipelined.state.checkpoints.trainer_state import RankState, write
 from pipelined.training.trainer import RankTrainer
 
 
-class BackgroundSave:
+class CheckpointSaver:
     """Writes copies of a trainer's state while it trains; one save at a time. An `async with` block ends it.
 
     All ranks begin and finish a save after the same steps. An error of a save is raised where the next one begins,
@@ -27,7 +27,7 @@ class BackgroundSave:
         self._tasks = Nursery()
         self._writing: asyncio.Task[Path | UsageError] | None = None
 
-    async def __aenter__(self) -> "BackgroundSave":
+    async def __aenter__(self) -> "CheckpointSaver":
         await self._tasks.__aenter__()
         return self
 
