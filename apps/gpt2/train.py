@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -31,7 +30,7 @@ from pipelined.aio.events import printable
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
 from pipelined.state.checkpoints.saving import CheckpointSaver
-from pipelined.state.checkpoints.trainer_state import gather_state, load, save
+from pipelined.state.checkpoints.trainer_state import SaveTarget, gather_state, load
 from pipelined.traces.file import NullTracer, Tracer
 from pipelined.traces.gather import write_trace
 from pipelined.training.digests import model_digest
@@ -68,16 +67,14 @@ class Session:
 
     async def save(self, directory: Path, done: int, keep: int) -> Path:
         """Save the state after `done` steps; returns the checkpoint's path on rank 0."""
-        await self.saver.finish()
-        return await save(self.trainer, directory, done, self._resolved, keep, claimed=self.claimed)
+        return await self.saver.save(done, self._target(directory, keep))
 
     async def begin_save(self, directory: Path, done: int, keep: int) -> None:
         """Copy the state, and save it while the next steps run."""
-        await self.saver.begin(self.trainer, directory, done, self._resolved, keep, claimed=self.claimed)
+        await self.saver.begin(done, self._target(directory, keep))
 
-    @property
-    def _resolved(self) -> dict[str, Any]:
-        return {**self.job.plain(), "text": self.text.digests}
+    def _target(self, directory: Path, keep: int) -> SaveTarget:
+        return SaveTarget(directory, keep, {**self.job.plain(), "text": self.text.digests}, self.claimed)
 
     async def digest(self) -> str:
         """A digest of all parameters, on rank 0; "" elsewhere."""
@@ -109,7 +106,7 @@ async def train(
             if actor.rank == 0:
                 print(described(job, text, executor.device), flush=True)
             trainer = _build(actor, job, text, executor, tracer=tracer, orders=await _orders(transport, job))
-            async with CheckpointSaver() as saver, opened_trackers(config, actor.rank == 0) as trackers:
+            async with CheckpointSaver(trainer) as saver, opened_trackers(config, actor.rank == 0) as trackers:
                 await _run(Session(job, text, trainer, stop, claimed, saver, trackers))
             if config.trace:
                 await write_trace(transport, tracer, config.trace, job.plan.tensor)

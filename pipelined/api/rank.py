@@ -22,7 +22,7 @@ from pipelined.programs.plan import Plan
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.claim import claimed
 from pipelined.state.checkpoints.saving import CheckpointSaver
-from pipelined.state.checkpoints.trainer_state import gather_state, load, save
+from pipelined.state.checkpoints.trainer_state import SaveTarget, gather_state, load
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.digests import model_digest, require_equal_batches
 from pipelined.training.evaluate import Window, evaluate, sample
@@ -100,15 +100,15 @@ class RankSession:
             actor = await stack.enter_async_context(Actor(transport))
 
             claims = await stack.enter_async_context(AsyncExitStack())  # held until the last save is written
-            saver = await stack.enter_async_context(CheckpointSaver())
 
-            async def build() -> RankSession:
+            async def build() -> tuple[RankTrainer, UserOptimizer]:
                 optimizer = job.optimizer()
-                return cls(job, _trainer(actor, job, optimizer, executor), optimizer, claims, saver)
+                return _trainer(actor, job, optimizer, executor), optimizer
 
-            made = await agree(transport, "built", build())
+            trainer, optimizer = await agree(transport, "built", build())
             job.model.release()
-            yield made
+            saver = await stack.enter_async_context(CheckpointSaver(trainer))
+            yield cls(job, trainer, optimizer, claims, saver)
 
     async def train(self, steps: range, stopping: Callable[[], bool], tell: Callable[[StepReport], None]) -> StepReport:
         """Train a segment of steps; see `RankTrainer.train`. `tell` is called with the report of each but the last.
@@ -167,18 +167,16 @@ class RankSession:
 
     async def save(self, directory: Path, done: int, keep: int) -> Path:
         """Save the state after some steps into a directory that is claimed; returns the checkpoint's path on rank 0."""
-        await self._saver.finish()
-        return await save(self.trainer, directory, done, self._config, keep, claimed=self._claims[directory])
+        return await self._saver.save(done, self._target(directory, keep))
 
     async def begin_save(self, directory: Path, done: int, keep: int) -> None:
         """Copy the state, and save it while the rank trains; the next save waits for this one, and raises its error."""
-        what = directory, done, self._config, keep
-        await self._saver.begin(self.trainer, *what, claimed=self._claims[directory])
+        await self._saver.begin(done, self._target(directory, keep))
 
-    @property
-    def _config(self) -> dict[str, Any]:
+    def _target(self, directory: Path, keep: int) -> SaveTarget:
         plan = self._job.plan
-        return {**self._job.notes, "plan": plan.schedule, "depth": plan.depth, "width": plan.width}
+        config = {**self._job.notes, "plan": plan.schedule, "depth": plan.depth, "width": plan.width}
+        return SaveTarget(directory, keep, config, self._claims[directory])
 
     async def _require_equal_batches(self, step: int) -> None:
         """Before the first step: refuse batches that differ by rank, as a shuffling loader gives them.

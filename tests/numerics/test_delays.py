@@ -11,7 +11,7 @@ from pipelined.programs.plan import PlanError
 from pipelined.programs.record import record
 from pipelined.schedules import Shape, find
 from pipelined.schedules.table import write_table
-from pipelined.state.checkpoints.trainer_state import load, save
+from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
 from tests.launching import ROOT
 from tests.numerics.delayed import OPTIMIZER, delayed, double_buffered, pipedream
 from tests.numerics.plain import Case, Feed
@@ -128,7 +128,7 @@ def test_going_on_from_a_checkpoint_is_bit_for_bit(schedule, tmp_path):
 
     async def at_once(trainer):
         await trainer.train(range(3), lambda: False)
-        await save(trainer, tmp_path, 3, {}, keep=1)
+        await save(trainer, 3, SaveTarget(tmp_path, keep=1))
         return await segments(range(3, STEPS))(trainer)
 
     async def resumed(trainer):

@@ -10,7 +10,7 @@ from torch import nn
 
 import pipelined as pp
 from pipelined.errors import UsageError
-from pipelined.state.checkpoints.trainer_state import load, save
+from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
 from pipelined.training.digests import model_digest
 from pipelined.training.sums.division import cut_by_rows, divide
 from tests.numerics.plain import OPTIMIZER, Case, plain
@@ -122,11 +122,11 @@ def test_checkpoints_of_divided_updates_load_without_and_the_other_way(divided, 
 
     async def begin(trainer, transport):
         await trainer.step(0)
-        await save(trainer, tmp_path / "divided", 1, {}, keep=1)
+        await save(trainer, 1, SaveTarget(tmp_path / "divided", keep=1))
 
     async def through(trainer, transport):
         await load(trainer, tmp_path / "divided")
-        await save(trainer, tmp_path / "whole", 1, {}, keep=1)
+        await save(trainer, 1, SaveTarget(tmp_path / "whole", keep=1))
 
     def going_on(where):
         async def work(trainer, transport):

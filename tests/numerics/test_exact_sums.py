@@ -9,7 +9,7 @@ from torch import nn
 
 import pipelined as pp
 from pipelined.programs.exact_grid import Grid
-from pipelined.state.checkpoints.trainer_state import load, save
+from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
 from pipelined.traces.tracer import NOWHERE, Tracer
 from pipelined.training.digests import model_digest
 from pipelined.training.sums.exact_sums import ExactSums
@@ -129,7 +129,7 @@ def test_resume_at_another_arrangement_is_bit_equal(tmp_path, expected):
     async def begin(trainer, transport):
         await trainer.step(0)
         await trainer.step(1)
-        await save(trainer, tmp_path, 2, {}, keep=1)
+        await save(trainer, 2, SaveTarget(tmp_path, keep=1))
 
     async def go_on(trainer, transport):
         (path,) = tmp_path.glob("step-*")

@@ -8,7 +8,7 @@ from torch import nn
 
 import pipelined as pp
 from pipelined.errors import UsageError
-from pipelined.state.checkpoints.trainer_state import load, save
+from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
 from pipelined.training import loss_scale
 from pipelined.training.loss_scale import INITIAL_SCALE
 from tests.numerics.plain import Case
@@ -98,7 +98,7 @@ def test_the_scale_is_saved_and_loaded(tmp_path):
     async def begin(trainer, transport):
         trainer.loss_scale.record(1.0, float("inf"))
         trainer.loss_scale.record(1.0, 1.0)
-        await save(trainer, tmp_path, 1, {}, keep=1)
+        await save(trainer, 1, SaveTarget(tmp_path, keep=1))
 
     async def go_on(trainer, transport):
         assert await load(trainer, tmp_path) == 1

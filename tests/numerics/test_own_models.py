@@ -8,7 +8,7 @@ import torch
 
 from pipelined.actors.agree import AgreedError
 from pipelined.state.checkpoints import checkpoint
-from pipelined.state.checkpoints.trainer_state import load, save
+from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
 from pipelined.training.evaluate import evaluate
 from tests.numerics.own_model import Feed, Rows, on_ranks, plain, plan, steps
 
@@ -40,7 +40,7 @@ def test_a_stage_with_nothing_to_train_has_no_delay_without_a_flush(schedule, tm
 
     async def work(trainer):
         report = await trainer.train(range(STEPS), lambda: False)
-        await save(trainer, tmp_path, STEPS, {}, keep=1)
+        await save(trainer, STEPS, SaveTarget(tmp_path, keep=1))
         await load(trainer, tmp_path)
         return report.staleness, trainer.local.parameters
 
@@ -57,7 +57,7 @@ def test_a_model_resumes_though_its_first_rank_trains_nothing(tmp_path):
     async def at_once(trainer):
         await trainer.step(0)
         await trainer.step(1)
-        await save(trainer, tmp_path, 2, {}, keep=1)
+        await save(trainer, 2, SaveTarget(tmp_path, keep=1))
         return (await trainer.step(2)).loss, dict(trainer.local.tensors)
 
     async def resumed(trainer):
@@ -120,7 +120,7 @@ def test_running_statistics_are_those_of_one_process_and_are_saved_and_loaded(tm
         told = await steps(STEPS)(trainer)
         windows = [(Feed().inputs(9, m), Feed().targets(9, m)) for m in range(2)]
         seen = await evaluate(trainer.context, trainer.model, windows, trainer.world, tag=STEPS)
-        await save(trainer, tmp_path, STEPS, {}, keep=1)
+        await save(trainer, STEPS, SaveTarget(tmp_path, keep=1))
         return told, seen, dict(trainer.local.kept)
 
     async def resumed(trainer):
@@ -152,7 +152,7 @@ class Pooled(Rows):
 
 
 async def saved_in(place, trainer):
-    await save(trainer, place, 1, {}, keep=1)
+    await save(trainer, 1, SaveTarget(place, keep=1))
 
 
 async def refused(trainer, place, fact):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelined.state.checkpoints.trainer_state import load, save
+from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
 from tests.numerics import delayed, plain
 from tests.numerics.plain import Case
 from tests.numerics.trained import on_ranks
@@ -20,7 +20,7 @@ def leg(case, optimizer_config, steps, place):
             reports = [await trainer.step(step) for step in steps]
         else:
             reports.append(await trainer.train(steps, lambda: False, reports.append))
-        await save(trainer, place, steps.stop, {}, keep=1)
+        await save(trainer, steps.stop, SaveTarget(place, keep=1))
         parameters = {name: p.detach() for name, p in trainer.local.parameters.items()}
         return [r.loss for r in reports], [r.grad_norm for r in reports], parameters
 

@@ -8,7 +8,7 @@ from pipelined.actors.agree import AgreedError
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.saving import CheckpointSaver
-from pipelined.state.checkpoints.trainer_state import load, save
+from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
 from tests.numerics.plain import Case
 from tests.numerics.trained import on_every_rank
 
@@ -23,12 +23,12 @@ def saved(path):
 
 def test_it_is_the_checkpoint_that_a_pause_writes(tmp_path):
     async def train(trainer, transport):
-        async with CheckpointSaver() as saver:
+        async with CheckpointSaver(trainer) as saver:
             for step in range(4):
                 await trainer.step(step)
                 if step in (0, 1):
-                    await save(trainer, tmp_path / "paused", step + 1, {}, 9, claimed=True)
-                    await saver.begin(trainer, tmp_path / "beside", step + 1, {}, 9, claimed=True)
+                    await save(trainer, step + 1, SaveTarget(tmp_path / "paused", 9, claimed=True))
+                    await saver.begin(step + 1, SaveTarget(tmp_path / "beside", 9, claimed=True))
 
     on_every_rank(CASE, train)
     for name in ("step-00000001", "step-00000002"):
@@ -45,9 +45,9 @@ def test_steps_are_trained_while_a_disk_is_slow(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "write_shard", slow)
 
     async def train(trainer, transport):
-        async with CheckpointSaver() as saver:
+        async with CheckpointSaver(trainer) as saver:
             await trainer.step(0)
-            await saver.begin(trainer, tmp_path, 1, {}, 9, claimed=True)
+            await saver.begin(1, SaveTarget(tmp_path, 9, claimed=True))
             losses = [(await trainer.step(step)).loss for step in (1, 2)]
             nothing = checkpoint.latest(tmp_path) is None
             may_write.set()
@@ -63,23 +63,42 @@ def test_a_failed_save_is_raised_on_every_rank_when_the_next_begins(tmp_path):
     full.write_text("no directory")
 
     async def train(trainer, transport):
-        async with CheckpointSaver() as saver:
-            await saver.begin(trainer, full, 1, {}, 9, claimed=False)
+        async with CheckpointSaver(trainer) as saver:
+            await saver.begin(1, SaveTarget(full, 9))
             await trainer.step(0)
             with pytest.raises(UsageError, match=r"cannot write|Not a directory"):
-                await saver.begin(trainer, full, 2, {}, 9, claimed=False)
+                await saver.begin(2, SaveTarget(full, 9))
             await saver.finish()
             return "told"
 
     assert on_every_rank(CASE, train) == ["told"] * CASE.plan.world_size
 
 
+def test_a_save_waits_for_the_one_under_way(tmp_path, monkeypatch):
+    begun, commit = [], checkpoint.commit
+
+    def noting(directory, meta, *rest):
+        begun.append((meta.step, checkpoint.latest(tmp_path)))
+        return commit(directory, meta, *rest)
+
+    monkeypatch.setattr(checkpoint, "commit", noting)
+
+    async def train(trainer, transport):
+        async with CheckpointSaver(trainer) as saver:
+            await saver.begin(1, SaveTarget(tmp_path, 9))
+            return await saver.save(2, SaveTarget(tmp_path, 9))
+
+    first, *others = on_every_rank(CASE, train)
+    assert first == tmp_path / "step-00000002" and set(others) == {tmp_path}
+    assert begun == [(1, None), (2, tmp_path / "step-00000001")]
+
+
 @pytest.mark.parametrize(("error", "is_kept"), [(AgreedError("diverged"), True), (RuntimeError("a bug"), False)])
 def test_a_save_under_way_is_finished_if_all_ranks_end_together_and_else_cancelled(tmp_path, error, is_kept):
     async def train(trainer, transport):
         try:
-            async with CheckpointSaver() as saver:
-                await saver.begin(trainer, tmp_path, 1, {}, 9, claimed=True)
+            async with CheckpointSaver(trainer) as saver:
+                await saver.begin(1, SaveTarget(tmp_path, 9, claimed=True))
                 raise error
         except type(error) as raised:
             return raised is error
@@ -93,11 +112,11 @@ def test_leaving_the_block_finishes_a_save_or_raises_its_error(tmp_path):
     full.write_text("no directory")
 
     async def train(trainer, transport):
-        async with CheckpointSaver() as saver:
-            await saver.begin(trainer, tmp_path / "saved", 1, {}, 9, claimed=True)
+        async with CheckpointSaver(trainer) as saver:
+            await saver.begin(1, SaveTarget(tmp_path / "saved", 9, claimed=True))
         with pytest.raises(UsageError, match=r"cannot write|Not a directory"):
-            async with CheckpointSaver() as saver:
-                await saver.begin(trainer, full, 1, {}, 9, claimed=False)
+            async with CheckpointSaver(trainer) as saver:
+                await saver.begin(1, SaveTarget(full, 9))
 
     on_every_rank(CASE, train)
     assert checkpoint.latest(tmp_path / "saved") is not None

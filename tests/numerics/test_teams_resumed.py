@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pipelined.state.checkpoints.trainer_state import gather_state, load, save
+from pipelined.state.checkpoints.trainer_state import SaveTarget, gather_state, load, save
 from pipelined.training.digests import model_digest
 from tests.numerics.plain import OPTIMIZER, plain
 from tests.numerics.teams import TeamCase
@@ -29,7 +29,7 @@ def test_teams_of_any_size_follow_one_another_as_one_process(cases, tmp_path):
 def test_all_sizes_of_teams_have_the_bits_and_the_digest_of_what_was_saved(tmp_path):
     async def trained(trainer):
         await trainer.step(0)
-        await save(trainer, tmp_path, 1, {}, keep=1)
+        await save(trainer, 1, SaveTarget(tmp_path, keep=1))
         return await found(trainer)
 
     async def resumed(trainer):

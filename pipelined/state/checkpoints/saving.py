@@ -1,21 +1,20 @@
-"""Saving while training continues."""
+"""The saves of one rank of a run, one at a time: while training waits, or while it continues."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from pipelined.actors.agree import AgreedError
 from pipelined.aio.nursery import Nursery
 from pipelined.errors import UsageError
-from pipelined.state.checkpoints.trainer_state import RankState, write
+from pipelined.state.checkpoints.trainer_state import RankState, SaveTarget, save, write
 from pipelined.training.trainer import RankTrainer
 
 
 class CheckpointSaver:
-    """Writes copies of a trainer's state while it trains; one save at a time. An `async with` block ends it.
+    """Saves a trainer's state, one save at a time. An `async with` block ends it.
 
     All ranks begin and finish a save after the same steps. An error of a save is raised where the next one begins,
     where it is finished, or at the end of the block: at the same point of all ranks' programs. An error that all ranks
@@ -23,8 +22,8 @@ class CheckpointSaver:
     other error cancels it.
     """
 
-    def __init__(self) -> None:
-        self._tasks = Nursery()
+    def __init__(self, trainer: RankTrainer) -> None:
+        self._trainer, self._tasks = trainer, Nursery()
         self._writing: asyncio.Task[Path | UsageError] | None = None
 
     async def __aenter__(self) -> "CheckpointSaver":
@@ -45,21 +44,27 @@ class CheckpointSaver:
             raise
         await self._tasks.__aexit__(kind, error, trace)
 
-    async def begin(
-        self, trainer: RankTrainer, directory: Path, step: int, config: Mapping[str, Any], keep: int, *, claimed: bool
-    ) -> None:
+    async def save(self, step: int, target: SaveTarget) -> Path:
+        """Finish the save before, and save the state after `step` steps; see `trainer_state.save`.
+
+        Raises:
+            CheckpointError: on every rank: this save or the one before failed; its files are removed.
+        """
+        await self.finish()
+        return await save(self._trainer, step, target)
+
+    async def begin(self, step: int, target: SaveTarget) -> None:
         """Finish the save before, copy the state after `step` steps, and begin to write it.
 
-        Args: as of `trainer_state.save`.
         Raises:
             CheckpointError: on every rank: the save before failed; its files are removed.
         Cost: the time for one copy of the state into host memory, which is held until it is written.
         """
         await self.finish()
-        transport, snapshot = trainer.context.actor.transport, RankState.of(trainer, step)
-        copied = await asyncio.to_thread(snapshot.copied)
-        writing = write(transport, copied, directory, config, keep, claimed=claimed)
-        self._writing = self._tasks.create_task(_outcome(writing))
+        snapshot = await asyncio.to_thread(RankState.of(self._trainer, step).copied)
+        self._writing = self._tasks.create_task(
+            _outcome(write(self._trainer.context.actor.transport, snapshot, target))
+        )
 
     async def finish(self) -> None:
         """Wait until the last save that was begun is on disk.

@@ -9,7 +9,8 @@ or number of ranks a worker. Files are written outside the event loop; `Checkpoi
 import asyncio
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,23 @@ from transports import Transport
 
 MOST_UPDATES = 1 << 53
 """The most updates of an optimizer in a checkpoint: up to this number a float is exact."""
+
+
+@dataclass(frozen=True)
+class SaveTarget:
+    """Where and how a run saves.
+
+    Args:
+        directory: the directory of checkpoints.
+        keep: the number of checkpoints to keep.
+        config: what they record of the run.
+        claimed: on rank 0: whether no other run can be saving there; then unfinished saves are removed first.
+    """
+
+    directory: Path
+    keep: int
+    config: Mapping[str, Any] = field(default_factory=dict)
+    claimed: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,30 +85,23 @@ class RankState:
         return replace(self, state=state)
 
 
-async def save(
-    trainer: RankTrainer, directory: Path, step: int, config: Mapping[str, Any], keep: int, *, claimed: bool = False
-) -> Path:
+async def save(trainer: RankTrainer, step: int, target: SaveTarget) -> Path:
     """Save the state after `step` steps; when this returns on any rank, the whole checkpoint is on disk.
 
-    Args, Returns, Raises: as of `write`.
+    Returns, Raises: as of `write`.
     """
-    transport, snapshot = trainer.context.actor.transport, RankState.of(trainer, step)
-    return await write(transport, snapshot, directory, config, keep, claimed=claimed)
+    return await write(trainer.context.actor.transport, RankState.of(trainer, step), target)
 
 
-async def write(
-    transport: Transport, snapshot: RankState, directory: Path, config: Mapping[str, Any], keep: int, *, claimed: bool
-) -> Path:
+async def write(transport: Transport, snapshot: RankState, target: SaveTarget) -> Path:
     """Write a snapshot of every rank; all ranks call this. The tensors must not change before it returns.
 
-    Args:
-        claimed: on rank 0: whether no other run can be saving there; then unfinished saves are removed first.
     Returns: the path of the checkpoint on rank 0, that of the directory of checkpoints on the others.
     Raises:
         CheckpointError: on every rank; earlier checkpoints are unchanged, and the files of this one are removed.
     """
-    rank, ranks, step = transport.rank, transport.world_size, snapshot.step
-    cleaning = asyncio.to_thread(checkpoint.clean, directory) if claimed and not rank else asyncio.sleep(0)
+    rank, step, directory = transport.rank, snapshot.step, target.directory
+    cleaning = asyncio.to_thread(checkpoint.clean, directory) if target.claimed and not rank else asyncio.sleep(0)
     await agree(transport, f"clean {step}", cleaning)
     token = await broadcast(transport, f"token {step}", secrets.token_hex(4))
 
@@ -99,14 +110,13 @@ async def write(
             return directory
         records, updates = zip(*gathered, strict=True)
         scalars = {**snapshot.scalars, "updates": max(updates)}
-        meta = Meta(step, snapshot.identity, config, scalars)
-        return checkpoint.commit(directory, meta, records, keep, token)
+        meta = Meta(step, snapshot.identity, target.config, scalars)
+        return checkpoint.commit(directory, meta, records, target.keep, token)
 
     try:
-        where = directory, step, rank, ranks
-        own = {"token": token, "parts": snapshot.parts}
-        writing = asyncio.to_thread(checkpoint.write_shard, *where, snapshot.state, **own)
-        record = await agree(transport, f"shard {step}", writing)
+        ranks, state, parts = transport.world_size, snapshot.state, snapshot.parts
+        shard = partial(checkpoint.write_shard, directory, step, rank, ranks, state, token=token, parts=parts)
+        record = await agree(transport, f"shard {step}", asyncio.to_thread(shard))
         gathered = await gather(transport, f"records {step}", [record, snapshot.updates])
         return await agree(transport, f"commit {step}", asyncio.to_thread(commit))
     except UsageError:
@@ -184,8 +194,8 @@ def _require_shapes(path: Path, tensors: Mapping[str, Tensor], state: Mapping[st
         if "value" not in state[name]:
             fact = f"{path} is damaged (it has no value of {name}, but: {', '.join(state[name]) or 'nothing'})"
             raise CheckpointError(f"{fact}; resume from another checkpoint")
-        for field, saved in state[name].items():
-            if has_shape_of_parameter(field) and saved.shape != tensor.shape:
-                fact = f"{path} has {name} ({field}) in another shape (saved: {tuple(saved.shape)}, "
+        for key, saved in state[name].items():
+            if has_shape_of_parameter(key) and saved.shape != tensor.shape:
+                fact = f"{path} has {name} ({key}) in another shape (saved: {tuple(saved.shape)}, "
                 remedy = "resume with the model that was saved, or start anew in another directory"
                 raise CheckpointError(f"{fact}model: {tuple(tensor.shape)}); {remedy}")
