@@ -66,7 +66,7 @@ async def _work(flags: Flags) -> None:
 
             await local(flags, print_line)
         case Status():
-            from apps.swarm.commands import status
+            from apps.swarm.status.table import status
 
             await status(flags)
         case Export():

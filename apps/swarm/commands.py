@@ -1,4 +1,4 @@
-"""The commands of a swarm, each from its flags to its end: a peer, a trainer, and what shows them.
+"""The processes of a swarm that compute, each from its flags to its end: peer and trainer.
 
 SIGTERM, or a terminal that closes, makes a peer hand over its state and leave, and ends a trainer; a process that still
 waits for the directory ends, too.
@@ -7,24 +7,16 @@ waits for the directory ends, too.
 import asyncio
 from collections.abc import Callable
 
-from apps.common.status import EVERY_S, show
-from apps.common.web import Rendering
 from apps.lm.data.text import read_text
-from apps.swarm.config import SwarmTask, read_goal
+from apps.swarm.config import SwarmTask
 from apps.swarm.data import feed_of
 from apps.swarm.families import cut_of
-from apps.swarm.flags import Serve, Status, Train
+from apps.swarm.flags import Serve, Train
 from apps.swarm.metrics import StepLog
-from apps.swarm.status.prometheus import metrics
-from apps.swarm.status.table import table
 from pipelined.aio.progress import reported_wait
 from pipelined.membership.joining import connected, described, member_node, publish_task, read_task
 from pipelined.process.stop_request import on_stop_request
 from pipelined.swarm.process.processes import TrainerProcess
-from pipelined.swarm.status.reader import StatusReader
-from pipelined.swarm.status.status import Selection, SwarmStatus
-
-SWARM = Rendering[SwarmStatus]("swarm", table, metrics)
 
 
 async def serve(flags: Serve, say: Callable[[str], None]) -> None:
@@ -72,14 +64,6 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
             if done and not output.is_empty:
                 weights = await fetch(node.name, session, endpoint, directory, say)
                 await output.write(weights, text.tokenizer, say)
-
-
-async def status(flags: Status) -> None:
-    """Print the state of a swarm; with --watch or --web until it is interrupted."""
-    selection = Selection(flags.members, flags.stage)
-    async with connected(flags.address.url, flags.address.listen) as (endpoint, directory):
-        reader = StatusReader(endpoint, directory, read_goal, selection)
-        await show(flags.shown, reader.repeat(EVERY_S), SWARM)
 
 
 def _stop_request(reason: str, say: Callable[[str], None]) -> asyncio.Event:

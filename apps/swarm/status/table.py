@@ -1,4 +1,4 @@
-"""The status of a swarm as text: a line with the step, a table of peers, a line for each trainer."""
+"""The status of a swarm as text: a line with the step, a table of peers, a line for each trainer; and its command."""
 
 import math
 from collections import Counter
@@ -9,11 +9,18 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
 
+from apps.common.status import EVERY_S, show
+from apps.common.web import Rendering
+from apps.swarm.config import read_goal
+from apps.swarm.flags import Status
+from apps.swarm.status.prometheus import metrics
 from pipelined.aio.events import line, printable
 from pipelined.aio.progress import MOMENT_S
+from pipelined.membership.joining import connected
 from pipelined.swarm.records.members import Phase
 from pipelined.swarm.records.steps import HEAD
-from pipelined.swarm.status.status import PeerStatus, SwarmStatus, TrainerStatus
+from pipelined.swarm.status.reader import StatusReader
+from pipelined.swarm.status.status import PeerStatus, Selection, SwarmStatus, TrainerStatus
 
 COLUMNS = ("stage", "peer", "phase", "step", "sum", "queue", "fwd", "bwd", "share", "MiB out")
 """`sum`: microbatches of the step that the peer's sum holds; `fwd`, `bwd`: passes done."""
@@ -155,3 +162,14 @@ def _trainer(trainer: TrainerStatus) -> str:
     banned = ", ".join(f"{address} for {left:g} s" for address, left in report.banned.items())
     done = f"{report.done} microbatches, {report.rate:.1f} a second"
     return f"trainer {name}: {done}{leads}{f', bans {banned}' if banned else ''}"
+
+
+SWARM = Rendering[SwarmStatus]("swarm", table, metrics)
+
+
+async def status(flags: Status) -> None:
+    """Print the state of a swarm; with --watch or --web until it is interrupted."""
+    selection = Selection(flags.members, flags.stage)
+    async with connected(flags.address.url, flags.address.listen) as (endpoint, directory):
+        reader = StatusReader(endpoint, directory, read_goal, selection)
+        await show(flags.shown, reader.repeat(EVERY_S), SWARM)

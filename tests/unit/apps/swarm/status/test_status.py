@@ -8,9 +8,9 @@ import pytest
 
 from apps.common import web
 from apps.common.web import as_json
-from apps.swarm.commands import SWARM
 from apps.swarm.config import SwarmTask, TrainingConfig, read_goal
 from apps.swarm.status.prometheus import metrics
+from apps.swarm.status.table import SWARM
 from pipelined.aio.clock import run_virtual
 from pipelined.aio.events import Event
 from pipelined.directory import CutOff, Entry, View

@@ -17,9 +17,8 @@ from apps.common import web as common
 from apps.common.arguments import ShowFlags
 from apps.common.status import show
 from apps.common.web import MOST_CALLERS, as_json
-from apps.swarm.commands import SWARM
 from apps.swarm.status.prometheus import metrics
-from apps.swarm.status.table import table
+from apps.swarm.status.table import SWARM, table
 from pipelined.errors import UsageError
 from tests.unit.apps.swarm.status.samples import STAGE, peer, peer_reply, status, trainer
 
