@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pipelined.errors import UsageError
-from pipelined.membership.joining import check_coordinator
+from pipelined.membership.addresses import check_coordinator
 
 
 @dataclass(frozen=True)

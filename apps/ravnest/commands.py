@@ -11,7 +11,9 @@ from apps.ravnest.plan import layer_sizes
 from pipelined.aio.progress import Say, reported_wait
 from pipelined.errors import UsageError
 from pipelined.measurement.doctor.machine import free_memory
-from pipelined.membership.joining import SWARM, connected, described, member_node, publish_task, read_task
+from pipelined.membership.addresses import described
+from pipelined.membership.connection import connected, member_node
+from pipelined.membership.task_record import RUN, publish_task, read_task
 from pipelined.ravnest.forming import ClusterFormer
 from pipelined.ravnest.orders import OrderDirectory, read_orders
 from pipelined.ravnest.planning.plan import PoolRequest
@@ -44,7 +46,7 @@ async def serve(flags: Serve, say: Say) -> None:
             executor = TorchExecutor(flags.device, node.clock)
             try:
                 orders = OrderDirectory(flags.orders, task.pack().decode()) if flags.orders else None
-                run = (await directory.read(SWARM)).entries[SWARM].value.decode()
+                run = (await directory.read(RUN)).entries[RUN].value.decode()
                 saving = await asyncio.to_thread(saving_of, flags, task, run) if flags.checkpoint else None
                 member = ClusterMember(training, Worlds(endpoint, MOST_BYTES), executor, orders=orders, saving=saving)
                 capacity = Capacity(flags.room or free_memory(), flags.line, flags.speed)

@@ -9,7 +9,7 @@ from apps.ravnest.flags import Local, check_clusters
 from pipelined.aio.nursery import Nursery
 from pipelined.aio.progress import Say
 from pipelined.measurement.doctor.machine import free_memory
-from pipelined.membership.joining import endpoint_at
+from pipelined.membership.connection import endpoint_at
 from pipelined.process.exit import USAGE
 from pipelined.process.stop_request import until_stop_request
 from pipelined.ravnest.planning.pool import PoolNode, read_pool

@@ -11,7 +11,7 @@ from apps.common.web import Rendering
 from apps.ravnest.flags import Status
 from pipelined.aio.events import printable
 from pipelined.aio.progress import MOMENT_S
-from pipelined.membership.joining import connected
+from pipelined.membership.connection import connected
 from pipelined.ravnest.status import RavnestStatus, statuses
 
 COLUMNS = ("cluster", "step", "loss", "s/step", "stage", "node", "layers", "alive", "delay")

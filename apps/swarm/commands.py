@@ -14,7 +14,9 @@ from apps.swarm.families import cut_of
 from apps.swarm.flags import Serve, Train
 from apps.swarm.metrics import StepLog
 from pipelined.aio.progress import reported_wait
-from pipelined.membership.joining import connected, described, member_node, publish_task, read_task
+from pipelined.membership.addresses import described
+from pipelined.membership.connection import connected, member_node
+from pipelined.membership.task_record import publish_task, read_task
 from pipelined.process.stop_request import on_stop_request
 from pipelined.swarm.process.processes import TrainerProcess
 

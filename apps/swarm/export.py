@@ -16,8 +16,9 @@ from pipelined.aio.clock import RealClock
 from pipelined.aio.progress import reported_wait
 from pipelined.directory import CutOff, Directory
 from pipelined.errors import UsageError
-from pipelined.membership.joining import connected, read_task
+from pipelined.membership.connection import connected
 from pipelined.membership.node import Node
+from pipelined.membership.task_record import read_task
 from pipelined.swarm.process.session import snapshot
 from transports.rpc import Endpoint
 

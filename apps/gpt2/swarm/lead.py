@@ -20,7 +20,7 @@ from apps.lm.export import FinalOutput, Say, say_digest
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.weights import Weights
 from pipelined.aio.nursery import Nursery
-from pipelined.membership.joining import connected
+from pipelined.membership.connection import connected
 from pipelined.membership.node import Node
 from pipelined.state import store
 from pipelined.swarm.process.observer import SwarmSnapshot

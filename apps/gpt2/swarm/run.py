@@ -20,7 +20,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import serve_directory
 from pipelined.errors import UsageError
-from pipelined.membership.joining import connected, endpoint_at
+from pipelined.membership.connection import connected, endpoint_at
 from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest

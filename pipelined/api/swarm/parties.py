@@ -14,15 +14,10 @@ from pipelined.api.data.feed import Feed, JobFeed, job_feed
 from pipelined.api.swarm.training import Task, UserProgram, UserTraining, layout_of
 from pipelined.api.whole_run import Trained
 from pipelined.errors import UsageError, refuse_below
-from pipelined.membership.joining import (
-    check_coordinator,
-    connected,
-    described,
-    member_node,
-    publish_task,
-    read_task,
-)
+from pipelined.membership.addresses import check_coordinator, described
+from pipelined.membership.connection import connected, member_node
 from pipelined.membership.node import Node
+from pipelined.membership.task_record import publish_task, read_task
 from pipelined.swarm.process.processes import TrainerProcess
 from pipelined.swarm.process.session import (
     PeerOptions,

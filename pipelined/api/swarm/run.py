@@ -32,7 +32,7 @@ from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.api.whole_run import Trained
 from pipelined.directory import CutOff, WrongKey, serve_directory
 from pipelined.errors import UsageError
-from pipelined.membership.joining import endpoint_at
+from pipelined.membership.connection import endpoint_at
 from pipelined.process.exit import FAILED, USAGE, print_to_stderr
 from pipelined.process.run import complaint
 from pipelined.process.stop_request import StopRequest

@@ -19,8 +19,8 @@ from pipelined.aio.nursery import Nursery
 from pipelined.aio.progress import Say
 from pipelined.directory import Directory
 from pipelined.errors import UsageError, refuse_below
-from pipelined.membership.joining import SWARM
 from pipelined.membership.node import Node
+from pipelined.membership.task_record import RUN
 from pipelined.state.checkpoints.claim import Claim, claim
 from pipelined.state.saved import other_text, saved_of
 from pipelined.state.store import DiskStore
@@ -128,7 +128,7 @@ async def claim_for(directory: Directory, path: Path) -> Claim:
     Raises:
         UsageError: another swarm, or a pipeline, saves there.
     """
-    entry = (await directory.read(SWARM)).entries.get(SWARM)
+    entry = (await directory.read(RUN)).entries.get(RUN)
     return await asyncio.to_thread(claim, path, entry.value.decode(errors="replace") if entry else "")
 
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pipelined.aio.clock import RealClock
 from pipelined.directory import Directory, View
 from pipelined.errors import UsageError
-from pipelined.membership.joining import TASK
 from pipelined.membership.looks import looks
+from pipelined.membership.task_record import TASK
 from pipelined.state.versions import saved_steps
 from pipelined.swarm.messaging.messages import send
 from pipelined.swarm.protocol.status import Status, StatusReply

@@ -1,0 +1,85 @@
+"""The addresses of a system: of its directory, as a user gives it, and of the processes that listen. No torch."""
+
+import re
+import socket
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from pipelined.errors import UsageError
+
+MAX_PORT = 65535
+DISCARD_PORT = 9
+"""The port of a datagram socket that sends nothing (RFC 863)."""
+
+
+def check_coordinator(url: str, argument: str) -> None:
+    """Refuse a tcp:// address of a directory without a host and a port from 1 to 65535; other schemes pass.
+
+    Args:
+        argument: the setting or flag that gives the address, for the message.
+    Raises:
+        UsageError: it is no such address.
+    """
+    if url.startswith("tcp:"):
+        found = re.fullmatch(r"tcp://[^/?@]+:([0-9]{1,9})", url)
+        if found is None:
+            raise UsageError(f"{argument} {url} is no address; write tcp://HOST:PORT")
+        if not 1 <= int(found[1]) <= MAX_PORT:
+            raise UsageError(
+                f"{argument} {url} has no port from 1 to {MAX_PORT}; give the address that the coordinator printed"
+            )
+
+
+def described(url: str) -> str:
+    """The directory, for messages, without a password."""
+    return "the directory at " + re.sub("//[^/]*@", "//", url)
+
+
+def listen_url(url: str, listen: str | None) -> str:
+    """The URL at which a process listens.
+
+    Args:
+        url: of the directory.
+        listen: None: the local address from which this machine reaches the directory.
+    Raises:
+        UsageError: other members could not connect: `listen` is a loopback address, and the directory is on another
+            machine.
+    """
+    if listen is not None and not _is_loopback(urlsplit(listen).hostname):
+        return listen
+    own, theirs = _route(url)
+    if listen is None:
+        return f"tcp://[{own}]:0" if ":" in own else f"tcp://{own}:0"
+    if own != theirs and not _is_loopback(own):
+        fact = f"members on other machines cannot connect to --listen {listen} ({described(url)})"
+        raise UsageError(f"{fact}; leave --listen out, or give an address of this machine such as {own}")
+    return listen
+
+
+def _route(url: str) -> tuple[str, str]:
+    """The local address from which this machine reaches the host of a directory's URL, and the host's address.
+
+    Of several hosts the first is taken; a URL without a host of a network is reached by loopback.
+
+    Raises:
+        UsageError: the host's name has no address, or this machine has no route to it.
+    Cost: one look-up of the name; no packet is sent.
+    """
+    parts = urlsplit(url)
+    first = urlsplit(f"//{parts.netloc.rpartition('@')[2].partition(',')[0]}").hostname
+    host = (first if parts.scheme in ("tcp", "etcd") else None) or "127.0.0.1"
+    try:
+        kind, _, _, _, address = socket.getaddrinfo(host, DISCARD_PORT, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(kind, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)
+            return probe.getsockname()[0], str(address[0])
+    except OSError as error:
+        raise UsageError(f"this machine cannot reach {host} ({error}); correct the address of the directory") from error
+
+
+def _is_loopback(host: str | None) -> bool:
+    """Whether only processes of the same machine can reach this address."""
+    try:
+        return host == "localhost" or ip_address(host or "").is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,51 @@
+"""What connects a process to its system: an endpoint of its own, and the directory, which may start later. No torch."""
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from pipelined.aio.clock import RealClock
+from pipelined.aio.progress import MOMENT_S
+from pipelined.directory import Directory, open_directory
+from pipelined.errors import UsageError
+from pipelined.membership.addresses import listen_url
+from pipelined.membership.node import Node
+from transports import TransportError
+from transports.rpc import Endpoint, open_endpoint
+
+
+@asynccontextmanager
+async def connected(url: str, listen: str | None = None) -> AsyncIterator[tuple[Endpoint, Directory]]:
+    """An endpoint and the directory, which may start later: a request is repeated for 30 s, then raises CutOff.
+
+    Args:
+        url: of the directory.
+        listen: as in `listen_url`.
+    Raises:
+        UsageError: the endpoint cannot listen there, or no other machine could connect to it.
+    """
+    async with await endpoint_at(listen_url(url, listen)) as endpoint:
+        async with open_directory(url, endpoint, RealClock()) as directory:
+            yield endpoint, directory
+
+
+@asynccontextmanager
+async def member_node(url: str, endpoint: Endpoint, name: str, lease_s: float) -> AsyncIterator[Node]:
+    """A member of the system: a request to its directory without a reply for a lease's length raises CutOff.
+
+    Args:
+        url: of the directory.
+        name: "": HOST-PID.
+    """
+    clock = RealClock()
+    async with open_directory(url, endpoint, clock, max(MOMENT_S, lease_s)) as directory:
+        yield Node(name or f"{socket.gethostname()}-{os.getpid()}", endpoint, directory, clock)
+
+
+async def endpoint_at(url: str) -> Endpoint:
+    """Open an endpoint at this URL. Raises UsageError: it cannot listen there."""
+    try:
+        return await open_endpoint(url)
+    except (ValueError, TransportError) as error:
+        raise UsageError(f"--listen {url}: {error}") from error

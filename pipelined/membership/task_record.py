@@ -1,0 +1,69 @@
+"""The directory's record of what is trained: the first trainer writes it, and every later process reads it. No torch.
+
+A process refuses to take part where something else is trained.
+"""
+
+import secrets
+from typing import Protocol, Self
+
+from pipelined.aio.progress import Say, reported_wait
+from pipelined.directory import Conflict, Directory
+from pipelined.errors import UsageError
+from pipelined.membership.addresses import described
+
+TASK = "subject"
+"""Key in the directory: what is trained, in the program's own form."""
+RUN = "swarm"
+"""Key in the directory: the unique name of this run. Its processes claim directories of checkpoints under it."""
+
+
+class TaskRecord(Protocol):
+    """What is trained, as the directory keeps it."""
+
+    def pack(self) -> bytes:
+        """The directory's record."""
+        ...
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        """Read the directory's record. Raises UsageError: it is none of this release."""
+        ...
+
+    def differences(self, other: Self) -> str:
+        """What differs in another task, in words."""
+        ...
+
+
+async def publish_task(directory: Directory, task: TaskRecord, run: str = "", settings: str = "flags") -> None:
+    """Write what is trained to the directory, or check that the directory has the same.
+
+    Args:
+        task: what this process trains.
+        run: the run's name, if it begins here. Default: a random name.
+        settings: what the user gave to this process, for the message: flags or arguments.
+    Raises:
+        UsageError: the directory has another training.
+    """
+    record = task.pack()
+    try:
+        await directory.transact({TASK: 0}, {TASK: record, RUN: (run or secrets.token_hex(8)).encode()})
+    except Conflict as error:
+        if (entry := error.found[TASK]) is None:
+            return await publish_task(directory, task, run, settings)
+        if (theirs := task.unpack(entry.value)) != task:
+            fact = f"the directory has another training ({task.differences(theirs)})"
+            raise UsageError(f"{fact}; give the same {settings}, or another coordinator") from None
+
+
+async def read_task(directory: Directory, url: str, say: Say) -> bytes:
+    """Read what is trained from the directory; waits until the first trainer has written it."""
+    async with reported_wait(described(url), say):
+        view = await directory.read(TASK)
+    if TASK in view.entries:
+        return view.entries[TASK].value
+    async with reported_wait("the first trainer, which writes what is trained", say):
+        async for changes in directory.watch(TASK, view.revision):
+            for change in changes:
+                if change.entry is not None:
+                    return change.entry.value
+    raise AssertionError("a watch does not end")
