@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from apps.common.paths import check_directory, check_file
 from pipelined.aio.events import Level
@@ -35,6 +35,14 @@ class TextFlags:
     """Text files or directories. Default: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
     tokenizer: str = "bytes"
     """bytes (256 symbols), gpt2, bpe:N, a tokenizer.json, or a directory with one."""
+
+
+@dataclass(frozen=True)
+class FileFlags:
+    """A file with flags of a command."""
+
+    config: Path | None = None
+    """Read flags of this command from this file: TOML, or JSON. Flags of the command line win."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,13 @@ class ShowFlags:
         """Raises UsageError: there is no such port."""
         if self.web is not None and not 0 <= self.web <= MAX_PORT:
             raise UsageError(f"--web must be a port from 0 to {MAX_PORT} (it is {self.web}); 0 takes any free one")
+
+
+def names_of(kind: type) -> list[str]:
+    """The names of the flags that a dataclass makes, as fields; it may have further dataclasses as fields."""
+    hints = get_type_hints(kind)
+    found = [names_of(hints[f.name]) if is_dataclass(hints[f.name]) else [f.name] for f in fields(kind)]
+    return [name for names in found for name in names]
 
 
 def arguments_of(flags: Any) -> list[str]:

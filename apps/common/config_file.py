@@ -4,10 +4,11 @@ A file becomes the words of a command line in front of the user's own, so that w
 flag that is given again wins.
 """
 
+import argparse
 import difflib
 import json
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,28 @@ ELSEWHERE = {
     "eval_iters": "eval_windows",
 }
 """Names in nanoGPT, torchtitan, Megatron, DeepSpeed and transformers, and ours for the same."""
+
+
+def expanded(arguments: Sequence[str], known: Callable[[Sequence[str]], Collection[str]]) -> list[str]:
+    """A command line with the flags of its --config in front.
+
+    Args:
+        known: the names of the flags, as fields, by all words: of the file and of the command line.
+    Raises:
+        UsageError: see `read_config` and `words_of`; or a word is a flag of another project.
+    """
+    path = value_of("config", arguments)
+    config = {} if path is None else read_config(Path(path))
+    names = known([*words_of(config, config, Path()), *arguments])
+    refuse_names_of_others(arguments, names)
+    return [*words_of(config, names, Path(path or "")), *arguments]
+
+
+def value_of(name: str, arguments: Sequence[str]) -> str | None:
+    """The value of a flag that must be known before the others: a file of flags, or the schedule, which has its own."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument(f"--{name}", nargs="?", dest="value")
+    return parser.parse_known_args(arguments)[0].value
 
 
 def read_config(path: Path) -> Mapping[str, Any]:

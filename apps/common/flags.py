@@ -4,7 +4,6 @@ A program derives its own flags from `RunFlags`. A flag left open (None) is chos
 record the resolved configuration.
 """
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import tyro
 
-from apps.common.config_file import NOTES, read_config, refuse_names_of_others, words_of
+from apps.common.config_file import NOTES, expanded, value_of
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
 from pipelined.schedules import Knob, knobs_of
@@ -197,13 +196,19 @@ def parse_flags(arguments: list[str], default: Flags, program: str) -> Flags:
         UsageError: a value out of range, or the user's own schedule cannot be read.
     """
     kind = type(default)
-    arguments = _expanded(arguments, [f.name for f in fields(kind)])
-    about, knobs = f"{kind.__doc__} --version shows the version.", knobs_of(_given("schedule", arguments))
+    names = [*(f.name for f in fields(kind)), *ALIASES]
+    arguments = expanded(arguments, lambda words: [*names, *(knob.name for knob in _knobs(words))])
+    about, knobs = f"{kind.__doc__} --version shows the version.", _knobs(arguments)
     extended = _with(kind, knobs)
     start = extended(**{f.name: getattr(default, f.name) for f in fields(kind)})
     found = tyro.cli(extended, args=arguments, default=start, prog=program, description=about)
     given = {f.name: getattr(found, f.name) for f in fields(kind)}
     return kind(**{**given, "knobs": set_knobs(knobs, vars(found))})
+
+
+def _knobs(arguments: Sequence[str]) -> Sequence[Knob[Any]]:
+    """The settings of the schedule that a command line names."""
+    return knobs_of(value_of("schedule", arguments))
 
 
 def _with(kind: type[Flags], knobs: Sequence[Knob[Any]]) -> type[Flags]:
@@ -227,20 +232,3 @@ def _open(kind: Any) -> Any:
         metavar=metavar, help_behavior_hint=lambda value: "" if value in ("None", "") else f"(default: {value})"
     )
     return Annotated[kind, shown]
-
-
-def _expanded(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
-    """A command line with the flags of its --config in front. Raises UsageError: see `words_of`."""
-    path = _given("config", arguments)
-    config = {} if path is None else read_config(Path(path))
-    schedule = _given("schedule", [*words_of(config, config, Path()), *arguments])
-    known = [*names, *ALIASES, *(knob.name for knob in knobs_of(schedule))]
-    refuse_names_of_others(arguments, known)
-    return [*words_of(config, known, Path(path or "")), *arguments]
-
-
-def _given(name: str, arguments: Sequence[str]) -> str | None:
-    """The value of a flag that must be known before the others: a file of flags, or the schedule, which has its own."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument(f"--{name}", nargs="?", dest="value")
-    return parser.parse_known_args(arguments)[0].value

@@ -7,7 +7,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from apps.common.arguments import names_of
 from apps.common.children import ChildFailed
+from apps.common.config_file import expanded
 from pipelined import __version__
 from pipelined.aio.events import log_to_stderr, recent_text
 from pipelined.directory import CutOff, JournalError, WrongKey
@@ -82,6 +84,7 @@ class Program(Generic[F]):
         """
         import tyro
 
+        arguments = self._expanded(arguments)
         flags: F = tyro.extras.subcommand_cli_from_dict(
             dict(self.commands),
             args=arguments,
@@ -91,6 +94,12 @@ class Program(Generic[F]):
         )
         flags.check()
         return flags
+
+    def _expanded(self, arguments: Sequence[str]) -> Sequence[str]:
+        """A command line with the flags of its --config behind the command, if this has a file of flags."""
+        kind = self.commands.get(arguments[0]) if arguments else None
+        names = names_of(kind) if isinstance(kind, type) else []
+        return [arguments[0], *expanded(arguments[1:], lambda words: names)] if "config" in names else arguments
 
     def _refuse(self, error: Exception, code: int) -> int:
         print_to_stderr(complaint(error, self.name))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from apps.common.address import DirectoryAddress
-from apps.common.arguments import OutputFlags, ShowFlags, TextFlags, check_directories, check_files
+from apps.common.arguments import FileFlags, OutputFlags, ShowFlags, TextFlags, check_directories, check_files
 from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, find_preset
 from apps.ravnest.config import RavnestConfig
 from pipelined.aio.events import Level
@@ -70,6 +70,7 @@ class Plan:
     """Print one JSON object instead."""
     png: Path | None = None
     """Draw clusters, cuts and rings to this file; it needs the extra draw."""
+    file: FileFlags = field(default_factory=FileFlags)
 
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
@@ -120,6 +121,7 @@ class Serve:
     """Write to this directory what this node does, in order, so that `replay` can do the same again."""
     log: Level = "warning"
     """Events from this level up go to stderr, a line each: debug, info, warning or error."""
+    file: FileFlags = field(default_factory=FileFlags)
 
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
@@ -161,6 +163,7 @@ class Train:
     """Append one JSON object for each step to this file."""
     log: Level = "warning"
     """Events from this level up go to stderr, a line each: debug, info, warning or error."""
+    file: FileFlags = field(default_factory=FileFlags)
 
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
@@ -194,6 +197,7 @@ class Local:
     """Write to this directory what each node does, in order, so that `replay` can do the same again."""
     log: Level = "warning"
     """Events from this level up go to stderr, a line each: debug, info, warning or error."""
+    file: FileFlags = field(default_factory=FileFlags)
 
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from apps.common.address import DirectoryAddress
-from apps.common.arguments import OutputFlags, ShowFlags, TextFlags, check_directories, check_files, check_sample
+from apps.common.arguments import (
+    FileFlags,
+    OutputFlags,
+    ShowFlags,
+    TextFlags,
+    check_directories,
+    check_files,
+    check_sample,
+)
 from apps.swarm.config import TrainingConfig
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
@@ -30,6 +38,7 @@ class Serve:
     """Seconds that the last peer of a stage keeps serving after SIGTERM, until another peer has its state."""
     log: Level = "warning"
     """Events from this level up go to stderr, a line each: debug, info, warning or error."""
+    file: FileFlags = field(default_factory=FileFlags)
 
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
@@ -60,6 +69,7 @@ class Train:
     """What the sample begins with."""
     log: Level = "warning"
     """Events from this level up go to stderr, a line each: debug, info, warning or error."""
+    file: FileFlags = field(default_factory=FileFlags)
 
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
@@ -103,6 +113,7 @@ class Local:
     """The coordinator's journal. Default: in a directory that is removed at the end."""
     log: Level = "warning"
     """Events from this level up go to stderr, a line each: debug, info, warning or error."""
+    file: FileFlags = field(default_factory=FileFlags)
 
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
