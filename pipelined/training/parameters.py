@@ -6,12 +6,12 @@ knows the stages of a name.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TypeVar
 
 import torch
 from torch import nn
 
+from collectives.arrays import Range
 from pipelined.programs.bucket_names import Stages, name_buckets
 from pipelined.programs.channels import Channels
 from pipelined.programs.partition import partition
@@ -35,6 +35,26 @@ T = TypeVar("T", bound=torch.Tensor)
 
 
 @dataclass(frozen=True)
+class Ownership:
+    """What one rank does with a parameter or a buffer that it holds.
+
+    Args:
+        is_first: whether it is the first holder; in a team, of this piece.
+        is_counted: whether it saves the tensor, and counts its gradient's norm: as the first holder, or its rows where
+            the holders divide the update.
+        updated: the parameter, or the rows of it that this rank updates; None: it updates nothing.
+        rows: these rows, [low, high); None: it updates all or nothing.
+        part: what it holds, or these rows, as a part of the whole tensor; None: all of it.
+    """
+
+    is_first: bool
+    is_counted: bool
+    updated: nn.Parameter | None
+    rows: Range | None
+    part: TensorPart | None
+
+
+@dataclass(frozen=True)
 class LocalParameters:
     """One rank's share of the model.
 
@@ -45,7 +65,7 @@ class LocalParameters:
         buckets: the buckets held here; they contain no frozen parameters.
         channels: of all groups of the job.
         names: every parameter of the whole model, in the model's order.
-        rank: this rank.
+        owned: what this rank does with each parameter and buffer held, by name.
         team: what this rank, as a member of a team, holds of each parameter.
     """
 
@@ -55,7 +75,7 @@ class LocalParameters:
     buckets: tuple[Bucket, ...]
     channels: Channels
     names: tuple[str, ...]
-    rank: int
+    owned: Mapping[str, Ownership]
     team: Membership = field(default_factory=Membership)
 
     @property
@@ -74,69 +94,36 @@ class LocalParameters:
 
         Of a team each first holder of a piece counts.
         """
-        return [name for name in self.tensors if self._is_first(name)]
+        return [name for name, one in self.owned.items() if one.is_first]
 
     @property
     def updated(self) -> dict[str, nn.Parameter]:
         """What this rank updates of the parameters held, by name: all, or its rows; frozen ones too."""
-        divided = {name: one for bucket in self.buckets for name, one in bucket.updated.items()}
-        trained = {name for bucket in self.buckets for name in bucket.parameters}
-        return {n: divided.get(n, p) for n, p in self.parameters.items() if n in divided or n not in trained}
-
-    @property
-    def rows(self) -> dict[str, tuple[int, int]]:
-        """The rows [low, high) of those parameters of which this rank does not update all."""
-        found = [bucket.division.rows for bucket in self.buckets if bucket.division is not None]
-        return {name: rows for each in found for name, rows in each.items()}
+        return {name: one.updated for name, one in self.owned.items() if one.updated is not None}
 
     def of_update(self, name: str, fields: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """Of a parameter's value and state what belongs to the rows that this rank updates."""
-        if (rows := self.rows.get(name)) is None:
+        if (rows := self.owned[name].rows) is None:
             return fields
         whole = self.parameters[name].shape
         return {field: each[slice(*rows)] if each.shape == whole else each for field, each in fields.items()}
 
     @property
     def saved(self) -> dict[str, TensorPart | None]:
-        """What this rank writes to a checkpoint, by name; None: the whole of it.
-
-        That is what it alone updates, or is the first holder of.
-        """
-        divided = {name: self.rows.get(name) for b in self.buckets if b.division is not None for name in b.updated}
-        found = dict[str, TensorPart | None]()
-        for name, tensor in self.tensors.items():
-            part = self.team.part(name)
-            if (rows := divided.get(name)) is not None:
-                found[name] = (part or TensorPart.everything(tensor.shape)).rows(*rows)
-            elif name in divided or (name not in self._divided and self._is_first(name)):
-                found[name] = part
-        return found
+        """What this rank writes to a checkpoint, by name; None: the whole of it."""
+        return {name: one.part for name, one in self.owned.items() if one.is_counted}
 
     def squares(self) -> dict[str, float]:
-        """The squared gradient norm of what this rank counts of each parameter, by its entry; in float64.
-
-        That is what it alone updates, or is the first holder of.
-        """
-        counted = [bucket.squares() for bucket in self.buckets if bucket.division or bucket.owner == self.rank]
-        each = {name: square for squares in counted for name, square in squares.items()}
-        return {
-            self.team.entry(name): square
-            for name, square in each.items()
-            if name in self._divided or self.team.counts(name)
-        }
+        """The squared gradient norm of what this rank counts of each parameter, by its entry; in float64."""
+        counted = self.saved.keys()
+        each = [bucket.squares() for bucket in self.buckets if counted & bucket.parameters.keys()]
+        every = {name: square for squares in each for name, square in squares.items()}
+        return {self.team.entry(name): square for name, square in every.items() if name in counted}
 
     @property
     def divided(self) -> bool:
         """Whether the ranks that hold a parameter divide its update."""
         return any(bucket.division for bucket in self.buckets)
-
-    @cached_property
-    def _divided(self) -> frozenset[str]:
-        """The parameters of which the holders divide the update."""
-        return frozenset(name for bucket in self.buckets if bucket.division for name in bucket.parameters)
-
-    def _is_first(self, name: str) -> bool:
-        return self.holders[name][0] == self.rank and self.team.counts(name)
 
     def clear_gradients(self) -> None:
         for bucket in self.buckets:
@@ -186,7 +173,23 @@ def build_local(
     holders = {name: plan.holders(*everywhere[name], member=member) for name in (*parameters, *kept)}
     names = tuple(holders_of_names(stages, lambda stage: {**stage.trained, **stage.frozen}))
     channels = Channels(named, plan.depth, dict.fromkeys(map(team.copies, names)))
-    return LocalParameters(modules, parameters, holders, buckets, channels, names, rank, team)
+    bucket_of = {name: bucket for bucket in buckets for name in bucket.parameters}
+    owned = {
+        name: _ownership(name, tensor, bucket_of.get(name), team, is_first=holders[name][0] == rank)
+        for name, tensor in {**parameters, **kept}.items()
+    }
+    return LocalParameters(modules, parameters, holders, buckets, channels, names, owned, team)
+
+
+def _ownership(name: str, held: torch.Tensor, bucket: Bucket | None, team: Membership, *, is_first: bool) -> Ownership:
+    """What a rank does with a tensor that it holds; `is_first`: as the first of its holders outside the team."""
+    is_first, part = is_first and team.counts(name), team.part(name)
+    if bucket is None or bucket.division is None:
+        return Ownership(is_first, is_first, held if isinstance(held, nn.Parameter) else None, None, part)
+    updated, rows = bucket.division.updated.get(name), bucket.division.rows.get(name)
+    if rows is not None:
+        part = (part or TensorPart.everything(held.shape)).rows(*rows)
+    return Ownership(is_first, updated is not None, updated, rows, part)
 
 
 def _bucket(
