@@ -179,6 +179,23 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def refuse_meaningless(config: RunFlags, meaningless: Mapping[str, str], system: str) -> None:
+    """Refuse flags that mean nothing to what trains here.
+
+    Args:
+        meaningless: the reason, by field.
+        system: what trains, for the message.
+    Raises:
+        UsageError: one of them has another value than its default.
+    """
+    default = type(config)()
+    for name, why in meaningless.items():
+        value = getattr(config, name)
+        if value != getattr(default, name):
+            given = flag(name) if value is True else f"{flag(name)} {value}"
+            raise UsageError(f"{given} means nothing to {system}: {why}; leave it out")
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)

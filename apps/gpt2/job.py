@@ -21,6 +21,8 @@ from pipelined.schedules import CHUNKS, find, own_shape
 
 BATCH = 32
 """Sequences a step, by default."""
+ROWS = 4
+"""The most sequences in a microbatch of a swarm or of Ravnest, by default."""
 SEQUENCE = 64
 """Tokens a sequence, by default, if the model has as many positions."""
 CLIP = 1.0
@@ -171,6 +173,25 @@ def sequence_of(config: Config, model: ModelConfig) -> int:
     sequence = config.seq or min(PUBLISHED_SEQUENCE if config.is_published else SEQUENCE, model.positions)
     model.check_sequence(sequence)
     return sequence
+
+
+def batch_of(config: Config, copies: int) -> tuple[int, int]:
+    """Sequences a step, and in a microbatch, where no plan divides the batch.
+
+    Args:
+        copies: by which --microbatches is multiplied.
+    Raises:
+        UsageError: the batch is not made of the microbatches.
+    """
+    if config.microbatches is None:
+        batch = config.batch or BATCH
+        return batch, config.microbatch or max(rows for rows in range(1, ROWS + 1) if batch % rows == 0)
+    total = config.microbatches * copies
+    batch = config.batch or (config.microbatch * total if config.microbatch else BATCH)
+    if batch % total or (config.microbatch or batch // total) != batch // total:
+        fact = f"the batch is not made of the microbatches (--batch {batch}, microbatches: {total}"
+        raise UsageError(f"{fact}, --microbatch {config.microbatch or 'open'}); leave one of the three out")
+    return batch, batch // total
 
 
 def model_of(config: Config) -> ModelConfig:

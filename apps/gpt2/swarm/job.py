@@ -4,11 +4,11 @@ A flag that means nothing to a swarm is refused. Every other flag means what it 
 another schedule train the same model on the same sequences.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
-from apps.common.flags import config_json
-from apps.gpt2.config import Config, flag
-from apps.gpt2.job import BATCH, CLIP, model_of, published, sequence_of
+from apps.common.flags import config_json, flag, refuse_meaningless
+from apps.gpt2.config import Config
+from apps.gpt2.job import CLIP, batch_of, model_of, published, sequence_of
 from apps.lm.models.gpt2_presets import ModelConfig, layer_costs, parameters
 from apps.swarm.config import TrainingConfig
 from apps.swarm.families import gpt2_name
@@ -21,8 +21,6 @@ STAGES, PEERS_A_STAGE = 3, 2
 SAME_IN_MODEL = ("layers", "d_model", "heads", "positions", "dropout")
 SAME_IN_CONFIG = ("steps", "eval_every", "lr", "warmup", "weight_decay", "seed", "dtype", "compress", "exact_sums")
 """Fields of a `TrainingConfig` with the name and value that the model and the flags have."""
-ROWS = 4
-"""The most sequences in a microbatch, by default."""
 NOT_IN_SWARM = {
     "plan": "a swarm has no static plan: the leader assigns peers to stages",
     "tensor": "each peer holds its stage whole",
@@ -114,7 +112,10 @@ def resolve_swarm(config: Config, world_size: int | None) -> SwarmJob:
     Raises:
         UsageError: the flags request something impossible, or something that means nothing to a swarm.
     """
-    _refuse_meaningless(config)
+    for name, value in config.knobs.items():
+        raise UsageError(f"{flag(name)} {value} means nothing to a swarm: a peer holds one stage; leave it out")
+    refuse_meaningless(config, NOT_IN_SWARM, "a swarm")
+    _check_extent(config)
     if config.dtype == "float16":
         raise UsageError("--dtype float16 needs a loss scale, and a swarm has none; give --dtype bfloat16")
     whole = model_of(config)
@@ -139,15 +140,7 @@ def resolve_swarm(config: Config, world_size: int | None) -> SwarmJob:
     return SwarmJob(config, model, subject, ranks, whole.tied and not tied)
 
 
-def _refuse_meaningless(config: Config) -> None:
-    for name, value in config.knobs.items():
-        raise UsageError(f"{flag(name)} {value} means nothing to a swarm: a peer holds one stage; leave it out")
-    left_open = asdict(Config())
-    for name, why in NOT_IN_SWARM.items():
-        value = getattr(config, name)
-        if value != left_open[name]:
-            given = flag(name) if value is True else f"{flag(name)} {value}"
-            raise UsageError(f"{given} means nothing to a swarm: {why}; leave it out")
+def _check_extent(config: Config) -> None:
     if config.steps == 0:
         fact = "a swarm that takes no step has nothing to do (--steps 0)"
         raise UsageError(f"{fact}; leave --schedule swarm out to evaluate or export")
@@ -174,15 +167,7 @@ def _arrangement(config: Config, world_size: int | None) -> tuple[int, int]:
 
 def _batch(config: Config, ranks: int, stages: int) -> tuple[int, int]:
     """Sequences a step, and in a microbatch; --microbatches counts for each of the W peers of a stage."""
-    if config.microbatches is None:
-        batch = config.batch or BATCH
-        return batch, config.microbatch or max(rows for rows in range(1, ROWS + 1) if batch % rows == 0)
-    if ranks % stages:
+    if config.microbatches is not None and ranks % stages:
         fact = f"--microbatches needs the same number of peers at every stage (ranks: {ranks}, stages: {stages})"
         raise UsageError(f"{fact}; give --batch and --microbatch")
-    total = config.microbatches * (ranks // stages)
-    batch = config.batch or (config.microbatch * total if config.microbatch else BATCH)
-    if batch % total or (config.microbatch or batch // total) != batch // total:
-        fact = f"the batch is not made of the microbatches (--batch {batch}, microbatches: {total}"
-        raise UsageError(f"{fact}, --microbatch {config.microbatch or 'open'}); leave one of the three out")
-    return batch, batch // total
+    return batch_of(config, ranks // stages)

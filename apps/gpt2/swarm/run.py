@@ -6,21 +6,18 @@ from the directory, as a peer from outside does. A rank that fails ends the job,
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, nullcontext
 from functools import partial
 
+from apps.common.rank_directory import directory_of_rank0
 from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.swarm.lead import RankZero
 from apps.gpt2.swarm.rank import DONE, STOP, STOPPED, Rank, cancelled, prepare
 from apps.gpt2.swarm.report import ActiveTime
 from apps.lm.data.text import Text
-from pipelined.actors.agree import agree, broadcast, gather
-from pipelined.aio.clock import RealClock
+from pipelined.actors.agree import agree, gather
 from pipelined.aio.nursery import Nursery
-from pipelined.directory import serve_directory
-from pipelined.errors import UsageError
-from pipelined.membership.connection import connected, endpoint_at
+from pipelined.membership.connection import connected
 from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
@@ -29,9 +26,7 @@ from pipelined.swarm.process.processes import TrainerProcess
 from pipelined.swarm.process.session import run_peer, run_trainer
 from pipelined.swarm.records.view import SwarmView
 from transports import Transport
-from transports.rpc import Endpoint
 
-LOOPBACK = "tcp://127.0.0.1:0"
 POLL_S = 0.5
 """Seconds between two checks for a stop request."""
 
@@ -48,7 +43,7 @@ async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text:
         print_to_stderr(f"warning: {claimed.warning}")
     try:
         with claimed or nullcontext():
-            async with _directory_of_rank0(transport, job.config.listen, partial(rank.begin, swarm=swarm)) as address:
+            async with directory_of_rank0(transport, job.config.listen, partial(rank.begin, swarm=swarm)) as address:
                 await _take_part(rank, address, stop)
                 await gather(transport, "gone", True)
     finally:
@@ -101,34 +96,3 @@ async def _set_on_message(stop: asyncio.Event, transport: Transport) -> None:
     """Set the event when rank 0 requests a stop."""
     await transport.receive(0, STOP)
     stop.set()
-
-
-@asynccontextmanager
-async def _directory_of_rank0(
-    transport: Transport, listen: str | None, begin: Callable[[str], Awaitable[None]]
-) -> AsyncIterator[str]:
-    """The directory's address. Rank 0 serves the directory during its block, so the other ranks must finish first.
-
-    Args:
-        listen: where rank 0 accepts requests; None: on this machine alone.
-        begin: called on rank 0 with the address, before other ranks receive it.
-    Raises:
-        AgreedError: on every rank: rank 0 cannot listen there, or there are several machines and no --listen.
-    """
-    endpoint = await agree(transport, "listen", _endpoint_of_rank0(transport, listen))
-    if endpoint is None:
-        yield await broadcast(transport, "directory")
-        return
-    async with endpoint, Nursery() as tasks:
-        serving = tasks.create_task(serve_directory(endpoint, RealClock()))
-        await begin(endpoint.address)
-        yield await broadcast(transport, "directory", endpoint.address)
-        serving.cancel()
-
-
-async def _endpoint_of_rank0(transport: Transport, listen: str | None) -> Endpoint | None:
-    machines = len(set(transport.nodes))
-    if machines > 1 and listen is None:
-        fact = f"there are several machines, but rank 0 listens on loopback only (machines: {machines})"
-        raise UsageError(f"{fact}; add --listen tcp://HOST:0 with an address of rank 0's machine")
-    return None if transport.rank else await endpoint_at(listen or LOOPBACK)

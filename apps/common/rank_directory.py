@@ -1,0 +1,46 @@
+"""The directory of a system whose members are the ranks of a job: rank 0 serves it, and sends its address."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from pipelined.actors.agree import agree, broadcast
+from pipelined.aio.clock import RealClock
+from pipelined.aio.nursery import Nursery
+from pipelined.directory import serve_directory
+from pipelined.errors import UsageError
+from pipelined.membership.connection import endpoint_at
+from transports import Transport
+from transports.rpc import Endpoint
+
+LOOPBACK = "tcp://127.0.0.1:0"
+
+
+@asynccontextmanager
+async def directory_of_rank0(
+    transport: Transport, listen: str | None, begin: Callable[[str], Awaitable[None]]
+) -> AsyncIterator[str]:
+    """The directory's address. Rank 0 serves the directory during its block, so the other ranks must finish first.
+
+    Args:
+        listen: where rank 0 accepts requests; None: on this machine alone.
+        begin: called on rank 0 with the address, before other ranks receive it.
+    Raises:
+        AgreedError: on every rank: rank 0 cannot listen there, or there are several machines and no --listen.
+    """
+    endpoint = await agree(transport, "listen", _endpoint_of_rank0(transport, listen))
+    if endpoint is None:
+        yield await broadcast(transport, "directory")
+        return
+    async with endpoint, Nursery() as tasks:
+        serving = tasks.create_task(serve_directory(endpoint, RealClock()))
+        await begin(endpoint.address)
+        yield await broadcast(transport, "directory", endpoint.address)
+        serving.cancel()
+
+
+async def _endpoint_of_rank0(transport: Transport, listen: str | None) -> Endpoint | None:
+    machines = len(set(transport.nodes))
+    if machines > 1 and listen is None:
+        fact = f"there are several machines, but rank 0 listens on loopback only (machines: {machines})"
+        raise UsageError(f"{fact}; add --listen tcp://HOST:0 with an address of rank 0's machine")
+    return None if transport.rank else await endpoint_at(listen or LOOPBACK)
