@@ -1,4 +1,4 @@
-"""The directory of a system whose members are the ranks of a job: rank 0 serves it, and sends its address."""
+"""The directory of a system that the ranks of a job form: rank 0 serves it, and sends the others its address."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

@@ -17,14 +17,17 @@ from apps.gpt2.decide import Seats, decide_job, decide_sums
 from apps.gpt2.job import Job, resolve
 from apps.gpt2.plan_file import is_open
 from apps.gpt2.planned_model import PlannedGPT2, planned_model_of
-from apps.gpt2.swarm.job import SCHEDULE, SwarmJob, resolve_swarm
+from apps.gpt2.ravnest import job as ravnest
+from apps.gpt2.ravnest.job import RavnestJob, resolve_ravnest
+from apps.gpt2.swarm import job as swarm
+from apps.gpt2.swarm.job import SwarmJob, resolve_swarm
 from pipelined import __version__
 from pipelined.actors.agree import agree
 from pipelined.aio.events import log_to_stderr
 from pipelined.errors import UsageError
 from pipelined.process.exit import INTERRUPTED, end_process, print_to_stderr, silence_stdout
 from pipelined.process.launch import AGENT, ALONE, Launch, detect
-from pipelined.process.run import parsed, refuse, run
+from pipelined.process.run import Program, StagesOf, parsed, refuse, run
 from pipelined.process.stop_request import StopRequest
 from pipelined.state.checkpoints.claim import claimed
 from transports import Transport
@@ -42,8 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
         config = parsed(launch, lambda: _flags(arguments))
         log_to_stderr(config.log)
         launch = detect(os.environ, config.transport)
-        if config.schedule == SCHEDULE:
-            return _swarm(config, launch)
+        if config.schedule in SYSTEMS:
+            return SYSTEMS[config.schedule](config, launch)
         job = resolve(config, launch.world_size)
         if config.print_config or config.dry_run:
             return _show(job, launch)
@@ -72,14 +75,32 @@ def _flags(arguments: list[str]) -> Config:
 def _swarm(config: Config, launch: Launch) -> int:
     """Run a swarm's job: every rank is a peer."""
     job = resolve_swarm(config, launch.world_size)
-    if config.print_config or config.dry_run:
+    return _members(
+        job, launch, partial(_peer, job=job, launch=launch, stop=_stop()), lambda rank: [job.stage_of(rank)]
+    )
+
+
+def _ravnest(config: Config, launch: Launch) -> int:
+    """Run a job of Ravnest's clusters: every rank is a node."""
+    job = resolve_ravnest(config, launch.world_size)
+    return _members(job, launch, partial(_node, job=job, launch=launch, stop=_stop()))
+
+
+SYSTEMS = {swarm.SCHEDULE: _swarm, ravnest.SCHEDULE: _ravnest}
+"""What runs the jobs in which the ranks form another system than a pipeline, by --schedule."""
+
+
+def _members(
+    job: SwarmJob | RavnestJob, launch: Launch, program: Program, stages_of: StagesOf = lambda rank: []
+) -> int:
+    """Run a job in which the ranks are members of a system, or show it."""
+    if job.config.print_config or job.config.dry_run:
         if launch.rank == 0:
-            print(job.json() if config.print_config else job.describe())
+            print(job.json() if job.config.print_config else job.describe())
         return 0
     if launch.rank == 0:
         print(f"{job.describe()}\nlaunch: {launch.by}, transport {launch.url}", flush=True)
-    program = partial(_peer, job=job, launch=launch, stop=_stop())
-    return run(launch, job.ranks, program, lambda rank: [job.stage_of(rank)])
+    return run(launch, job.ranks, program, stages_of)
 
 
 def _stop() -> StopRequest:
@@ -139,6 +160,18 @@ async def _peer(transport: Transport, job: SwarmJob, launch: Launch, stop: StopR
     from apps.gpt2.swarm.run import train_swarm
 
     return await train_swarm(transport, job, launch, text, stop)
+
+
+async def _node(transport: Transport, job: RavnestJob, launch: Launch, stop: StopRequest) -> int:
+    """One rank of Ravnest's clusters. Job and text are checked before torch is imported, as above."""
+    stop.listen()
+    from apps.lm.data.text import share_text
+
+    await agree(transport, "job", asyncio.to_thread(job.check) if transport.rank == 0 else asyncio.sleep(0))
+    text = await share_text(transport, job.read_text)
+    from apps.gpt2.ravnest.run import train_ravnest
+
+    return await train_ravnest(transport, job, launch, text, stop)
 
 
 def console() -> NoReturn:

@@ -20,7 +20,11 @@ PUBLISHED, TOKENIZER, SYMBOLS = "gpt2", "gpt2", 50257
 """What the published models are called, or begin with; their tokenizer, and its symbols."""
 LR, SEQUENCE = 6e-4, 1024
 """The learning rate and the tokens of a sequence with which nanoGPT trains and fine-tunes them."""
-SIZES = {**dict.fromkeys(("layers", "d_model", "heads", "vocab", "seq"), 1), "sample": 0, "eval_windows": 0}
+SIZES = {
+    **dict.fromkeys(("layers", "d_model", "heads", "vocab", "seq", "clusters", "average_every"), 1),
+    "sample": 0,
+    "eval_windows": 0,
+}
 """The smallest value of each number of its own that has one."""
 
 
@@ -29,8 +33,8 @@ class Config(RunFlags):
     """Train a GPT-2 across ranks, in a bidirectional pipeline, hybrid with data parallelism."""
 
     schedule: str | None = None
-    """Order of a pipeline's work: the name of a schedule, a dotted module, a .py file, or a .csv table; or swarm.
-    Default: chimera at even depths, else one_f_one_b."""
+    """Order of a pipeline's work: the name of a schedule, a dotted module, a .py file, or a .csv table; or swarm, or
+    ravnest. Default: chimera at even depths, else one_f_one_b."""
     depth: Annotated[int | None, tyro.conf.arg(aliases=("--stages",))] = None
     """Stages of a pipeline (D); also called --stages. Default: the even divisor of the ranks that is nearest to 4; with
     --schedule swarm 3, or fewer, so that each stage has two ranks."""
@@ -85,7 +89,14 @@ class Config(RunFlags):
     seed: int = 0
     """Seed of initial values, dropout, the order of the data, and sampling."""
     listen: str | None = None
-    """With --schedule swarm: tcp://HOST:PORT at which rank 0 accepts requests. Default: only this machine can join."""
+    """With --schedule swarm or ravnest: tcp://HOST:PORT at which rank 0 accepts requests. Default: only this machine
+    can join."""
+    clusters: int | None = None
+    """With --schedule ravnest: clusters, each with the whole model. Default: the most that are near enough to one
+    another."""
+    average_every: int | None = None
+    """With --schedule ravnest: microbatches of a cluster from one round of averaging to the next, in whole steps.
+    Default: 16, or a few more."""
     init: Path | None = None
     """Start from a Hugging Face GPT-2 directory, which determines the sizes."""
     export: Path | None = None
@@ -105,9 +116,13 @@ class Config(RunFlags):
         super().__post_init__()
         if self.new_data and self.resume is None:
             raise UsageError("--new-data goes with a run that is resumed; add --resume auto, or leave it out")
-        if self.listen is not None and self.schedule != "swarm":
+        if self.listen is not None and self.schedule not in ("swarm", "ravnest"):
             fact = f"only a swarm is joined by others (--listen {self.listen}, --schedule {self.schedule or 'open'})"
             raise UsageError(f"{fact}; add --schedule swarm, or leave --listen out")
+        for name in ("clusters", "average_every"):
+            if getattr(self, name) is not None and self.schedule != "ravnest":
+                fact = f"only Ravnest has clusters ({flag(name)} {getattr(self, name)}, --schedule "
+                raise UsageError(f"{fact}{self.schedule or 'open'}); add --schedule ravnest, or leave it out")
         if self.sample and not self.prompt:
             raise UsageError("a sample needs at least one character to begin with (--prompt is empty); or --sample 0")
 

@@ -1,12 +1,15 @@
 """The processes of Ravnest, each from its flags to its end: `serve`, `train` and `replay`."""
 
 import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from apps.common.json_lines import append
+from apps.common.trackers import Tracker
 from apps.lm.data.text import read_text
 from apps.ravnest.config import RavnestTask
-from apps.ravnest.flags import Replay, Serve, Train
+from apps.ravnest.flags import FormingFlags, Replay, Serve, Train
 from apps.ravnest.plan import layer_sizes
 from pipelined.aio.progress import Say, reported_wait
 from pipelined.errors import UsageError
@@ -81,27 +84,43 @@ async def train(flags: Train, say: Say) -> None:
     subject, url = flags.subject, flags.address.url
     text = await asyncio.to_thread(read_text, flags.text.data, flags.text.tokenizer)
     task = RavnestTask(subject, text.tokenizer.vocab_size, text.digest)
-    request = PoolRequest(
-        pool=(),
-        layers=tuple(layer_sizes(subject.model(task.vocabulary), subject.microbatch, subject.seq)),
-        clusters=flags.forming.clusters,
-        balance=flags.forming.balance,
-        objective=flags.forming.objective,
-        rules=StageRules(ahead=flags.forming.ahead),
-    )
-
-    def on_step(cluster: int, progress: ClusterProgress) -> None:
-        delays = " ".join(f"{delay:.1f}" for delay in progress.staleness)
-        say(f"step {progress.step}: loss {progress.loss:.4f}, cluster {cluster}, delays {delays}")
-        if flags.metrics is not None:
-            row = {"step": progress.step, "loss": progress.loss, "cluster": cluster, "staleness": progress.staleness}
-            append(flags.metrics, {**row, "step_s": progress.seconds})
-
+    on_step = show_steps(say, flags.metrics)
     async with connected(url, flags.address.listen) as (endpoint, directory):
         async with reported_wait(described(url), say):
             await publish_task(directory, task)
         async with member_node(url, endpoint, flags.address.name, subject.lease) as node:
-            await ClusterFormer(node, flags.nodes, request, on_step, say).run()
+            await ClusterFormer(node, flags.nodes, pool_request(task, flags.forming), on_step, say).run()
+
+
+def pool_request(task: RavnestTask, forming: FormingFlags) -> PoolRequest:
+    """What to plan for this training, without the pool."""
+    subject = task.subject
+    return PoolRequest(
+        pool=(),
+        layers=tuple(layer_sizes(subject.model(task.vocabulary), subject.microbatch, subject.seq)),
+        clusters=forming.clusters,
+        balance=forming.balance,
+        objective=forming.objective,
+        rules=StageRules(ahead=forming.ahead),
+    )
+
+
+def show_steps(
+    say: Say, metrics: Path | None, trackers: Sequence[Tracker] = ()
+) -> Callable[[int, ClusterProgress], None]:
+    """What shows each step of a cluster: a line, a JSON object in this file, and a row for each tracker."""
+
+    def on_step(cluster: int, progress: ClusterProgress) -> None:
+        delays = " ".join(f"{delay:.1f}" for delay in progress.staleness)
+        say(f"step {progress.step}: loss {progress.loss:.4f}, cluster {cluster}, delays {delays}")
+        row = {"step": progress.step, "loss": progress.loss, "cluster": cluster, "staleness": progress.staleness}
+        row["step_s"] = progress.seconds
+        if metrics is not None:
+            append(metrics, row)
+        for tracker in trackers:
+            tracker.write(row)
+
+    return on_step
 
 
 async def replay(flags: Replay, say: Say) -> None:

@@ -61,7 +61,10 @@ NAMED = {"source": "from"}
 INNER = ("address", "subject", "knobs")
 """Fields that are no flags themselves, and have a table of their own."""
 SEE = {
-    ("gpt2", "--schedule"): "[Schedules](schedules.md), [A swarm](swarm.md#gpt-2)",
+    (
+        "gpt2",
+        "--schedule",
+    ): "[Schedules](schedules.md), [A swarm](swarm.md#gpt-2), [Ravnest](ravnest.md#ranks-as-nodes)",
     ("gpt2", "--tensor"): "[Workers of several ranks](sharding.md#workers-of-several-ranks)",
     ("gpt2", "--plan"): "[The planner](planner.md#where-nothing-is-given)",
     ("gpt2", "--all-reduce"): "[Collectives](collectives.md#what-is-measured)",

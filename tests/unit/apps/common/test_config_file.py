@@ -66,6 +66,7 @@ def test_flags_of_the_command_line_win_over_the_file_wherever_they_stand(file):
     [
         (gpt2, "--schedule pipedream --depth 2 --lr 1e-3 --data LICENSE README.md --recompute"),
         (gpt2, "--schedule swarm --stages 2 --width 2 --microbatches 4"),
+        (gpt2, "--schedule ravnest --clusters 2 --batch 24 --microbatches 6 --ahead 3"),
         (partial(rows, "apps.vgg", VGG()), "--depth 2 --tensor 2"),
         (partial(rows, "apps.llama", Llama()), "--depth 2 --seq 32 --layers 2"),
         (partial(rows, "apps.resnet", ResNet()), "--depth 2"),

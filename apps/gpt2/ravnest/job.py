@@ -1,0 +1,171 @@
+"""`--schedule ravnest`: the job of Ravnest's clusters from the flags of GPT-2's program. No torch.
+
+A flag that means nothing to clusters is refused. Every other flag means what it does elsewhere.
+"""
+
+from dataclasses import dataclass, replace
+
+from apps.common.arguments import check_directories, check_files
+from apps.common.flags import config_json, flag, refuse_meaningless
+from apps.common.paths import check_export
+from apps.common.trackers import check_trackers
+from apps.gpt2.config import Config
+from apps.gpt2.job import batch_of, model_of, sequence_of
+from apps.gpt2.text import text_of
+from apps.lm.data.batches import Batches
+from apps.lm.data.text import Text
+from apps.lm.models.gpt2_presets import ModelConfig, parameters
+from apps.ravnest.config import RavnestConfig
+from apps.ravnest.flags import FormingFlags, check_clusters
+from pipelined.errors import UsageError
+from pipelined.state.store import saved_stages
+from pipelined.state.versions import saved_steps
+
+SCHEDULE = "ravnest"
+NODES_A_CLUSTER, LEAST_NODES = 2, 3
+"""Ranks without a launcher: two a cluster, and at least three."""
+AVERAGE_EVERY = 16
+"""Microbatches of a cluster from one round to the next by default, or the next larger number of whole steps."""
+LEASE_S = 60.0
+"""The launcher ends the job when a rank dies; so a rank that is only slow keeps its lease."""
+SAME_IN_MODEL = ("layers", "d_model", "heads", "positions", "dropout")
+SAME_IN_CONFIG = ("preset", "steps", "lr", "warmup", "weight_decay", "seed", "dtype")
+"""Fields of a `RavnestConfig` with the name and value that the model and the flags have."""
+NOT_IN_RAVNEST = {
+    "plan": "clusters are formed, and the model cut, by what each rank may hold",
+    **dict.fromkeys(("depth", "width"), "the plan of the clusters decides it; give --clusters"),
+    **dict.fromkeys(("tensor", "layout"), "each node holds its layers whole"),
+    **dict.fromkeys(("lr_schedule", "min_lr", "beta1", "beta2", "eps"), "its optimizer has a cosine rate and its own"),
+    "clip": "no node knows the global norm when it is updated",
+    "recompute": "a node keeps the activations of the microbatches alive",
+    "shard_optimizer": "no two nodes of a cluster hold the same layers",
+    "all_reduce": "clusters are averaged by rings",
+    "exact_sums": "gradients are not summed between nodes",
+    "compress": "activations are sent as they are",
+    "trace": "the clusters run without a common step",
+    "replay": "`python -m apps.ravnest replay` does it",
+    "init": "every node draws its own layers",
+    "resume": "training begins at step 0",
+    "eval_every": "no node has the whole model before the end",
+    "digest": "the digest of the average is always printed",
+    "save_every": "the average of every round is saved",
+    "async_save": "a node always saves while it trains",
+}
+"""Flags that mean nothing to clusters, and why."""
+
+
+@dataclass(frozen=True)
+class RavnestJob:
+    """What will be run.
+
+    Args:
+        config: the flags.
+        model: its sizes; untied, as stages share nothing.
+        subject: what the directory keeps of the training, without what the text says.
+        ranks: number of ranks, each of them a node.
+    """
+
+    config: Config
+    model: ModelConfig
+    subject: RavnestConfig
+    forming: FormingFlags
+    ranks: int
+
+    def plain(self) -> dict[str, object]:
+        """The resolved whole as JSON can hold it."""
+        names, subject = ("layers", "d_model", "heads", "vocab", "dropout"), self.subject
+        numbers = {"microbatch": subject.microbatch, "batch": subject.batch, "seq": subject.seq}
+        notes = {"ranks": self.ranks, "tied": False, "average_every": subject.average_every}
+        return {**self.config.plain(), **{name: getattr(self.model, name) for name in names}, **numbers, **notes}
+
+    def json(self) -> str:
+        return config_json(self.config, self.plain())
+
+    def describe(self) -> str:
+        """The job in a few lines."""
+        subject, model = self.subject, self.model
+        clusters = self.config.clusters or "as many as are near enough to one another"
+        return "\n".join(
+            [
+                f"model: GPT-2 {self.config.preset}, {parameters(model):,} parameters, {model.layers} blocks of width "
+                f"{model.d_model}, vocabulary {model.vocab}; the head has a matrix of its own",
+                f"ravnest: ranks: {self.ranks}, each a node; clusters: {clusters}, averaged every "
+                f"{subject.average_every} microbatches",
+                f"batch: {subject.batch} sequences of {subject.seq} tokens = {subject.microbatch} a microbatch x "
+                f"{subject.microbatches} microbatches",
+            ]
+        )
+
+    def check(self) -> None:
+        """Refuse a job that would fail later, or overwrite files of another.
+
+        Raises:
+            UsageError: the first mistake found, with its remedy.
+        """
+        config = self.config
+        check_files(metrics=config.metrics)
+        check_trackers(config)
+        check_directories(checkpoint=config.checkpoint)
+        if config.export is not None:
+            check_export(config.export)
+        if config.checkpoint is not None and (found := saved_stages(config.checkpoint)):
+            fact = f"{config.checkpoint} holds stages of another run ({saved_steps(found)})"
+            raise UsageError(f"{fact}; give --checkpoint another directory")
+
+    def read_text(self) -> Text:
+        """Read the text.
+
+        Raises:
+            UsageError: it cannot be read, is too short, or has more symbols than the model.
+        """
+        text, subject = text_of(self.config, self.model), self.subject
+        Batches(text.train, subject.seq, subject.microbatch, subject.microbatches, subject.seed)
+        return text
+
+
+def resolve_ravnest(config: Config, world_size: int | None) -> RavnestJob:
+    """Choose what the flags left open.
+
+    Args:
+        world_size: ranks that were started; None: NODES_A_CLUSTER for each cluster.
+    Raises:
+        UsageError: the flags request something impossible, or something that means nothing to clusters.
+    """
+    forming = FormingFlags(clusters=config.clusters, ahead=_ahead(config))
+    refuse_meaningless(config, NOT_IN_RAVNEST, "Ravnest's clusters")
+    if config.dtype == "float16":
+        raise UsageError("--dtype float16 needs a loss scale, and clusters have none; give --dtype bfloat16")
+    if config.steps == 0:
+        fact = "clusters that take no step have nothing to do (--steps 0)"
+        raise UsageError(f"{fact}; leave --schedule ravnest out to evaluate or export")
+    model = replace(model_of(config), tied=False)
+    batch, rows = batch_of(config, 1)
+    subject = RavnestConfig(
+        microbatch=rows,
+        batch=batch,
+        seq=sequence_of(config, model),
+        average_every=config.average_every or _next_multiple(AVERAGE_EVERY, max(1, batch // rows)),
+        lease=LEASE_S,
+        **{name: getattr(model, name) for name in SAME_IN_MODEL},
+        **{name: getattr(config, name) for name in SAME_IN_CONFIG},
+    )
+    subject.check()
+    forming.check()
+    ranks = world_size or max(LEAST_NODES, NODES_A_CLUSTER * (config.clusters or 1))
+    check_clusters(forming, ranks)
+    return RavnestJob(config, model, subject, forming, ranks)
+
+
+def _ahead(config: Config) -> int | None:
+    """Microbatches alive in a cluster's first stage, where the flags say it; all other knobs are refused."""
+    for name, value in config.knobs.items():
+        if name != "ahead":
+            fact = f"{flag(name)} {value} means nothing to Ravnest's clusters: their schedule is async_1f1b"
+            raise UsageError(f"{fact}; leave it out")
+        if not str(value).isdecimal():
+            raise UsageError(f"--ahead {value} is no whole number; give that of a cluster's first stage")
+    return int(config.knobs["ahead"]) if config.knobs else None
+
+
+def _next_multiple(number: int, of: int) -> int:
+    return -(-number // of) * of

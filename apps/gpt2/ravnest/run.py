@@ -1,0 +1,232 @@
+"""One rank of `--schedule ravnest`: a node, and on rank 0 the directory, what forms clusters, and the end.
+
+Over the job's transport the ranks exchange the directory's address, the end of training, and at the end the model. All
+else they read from the directory, as `python -m apps.ravnest serve` does.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from apps.common.rank_directory import directory_of_rank0
+from apps.common.trackers import opened_trackers
+from apps.gpt2.ravnest.job import RavnestJob
+from apps.lm.data.text import Text
+from apps.lm.export import FinalOutput
+from apps.lm.models.gpt2 import UntiedGPT2
+from apps.lm.weights import VALUE, Weights
+from apps.ravnest.commands import MOST_BYTES, pool_request, show_steps
+from apps.ravnest.config import RavnestTask
+from apps.ravnest.training import training_of
+from pipelined.actors.agree import AgreedError, agree, broadcast, gather
+from pipelined.actors.executor import TorchExecutor
+from pipelined.aio.clock import RealClock
+from pipelined.aio.nursery import Nursery
+from pipelined.errors import UsageError
+from pipelined.measurement.doctor.machine import free_memory
+from pipelined.membership.connection import connected, member_node
+from pipelined.membership.node import Node
+from pipelined.membership.task_record import publish_task
+from pipelined.process.exit import print_line, print_to_stderr
+from pipelined.process.launch import Launch
+from pipelined.process.stop_request import StopRequest
+from pipelined.ravnest.cluster import ClusterMember
+from pipelined.ravnest.forming import ClusterFormer
+from pipelined.ravnest.node import Capacity, RavnestNode
+from pipelined.ravnest.saving import Saving
+from pipelined.ravnest.training import ClusterTraining
+from pipelined.state.checkpoints.claim import claimed
+from pipelined.state.manifest import Layout
+from pipelined.state.store import CheckpointStore, DiskStore
+from pipelined.state.versions import SavedStage
+from transports import Block, Transport
+from transports.rpc.world import Worlds
+
+STOP, OVER, STAGE = ("ravnest", "stop"), ("ravnest", "over"), ("ravnest", "stage")
+"""Tags: a rank requests that training stops; rank 0 says that it is over; a stage of the trained model."""
+POLL_S = 0.5
+"""Seconds between two checks for a stop request."""
+LINE = 1.25e8
+"""Bytes a second by which clusters are formed: equal on all ranks, as nothing is known of their lines."""
+
+
+class LastSave:
+    """A store that also keeps the values of the last save in memory.
+
+    Args:
+        store: None: nothing is written.
+    """
+
+    def __init__(self, store: CheckpointStore | None):
+        self._store, self.values = store, dict[str, Any]()
+        self.at: SavedStage | None = None
+
+    def saved_stages(self) -> list[SavedStage]:
+        """See `CheckpointStore`."""
+        return [*self._store.saved_stages()] if self._store else []
+
+    def save(self, saved: SavedStage, state: Mapping[str, Any]) -> bool:
+        """See `CheckpointStore`."""
+        self.at, self.values = saved, {name: value for name, value in state.items() if name.endswith(VALUE)}
+        return self._store is None or self._store.save(saved, state)
+
+    def load(self, at: SavedStage, layout: Layout) -> Mapping[str, Block]:
+        """See `CheckpointStore`."""
+        assert self._store is not None
+        return self._store.load(at, layout)
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank, prepared.
+
+    Args:
+        ram: bytes that its node may use.
+        last: what its node saved last.
+        run: unique name of this job.
+    """
+
+    transport: Transport
+    job: RavnestJob
+    text: Text
+    task: RavnestTask
+    training: ClusterTraining
+    executor: TorchExecutor
+    ram: int
+    last: LastSave
+    run: str
+
+    async def begin(self, url: str) -> None:
+        """Write to the directory what is trained."""
+        async with connected(url) as (_, directory):
+            await publish_task(directory, self.task, self.run)
+
+    async def take_part(self, url: str, request: StopRequest) -> bool:
+        """Run this rank's node until rank 0 ends the training; returns whether its last step was trained."""
+        lead = self._lead if self.transport.rank == 0 else self._follow
+        async with (
+            connected(url) as (endpoint, _),
+            member_node(url, endpoint, f"rank{self.transport.rank}", self.task.subject.lease) as node,
+            Nursery() as tasks,
+        ):
+            serving = tasks.create_task(self._serve(node))
+            done = await lead(url, request)
+            await _cancelled(serving)
+        return done
+
+    async def _serve(self, node: Node) -> None:
+        saving = Saving(self.last, 1, self.run)
+        member = ClusterMember(self.training, Worlds(node.endpoint, MOST_BYTES), self.executor, saving=saving)
+        say = print_line if self.transport.rank == 0 else _say_nothing
+        try:
+            await RavnestNode(node, member, Capacity(self.ram, LINE), self.task.subject.lease, say).run()
+        except AgreedError as error:  # that of one cluster's ranks
+            raise UsageError(str(error)) from error
+
+    async def _lead(self, url: str, request: StopRequest) -> bool:
+        """On rank 0: form the clusters, and report until their end, or a stop request on any rank."""
+        transport, config = self.transport, self.job.config
+        others = range(1, transport.world_size)
+        async with (
+            opened_trackers(config, shown=True) as trackers,
+            connected(url) as (endpoint, _),
+            member_node(url, endpoint, "train", self.task.subject.lease) as node,
+            Nursery() as tasks,
+        ):
+            on_step = show_steps(print_line, config.metrics, trackers)
+            planned = pool_request(self.task, self.job.forming)
+            training = tasks.create_task(ClusterFormer(node, self.job.ranks, planned, on_step, print_line).run())
+            stops: list[asyncio.Task[Any]] = [tasks.create_task(transport.receive(rank, STOP)) for rank in others]
+            stops.append(tasks.create_task(_requested(request)))
+            await asyncio.wait([training, *stops], return_when=asyncio.FIRST_COMPLETED)
+            done = training.done()
+            await _cancelled(training, *stops)
+        for rank in others:
+            await transport.send(rank, OVER, note=done)
+        return done
+
+    async def _follow(self, url: str, request: StopRequest) -> bool:
+        """On other ranks: take part until rank 0 says that it is over."""
+        async with Nursery() as tasks:
+            asking = tasks.create_task(self._ask(request))
+            over = await self.transport.receive(0, OVER)
+            await _cancelled(asking)
+        return bool(over.note)
+
+    async def _ask(self, request: StopRequest) -> None:
+        await _requested(request)
+        await self.transport.send(0, STOP)
+
+    async def finish(self) -> None:
+        """Gather the model at rank 0, which exports it and samples from it; all ranks call this."""
+        config, transport, seq = self.job.config, self.transport, self.job.subject.seq
+        output = FinalOutput(config.export, config.sample, config.prompt, seq, config.seed)
+        if output.is_empty:
+            return
+        saved = await gather(transport, "last saves", self.last.at)
+        newest = max((each[0] for each in saved if each), default=0)
+        ranks = await broadcast(transport, "holders", [r for r, each in enumerate(saved) if each and each[0] == newest])
+        if transport.rank == 0:
+            states = [await self._state_of(rank) for rank in ranks]
+            weights = Weights.of_stages(UntiedGPT2(self.job.model), states)
+            await output.write(weights, self.text.tokenizer, print_line)
+        elif transport.rank in ranks:
+            await transport.send(0, STAGE, *self.last.values.values(), note=[*self.last.values])
+
+    async def _state_of(self, rank: int) -> Mapping[str, Any]:
+        if rank == 0:
+            return self.last.values
+        message = await self.transport.receive(rank, STAGE)
+        return dict(zip(message.note, message.blocks, strict=True))
+
+
+async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, text: Text, stop: StopRequest) -> int:
+    """Run one rank of the job to its end; returns its exit code."""
+    config, task = job.config, RavnestTask(job.subject, job.model.vocab, text.digest)
+    training = await agree(transport, "training", asyncio.to_thread(training_of, task, text))
+    run = await broadcast(transport, "run", secrets.token_hex(8))
+    ram = await _share_of_memory(transport, launch)
+    disk = DiskStore(config.checkpoint, job.model.identity(), config.keep, text.digest) if config.checkpoint else None
+    executor = TorchExecutor.of_rank(launch.local_rank, launch.ranks_here(transport.world_size), transport)
+    rank = Rank(transport, job, text, task, training, executor, ram, LastSave(disk), run)
+    try:
+        async with claimed(transport, config.checkpoint, lambda fact: print_to_stderr(f"warning: {fact}")):
+            async with directory_of_rank0(transport, config.listen, rank.begin) as url:
+                done = await rank.take_part(url, stop)
+                await gather(transport, "gone", True)
+            if done:
+                await rank.finish()
+            elif transport.rank == 0:
+                where = config.checkpoint or "nowhere: give --checkpoint to keep the work"
+                print_line(f"stopped on request; the last round is saved to {where}")
+    finally:
+        executor.close()
+    return 0
+
+
+async def _share_of_memory(transport: Transport, launch: Launch) -> int:
+    """Bytes that this rank's node may use: the same on all ranks of a machine, so that equal ranks get equal plans."""
+    own = await asyncio.to_thread(free_memory) // launch.ranks_here(transport.world_size)
+    found = await broadcast(transport, "memory", await gather(transport, "free memory", own))
+    here = transport.nodes[transport.rank]
+    return min(size for size, node in zip(found, transport.nodes, strict=True) if node == here)
+
+
+async def _requested(request: StopRequest) -> None:
+    """Wait until this process receives a stop request."""
+    while not request.requested:
+        await RealClock().sleep(POLL_S)
+
+
+async def _cancelled(*tasks: "asyncio.Task[Any]") -> None:
+    for task in tasks:
+        task.cancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.wait(tasks)
+
+
+def _say_nothing(text: str) -> None:
+    """Rank 0 alone reports."""

@@ -1,0 +1,79 @@
+"""`apps.gpt2 --schedule ravnest`: ranks of one process become nodes that train what a plain loop trains."""
+
+import asyncio
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from apps.gpt2.config import parse
+from apps.gpt2.ravnest.job import resolve_ravnest
+from apps.gpt2.ravnest.run import train_ravnest
+from apps.lm.models.gpt2 import UntiedGPT2
+from apps.lm.weights import Weights
+from apps.ravnest.config import RavnestTask
+from apps.ravnest.training import training_of
+from pipelined.process.launch import ALONE
+from pipelined.process.stop_request import StopRequest
+from tests.numerics.test_ravnest_rounds import on_loop
+from tests.ravnest.test_overlapped import Plain
+from transports.local import world
+
+FLAGS = (
+    "--schedule ravnest --layers 2 --d-model 16 --heads 2 --vocab 256 --seq 16 --data LICENSE --batch 2 --microbatch 2 "
+    "--warmup 2 --lr 1e-2 --sample 0 --average-every 2 --ahead 1"
+)
+
+
+def trained(words, ranks, stop=None):
+    """Train with these flags on this many ranks; returns the job and its text."""
+    torch.set_num_threads(1)
+    job = resolve_ravnest(parse([*FLAGS.split(), *map(str, words)]), ranks)
+    job.check()
+    text = job.read_text()
+
+    async def everyone():
+        running = (train_ravnest(end, job, ALONE, text, stop or StopRequest()) for end in world(ranks))
+        return await asyncio.gather(*running)
+
+    assert on_loop(everyone()) == [0] * ranks
+    return job, text
+
+
+def rows_of(path):
+    return {row["step"]: row for row in map(json.loads, path.read_text().splitlines())}
+
+
+def test_one_cluster_trains_what_a_plain_loop_trains_and_exports_it(tmp_path):
+    """One microbatch is alive, so that the cluster is a plain loop."""
+    flags = ["--clusters", 1, "--steps", 6, "--metrics", tmp_path / "rows", "--export", tmp_path / "model"]
+    job, text = trained(flags, 3)
+    plain = Plain(training_of(RavnestTask(job.subject, 256, text.digest), text), 0, 1)
+    for step in range(6):
+        plain.update(step)
+    rows = rows_of(tmp_path / "rows")
+    assert {step: row["loss"] for step, row in rows.items()} == pytest.approx(
+        {n: x for (n, _), x in plain.losses.items()}
+    )
+    tensors = load_file(tmp_path / "model" / "model.safetensors")
+    for name, value in plain.parameters.items():
+        assert tensors[f"{name}"] == pytest.approx(value.detach(), abs=1e-6), name
+
+
+def test_two_clusters_print_the_digest_of_the_average_that_they_export(tmp_path, capsys):
+    flags = ["--clusters", 2, "--steps", 8, "--metrics", tmp_path / "rows", "--export", tmp_path / "model"]
+    job, _ = trained([*flags, "--checkpoint", tmp_path / "saved"], 3)
+    told = capsys.readouterr().out.splitlines()
+    weights = Weights(UntiedGPT2(job.model), load_file(tmp_path / "model" / "model.safetensors"))
+    assert f"average {weights.digest()}" in told
+    rows = rows_of(tmp_path / "rows")
+    assert sorted(rows) == list(range(8)) and {row["cluster"] for row in rows.values()} == {0, 1}
+    assert sorted(path.name for path in (tmp_path / "saved").glob("stage-00/step-*"))[-1] == "step-00000008"
+
+
+def test_a_stop_request_ends_all_ranks(capsys):
+    stop = StopRequest()
+    stop._receive(0, None)
+    trained(["--steps", 100000], 2, stop)
+    assert "stopped on request; the last round is saved to nowhere: give --checkpoint" in capsys.readouterr().out
