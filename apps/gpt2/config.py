@@ -14,7 +14,7 @@ __all__ = ["Config", "flag", "parse"]
 PROGRAM = "python -m apps.gpt2"
 AUTO = "auto"
 """Of --tensor: the planner chooses."""
-ZERO1, STATES = "zero1", {"zero3": "zero3", "summa": "zero3"}
+ZERO1, STATES = "zero1", {"zero2": "zero2", "zero3": "zero3", "summa": "zero3"}
 """The layouts in which ranks that multiply by one weight divide its update, and what they split of it beside that."""
 PUBLISHED, TOKENIZER, SYMBOLS = "gpt2", "gpt2", 50257
 """What the published models are called, or begin with; their tokenizer, and its symbols."""
@@ -45,8 +45,8 @@ class Config(RunFlags):
     """Ranks of a worker (T), which split every tensor of its stages: rank = (group * workers + worker) * T + member.
     Above 1 with a flush; the depth is then 1 by default. auto: the planner chooses, with all that is open."""
     layout: str | None = None
-    """How they split the model: data, zero1 (data with --shard-optimizer), zero3 (each rank keeps parts of the weights,
-    too), summa (zero3 on a grid of rows and columns), megatron, ROWS.COLUMNS.CONTRACTION by operator, such as
+    """How they split the model: data, zero1 (data with --shard-optimizer), zero2 (keeps gradients in parts, too), zero3
+    (and weights), summa (zero3 on a grid of rows and columns), megatron, ROWS.COLUMNS.CONTRACTION by operator, such as
     c_attn=1.2.1,attn.c_proj=1.1.2,c_fc=1.2.1,mlp.c_proj=1.1.2,wte=1.2.1, or a file that `pipelined shard --out` wrote.
     Default: megatron."""
     all_reduce: str = "auto"

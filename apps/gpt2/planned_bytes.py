@@ -37,24 +37,33 @@ async def planned_bytes(job: Job, trainer: RankTrainer) -> int:
         return total
     model, member, layout = ShardedGPT2(job.model, job.factors, job.config.state), plan.member(rank), plan.layout
     cut, lie = partition(layer_costs(job.model, job.sequence), plan.depth), model.parameters()
-    lead = plan.rows, job.sequence
+    lead, gathered = (plan.rows, job.sequence), dict[str, torch.Tensor]()
+    recompute = job.config.recompute
     for pipe, stage in layout.held_by(plan.position(rank)[1]):
-        each = moved_bytes(model, cut[stage], lead, dtype, member=member, recompute=job.config.recompute)
-        total += len(layout.microbatches[pipe]) * each
+        once, each = moved_bytes(model, cut[stage], lead, dtype, member=member, recompute=recompute, gathered=gathered)
+        total += once + len(layout.microbatches[pipe]) * each
     if trainer.local.divided:
         return total
     return total + dtype.itemsize * sum(sum_path(lie[name]).elements(member) for name in trainer.local.parameters)
 
 
 def moved_bytes(
-    model: ShardedGPT2, layers: range, lead: tuple[int, int], dtype: torch.dtype, *, member: int, recompute: bool
-) -> int:
-    """What a member sends to its team for a microbatch of a stage, by the record of the code that trains.
+    model: ShardedGPT2,
+    layers: range,
+    lead: tuple[int, int],
+    dtype: torch.dtype,
+    *,
+    member: int,
+    recompute: bool,
+    gathered: dict[str, torch.Tensor],
+) -> tuple[int, int]:
+    """What a member sends to its team for a stage, once a step and for each microbatch, by the record of what trains.
 
     Args:
         layers: of the stage.
         lead: sequences of the microbatch, tokens of each.
         recompute: whether the forward runs again before the backward.
+        gathered: the weights that the rank's other stages have gathered for the step; those of this one are added.
     """
     pieces = {name: piece(member, each, dtype) for name, each in model.parameters().items()}
     ids = Value(piece(member, model.ids(lead), torch.int64, trained=False), model.ids(lead), False)
@@ -66,8 +75,10 @@ def moved_bytes(
         output = await model.part(tape, layers, x, pieces)
         return await model.score(tape, output, ids) if is_last else output
 
-    found = record(member, stage, again=not recompute)
+    first = record(member, stage, again=not recompute, gathered=gathered)
+    found = record(member, stage, again=not recompute, gathered=gathered)
     if is_last:
         mesh = model.ids(lead).mesh
         loss = dtype.itemsize * path(Shards(mesh, (), "P:rows"), Shards(mesh, (), "")).elements(member)
-    return (1 + recompute) * found.forward.nbytes + found.backward.nbytes + loss
+    once = first.forward.nbytes - found.forward.nbytes
+    return once, (1 + recompute) * found.forward.nbytes + found.backward.nbytes + loss

@@ -84,6 +84,8 @@ class RankTrainer:
         )
         self.world = Group(actor.transport, tuple(range(plan.world_size)), self.local.channels.world)
         self.accumulation = self._accumulation(job, executor)
+        state = split_model(job.model).state if plan.tensor > 1 else "none"
+        self._gathered: dict[str, torch.Tensor] | None = {} if state == "zero2" else None
         stages = {index: self._stage(job, index, actor, executor) for index in self.local.modules}
         compression = Compression(actor, job.numerics.compress, tracer)
         self.loss_scale = self._loss_scale(job)
@@ -96,7 +98,7 @@ class RankTrainer:
             tracer,
             job.seed,
             compression,
-            in_order=plan.tensor > 1 and split_model(job.model).state != "none",
+            in_order=state != "none",
         )
         self.optimizer = job.optimizer_config.build(self.local.updated)
         self.optimizer_state = OptimizerState.of(self.optimizer)
@@ -132,7 +134,9 @@ class RankTrainer:
             layers = partition(job.model.costs(job.sequence), plan.depth)[index]
             network = MeshGroups(actor.transport, self.local.channels.stage_moves(index), ranks=plan.team(actor.rank))
             model, passes = split_model(job.model), (numerics.autocast, numerics.recompute)
-            return TeamStage(model, module, layers, index, network, executor, *passes, replicas)
+            return TeamStage(
+                model, module, layers, index, network, executor, *passes, replicas, gathered=self._gathered
+            )
         parts = job.model, module, index, plan.depth, device, numerics.autocast, numerics.recompute, replicas
         return Stage(*parts, accumulation=self.accumulation)
 
@@ -213,6 +217,8 @@ class RankTrainer:
             )
             await segment.run()
         report = agreement.result()
+        if self._gathered is not None:
+            self._gathered.clear()  # the step has changed the weights
         if report.skipped or not report.is_finite:
             self.local.clear_gradients()  # else a later step of this trainer would add to them
         if not report.is_finite:

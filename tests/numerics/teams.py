@@ -62,6 +62,8 @@ ALWAYS = [
     TeamCase("gpipe", 1, 2, 1, layers=1, layout="mixed+zero3"),
     TeamCase("chimera_w", 2, 1, 4, layers=1, layout="mixed+zero3"),
     TeamCase("one_f_one_b", 2, 1, 2, layers=1, tensor=4, layout="summa+zero3"),
+    TeamCase("zb_h1", 2, 1, 2, layers=1, layout="data+zero2", recompute=True, dropout=0.2),
+    TeamCase("chimera", 2, 2, 2, layers=1, layout="mixed+zero2"),
     TeamCase("gpipe", 2, 1, 1, layers=1, tensor=4, layout="mixed", tied=False, dropout=0.2),
 ]
 """What every run of the tests trains."""
@@ -88,7 +90,7 @@ def grid():
 
 
 def _varied(number, case):
-    layouts = ("megatron", "mixed", "mixed+zero3") + ("data", "data+zero3") * (case.tensor == 2)
+    layouts = ("megatron", "mixed", "mixed+zero2", "mixed+zero3") + ("data", "data+zero3") * (case.tensor == 2)
     case = replace(case, layout=layouts[number // 3 % len(layouts)], tied=number % 5 != 4)
     return replace(case, dropout=0.2 * (number % 3 > 0), recompute=number % 3 == 1)
 

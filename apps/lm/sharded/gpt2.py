@@ -37,8 +37,8 @@ class ShardedGPT2(GPT2):
     Args:
         config: its sizes.
         factors: of each of `OPERATORS`; the product of each is T.
-        state: of the weights of multiplications. `none`: whole pieces. `zero3`: the ranks that hold one piece keep
-            parts of it, and gather it for each use, in the forward and in the backward.
+        state: of the weights of multiplications. `none`: whole pieces. `zero2`, `zero3`: the ranks that hold one piece
+            keep parts of it, and gather it once a step, or for each use, in the forward and in the backward.
     Raises:
         UsageError: an operator's factors are missing or unknown, the products differ, or there are more column
             shards than heads.
@@ -142,7 +142,10 @@ class ShardedGPT2(GPT2):
         Returns: (B, T, C), as `stream`; behind the last layer the logits (B, T, V), split over all ranks.
         """
         lie = self.parameters()
-        held = {n: StoredPiece.of(each, lie[n]) if n in self._stored else each for n, each in pieces.items()}
+        held: dict[str, Operand] = {**pieces}
+        for name in self._stored:
+            if name in pieces:
+                held[name] = StoredPiece.of(pieces[name], lie[name], name, again=self.state == "zero3")
         for layer in layers:
             if layer == 0:
                 x = await self.embedding(run, x, held, random)

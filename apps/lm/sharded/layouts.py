@@ -24,7 +24,7 @@ def factors_of(layout: str, ranks: int) -> dict[str, Factors]:
     columns, contraction = (1, ranks, 1), (1, 1, ranks)
     megatron = dict(zip(OPERATORS, (columns, contraction, columns, contraction, columns), strict=True))
     whole = dict.fromkeys(OPERATORS, (ranks, 1, 1))
-    named = {"data": whole, "zero1": whole, "zero3": whole}
+    named = {"data": whole, "zero1": whole, "zero2": whole, "zero3": whole}
     named |= {"summa": dict.fromkeys(OPERATORS, grid(ranks)), "megatron": megatron}
     text = _of_file(Path(layout)) if Path(layout).is_file() else layout
     return factors.factors_of(text, ranks, named, {"wte": columns})

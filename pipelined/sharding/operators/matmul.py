@@ -18,7 +18,7 @@ from math import prod
 import torch
 
 from pipelined.sharding.mesh import Mesh
-from pipelined.sharding.operators.verbs import Operand, Reader, StoredPiece, Value, whole_piece
+from pipelined.sharding.operators.verbs import Operand, Reader, Value, is_gathered_again, whole_piece
 from pipelined.sharding.shards import Shards
 
 LEAD = 2
@@ -89,7 +89,7 @@ async def multiply(run: Reader, operator: SplitMatmul, x: Value, weight: Operand
     """
     inner = len(operator.inputs)
     lead = x.shards.lengths[:-inner]
-    again = isinstance(weight, StoredPiece)
+    again = is_gathered_again(weight)
     x = await gather(run, x, operator.arriving(lead), operator.gathered(lead), again=again)
     work, weight = partial(multiplied, inner=inner), await whole_piece(run, weight, operator.weight)
     product = await run.compute("multiply", work, x, weight, result=operator.partial(lead))

@@ -93,17 +93,21 @@ class StageRecord:
 
 
 def record(
-    rank: int, stage: Callable[[Tape], Coroutine[Any, Any, Value]], again: bool = True, back: Back | None = None
+    rank: int,
+    stage: Callable[[Tape], Coroutine[Any, Any, Value]],
+    again: bool = True,
+    back: Back | None = None,
+    gathered: dict[str, torch.Tensor] | None = None,
 ) -> StageRecord:
     """Read a stage forward and back for one rank; no tensor has memory.
 
     Args:
         stage: its inputs and parameters are on the meta device (`piece` makes them).
-        again: as of a `Tape`.
+        again, gathered: as of a `Tape`.
         back: as of its `backward`.
     """
     recorder = _Recorder(rank)
-    tape, kept = Tape(recorder, recorder, again=again), _Kept()
+    tape, kept = Tape(recorder, recorder, again=again, gathered=gathered), _Kept()
     with torch.autograd.graph.saved_tensors_hooks(kept.add, lambda tensor: tensor):
         result = _finished(stage(tape))
     steps, recorder.steps = recorder.steps, []

@@ -63,6 +63,8 @@ class Tape:
         training: False: nothing is kept for a backward.
         autocast: the dtype of multiplications; None: that of the values. Results, parameters and sums keep the latter.
         again: whether what is moved again for the backward is not kept; False where the backward follows at once.
+        gathered: weights by name, gathered from parts that are not to be gathered again: once for all tapes that share
+            this, until the caller clears it. None: each tape gathers its own.
 
     Attributes:
         noted: what the layers noted beside their results, in order.
@@ -77,8 +79,11 @@ class Tape:
         training: bool = True,
         autocast: torch.dtype | None = None,
         again: bool = True,
+        *,
+        gathered: dict[str, torch.Tensor] | None = None,
     ):
         self.network, self.device, self.training, self.autocast = network, device, training, autocast
+        self.gathered = gathered
         self.rank, self._again, self._freed = network.rank, again, dict[Operand, Moved]()
         self._entries: list[Computed | Moved] = []
         self._left: list[WeightWork | Moved] = []
@@ -132,12 +137,19 @@ class Tape:
         """See `Reader.move`."""
         way = path(value.shards, target, replicated=replicated)
         self._require_held("a move", [value])
-        moved = Value(await self.network.carry(way, value.array), target, value.trained, weight=value.weight)
+        moved = Value(await self._carried(way, value), target, value.trained, weight=value.weight)
         if value.trained and self.training:
             self._entries.append(Moved(value, moved, way))
             if again and self._again and way.moves:
                 self._freed[moved] = Moved(value, moved, way)
         return moved
+
+    async def _carried(self, way: Path, value: Value) -> torch.Tensor:
+        if self.gathered is None or not isinstance(value, StoredPiece) or value.again:
+            return await self.network.carry(way, value.array)
+        if value.name not in self.gathered:
+            self.gathered[value.name] = await self.network.carry(way, value.array)
+        return self.gathered[value.name]
 
     def _require_held(self, name: str, operands: Iterable[Operand]) -> None:
         for operand in operands:
@@ -172,12 +184,14 @@ class Tape:
                 yield from (entry.result, *(value for value, _ in entry.inputs))
 
     def parameters(self) -> Iterator[torch.Tensor]:
-        """The pieces of parameters that a backward will give gradients, some of them several times."""
+        """The parameters' pieces that get gradients, and weights gathered for a step; some of them several times."""
         for entry in self._entries:
             if isinstance(entry, Computed):
                 yield from entry.parameters
             elif isinstance(entry.value, StoredPiece):
                 yield entry.value.piece
+                if not entry.value.again:
+                    yield entry.moved.array
 
     async def backward(self, value: Value, gradient: torch.Tensor, back: Back | None = None) -> None:
         """Walk back from a value.

@@ -42,14 +42,19 @@ class StoredPiece(Value):
 
     Args:
         piece: the parameter, or a view of it in the shape of the shards.
+        name: of the parameter.
+        again: whether what is gathered is freed after each use (ZeRO-3), or kept for the others (ZeRO-2).
     """
 
     piece: torch.Tensor = field(kw_only=True)
+    name: str = field(kw_only=True)
+    again: bool = field(kw_only=True)
 
     @classmethod
-    def of(cls, piece: torch.Tensor, shards: Shards) -> "StoredPiece":
+    def of(cls, piece: torch.Tensor, shards: Shards, name: str = "", *, again: bool = True) -> "StoredPiece":
         """A part that lies as these shards."""
-        return cls(piece.detach(), shards, piece.requires_grad, weight=True, piece=piece)
+        value, trained = piece.detach(), piece.requires_grad
+        return cls(value, shards, trained, weight=True, piece=piece, name=name, again=again)
 
     def add(self, gradient: torch.Tensor) -> None:
         torch.autograd.backward(self.piece, gradient)
@@ -63,7 +68,12 @@ async def whole_piece(run: "Reader", operand: Operand, shards: Shards) -> Operan
     """A rank's piece of a parameter as an operator takes it; one that is stored in parts is gathered, each way."""
     if isinstance(operand, torch.Tensor) or operand.shards.layout == shards.layout:
         return operand
-    return await run.move(operand, shards, again=True)
+    return await run.move(operand, shards, again=is_gathered_again(operand))
+
+
+def is_gathered_again(operand: Operand) -> bool:
+    """Whether the operator that takes this weight frees what it gathers, and gathers it again in the backward."""
+    return isinstance(operand, StoredPiece) and operand.again
 
 
 class Reader(Protocol):

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from pipelined.sharding.layout import Layout
 from pipelined.sharding.operators.matmul import LEAD, SplitMatmul, gather, multiplied
-from pipelined.sharding.operators.verbs import Operand, Reader, StoredPiece, Value, whole_piece
+from pipelined.sharding.operators.verbs import Operand, Reader, Value, is_gathered_again, whole_piece
 from pipelined.sharding.shards import Ranges, Shards
 
 
@@ -72,7 +72,7 @@ async def logits(run: Reader, head: SplitMatmul, x: Value, weight: Operand, bias
     Cost: as a multiplication C → V.
     """
     lead = x.shards.lengths[:-1]
-    again = isinstance(weight, StoredPiece)
+    again = is_gathered_again(weight)
     x = await gather(run, x, head.arriving(lead), head.gathered(lead), again=again)
     weight = await whole_piece(run, weight, table(head))
     product = await run.compute("head", lambda x, rows: multiplied(x, rows.t()), x, weight, result=head.partial(lead))

@@ -17,7 +17,8 @@ class TeamModel(Model, Protocol):
     """A model that a team can split; as a `Model` it is the whole.
 
     Attributes:
-        state: what members that hold the same piece of a weight split of it: `none`, or with `zero3` all of it.
+        state: what members that hold the same piece of a weight split of it. `none`: nothing. `zero2`: gradient and
+            moments; the weight is gathered once a step. `zero3`: the weight, too, which is gathered for each use.
     """
 
     state: str

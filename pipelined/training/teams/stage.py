@@ -46,6 +46,7 @@ class TeamStage:
         network: carries pieces among the members.
         executor: runs each computation.
         autocast, recompute, replicas: as of a `Stage`; replicas are the ranks that hold the same pieces.
+        gathered: of the rank's tapes in a step; see `Tape`.
     """
 
     model: TeamModel
@@ -57,6 +58,7 @@ class TeamStage:
     autocast: torch.dtype | None = None
     recompute: bool = False
     replicas: int = 1
+    gathered: dict[str, torch.Tensor] | None = None
     alive: dict[MicrobatchKey, Live] = field(default_factory=dict)
     pending: dict[MicrobatchKey, Tape] = field(default_factory=dict)
 
@@ -79,7 +81,7 @@ class TeamStage:
         Returns: this member's piece for the next stage; on the last stage the loss, which all members add up to the
             same number.
         """
-        tape, given = self._tape(not self.recompute), self._opened(x)
+        tape, given = self._tape(not self.recompute, self.gathered), self._opened(x)
         output = await self._apply(tape, given, random, targets)
         if self.statistics.any:
             self.statistics.note(random.step, random.microbatch, tape.noted)
@@ -140,12 +142,12 @@ class TeamStage:
         """The tape of a microbatch (a new one if it is recomputed), its input and its output."""
         x, run = self.alive.pop(key)
         if run is None:
-            tape = self._tape(True)
+            tape = self._tape(True, self.gathered)
             run = tape, await self._apply(tape, x, random, targets)
         return run[0], x, run[1]
 
-    def _tape(self, training: bool) -> Tape:
-        return Tape(self.network, self.executor, training, self.autocast, again=not self.recompute)
+    def _tape(self, training: bool, gathered: dict[str, torch.Tensor] | None = None) -> Tape:
+        return Tape(self.network, self.executor, training, self.autocast, not self.recompute, gathered=gathered)
 
     def _pieces(self) -> dict[str, torch.Tensor]:
         """Parameters as they lie, and buffers."""

@@ -193,3 +193,25 @@ def test_stored_weights_are_gathered_each_way_and_their_gradients_scattered():
     assert sent[1] - sent[0] == 8 * 3 * (p - 1) / p * multiplied
     assert kept[0] == kept[1]
     assert held == (12 * 16 + 16) * 16 / p + 6 * 16 + (9 + 6) * 16
+
+
+@pytest.mark.parametrize("microbatches", [1, 3])
+def test_weights_that_are_gathered_once_a_step_send_n_plus_1_times_a_share(microbatches):
+    """ZeRO-2: (N + 1) G of each weight, G = (p0-1)/p0 · kn; the tied table has a gradient of each of its two uses."""
+    config, factors, p = ModelConfig(1, 16, 8, 16, 6, 0.0), alike((4, 1, 1)), 4
+    sent, kept = [], []
+    for state in ("none", "zero2"):
+        model, gathered = ShardedGPT2(config, factors, state), {}
+        pieces = {name: piece(1, each, torch.float64) for name, each in model.parameters().items()}
+        ids = Value(piece(1, model.ids((8, 6)), torch.int64, trained=False), model.ids((8, 6)), False)
+
+        async def stage(tape, model=model, pieces=pieces, ids=ids):
+            return await model.score(tape, await model.part(tape, range(model.layers), ids, pieces), ids)
+
+        found = [record(1, stage, gathered=gathered) for _ in range(microbatches)]
+        sent.append(sum(each.forward.nbytes + each.backward.nbytes for each in found))
+        kept.append({each.kept for each in found})
+    blocks, table = 12 * 16 * 16, 16 * 16
+    share = 8 * (p - 1) / p
+    assert sent[1] - sent[0] == share * ((microbatches + 1) * blocks + (2 * microbatches + 1) * table)
+    assert kept[0] == kept[1], "weights of the step are no activations"

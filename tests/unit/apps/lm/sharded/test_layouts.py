@@ -27,7 +27,7 @@ def test_factors_are_read_by_operator_and_the_vocabulary_is_split_by_default():
     [
         (
             "rows",
-            "no layout: 'rows'.*write data or zero1 or zero3 or summa or megatron, or OPERATOR=ROWS",
+            "no layout: 'rows'.*write data or zero1 or zero2 or zero3 or summa or megatron, or OPERATOR=ROWS",
         ),
         ("c_attn=1.2", "no layout: 'c_attn=1.2'"),
         ("c_attn=0.2.2", "no layout: 'c_attn=0.2.2'"),
