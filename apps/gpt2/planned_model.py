@@ -118,7 +118,13 @@ class PlannedGPT2:
         key = plan.tensor, plan.rows, machine
         if key not in self._teams:
             self._teams[key] = team_chain(
-                self.model, plan.tensor, plan.rows, self.sequence, machine, itemsize=self._itemsize
+                self.model,
+                plan.tensor,
+                plan.rows,
+                self.sequence,
+                machine,
+                itemsize=self._itemsize,
+                state=self.config.state,
             )
         return self._teams[key]
 

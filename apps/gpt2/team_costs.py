@@ -31,12 +31,12 @@ EVEN: Costs = dict.fromkeys((BLOCK, HEAD, EMBEDDING, MATRIX), LayerCosts())
 
 
 def team_chain(
-    config: ModelConfig, ranks: int, rows: int, sequence: int, machine: Machine, *, itemsize: int
+    config: ModelConfig, ranks: int, rows: int, sequence: int, machine: Machine, *, itemsize: int, state: str = "none"
 ) -> TeamChain:
     """The multiplications of a microbatch on a team. Embedding and head have one layout, tied or not."""
     whole = chain(replace(config, tied=True), rows, sequence, 1, itemsize)
     network = Network(machine.sum_links, itemsize)
-    return TeamChain(whole, ranks, network, machine.node, (*[BLOCK] * 4, HEAD))
+    return TeamChain(whole, ranks, network, machine.node, (*[BLOCK] * 4, HEAD), state)
 
 
 def written(layout: TeamLayout) -> str:
@@ -77,8 +77,7 @@ def stage_moves(config: ModelConfig, plan: Plan, sequence: int, costs: Costs) ->
     found = []
     for kinds in _kinds(config, plan, sequence):
         each = [(costs[kind], number) for kind, number in kinds.items()]
-        forward, backward, update = (sum(one[column] * number for one, number in each) for column in range(3))
-        found.append(StageMoves(forward, backward, update))
+        found.append(StageMoves(*(sum(getattr(one, name) * n for one, n in each) for name in StageMoves._fields)))
     return found
 
 
@@ -108,13 +107,15 @@ def team_workload(
 
     Args:
         costs: of its layout; `EVEN` divides everything evenly.
-        state: of weights; where they are stored in parts, one that is gathered is not counted.
+        state: of weights. With zero3 one that is gathered for a use is not counted.
     """
     alone, members = workload(config, replace(plan, tensor=1, split=""), sequence, itemsize, exact=exact), plan.tensor
     alone = alone.divided(plan) if divided else alone
     every, tokens = _kinds(config, plan, sequence), plan.microbatch * sequence
     stages = []
+    matrices = {BLOCK: 12 * config.d_model**2, MATRIX: config.vocab * config.d_model}
     for stage, kinds in zip(alone.stages, every, strict=True):
+        gathered = sum(number * kinds[kind] for kind, number in matrices.items()) if state == "zero2" else 0
         besides = sum(costs[kind].kept * number for kind, number in kinds.items()) * itemsize * plan.layout.parts
         stages.append(
             replace(
@@ -125,6 +126,7 @@ def team_workload(
                 activation_bytes=ceil(_kept_by_tape(config, kinds) * tokens * itemsize / members + besides),
                 pending_bytes=None,
                 boundary_bytes=ceil(stage.boundary_bytes / members),
+                frozen_bytes=stage.frozen_bytes + gathered * itemsize,
             )
         )
     if costs is EVEN:

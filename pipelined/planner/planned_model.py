@@ -36,11 +36,16 @@ class PlannedModel(MeasuredModel, Protocol):
 
 
 class StageMoves(NamedTuple):
-    """Seconds that a team moves tensors of one stage: a microbatch's forward and backward, and the sums of a step."""
+    """Seconds that a team moves tensors of one stage: a microbatch's forward and backward, and the sums of a step.
+
+    Args:
+        weights: those of the backward that belong to its weight half.
+    """
 
     forward: float = 0.0
     backward: float = 0.0
     update: float = 0.0
+    weights: float = 0.0
 
 
 @runtime_checkable

@@ -35,7 +35,8 @@ class StageCosts:
         activation_bytes: bytes kept from the forward to the backward, input and output included.
         pending_bytes: bytes kept between the halves of a split backward; None: as `activation_bytes`.
         boundary_bytes: bytes kept instead with recomputation: input and output.
-        frozen_bytes: bytes of the stage's buffers and of parameters without a gradient, held during the whole step.
+        frozen_bytes: bytes held during the whole step: of the stage's buffers, of parameters without a gradient, and of
+            weights that were gathered for it.
     Raises:
         UsageError: a duration is negative or not finite, an instruction takes 0 seconds, or a size is negative.
     """

@@ -130,7 +130,11 @@ class Matmul:
         if self.embeds:  # the vocabulary is the contraction of the embedding
             yield RingPasses("forward", COLUMNS, gathered, microbatches, microbatches, of_embedding=True)
             yield RingPasses("backward", COLUMNS, gathered, microbatches, of_embedding=True)
-        yield from self._weight_rings(self.weights / (columns * contraction), microbatches, state)
+        length = self.weights / (columns * contraction)
+        yield from self._weight_rings(length, microbatches, state)
+        if self.embeds and state in ("zero2", "zero3"):  # each use has a gradient, and with zero3 gathers the weight
+            uses = self._weight_rings(length, microbatches, state)
+            yield from (ring._replace(of_embedding=True) for ring in uses if ring.phase != "update")
 
     def _weight_rings(self, length: float, microbatches: int, state: str) -> Iterator[RingPasses]:
         if state in ("none", "zero1"):  # an all-reduce; or gradients are scattered, and weights gathered

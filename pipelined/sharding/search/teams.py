@@ -2,8 +2,8 @@
 
 The members of a team train a chain as `pipelined.sharding.operators` runs it. So between operators a tensor is cut by
 tokens into as many parts as the operator has rows that comes first to it; where the next has other rows, an all-to-all
-of the whole team follows. Weights are whole but for their factors, biases and norms have sums of their own, and each
-exchange of statistics is one of the norm's or the loss's.
+of the whole team follows. Weights are whole but for their factors, or all in one state of ZeRO; biases and norms have
+sums of their own, and each exchange of statistics is one of the norm's or the loss's.
 
 A pipeline has layers of several kinds in each stage, so a layout has costs of each kind. One layout beats another if
 none of its costs is higher: every step of every plan is then as short, and takes as little memory.
@@ -40,6 +40,7 @@ class LayerCosts(NamedTuple):
         update: seconds of the sums within the team, once a step.
         numbers: parameters that a member holds.
         kept: numbers of a microbatch that a member keeps for the backward beyond an even share.
+        weights: seconds of `backward` that belong to its weight half.
     """
 
     forward: float = 0.0
@@ -47,6 +48,7 @@ class LayerCosts(NamedTuple):
     update: float = 0.0
     numbers: float = 0.0
     kept: float = 0.0
+    weights: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class TeamChain:
         node: ranks of a node; 0: all members are on one.
         kinds: the kind of layer of each operator, in order. Where its weight embeds as well, the embedding's moves and
             positions are of kind `EMBEDDING`, and the weight is of kind `MATRIX`.
+        state: of all weights, one of `matmul.STATES`.
     """
 
     chain: Chain
@@ -67,6 +70,7 @@ class TeamChain:
     network: Network
     node: int
     kinds: Sequence[str]
+    state: str = "none"
     _prices: dict[tuple[Any, ...], Numbers] = field(default_factory=dict, compare=False)
 
     def options(self, op: Operator) -> list[Factors]:
@@ -175,9 +179,13 @@ class _Member:
         op, f, matmul = self._op, self._f, self._op.matmul
         share = f.columns * f.contraction
         weight_of = MATRIX if matmul.embeds else kind
-        for ring in matmul.rings(f):
+        state = self._team.state
+        for ring in matmul.rings(f, state=state, regather_input=state == "zero3"):
             where = EMBEDDING if ring.of_embedding else weight_of if ring.phase == "update" else kind
-            yield where, ring.phase, self._ring(f[ring.axis], self._stride(ring.axis), ring)
+            group = f[ring.axis], self._stride(ring.axis)
+            yield where, ring.phase, self._ring(*group, ring)
+            if ring.phase == "backward" and ring.axis == ROWS:  # gradients of weights are scattered
+                yield where, "weights", self._ring(*group, ring._replace(passes=ring.sums))
         for each in ("forward", "backward"):
             exchanged = self._exchange(self._before, f.rows, matmul.inputs)
             yield (

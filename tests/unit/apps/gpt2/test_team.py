@@ -120,3 +120,12 @@ def test_a_rank_that_keeps_parts_of_the_weights_is_counted_with_them(layout, col
     rest = sum(map(prod, every.values())) - weights
     assert sum(each.elements for each in held) == weights / 4 + rest / columns
     assert sum(each.kept_bytes for each in held) == ceil((8 * (weights + rest) + 4 * len(every)) / 4)
+
+
+def test_a_rank_that_gathers_weights_for_a_step_is_counted_with_them():
+    """Numbers of weights beside zero3's 4/T each: all of them, once."""
+    job = resolve(Config(tensor=4, layout="zero2", depth=1, vocab=256), 4)
+    held, less = (sizes(job.model, job.plan, job.sequence, divided=True, state=state) for state in ("zero2", "zero3"))
+    assert held.parameters == less.parameters
+    weights = sum(prod(shape) for name, shape in shapes(job.model).items() if len(shape) == 2 and "wpe" not in name)
+    assert [stage.frozen_bytes for stage in held.stages] == [4 * weights]

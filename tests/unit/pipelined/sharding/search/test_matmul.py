@@ -85,6 +85,13 @@ def test_a_tied_head_embeds_with_the_vocabulary_as_contraction():
     assert sent(tied, factors, "update") == sent(plain, factors, "update")
 
 
+@pytest.mark.parametrize(("state", "uses"), [("none", 0), ("zero2", 1), ("zero3", 3)])
+def test_a_tied_head_gathers_and_scatters_for_each_use(state, uses):
+    plain, tied, factors = Matmul(64, 128, 1000), Matmul(64, 128, 1000, embeds=True), Factors(4, 1, 1)
+    more = [sum(sent(each, factors, phase, state=state) for phase in PHASES) for each in (plain, tied)]
+    assert more[1] - more[0] == pytest.approx(uses * 3 / 4 * 128 * 1000)
+
+
 @pytest.mark.parametrize(("ranks", "number"), [(8, 10), (16, 15), (64, 28), (256, 45), (4096, 91), (12, 18)])
 def test_the_factorizations_are_counted(ranks, number):
     found = factorizations(ranks)
