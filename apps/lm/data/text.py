@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tokenizers
 
-from apps.lm.data.corpus import VALIDATION_SHARE, read_corpus
+from apps.lm.data import token_cache
+from apps.lm.data.corpus import VALIDATION_SHARE, Corpus, read_corpus
 from apps.lm.data.ngram import score_ngrams
 from pipelined.actors.agree import agree, broadcast
 from pipelined.api.data.tokens.index import INDEX, is_indexed, is_prepared, open_bare, open_index
@@ -162,9 +164,28 @@ def _read(paths: Sequence[Path], tokenizer: str, whole: bool) -> Text:
     """Text turned into ids; all of it is learnt from if `whole`."""
     corpus = read_corpus(paths)
     documents = tuple(map("".join, zip(corpus.train, corpus.validation, strict=True))) if whole else corpus.train
-    found = find_tokenizer(tokenizer, documents)
-    ids = found.encode_all(documents), found.encode_all(corpus.validation)
-    return Text(corpus.name, found, *ids, corpus.digest, tokenizer)
+    found, train, validation = _tokenised(documents, corpus.validation, tokenizer)
+    return Text(corpus.name, found, train, validation, corpus.digest, tokenizer)
+
+
+def _tokenised(
+    train: Sequence[str], validation: Sequence[str], tokenizer: str
+) -> tuple[Tokenizer, np.ndarray, np.ndarray]:
+    """The tokenizer, and the ids of both parts; those of a large text are made once, and kept on disk."""
+    trained = tokenizer.startswith("bpe:")
+    found = None if trained else find_tokenizer(tokenizer, ())
+    key = ""
+    if tokenizer != "bytes" and sum(map(len, (*train, *validation))) >= token_cache.LEAST:
+        made_by = digest_of(found) if found else f"{tokenizer} by tokenizers {tokenizers.__version__}"
+        texts = Corpus("", tuple(train), tuple(validation)).digest
+        key = hashlib.blake2b(f"{made_by} {texts}".encode(), digest_size=16).hexdigest()
+        if (kept := token_cache.load(key)) is not None:
+            return Tokenizer.from_json(kept.tokenizer), kept.train, kept.validation
+    found = found or find_tokenizer(tokenizer, train)
+    ids = found.encode_all(train), found.encode_all(validation)
+    if key:
+        token_cache.keep(key, token_cache.CachedTokens(found.to_json(), *ids))
+    return found, *ids
 
 
 def _prepared(paths: Sequence[Path], tokenizer: str, whole: bool) -> Text:

@@ -1,0 +1,84 @@
+"""Large texts as ids, kept in the user's cache directory under a digest of what made them. No torch.
+
+A file that is damaged counts as none, and one that cannot be written is left out: a run only loses time.
+"""
+
+import hashlib
+import logging
+import os
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+LEAST = 1 << 20
+"""Characters from which on a text is kept; fewer are tokenised in about a second."""
+MOST = 8
+"""Texts that are kept; the oldest is removed first."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CachedTokens:
+    """A text as ids.
+
+    Args:
+        tokenizer: that made them, as JSON.
+        train, validation: the ids of its two parts.
+    """
+
+    tokenizer: str
+    train: np.ndarray
+    validation: np.ndarray
+
+    @property
+    def digest(self) -> bytes:
+        """The blake2b of everything."""
+        hasher = hashlib.blake2b(self.tokenizer.encode(), digest_size=16)
+        for ids in (self.train, self.validation):
+            hasher.update(f"{ids.dtype.name} {len(ids)}".encode())
+            hasher.update(np.ascontiguousarray(ids).data)
+        return hasher.digest()
+
+
+def load(key: str) -> CachedTokens | None:
+    """What was kept under a key; None for nothing whole."""
+    try:
+        with (_directory() / f"{key}.npz").open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            found = CachedTokens(file["tokenizer"].tobytes().decode(), file["train"], file["validation"])
+            return found if file["digest"].tobytes() == found.digest else None
+    except FileNotFoundError:
+        return None
+    except Exception as error:  # whatever numpy and zipfile raise on a damaged file
+        log.info("the cache of tokens cannot be read (%r)", error)
+        return None
+
+
+def keep(key: str, tokens: CachedTokens) -> None:
+    """Keep tokens under a key, and remove the oldest file of too many."""
+    try:
+        directory = _directory()
+        directory.mkdir(parents=True, exist_ok=True)
+        part = directory / f".{secrets.token_hex(4)}.part"
+        try:
+            with part.open("wb") as file:
+                texts = {"tokenizer": tokens.tokenizer.encode(), "digest": tokens.digest}
+                arrays = {name: np.frombuffer(raw, np.uint8) for name, raw in texts.items()}
+                np.savez(file, allow_pickle=False, train=tokens.train, validation=tokens.validation, **arrays)
+            part.replace(directory / f"{key}.npz")
+        finally:
+            part.unlink(missing_ok=True)
+        for old in sorted(directory.glob("*.npz"), key=lambda path: path.stat().st_mtime)[:-MOST]:
+            with suppress(FileNotFoundError):  # removed by another run
+                old.unlink()
+    except (OSError, RuntimeError) as error:
+        log.info("the cache of tokens cannot be written (%r)", error)
+
+
+def _directory() -> Path:
+    """Raises RuntimeError: the user has no home."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return Path(cache or Path.home() / ".cache") / "pipelined" / "tokens"
