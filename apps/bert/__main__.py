@@ -12,7 +12,7 @@ from apps.lm.huggingface.bert import BERT_TYPE, read_bert
 from apps.lm.models.bert_presets import BERT_PRESETS, BertConfig
 from apps.lm.models.gpt2_presets import find_preset
 from apps.rows.program import main
-from apps.rows.text import TextFlags, TextTask
+from apps.rows.text import TextRowFlags, TextTask
 from pipelined.process.exit import end_process
 from pipelined.programs.plan import Plan
 
@@ -24,7 +24,7 @@ OUTER = 3
 
 
 @dataclass(frozen=True)
-class Config(TextFlags):
+class Config(TextRowFlags):
     """Train a BERT on the masked tokens of a text, across ranks, or train one of Hugging Face's further."""
 
     preset: str = "tiny"

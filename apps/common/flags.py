@@ -158,6 +158,24 @@ class RunFlags:
         return flags | {knob.name: knob.of(self) for knob in knobs_of(self.schedule)}
 
 
+@dataclass(frozen=True)
+class TextDataFlags:
+    """The data of a run that learns from text, and its tokenizer."""
+
+    data: tuple[Path, ...] = ()
+    """Text files or directories; or tokens in files, which every rank maps: a nanoGPT .bin, or a directory with an
+    index. Default: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
+    val_data: tuple[Path, ...] = ()
+    """What evaluations score, in any of these forms. Default: the end of each text, or of the tokens."""
+    eval_windows: int | None = None
+    """Sequences that an evaluation scores at most, at even distances; 0: all. Default: all of text, 256 of tokens."""
+    tokenizer: str | None = None
+    """bytes (256 symbols), gpt2, bpe:N (trained on the training text), a tokenizer.json, or a directory with one.
+    Default: the tokenizer in --init or in the index, gpt2 for a .bin, else bytes."""
+    new_data: bool = False
+    """With --resume: continue with another text or tokenizer than the checkpoint's."""
+
+
 def config_json(config: RunFlags, resolved: Mapping[str, Any]) -> str:
     """What --print-config prints, and --config reads: the resolved configuration, and which of its keys are notes."""
     flags = {*vars(config), *(knob.name for knob in knobs_of(config.schedule))} - {"config", "print_config"}

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from apps.common.flags import LEAST, RunFlags, flag, parse_flags
+from apps.common.arguments import check_sample
+from apps.common.flags import LEAST, RunFlags, TextDataFlags, flag, parse_flags
 from pipelined.errors import UsageError
 
 __all__ = ["Config", "flag", "parse"]
@@ -29,7 +30,7 @@ SIZES = {
 
 
 @dataclass(frozen=True)
-class Config(RunFlags):
+class Config(TextDataFlags, RunFlags):
     """Train a GPT-2 across ranks, in a bidirectional pipeline, hybrid with data parallelism."""
 
     schedule: str | None = None
@@ -76,13 +77,6 @@ class Config(RunFlags):
     """Tokens of a sequence. Default: 64, or 1024 of a published GPT-2; or the model's positions if they are fewer."""
     dropout: float | None = None
     """Dropout probability in training, instead of the preset's."""
-    data: tuple[Path, ...] = ()
-    """Text files or directories; or tokens in files, which every rank maps: a nanoGPT .bin, or a directory with an
-    index. Default: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
-    val_data: tuple[Path, ...] = ()
-    """What evaluations score, in any of these forms. Default: the end of each text, or of the tokens."""
-    eval_windows: int | None = None
-    """Sequences that an evaluation scores at most, at even distances; 0: all. Default: all of text, 256 of tokens."""
     tokenizer: str | None = None
     """bytes (256 symbols), gpt2, bpe:N (trained on the training text), a tokenizer.json, or a directory with one.
     Default: the tokenizer in --init or in the index, gpt2 for a .bin or a published GPT-2, else bytes."""
@@ -101,8 +95,6 @@ class Config(RunFlags):
     """Start from a Hugging Face GPT-2 directory, which determines the sizes."""
     export: Path | None = None
     """Write a Hugging Face GPT-2 directory at the end."""
-    new_data: bool = False
-    """With --resume: continue with another text or tokenizer than the checkpoint's."""
     trace: Path | None = None
     """Write a Chrome/Perfetto timeline of all ranks to this file."""
     replay: Path | None = None
@@ -123,8 +115,7 @@ class Config(RunFlags):
             if getattr(self, name) is not None and self.schedule != "ravnest":
                 fact = f"only Ravnest has clusters ({flag(name)} {getattr(self, name)}, --schedule "
                 raise UsageError(f"{fact}{self.schedule or 'open'}); add --schedule ravnest, or leave it out")
-        if self.sample and not self.prompt:
-            raise UsageError("a sample needs at least one character to begin with (--prompt is empty); or --sample 0")
+        check_sample(self.sample, self.prompt)
 
     @property
     def team(self) -> int:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from apps.common.arguments import check_sample
 from apps.lm.generate import main as generate
 from apps.lm.huggingface.llama import read_llama
 from apps.lm.models.gpt2_presets import find_preset
 from apps.lm.models.llama_presets import LLAMA_PRESETS, LlamaConfig
 from apps.rows.program import main
-from apps.rows.text import TextFlags, TextTask
-from pipelined.errors import UsageError
+from apps.rows.text import TextRowFlags, TextTask
 from pipelined.process.exit import end_process
 from pipelined.programs.plan import Plan
 
@@ -26,7 +26,7 @@ OUTER = 3
 
 
 @dataclass(frozen=True)
-class Config(TextFlags):
+class Config(TextRowFlags):
     """Train a Llama-like model on text, across ranks, or fine-tune one of Hugging Face's."""
 
     preset: str = "tiny"
@@ -40,8 +40,7 @@ class Config(TextFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.sample and not self.prompt:
-            raise UsageError("a sample needs at least one character to begin with (--prompt is empty); or --sample 0")
+        check_sample(self.sample, self.prompt)
 
     def task(self) -> "LlamaTask":
         found = find_preset(self.preset, LLAMA_PRESETS) if self.init is None else read_llama(self.init)

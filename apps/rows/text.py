@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from apps.common.flags import LEAST, start_of
+from apps.common.flags import LEAST, TextDataFlags, start_of
 from apps.common.paths import check_export
 from apps.lm.data.text import Text, read_text, require_text
 from apps.rows.config import RowFlags, Task
@@ -16,7 +16,7 @@ SEQUENCE = 64
 
 
 @dataclass(frozen=True)
-class TextFlags(RowFlags):
+class TextRowFlags(TextDataFlags, RowFlags):
     """How a row of layers learns from text; a program adds its model."""
 
     preset: str = "tiny"
@@ -27,18 +27,6 @@ class TextFlags(RowFlags):
     """Vocabulary of the model, at least that of the tokenizer, instead of the preset's."""
     seq: int | None = None
     """Tokens of a sequence. Default: 64, or the model's positions if they are fewer."""
-    data: tuple[Path, ...] = ()
-    """Text files or directories; or tokens in files, which every rank maps: a nanoGPT .bin, or a directory with an
-    index. Default: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
-    val_data: tuple[Path, ...] = ()
-    """What evaluations score, in any of these forms. Default: the end of each text, or of the tokens."""
-    eval_windows: int | None = None
-    """Sequences that an evaluation scores at most, at even distances; 0: all. Default: all of text, 256 of tokens."""
-    tokenizer: str | None = None
-    """bytes (256 symbols), gpt2, bpe:N (trained on the training text), a tokenizer.json, or a directory with one.
-    Default: the tokenizer in --init or in the index, gpt2 for a .bin, else bytes."""
-    new_data: bool = False
-    """With --resume: continue with another text or tokenizer than the checkpoint's."""
     init: Path | None = None
     """Start from a Hugging Face directory, which determines the sizes."""
     export: Path | None = None
@@ -93,9 +81,9 @@ class TextTask(Task):
     """
 
     unit, rows = "tokens", "sequences"
-    config: TextFlags
+    config: TextRowFlags
 
-    def __init__(self, config: TextFlags, model: TextSizes, kind: str, outer: int):
+    def __init__(self, config: TextRowFlags, model: TextSizes, kind: str, outer: int):
         self.config, self.sizes_of_model, self.kind, self.depth = config, model, kind, model.layers + outer
         self.row_units = config.seq or min(SEQUENCE, model.positions)
         if self.row_units > model.positions:
