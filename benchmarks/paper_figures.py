@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass
 
 import tyro
 
+from apps.common.presets import find_preset
 from apps.gpt2.memory import activation_bytes, boundary_bytes
-from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, find_preset, layer_costs
+from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, layer_costs
 from benchmarks._results import Reported, tell
 from collectives import Links
 from pipelined.programs.plan import Plan

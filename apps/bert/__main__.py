@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from apps.common.presets import find_preset
 from apps.lm.data.text import Text
 from apps.lm.huggingface.bert import BERT_TYPE, read_bert
 from apps.lm.models.bert_presets import BERT_PRESETS, BertConfig
-from apps.lm.models.gpt2_presets import find_preset
 from apps.rows.program import main
 from apps.rows.text import TextRowFlags, TextTask
 from pipelined.process.exit import end_process

@@ -45,10 +45,10 @@ def expanded(arguments: Sequence[str], known: Callable[[Sequence[str]], Collecti
     Args:
         known: the names of the flags, as fields, by all words: of the file and of the command line.
     Raises:
-        UsageError: see `read_config` and `words_of`; or a word is a flag of another project.
+        UsageError: see `read_flag_file` and `words_of`; or a word is a flag of another project.
     """
     path = value_of("config", arguments)
-    config = {} if path is None else read_config(Path(path))
+    config = {} if path is None else read_flag_file(Path(path))
     names = known([*words_of(config, config, Path()), *arguments])
     refuse_names_of_others(arguments, names)
     return [*words_of(config, names, Path(path or "")), *arguments]
@@ -61,7 +61,7 @@ def value_of(name: str, arguments: Sequence[str]) -> str | None:
     return parser.parse_known_args(arguments)[0].value
 
 
-def read_config(path: Path) -> Mapping[str, Any]:
+def read_flag_file(path: Path) -> Mapping[str, Any]:
     """The flags in a file and their values, by the names of fields, without those that it leaves open.
 
     Args:
@@ -85,7 +85,7 @@ def read_config(path: Path) -> Mapping[str, Any]:
 
 
 def words_of(config: Mapping[str, Any], known: Collection[str], path: Path) -> list[str]:
-    """The words of a command line for what `read_config` read.
+    """The words of a command line for what `read_flag_file` read.
 
     Args:
         known: the names of the flags, as fields.

@@ -18,7 +18,7 @@ class Checked(Protocol):
 C = TypeVar("C", bound=Checked)
 
 
-def read_config(kind: type[C], values: dict[str, Any]) -> C:
+def read_settings(kind: type[C], values: dict[str, Any]) -> C:
     """Settings from their plain values.
 
     Raises:

@@ -7,12 +7,13 @@ from typing import Any
 from apps.common.choose import Wishes, choose
 from apps.common.flags import config_json
 from apps.common.plan_table import plan_table
+from apps.common.presets import find_preset
 from apps.gpt2.config import SEQUENCE as PUBLISHED_SEQUENCE
 from apps.gpt2.config import Config
 from apps.gpt2.plan_file import follow_plan, identity
 from apps.gpt2.team import described, ranks_of_workers, split_of, split_text
 from apps.gpt2.team_costs import sizes
-from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, find_preset, layer_costs, parameters
+from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, layer_costs, parameters
 from apps.lm.sharded.layouts import Factors
 from pipelined.errors import UsageError
 from pipelined.programs.partition import partition
@@ -206,9 +207,9 @@ def model_of(config: Config) -> ModelConfig:
 
 def _initial(directory: Path, given: dict[str, Any]) -> ModelConfig:
     """The sizes of the Hugging Face directory, which flags may repeat but not change (dropout apart)."""
-    from apps.lm.huggingface.write import read_config
+    from apps.lm.huggingface.write import read_sizes
 
-    found = read_config(directory)
+    found = read_sizes(directory)
     for name, value in given.items():
         if name != "dropout" and value is not None and value != getattr(found, name):
             fact = f"--{name.replace('_', '-')} {value} differs from {directory} ({getattr(found, name)})"

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from apps.common.arguments import check_sample
+from apps.common.presets import find_preset
 from apps.lm.generate import main as generate
 from apps.lm.huggingface.llama import read_llama
-from apps.lm.models.gpt2_presets import find_preset
 from apps.lm.models.llama_presets import LLAMA_PRESETS, LlamaConfig
 from apps.rows.program import main
 from apps.rows.text import TextRowFlags, TextTask

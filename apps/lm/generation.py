@@ -10,7 +10,7 @@ import torch
 import pipelined as pp
 from apps.lm.huggingface.initial import load_initial
 from apps.lm.huggingface.llama import each_llama_tensor, read_llama
-from apps.lm.huggingface.read import each_tensor, read_config
+from apps.lm.huggingface.read import each_tensor, read_sizes
 from apps.lm.models.gpt2 import GPT2, token_loss
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.models.llama import builders
@@ -54,7 +54,7 @@ class Source:
 
 def exported_gpt2(directory: Path) -> Source:
     """A GPT-2 of a Hugging Face directory."""
-    config = read_config(directory)
+    config = read_sizes(directory)
     return Source(GPT2(config), config.vocab, config.positions, partial(each_tensor, directory))
 
 

@@ -7,8 +7,9 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-from apps.common.task import UNREADABLE, read_config, unknown_task
-from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, find_preset
+from apps.common.presets import find_preset
+from apps.common.task import UNREADABLE, read_settings, unknown_task
+from apps.lm.models.gpt2_presets import PRESETS, ModelConfig
 from pipelined.directory.limits import refuse_lease
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
 
@@ -114,7 +115,7 @@ class RavnestTask:
         """
         try:
             found = json.loads(data)["ravnest"]
-            subject = read_config(RavnestConfig, found["subject"])
+            subject = read_settings(RavnestConfig, found["subject"])
             return cls(subject, int(found["vocabulary"]), str(found["text"]))
         except UNREADABLE as error:
             raise unknown_task(error) from error

@@ -6,7 +6,8 @@ from typing import Literal
 
 from apps.common.address import DirectoryAddress
 from apps.common.arguments import FileFlags, OutputFlags, ShowFlags, TextFlags, check_directories, check_files
-from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, find_preset
+from apps.common.presets import find_preset
+from apps.lm.models.gpt2_presets import PRESETS, ModelConfig
 from apps.ravnest.config import RavnestConfig
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below

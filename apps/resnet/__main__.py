@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from apps.common.flags import LEAST
+from apps.common.presets import find_preset
 from apps.images.digits import Images, digits, require_scikit_learn
 from apps.images.files import CIFAR_SIDE, classes_of, is_cifar, read_images
-from apps.lm.models.gpt2_presets import find_preset
 from apps.resnet.presets import PRESETS, ResNetConfig
 from apps.rows.config import RowFlags, Task
 from apps.rows.program import main

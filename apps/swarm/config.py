@@ -8,7 +8,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from apps.common.task import UNREADABLE, read_config, unknown_task
+from apps.common.task import UNREADABLE, read_settings, unknown_task
 from pipelined.directory.limits import refuse_lease
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
 from pipelined.programs.exact_grid import require_exact_swarm
@@ -137,7 +137,7 @@ class SwarmTask:
         try:
             found = json.loads(data)
             return cls(
-                read_config(TrainingConfig, found["subject"]),
+                read_settings(TrainingConfig, found["subject"]),
                 int(found["vocabulary"]),
                 str(found["text"]),
                 int(found["held_out"]),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apps.lm.huggingface.read import EMBEDDING, HEAD, read_config, read_tensors
+from apps.lm.huggingface.read import EMBEDDING, HEAD, read_sizes, read_tensors
 from apps.lm.huggingface.stored import digest_of_weights
 from pipelined.errors import UsageError
 from pipelined.state.manifest import Layout
@@ -29,13 +29,13 @@ class WeightsStore:
         beside: keeps what is saved; None: nothing is.
 
     Raises:
-        UsageError: as `read_config`.
+        UsageError: as `read_sizes`.
     Cost: reads the weights once, for their digest.
     """
 
     def __init__(self, directory: Path, stages: int, beside: CheckpointStore | None = None):
         self._directory, self._stages, self._beside = directory, stages, beside
-        self._tied, self._lineage = read_config(directory).tied, digest_of_weights(directory)
+        self._tied, self._lineage = read_sizes(directory).tied, digest_of_weights(directory)
 
     def saved_stages(self) -> Sequence[SavedStage]:
         """See `CheckpointStore`."""

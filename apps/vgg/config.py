@@ -3,9 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from apps.common.presets import find_preset
 from apps.images.digits import require_scikit_learn
 from apps.rows.config import RowFlags, Task
-from apps.vgg.presets import VGGConfig, find_preset
+from apps.vgg.presets import PRESETS, VGGConfig
 from pipelined.programs.plan import Plan
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class Config(RowFlags):
     """Dropout probability in training, instead of the preset's."""
 
     def task(self) -> "VGGTask":
-        model = find_preset(self.preset)
+        model = find_preset(self.preset, PRESETS)
         return VGGTask(self, model if self.dropout is None else replace(model, dropout=self.dropout))
 
 

@@ -102,14 +102,3 @@ PRESETS = {
     "digits": VGGConfig(32, 1, (16, 32, 64, 64, 64), (128, 128), 10, 0.1),
     "vgg13": VGGConfig(224, 3, (64, 128, 256, 512, 512), (4096, 4096), 1000, 0.5),
 }
-
-
-def find_preset(name: str) -> VGGConfig:
-    """The sizes of a preset.
-
-    Raises:
-        UsageError: there is none of that name.
-    """
-    if name not in PRESETS:
-        raise UsageError(f"no preset is called {name!r}; choose one of {', '.join(PRESETS)}")
-    return PRESETS[name]

@@ -46,7 +46,7 @@ TYPES: Mapping[str, Sequence[type]] = {
 """The types of the values that a config.json may leave out, and of those of which another is computed."""
 
 
-def read_config(directory: str | Path) -> ModelConfig:
+def read_sizes(directory: str | Path) -> ModelConfig:
     """Read the sizes of a GPT-2, and check that its tensors have them. Needs no torch unless there is an own head.
 
     Raises:

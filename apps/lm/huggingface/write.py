@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from apps.common.paths import GPT2_TYPE, ROTARY_TYPE, check_export
-from apps.lm.huggingface.read import FIXED, read_config, read_tensors
+from apps.lm.huggingface.read import FIXED, read_sizes, read_tensors
 from apps.lm.models.gpt2_presets import ModelConfig, Shapes, shapes
 from apps.lm.models.rotary_presets import BASE, RotaryConfig
 from apps.lm.models.rotary_presets import layer_shapes as rotary_layer_shapes
@@ -25,7 +25,7 @@ from pipelined.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["export", "export_rotary", "read_config", "read_tensors", "write"]
+__all__ = ["export", "export_rotary", "read_sizes", "read_tensors", "write"]
 
 SHARD_BYTES = 2 << 30
 """The most bytes in one file of weights, unless one tensor is larger."""

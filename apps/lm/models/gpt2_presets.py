@@ -6,7 +6,7 @@ Nothing here needs torch, so that a plan or an error can be printed before torch
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from pipelined.errors import UsageError
 
@@ -96,20 +96,6 @@ PRESETS: Mapping[str, ModelConfig] = {
 """Known models: `tiny` learns on a laptop in minutes, `gpt2…` are the published ones, `chimera` is the one of its paper
 (Chimera, Table 4: 64 layers and 1,389,327,360 parameters), and `autoddl-…` are those of AutoDDL (sections 5.2.3, 5.3.3
 and 5.4; its vocabulary is not printed, and 51,200 comes to the parameters that are)."""
-
-
-Config = TypeVar("Config")
-
-
-def find_preset(name: str, presets: Mapping[str, Config]) -> Config:
-    """Look a preset up by name.
-
-    Raises:
-        UsageError: there is no preset of that name.
-    """
-    if name not in presets:
-        raise UsageError(f"no preset is called {name!r}; choose one of {', '.join(presets)}")
-    return presets[name]
 
 
 class Multiplication(NamedTuple):

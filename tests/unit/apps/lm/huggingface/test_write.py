@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from apps.lm.huggingface.write import export, read_config, read_tensors
+from apps.lm.huggingface.write import export, read_sizes, read_tensors
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig, shapes
 from pipelined.api.data.tokens.tokenizer import ByteTokenizer
@@ -42,7 +42,7 @@ def theirs(config: ModelConfig) -> GPT2LMHeadModel:
 
 
 def load(directory: Path) -> tuple[ModelConfig, torch.nn.Module]:
-    config = read_config(directory)
+    config = read_sizes(directory)
     part = GPT2(config).build(range(config.layers + 2), torch.float32, "cpu", None)
     part.load_state_dict(read_tensors(directory, shapes(config)))
     return config, part
@@ -85,7 +85,7 @@ def test_a_head_unties_only_where_it_differs(tmp_path: Path):
     stored = load_file(tmp_path / "model.safetensors")
     head = stored["transformer.wte.weight"].clone()
     save_file({**stored, "lm_head.weight": head}, tmp_path / "model.safetensors", {"format": "pt"})
-    assert read_config(tmp_path).tied
+    assert read_sizes(tmp_path).tied
     save_file({**stored, "lm_head.weight": head + 1}, tmp_path / "model.safetensors", {"format": "pt"})
     config, part = load(tmp_path)
     assert not config.tied
@@ -120,7 +120,7 @@ def test_another_architecture_or_a_directory_at_odds_is_refused(change: dict, me
     file = tmp_path / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(UsageError, match=message):
-        read_config(tmp_path)
+        read_sizes(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
@@ -133,7 +133,7 @@ def test_missing_or_broken_files_are_refused_by_name(name: str, kept: int | None
     if kept is not None:
         file.write_bytes(content[: min(kept, len(content) - 9)])
     with pytest.raises(UsageError, match=f"cannot read .*{name}"):
-        read_config(tmp_path)
+        read_sizes(tmp_path)
 
 
 def test_nothing_else_is_written_over(tmp_path: Path):

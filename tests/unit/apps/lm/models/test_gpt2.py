@@ -8,9 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from apps.common.presets import find_preset
 from apps.lm.models.gelu import gelu
 from apps.lm.models.gpt2 import GPT2
-from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, find_preset, layer_shapes, parameters, shapes
+from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, layer_shapes, parameters, shapes
 from pipelined.random.keyed_random import KeyedRandom, drawing_from
 
 SMALL = ModelConfig(layers=3, d_model=24, heads=3, vocab=50, positions=16, dropout=0.1)

@@ -6,7 +6,8 @@ from math import prod
 
 import pytest
 
-from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, find_preset, layer_shapes, parameters
+from apps.common.presets import find_preset
+from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, layer_shapes, parameters
 from pipelined.errors import UsageError
 
 TINY = PRESETS["tiny"]

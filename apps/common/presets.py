@@ -1,0 +1,19 @@
+"""Presets: the sizes of known models by name. No torch."""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from pipelined.errors import UsageError
+
+Sizes = TypeVar("Sizes")
+
+
+def find_preset(name: str, presets: Mapping[str, Sizes]) -> Sizes:
+    """Look a preset up by name.
+
+    Raises:
+        UsageError: there is no preset of that name.
+    """
+    if name not in presets:
+        raise UsageError(f"no preset is called {name!r}; choose one of {', '.join(presets)}")
+    return presets[name]
