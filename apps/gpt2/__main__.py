@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
-from apps.common.resume import agree_on_flags, parse_resumed
+from apps.common.run.resume import agree_on_flags, parse_resumed
 from apps.gpt2.config import Config, parse
 from apps.gpt2.decide import Seats, decide_job, decide_sums
 from apps.gpt2.job import Job, resolve

@@ -6,9 +6,9 @@ Rank 0 alone runs them, before any rank builds anything, so a mistake is reporte
 from pathlib import Path
 
 from apps.common.arguments import check_files
-from apps.common.checks import check_run
 from apps.common.flags import start_of
 from apps.common.paths import check_export
+from apps.common.run.checks import check_run
 from apps.gpt2.job import Job
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 
 from apps.common.flags import start_of
-from apps.common.loop import Loop
 from apps.common.numerics import numerics
 from apps.common.report import Report, reporting
+from apps.common.run.loop import Loop
 from apps.common.trackers import Tracker, opened_trackers
 from apps.gpt2.job import Job
 from apps.gpt2.text import batches_of

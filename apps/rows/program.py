@@ -7,9 +7,9 @@ only after every check that does not need it.
 import os
 import sys
 
-from apps.common.checks import check_run
 from apps.common.flags import AUTO_PLAN, parse_flags
-from apps.common.resume import parse_resumed
+from apps.common.run.checks import check_run
+from apps.common.run.resume import parse_resumed
 from apps.rows.config import RowFlags
 from apps.rows.job import Job, resolve
 from pipelined import __version__

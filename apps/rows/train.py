@@ -9,10 +9,10 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import pipelined as pp
 from apps.common.flags import RunFlags, start_of
-from apps.common.loop import Loop
 from apps.common.numerics import DTYPES, numerics
 from apps.common.report import reporting
-from apps.common.resume import agree_on_flags
+from apps.common.run.loop import Loop
+from apps.common.run.resume import agree_on_flags
 from apps.common.trackers import opened_trackers
 from apps.rows.job import Job
 from apps.rows.training import Training

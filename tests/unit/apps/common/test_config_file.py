@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from apps.common import resume
+from apps.common.run import resume
 from apps.gpt2.__main__ import main as gpt2
 from apps.gpt2.config import Config, parse
 from apps.llama.__main__ import Config as Llama

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from apps.common import resume
+from apps.common.run import resume
 from apps.gpt2.__main__ import main
 from apps.gpt2.config import parse
 from apps.gpt2.job import resolve, sequence_of

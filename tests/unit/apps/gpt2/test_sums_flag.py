@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from apps.common.checks import check_sums
+from apps.common.run.checks import check_sums
 from apps.gpt2.checks import MEASURED, check_job
 from apps.gpt2.config import Config
 from apps.gpt2.decide import decide_sums

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from apps.bert.__main__ import Config as Bert
-from apps.common import resume
 from apps.common.flags import parse_flags, start_of
-from apps.common.resume import agree_on_flags
+from apps.common.run import resume
+from apps.common.run.resume import agree_on_flags
 from apps.gpt2.checks import check_continued
 from apps.gpt2.config import parse
 from apps.gpt2.job import resolve
