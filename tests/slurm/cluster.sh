@@ -85,6 +85,6 @@ for ((i = 0; i < nodes; i++)); do
   mkdir -p "$home/spool.n$i"
   slurmd -f "$SLURM_CONF" -N "n$i"
 done
-until_true 15 idle || { sinfo >&2; tail -n 20 "$home"/log/*.log >&2; exit 1; }
+until_true 60 idle || { sinfo >&2; tail -n 20 "$home"/log/*.log >&2; exit 1; }
 
 "$@"

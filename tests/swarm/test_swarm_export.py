@@ -10,7 +10,7 @@ from pipelined.state.store import load_whole
 from tests.launching import ROOT
 from tests.unit.apps.rotary import exported_config
 
-SIZES = "--stages 2 --layers 2 --d-model 32 --heads 2 --seq 16 --batch 4 --microbatch 2 --steps 4 --lease 2"
+SIZES = "--stages 2 --layers 2 --d-model 32 --heads 2 --seq 16 --batch 4 --microbatch 2 --steps 4 --lease 30"
 DATA = ["--data", str(ROOT / "LICENSE")]
 WISH = ["--sample", "30", "--prompt", "The"]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from transports import PeerLost, TransportError, open_transport
 
-LATE_S = 5.0  # it takes milliseconds on an idle machine; a probe for lost machines would take 15 s
+LATE_S = 12.0  # it takes milliseconds on an idle machine; a probe for lost machines would take 15 s
 
 
 async def ring(end):

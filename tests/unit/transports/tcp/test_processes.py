@@ -61,7 +61,7 @@ def test_the_survivors_of_a_killed_rank_name_it_and_what_it_last_sent_at_once(po
 
 
 def test_a_wrong_key_ends_every_process_with_the_remedy(port):
-    with ranks(3, f"tcp://127.0.0.1:{port}?wait=4", keys=["one", "one", "another"]) as processes:
+    with ranks(3, f"tcp://127.0.0.1:{port}?wait=6", keys=["one", "one", "another"]) as processes:
         outcome = ends(processes)
     assert [code for code, _, _ in outcome] == [1, 1, 1]
     assert all("callers that held another key or none: rank 2" in err for _, _, err in outcome[:2])
