@@ -50,7 +50,7 @@ def play(names, draw, workers=2):
 @pytest.mark.parametrize(("beside", "alone"), [(1, 0), (7, 0), (0, 1), (0, 3), (1, 1), (2, 3), (7, 1), (7, 3)])
 def test_every_test_runs_and_those_that_run_alone_run_beside_no_other(beside, alone):
     files = [f"tests/unit/test_{number}.py" for number in range(beside)]
-    files += [f"tests/slurm/test_{number}.py" for number in range(alone)]
+    files += [f"tests/unit/pipelined/process/test_{number}.py" for number in range(alone)]
     draw = random.Random(f"{beside} {alone}")
     for _ in range(50):
         names = [f"{file}::test_{case}" for file in files for case in range(draw.randint(1, 5))]
