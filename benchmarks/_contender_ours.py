@@ -13,8 +13,8 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.traces.file import NullTracer
+from pipelined.training.assemble import build_rank
 from pipelined.training.job import JobDescription, Numerics
-from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
 
@@ -42,7 +42,7 @@ async def _trial(actor: Actor, executor: TorchExecutor, contest: Contest, trial:
         sequence=contest.sequence,
         seed=contest.seed,
     )
-    trainer = RankTrainer(actor, job, executor=executor, tracer=NullTracer())
+    trainer = build_rank(actor, job, executor=executor, tracer=NullTracer())
     reports = [await trainer.step(step) for step in contest.before]
     await barrier(trainer.world)
     start, used = executor.clock.now(), time.process_time()

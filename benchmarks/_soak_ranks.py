@@ -23,9 +23,9 @@ from pipelined.process.launch import detect
 from pipelined.process.run import run
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
+from pipelined.training.assemble import build_rank
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.optimizer import OptimizerConfig
-from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
 RANKS, SEQUENCE, ROWS = 2, 8, 2
@@ -53,7 +53,7 @@ async def soak(transport: Transport, steps: int, settled: int, looks: int) -> in
                 model=GPT2(MODEL), plan=PLAN, feed=Feed(), optimizer_config=optimizer_config,
                 numerics=Numerics(), sequence=SEQUENCE, seed=1,
             )  # fmt: skip
-            trainer = RankTrainer(actor, job, executor=executor, tracer=NullTracer())
+            trainer = build_rank(actor, job, executor=executor, tracer=NullTracer())
             before, after = list[Levels](), list[Levels]()
             for step in range(steps):
                 await trainer.step(step)

@@ -31,6 +31,7 @@ from pipelined.planner.trial import RandomTokens
 from pipelined.programs.exact_grid import Grid
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
+from pipelined.training.assemble import build_rank
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.sums.bucket import Bucket
@@ -116,7 +117,7 @@ async def bench(transport: Transport, options: Options) -> int:
                     optimizer_config=OPTIMIZER, numerics=Numerics(exact_sums=name == "exact"),
                     sequence=options.sequence, seed=0,
                 )  # fmt: skip
-                trainers[name] = RankTrainer(actor, job, executor=executor, tracer=NullTracer())
+                trainers[name] = build_rank(actor, job, executor=executor, tracer=NullTracer())
             seconds, cpu = await _rounds(trainers, options.rounds)
             held = {name: _bytes_of(one.local.buckets) for name, one in trainers.items()}
             forms = await _forms(trainers["exact"], options.rounds)

@@ -25,6 +25,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.planner.trial import RandomTokens
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
+from pipelined.training.assemble import build_rank
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.optimizer import OptimizerConfig, update
 from pipelined.training.trainer import RankTrainer
@@ -102,7 +103,7 @@ async def bench(options: Options) -> dict[str, list[float]]:
     executor, seconds = TorchExecutor("cpu", RealClock(), transport.set_computing), {"plain": [], "ours": []}
     try:
         async with Actor(transport) as actor:
-            trainer = RankTrainer(actor, job, executor=executor, tracer=NullTracer())
+            trainer = build_rank(actor, job, executor=executor, tracer=NullTracer())
             loop = PlainLoop(GPT2(sizes), feed, options.microbatches)
             for number in range(WARM_UP + options.rounds):
                 await _round(number, options, loop, trainer, seconds)

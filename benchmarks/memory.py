@@ -31,9 +31,9 @@ from pipelined.process.launch import LOCAL, MPI, SLURM, TORCHRUN, detect
 from pipelined.process.run import run
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
+from pipelined.training.assemble import build_rank
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.optimizer import OptimizerConfig
-from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
 OPTIMIZER = OptimizerConfig(lr=1e-4, steps=100)
@@ -119,7 +119,7 @@ async def _held(transport: Transport, options: Options, before: int) -> Holding:
                 model=GPT2(options.model), plan=plan, feed=tokens, optimizer_config=OPTIMIZER, numerics=Numerics(),
                 sequence=options.seq, seed=0,
             )  # fmt: skip
-            trainer = RankTrainer(actor, job, executor=executor, tracer=NullTracer())
+            trainer = build_rank(actor, job, executor=executor, tracer=NullTracer())
             kept = count_activations(trainer)
             for step in range(options.steps):
                 await trainer.step(step)

@@ -33,6 +33,7 @@ from pipelined.state.checkpoints.saving import CheckpointSaver
 from pipelined.state.checkpoints.trainer_state import SaveTarget, gather_state, load
 from pipelined.traces.file import NullTracer, Tracer
 from pipelined.traces.gather import write_trace
+from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest
 from pipelined.training.evaluate import evaluate, sample
 from pipelined.training.job import JobDescription
@@ -151,7 +152,7 @@ def _build(
         seed=config.seed,
         fresh=config.init is None,
     )
-    return RankTrainer(actor, description, executor=executor, tracer=tracer, orders=orders)
+    return build_rank(actor, description, executor=executor, tracer=tracer, orders=orders)
 
 
 def optimizer_of(job: Job) -> OptimizerConfig:

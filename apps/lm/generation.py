@@ -25,11 +25,11 @@ from pipelined.programs.plan import Plan
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.trainer_state import load
 from pipelined.traces.file import NullTracer
+from pipelined.training.assemble import build_rank
 from pipelined.training.evaluate import sample
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerConfig
-from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
 Tensors = Callable[[Iterable[str]], Iterable[tuple[str, torch.Tensor]]]
@@ -97,7 +97,7 @@ async def generate(
     )
     try:
         async with Actor(transport) as actor:
-            trainer = RankTrainer(actor, description, executor=executor, tracer=NullTracer())
+            trainer = build_rank(actor, description, executor=executor, tracer=NullTracer())
             if isinstance(source.tensors, Path):
                 await load(trainer, source.tensors)
             else:

@@ -24,6 +24,7 @@ from pipelined.state.checkpoints.claim import claimed
 from pipelined.state.checkpoints.saving import CheckpointSaver
 from pipelined.state.checkpoints.trainer_state import SaveTarget, gather_state, load
 from pipelined.traces.tracer import NullTracer
+from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest, require_equal_batches
 from pipelined.training.evaluate import Window, evaluate, sample
 from pipelined.training.job import JobDescription, Numerics
@@ -212,4 +213,4 @@ def _trainer(actor: Actor, job: TrainingJob, optimizer: UserOptimizer, executor:
         numerics=job.numerics,
         seed=job.seed,
     )
-    return RankTrainer(actor, description, executor=executor, tracer=NullTracer())
+    return build_rank(actor, description, executor=executor, tracer=NullTracer())

@@ -19,6 +19,7 @@ from pipelined.planner.search import SearchResult
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import NullTracer
+from pipelined.training.assemble import build_rank
 from pipelined.training.job import JobDescription
 from pipelined.training.trainer import RankTrainer
 from transports import Transport
@@ -99,7 +100,7 @@ def trial_trainer(actor: Actor, model: MeasuredModel, candidate: Candidate, exec
         sequence=model.sequence,
         seed=0,
     )
-    return RankTrainer(actor, job, executor=executor, tracer=NullTracer())
+    return build_rank(actor, job, executor=executor, tracer=NullTracer())
 
 
 async def _steps(

@@ -21,6 +21,7 @@ from pipelined.ravnest.saving import Saving, StageSaver
 from pipelined.ravnest.training import ClusterTraining
 from pipelined.state.versions import SavedStage
 from pipelined.traces.file import NullTracer, Tracer
+from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest
 from pipelined.training.step_report import StepReport
 from pipelined.training.trainer import RankTrainer
@@ -78,7 +79,7 @@ class ClusterMember:
             actor = await stack.enter_async_context(Actor(world))
             job = self.training.job(clusters, number)
             orders = self.order.of_stage(stage) if self.order else None
-            trainer = RankTrainer(actor, job, executor=self.executor, tracer=tracer, orders=orders)
+            trainer = build_rank(actor, job, executor=self.executor, tracer=tracer, orders=orders)
             async with Nursery() as writes:
                 saver, held = self._saver(writes, clusters, place, trainer), trainer.local.parameters
                 if many == 1:

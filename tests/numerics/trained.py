@@ -11,6 +11,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.traces.file import NullTracer, Tracer
+from pipelined.training.assemble import build_rank
 from pipelined.training.job import JobDescription
 from pipelined.training.replay import Order
 from pipelined.training.trainer import RankTrainer
@@ -28,7 +29,7 @@ async def opened(
     executor = TorchExecutor("cpu", RealClock(), transport.set_computing)
     try:
         async with Actor(transport) as actor:
-            yield RankTrainer(actor, job, executor=executor, tracer=tracer or NullTracer(), orders=orders)
+            yield build_rank(actor, job, executor=executor, tracer=tracer or NullTracer(), orders=orders)
     finally:
         executor.close()
 

@@ -44,9 +44,9 @@ class StepAgreement:
         config: OptimizerSettings,
         loss_scale: LossScale,
     ):
-        self._context, self._world, self._totals = context, world, totals
+        self._context, self.world, self._totals = context, world, totals
         self._statistics, self._optimizer, self._config = statistics, optimizer, config
-        self._loss_scale, self._sent_behind = loss_scale, 0
+        self.loss_scale, self._sent_behind = loss_scale, 0
 
     async def follow(
         self,
@@ -82,7 +82,7 @@ class StepAgreement:
             )
             busy = executor.busy
             with self._context.tracer.span("all_reduce", "ledger", step=steps[number]):
-                await all_reduce(self._world, entry)
+                await all_reduce(self.world, entry)
             sent = payload_sent(self._context.actor)
             if report is None or report.is_finite:
                 report = await self._updated(segment, steps[number], entry, since)
@@ -94,7 +94,7 @@ class StepAgreement:
 
     async def _updated(self, segment: Segment, step: int, entry: np.ndarray, since: float) -> StepReport:
         """Update by the step's totals, if they are finite; its report."""
-        totals, rate, scale = self._totals, self._config.rate(step), self._loss_scale
+        totals, rate, scale = self._totals, self._config.rate(step), self.loss_scale
         weight, used = totals.weight(entry) / scale.value, scale.value if scale.dynamic else None
         loss, norm = totals.loss(entry), weight * totals.norm(entry) / self._context.plan.updates_a_step**0.5
         skipped = scale.record(loss, norm)

@@ -1,0 +1,203 @@
+"""The trainer of one rank, put together from the description of its job: stages, gradient sums, optimizer, agreement.
+
+Every group of ranks is made here, each on its own of the job's `Channels`.
+"""
+
+from collections.abc import Mapping
+
+import torch
+
+from collectives import Group
+from pipelined.actors.actor import Actor
+from pipelined.actors.executor import Executor
+from pipelined.programs.exact_grid import require_exact
+from pipelined.programs.partition import partition
+from pipelined.programs.step_totals import StepTotals
+from pipelined.sharding.groups import MeshGroups
+from pipelined.traces.file import Tracer
+from pipelined.training.exchange.compression import Compression
+from pipelined.training.job import JobDescription
+from pipelined.training.loss_scale import LossScale, require_scalable
+from pipelined.training.optimizer import require_elementwise
+from pipelined.training.parameters import LocalParameters, build_local
+from pipelined.training.rank_context import RankContext
+from pipelined.training.replay import Order
+from pipelined.training.running_statistics import StatisticsExchange
+from pipelined.training.segments.agreement import StepAgreement
+from pipelined.training.segments.versioned_stage import VersionedStage, versioned
+from pipelined.training.stage import Stage
+from pipelined.training.sums.accumulation import Accumulation
+from pipelined.training.sums.divided_sums import DividedSums
+from pipelined.training.sums.exact_sums import ExactSums
+from pipelined.training.sums.gradient_sums import GradientSums
+from pipelined.training.sums.halves import require_divisible
+from pipelined.training.teams.model import split_model
+from pipelined.training.teams.pieces import TeamSums
+from pipelined.training.teams.stage import TeamStage
+from pipelined.training.trainer import RankTrainer
+from transports import Transport
+
+
+def build_rank(
+    actor: Actor,
+    job: JobDescription,
+    *,
+    executor: Executor,
+    tracer: Tracer,
+    orders: Mapping[int, Order] | None = None,
+) -> RankTrainer:
+    """Build the trainer of one rank.
+
+    Args:
+        actor: the rank's mailbox, open.
+        executor: runs the computations, and names the torch device of this rank.
+        orders: this rank's instructions by step, instead of its schedule; one for all steps where there is no flush.
+    Raises:
+        PlanError, ModelError, UsageError: the settings of the job do not go together.
+    """
+    plan, transport, numerics = job.plan, actor.transport, job.numerics
+    local = build_local(
+        job.model,
+        plan,
+        actor.rank,
+        sequence=job.sequence,
+        dtype=numerics.dtype,
+        device=torch.device(executor.device),
+        seed=job.seed if job.fresh else None,
+        cut=job.cut,
+        divided=numerics.shard_optimizer,
+    )
+    world = Group(transport, tuple(range(plan.world_size)), local.channels.world)
+    accumulation = _accumulation(job, local, world, executor)
+    state = split_model(job.model).state if plan.tensor > 1 else "none"
+    gathered: dict[str, torch.Tensor] | None = {} if state == "zero2" else None
+    stages = {
+        index: _team_stage(job, local, index, transport, executor, gathered=gathered)
+        if plan.tensor > 1
+        else _stage(job, local, index, executor, accumulation)
+        for index in local.modules
+    }
+    context = RankContext(
+        actor,
+        plan,
+        stages,
+        executor,
+        job.feed,
+        tracer,
+        job.seed,
+        Compression(actor, numerics.compress, tracer),
+        in_order=state != "none",
+    )
+    optimizer = job.optimizer_config.build(local.updated)
+    if plan.tensor > 1 or local.divided:
+        require_elementwise(optimizer)
+    return RankTrainer(
+        job,
+        context,
+        local,
+        optimizer,
+        accumulation=accumulation,
+        sums=_gradient_sums(job, local, transport, tracer),
+        agreement=StepAgreement(
+            context,
+            world,
+            StepTotals(local.team.entries(local.names), plan.total_microbatches, 0 if plan.flushes else plan.depth),
+            statistics=StatisticsExchange(context, {index: stage.statistics for index, stage in stages.items()}),
+            optimizer=optimizer,
+            config=job.optimizer_config,
+            loss_scale=_loss_scale(job),
+        ),
+        versions=_versions(job, stages, local, optimizer),
+        gathered=gathered,
+        orders=orders or {},
+    )
+
+
+def _team_stage(
+    job: JobDescription,
+    local: LocalParameters,
+    index: int,
+    transport: Transport,
+    executor: Executor,
+    *,
+    gathered: dict[str, torch.Tensor] | None,
+) -> TeamStage:
+    plan, channel = job.plan, local.channels.stage_moves(index)
+    return TeamStage(
+        split_model(job.model),
+        local.modules[index],
+        partition(job.model.costs(job.sequence), plan.depth)[index],
+        index,
+        MeshGroups(transport, channel, ranks=plan.team(transport.rank)),
+        executor,
+        autocast=job.numerics.autocast,
+        recompute=job.numerics.recompute,
+        replicas=len(plan.holders(index)),
+        gathered=gathered,
+    )
+
+
+def _stage(
+    job: JobDescription, local: LocalParameters, index: int, executor: Executor, accumulation: Accumulation
+) -> Stage:
+    return Stage(
+        job.model,
+        local.modules[index],
+        index,
+        job.plan.depth,
+        torch.device(executor.device),
+        autocast=job.numerics.autocast,
+        recompute=job.numerics.recompute,
+        replicas=len(job.plan.holders(index)),
+        accumulation=accumulation,
+    )
+
+
+def _versions(
+    job: JobDescription,
+    stages: Mapping[int, Stage | TeamStage],
+    local: LocalParameters,
+    optimizer: torch.optim.Optimizer,
+) -> VersionedStage | None:
+    """The one stage of a schedule without a flush, with its versions; None with a flush."""
+    if job.plan.flushes:
+        return None
+    (stage,) = stages.values()
+    assert isinstance(stage, Stage)  # a team has a flush
+    return versioned(stage, local.buckets, job.optimizer_config, optimizer, job.plan.layout.updates)
+
+
+def _accumulation(job: JobDescription, local: LocalParameters, world: Group, executor: Executor) -> Accumulation:
+    if not job.numerics.exact_sums:
+        return Accumulation()
+    require_exact(job.plan, job.numerics.compress)
+    return ExactSums(
+        world,
+        executor,
+        buckets=local.buckets,
+        tied=getattr(job.model, "tied", ()),
+        microbatches=job.plan.total_microbatches,
+        names=local.names,
+    )
+
+
+def _loss_scale(job: JobDescription) -> LossScale:
+    if job.numerics.scales_loss:
+        require_scalable(job.plan, job.numerics.exact_sums)
+    return LossScale(dynamic=job.numerics.scales_loss)
+
+
+def _gradient_sums(job: JobDescription, local: LocalParameters, transport: Transport, tracer: Tracer) -> GradientSums:
+    plan, algorithm, channels = job.plan, job.numerics.all_reduce, local.channels
+    if job.numerics.shard_optimizer:
+        require_divisible(plan, algorithm)
+        divided = [(bucket.stages, bucket.division) for bucket in local.buckets if bucket.division is not None]
+        shares = {
+            share: Group(transport, share.holders, channels.share_sum(stages, share.copies))
+            for stages, division in divided
+            for share in division.shares
+        }
+        return DividedSums(shares, algorithm, tracer)
+    groups = {b.stages: Group(transport, b.holders, channels.bucket_sum(b.stages)) for b in local.buckets}
+    team = None if plan.tensor == 1 else TeamSums(local.team.lie, transport, plan.team(transport.rank), channels)
+    return GradientSums(groups, algorithm, tracer, team)
