@@ -17,13 +17,13 @@ from pipelined.sharding.groups import MeshGroups
 from pipelined.traces.file import Tracer
 from pipelined.training.exchange.compression import Compression
 from pipelined.training.job import JobDescription
-from pipelined.training.loss_scale import LossScale, require_scalable
 from pipelined.training.optimizer import require_elementwise
 from pipelined.training.parameters import LocalParameters, build_local
 from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import Order
 from pipelined.training.running_statistics import StatisticsExchange
 from pipelined.training.segments.agreement import StepAgreement
+from pipelined.training.segments.loss_scale import LossScale, require_scalable
 from pipelined.training.segments.versioned_stage import VersionedStage, versioned
 from pipelined.training.stage import Stage
 from pipelined.training.sums.accumulation import Accumulation

@@ -9,8 +9,8 @@ from torch import nn
 import pipelined as pp
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
-from pipelined.training import loss_scale
-from pipelined.training.loss_scale import INITIAL_SCALE
+from pipelined.training.segments import loss_scale
+from pipelined.training.segments.loss_scale import INITIAL_SCALE
 from tests.numerics.plain import Case
 from tests.numerics.trained import on_every_rank
 

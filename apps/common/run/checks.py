@@ -14,7 +14,7 @@ from pipelined.programs.record import record
 from pipelined.schedules import find
 from pipelined.state.checkpoints import checkpoint
 from pipelined.training.exchange.compression import check_codec
-from pipelined.training.loss_scale import require_scalable
+from pipelined.training.segments.loss_scale import require_scalable
 from pipelined.training.sums.halves import require_divisible
 
 

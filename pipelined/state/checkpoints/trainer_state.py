@@ -21,8 +21,8 @@ from pipelined.errors import UsageError
 from pipelined.sharding.shards import TensorPart
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Checkpoint, CheckpointError, Meta, State
-from pipelined.training.loss_scale import LossScale
 from pipelined.training.optimizer.state import has_shape_of_parameter
+from pipelined.training.segments.loss_scale import LossScale
 from pipelined.training.teams.gather import whole_of
 from pipelined.training.trainer import RankTrainer
 from transports import Transport

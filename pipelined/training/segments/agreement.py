@@ -13,10 +13,10 @@ import torch
 from collectives import Group, all_reduce
 from pipelined.actors.actor import Actor
 from pipelined.programs.step_totals import StepTotals
-from pipelined.training.loss_scale import LossScale
 from pipelined.training.optimizer import OptimizerSettings, clip_factor
 from pipelined.training.rank_context import RankContext
 from pipelined.training.running_statistics import StatisticsExchange
+from pipelined.training.segments.loss_scale import LossScale
 from pipelined.training.segments.segment import Segment
 from pipelined.training.step_report import StepReport
 

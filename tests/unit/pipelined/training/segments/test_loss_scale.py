@@ -3,7 +3,13 @@
 import pytest
 
 from pipelined.programs.plan import Plan, PlanError
-from pipelined.training.loss_scale import GROWTH_INTERVAL, INITIAL_SCALE, MAX_SCALE, LossScale, require_scalable
+from pipelined.training.segments.loss_scale import (
+    GROWTH_INTERVAL,
+    INITIAL_SCALE,
+    MAX_SCALE,
+    LossScale,
+    require_scalable,
+)
 
 
 def test_the_scale_doubles_after_an_interval_of_steps_that_fit_and_an_overflow_halves_it_and_begins_the_interval_anew():
