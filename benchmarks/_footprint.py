@@ -16,6 +16,7 @@ from torch.autograd.graph import Node
 
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.training.exchange.stream import Parcel
+from pipelined.training.segments.versioned_stage import VersionedStage
 from pipelined.training.stage import MicrobatchKey, Stage
 from pipelined.training.trainer import RankTrainer
 
@@ -37,18 +38,27 @@ class Kept:
         alive: the storages of every microbatch now alive in a stage.
         peak_bytes: the most bytes ever alive at once.
         peak_microbatches: the most microbatches ever alive at once.
+        peak_versions: the most bytes of all versions of the weights at once; 0 for a schedule with a flush.
     """
 
     counted: Storages
     alive: dict[tuple[int, MicrobatchKey], dict[int, Held]] = field(default_factory=dict)
     peak_bytes: int = 0
     peak_microbatches: int = 0
+    peak_versions: int = 0
     _bytes: int = 0
 
     def begin(self, which: tuple[int, MicrobatchKey]) -> None:
         """A microbatch comes alive in a stage."""
         self.alive[which] = {}
         self.peak_microbatches = max(self.peak_microbatches, len(self.alive))
+
+    def weigh(self, held: VersionedStage) -> None:
+        """Count the versions of a stage's weights that there are now."""
+        older = (leaves for versions in held.versions.values() for leaves in versions.older().values())
+        newest = (versions.bucket.parameters for versions in held.versions.values())
+        self.counted = storages(tensor for values in (*older, *newest) for tensor in values.values())
+        self.peak_versions = max(self.peak_versions, sum(self.counted.values()))
 
     def add(self, which: tuple[int, MicrobatchKey], tensor: torch.Tensor) -> torch.Tensor:
         """A tensor is kept for this microbatch; returns it."""
@@ -73,12 +83,23 @@ class Kept:
 
 @dataclass(frozen=True)
 class CountedStage:
-    """A stage that writes down what its autograd graphs and its own table keep."""
+    """A stage that writes down what its autograd graphs and its own table keep.
+
+    Args:
+        held: its versions; None: it has none.
+    """
 
     stage: Stage
     kept: Kept
+    held: VersionedStage | None = None
+
+    @property
+    def index(self) -> int:
+        return self.stage.index
 
     def forward(self, which: MicrobatchKey, x: Any, random: KeyedRandom, targets: Any = None) -> Parcel:
+        if self.held is not None:
+            self.kept.weigh(self.held)
         key = self.stage.index, which
         self.kept.begin(key)
         output = self.stage.forward(which, x, random, targets)
@@ -150,6 +171,9 @@ def saved(root: Node | None) -> Iterator[torch.Tensor]:
 def count_activations(trainer: RankTrainer) -> Kept:
     """Count from now on what this rank's stages keep alive."""
     kept = Kept(storages(trainer.local.parameters.values()))
+    if (held := trainer._held) is not None:
+        held.stage = CountedStage(held.stage, kept, held)  # type: ignore[assignment]
+        return kept
     stages: Mapping[int, Any] = {index: CountedStage(stage, kept) for index, stage in trainer.context.stages.items()}
     trainer.context = replace(trainer.context, stages=stages)
     return kept

@@ -12,9 +12,14 @@ from pipelined.ravnest.planning.pool import read_pool
 from pipelined.ravnest.planning.stage import NUMBER_BYTES, LayerSize, StageRules
 
 TOKEN_BYTES = 8
-BLOCK_WIDTHS = 16
-"""Numbers that a block keeps for its backward, in widths a token: both norms' inputs and outputs (4), queries, keys and
-values (3), the attention's result (1), and the wide half's product before and after GELU (8)."""
+BLOCK_WIDTHS = 17
+"""Numbers that a block keeps for its backward, in widths a token: its input, both norms' outputs and the sum between
+its halves (4), queries, keys and values (3), the attention's result (1), the wide half's product before and after GELU
+(8), and its output, which the last block of a stage keeps (1)."""
+NORM_NUMBERS = 2
+"""Mean and deviation of a token."""
+WEIGHT_BYTES = 9
+"""With dropout the attention keeps each of its weights before and after it (4 and 4), and a mask (1)."""
 
 
 def plan(flags: Plan, say: Callable[[str], None]) -> None:
@@ -50,17 +55,28 @@ def plan(flags: Plan, say: Callable[[str], None]) -> None:
 def layer_sizes(model: ModelConfig, microbatch: int, sequence: int) -> Iterator[LayerSize]:
     """Each layer of a GPT-2 for one microbatch: the embedding, the blocks, and the final norm with the head.
 
-    The activations are what the backward needs by the formulas; an attention that keeps its (T, T) matrix holds more.
+    The activations are those of float32, and each layer counts its output: so stages of several blocks hold up to 6 %
+    less.
     """
     tokens, width = microbatch * sequence, model.d_model
-    stream = NUMBER_BYTES * tokens * width
-    head = 2 * stream + NUMBER_BYTES * tokens * model.vocab
-    kept = [TOKEN_BYTES * tokens, *[BLOCK_WIDTHS * stream] * model.layers, head]
-    inputs = [TOKEN_BYTES * tokens, *[stream] * (model.layers + 1)]
+    stream, ids, norm = NUMBER_BYTES * tokens * width, TOKEN_BYTES * tokens, NUMBER_BYTES * tokens * NORM_NUMBERS
+    mask = tokens * width if model.dropout else 0
+    embedding = stream + ids + TOKEN_BYTES * sequence + mask
+    head = 2 * stream + norm + NUMBER_BYTES * tokens * model.vocab + ids
+    block = BLOCK_WIDTHS * stream + 2 * norm + 2 * mask + _attention_bytes(model, microbatch, sequence)
+    kept = [embedding, *[block] * model.layers, head]
+    inputs = [ids, *[stream] * (model.layers + 1)]
     for shapes, activations, entering, cost in zip(
         layer_shapes(model), kept, inputs, layer_costs(model, sequence), strict=True
     ):
         yield LayerSize(sum(map(prod, shapes.values())), activations, entering, 3 * tokens * cost)
+
+
+def _attention_bytes(model: ModelConfig, microbatch: int, sequence: int) -> int:
+    """What an attention keeps beside its result: a sum a token and head, or all weights where they are dropped."""
+    if not model.dropout:
+        return NUMBER_BYTES * microbatch * sequence * model.heads
+    return WEIGHT_BYTES * microbatch * model.heads * sequence**2 + sequence**2
 
 
 def described(plan: RavnestPlan) -> Iterator[str]:

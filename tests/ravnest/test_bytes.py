@@ -1,0 +1,68 @@
+"""What a node holds at its fullest, counted storage by storage, beside what the plan says."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+import torch
+
+from apps.lm.models.gpt2 import UntiedGPT2
+from apps.lm.models.gpt2_presets import ModelConfig
+from apps.ravnest.plan import layer_sizes
+from benchmarks._footprint import count_activations, state_bytes
+from pipelined.planner.trial import RandomTokens
+from pipelined.programs.plan import Plan
+from pipelined.programs.pricing.price import Costs, price_schedule
+from pipelined.ravnest.planning.stage import StageRules, StageSizes
+from pipelined.schedules import find
+from pipelined.training.job import JobDescription, Numerics
+from pipelined.training.optimizer import OptimizerConfig
+from tests.numerics.test_ravnest_rounds import on_loop
+from tests.numerics.trained import opened
+from transports.local import world
+
+MICROBATCH, SEQUENCE, MICROBATCHES = 4, 32, 8
+CUT = (range(0, 2), range(2, 5), range(5, 7))
+ALIVE = (3, 2, 1)
+
+
+def model_of(dropout):
+    return UntiedGPT2(ModelConfig(5, 32, 4, 64, SEQUENCE, dropout=dropout, tied=False))
+
+
+async def held(end, job, order):
+    """The bytes that a node of a cluster holds at its fullest."""
+    async with opened(end, job, orders={0: order}) as trainer:
+        kept = count_activations(trainer)
+        await trainer.train(range(2))
+        state = state_bytes(trainer.local.parameters.values(), trainer.optimizer)
+        assert kept.peak_microbatches == ALIVE[end.rank]
+        return kept.peak_versions + state["gradients"] + state["optimizer"] + kept.peak_bytes
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_a_node_holds_at_most_a_fiftieth_more_than_planned_and_at_least_six_sevenths_of_it(dropout):
+    model = model_of(dropout)
+    job = JobDescription(
+        model=model,
+        plan=Plan("async_1f1b", 3, 1, MICROBATCH, MICROBATCHES, {"ahead": ",".join(map(str, ALIVE))}),
+        feed=RandomTokens(64, (MICROBATCH, SEQUENCE)),
+        optimizer_config=OptimizerConfig(lr=1e-3, steps=2, clip=0),
+        numerics=Numerics(),
+        sequence=SEQUENCE,
+        seed=0,
+        cut=CUT,
+    )
+
+    shape = replace(job.plan.shape, steps=2)
+    orders = price_schedule(find("async_1f1b"), shape, Costs(1, 2)).program.workers
+
+    async def everyone():
+        return await asyncio.gather(*(held(end, job, order) for end, order in zip(world(3), orders, strict=True)))
+
+    torch.set_num_threads(1)
+    counted = on_loop(everyone())
+    sizes = StageSizes(tuple(layer_sizes(model.config, MICROBATCH, SEQUENCE)), StageRules())
+    planned = [float(sizes.bytes(alive)[cut.start, cut.stop]) for cut, alive in zip(CUT, ALIVE, strict=True)]
+    ratios = [each / found for each, found in zip(planned, counted, strict=True)]
+    assert all(0.98 <= ratio <= 1.15 for ratio in ratios), ratios
