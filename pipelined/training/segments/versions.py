@@ -74,6 +74,7 @@ class Versions:
                 parameter.data = parameter.data.clone()
         view_gradients(self.bucket.parameters, gradient)
         update(self._optimizer, rate, 1.0)
+        view_gradients(self.bucket.parameters, self.bucket.gradient)
         self.newest += 1
         self._free_unused()
 

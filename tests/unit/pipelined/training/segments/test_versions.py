@@ -74,6 +74,13 @@ def test_gradients_of_all_versions_add_up_in_the_bucket():
     assert not held.bucket.gradient.any()
 
 
+def test_after_an_update_there_is_one_gradient():
+    weights = versions()
+    weights.update(weights.collect(), 0.5)
+    kept = {parameter.grad.untyped_storage().data_ptr() for parameter in weights.bucket.parameters.values()}
+    assert kept == {weights.bucket.gradient.untyped_storage().data_ptr()}
+
+
 def test_a_kept_version_lives_through_a_new_beginning_and_a_checkpoint():
     held = versions(history=1)
     for _ in range(3):
