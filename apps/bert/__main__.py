@@ -19,7 +19,7 @@ from pipelined.programs.plan import Plan
 if TYPE_CHECKING:
     from apps.bert.training import BertTraining
 
-OUTER = 3
+EXTRA_LAYERS = 3
 """Layers besides the blocks: the embeddings, what comes before the head's matrix, and that."""
 
 
@@ -37,17 +37,17 @@ class Config(TextRowFlags):
     def task(self) -> "BertTask":
         found = find_preset(self.preset, BERT_PRESETS) if self.init is None else read_bert(self.init)
         dropout = found.dropout if self.dropout is None else self.dropout
-        return BertTask(self, replace(found, **self.changed(found), dropout=dropout))
+        return BertTask(self, replace(found, **self.size_overrides(found), dropout=dropout))
 
 
 class BertTask(TextTask):
     """A BERT on masked tokens."""
 
     def __init__(self, config: Config, model: BertConfig):
-        super().__init__(config, model, BERT_TYPE, OUTER)
+        super().__init__(config, model, BERT_TYPE, EXTRA_LAYERS)
         self.model = model
 
-    def symbols(self, text: Text) -> int:
+    def required_vocab(self, text: Text) -> int:
         """Those of the tokenizer, and the mask if it has none."""
         has = text.tokenizer.id_of("[MASK]") is not None
         return text.tokenizer.vocab_size + (not has)

@@ -37,7 +37,7 @@ class ChildFailed(Exception):
 async def started(module: str, words: Sequence[str]) -> AsyncIterator[Child]:
     """A process `python -m MODULE WORDS`, which ends with the block; its output is a pipe."""
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-u", "-m", module, *words, stdout=asyncio.subprocess.PIPE, preexec_fn=_belong_to_parent
+        sys.executable, "-u", "-m", module, *words, stdout=asyncio.subprocess.PIPE, preexec_fn=_die_with_parent
     )
     try:
         yield child
@@ -71,7 +71,7 @@ def kill(child: Child) -> None:
             child.kill()
 
 
-def _belong_to_parent() -> None:
+def _die_with_parent() -> None:
     """In the child: ignore Ctrl-C and SIGHUP, which the parent handles; die with the parent."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -98,7 +98,7 @@ async def started_coordinator(module: str, journal: Path | None, log: str) -> As
             yield child, address
 
 
-async def needed(coordinator: Child) -> None:
+async def fail_when_ended(coordinator: Child) -> None:
     """Wait for the end of a coordinator, which is an error. Raises ChildFailed."""
     raise ChildFailed("the coordinator", await coordinator.wait())
 
@@ -109,12 +109,12 @@ async def next_line(child: Child) -> str:
     return (await child.stdout.readline()).decode(errors="replace")
 
 
-async def pass_on(child: Child, say: Say, but: tuple[str, ...]) -> None:
+async def forward_output(child: Child, say: Say, except_prefixes: tuple[str, ...]) -> None:
     """Print the output of a child.
 
     Args:
-        but: lines with one of these beginnings are left out.
+        except_prefixes: lines that begin with one of these are left out.
     """
     while line := await next_line(child):
-        if not line.startswith(but):
+        if not line.startswith(except_prefixes):
             say(line.rstrip())

@@ -13,7 +13,7 @@ from pipelined.schedules import CHUNKS, ScheduleError, Shape, StageMap, find
 
 
 @dataclass(frozen=True)
-class Wishes:
+class RequestedShape:
     """What the flags request; None leaves it open.
 
     Args:
@@ -34,34 +34,38 @@ class Wishes:
     microbatches: int | None = None
 
 
-def choose(wishes: Wishes) -> tuple[Plan, str]:
+def choose(wanted: RequestedShape) -> tuple[Plan, str]:
     """Choose what was left open.
 
     Returns: the plan, and the reason in a line.
     Raises:
-        UsageError: the wishes contradict one another or the number of ranks.
+        UsageError: the requests contradict one another or the number of ranks.
     """
-    depth, width, reason = _grid(wishes)
-    if depth > wishes.layers:
-        fact = f"more stages than layers (stages: {depth}, layers: {wishes.layers}, counting embedding and head)"
-        raise UsageError(f"{fact}; lower --depth to {wishes.layers} or less, or raise --layers")
-    schedule = wishes.schedule or ("chimera" if depth % 2 == 0 else "one_f_one_b")
-    microbatch, microbatches = _cut(wishes, depth, width)
-    plan = Plan(schedule, depth, width, microbatch, microbatches, wishes.knobs)
-    if wishes.world_size is not None and plan.world_size != wishes.world_size:
-        fact = f"the plan needs another number of ranks (ranks: {wishes.world_size}, workers a group: "
+    depth, width, reason = _choose_depth_and_width(wanted)
+    if depth > wanted.layers:
+        fact = f"more stages than layers (stages: {depth}, layers: {wanted.layers}, counting embedding and head)"
+        raise UsageError(f"{fact}; lower --depth to {wanted.layers} or less, or raise --layers")
+    schedule = wanted.schedule or ("chimera" if depth % 2 == 0 else "one_f_one_b")
+    microbatch, microbatches = _cut(wanted, depth, width)
+    plan = Plan(schedule, depth, width, microbatch, microbatches, wanted.knobs)
+    if wanted.world_size is not None and plan.world_size != wanted.world_size:
+        fact = f"the plan needs another number of ranks (ranks: {wanted.world_size}, workers a group: "
         raise UsageError(f"{fact}{plan.layout.workers}, groups: {width}); start {plan.world_size} ranks or set --width")
-    if wishes.batch_given and plan.batch != wishes.batch:
-        fact = f"the batch does not divide (--batch {wishes.batch}, microbatch {microbatch} x {microbatches} x width "
+    if wanted.batch_given and plan.batch != wanted.batch:
+        fact = f"the batch does not divide (--batch {wanted.batch}, microbatch {microbatch} x {microbatches} x width "
         raise UsageError(f"{fact}{width} = {plan.batch}); choose a --batch that is a multiple of these")
     return plan, reason
 
 
-def _grid(wishes: Wishes) -> tuple[int, int, str]:
+def _choose_depth_and_width(wanted: RequestedShape) -> tuple[int, int, str]:
     """(depth, width, reason)."""
-    ranks, depth, width, each = wishes.world_size, wishes.depth, wishes.width, _stages_each(wishes)
+    ranks, depth, width, each = wanted.world_size, wanted.depth, wanted.width, _stages_per_worker(wanted)
     if ranks is None:
-        return depth or _least_depth(wishes, each), width or 1, "as many ranks as the plan needs, all in this process"
+        return (
+            depth or _least_depth(wanted, each),
+            width or 1,
+            "as many ranks as the plan needs, all in this process",
+        )
     if depth is not None and width is not None:
         if depth * width // each != ranks:
             fact = f"ranks do not match depth times width (ranks: {ranks}, depth: {depth}, width: {width})"
@@ -73,26 +77,26 @@ def _grid(wishes: Wishes) -> tuple[int, int, str]:
     if width is not None:
         depth = _divided(ranks, width, "width", width) * each
         return depth, width, "width as given; each group's ranks are its stages"
-    return _free_grid(ranks, each, wishes)
+    return _choose_freely(ranks, each, wanted)
 
 
-def _stages_each(wishes: Wishes) -> int:
+def _stages_per_worker(wanted: RequestedShape) -> int:
     """Stages of one pipe that a worker holds: those requested, else two where the schedule folds a pipe, else one."""
-    chunks = CHUNKS.of(wishes)
-    layout = _layout(wishes, 2) if chunks == 1 else None
+    chunks = CHUNKS.of(wanted)
+    layout = _layout(wanted, 2) if chunks == 1 else None
     return 2 // layout.workers if layout else chunks
 
 
-def _least_depth(wishes: Wishes, each: int) -> int:
+def _least_depth(wanted: RequestedShape, each: int) -> int:
     """The least depth that the schedule takes, a second worker being enough for all that need more than one."""
-    return each if wishes.schedule is None or _layout(wishes, each) else 2 * each
+    return each if wanted.schedule is None or _layout(wanted, each) else 2 * each
 
 
-def _layout(wishes: Wishes, depth: int) -> StageMap | None:
+def _layout(wanted: RequestedShape, depth: int) -> StageMap | None:
     """The layout of a pipeline so deep, if there is one."""
-    shape = Shape(depth, wishes.microbatches or depth, wishes.knobs)
+    shape = Shape(depth, wanted.microbatches or depth, wanted.knobs)
     try:
-        return find(wishes.schedule).layout(shape) if wishes.schedule else None
+        return find(wanted.schedule).layout(shape) if wanted.schedule else None
     except ScheduleError:
         return None
 
@@ -107,20 +111,24 @@ def _divided(ranks: int, by: int, name: str, value: int) -> int:
     return ranks // by
 
 
-def _free_grid(ranks: int, each: int, wishes: Wishes) -> tuple[int, int, str]:
+def _choose_freely(ranks: int, each: int, wanted: RequestedShape) -> tuple[int, int, str]:
     """Chimera near depth 4 where an even depth divides the ranks, else one pipeline, else data parallelism.
 
     A schedule that was asked for by another name gets as deep a pipeline as ranks and layers allow.
     """
-    divisors = [d for d in range(1, min(ranks, max(1, wishes.layers // each)) + 1) if ranks % d == 0]
-    if wishes.schedule not in (None, "chimera"):
+    divisors = [d for d in range(1, min(ranks, max(1, wanted.layers // each)) + 1) if ranks % d == 0]
+    if wanted.schedule not in (None, "chimera"):
         workers, stages = divisors[-1], "one stage" if each == 1 else f"{each} stages"
         return workers * each, ranks // workers, f"as deep as ranks and layers allow, {stages} a rank"
     even = [d for d in divisors if d % 2 == 0 and d <= 8]
     if even:
-        depth = min(even, key=lambda d: (wishes.batch % (ranks // d) != 0, abs(d - 4), d))
-        return depth, ranks // depth, f"the even depth nearest 4 with a width that divides the batch of {wishes.batch}"
-    if wishes.schedule == "chimera":
+        depth = min(even, key=lambda d: (wanted.batch % (ranks // d) != 0, abs(d - 4), d))
+        return (
+            depth,
+            ranks // depth,
+            f"the even depth nearest 4 with a width that divides the batch of {wanted.batch}",
+        )
+    if wanted.schedule == "chimera":
         raise UsageError(
             f"chimera needs an even depth (ranks: {ranks}, none divides it); start an even number of ranks"
         )
@@ -128,23 +136,23 @@ def _free_grid(ranks: int, each: int, wishes: Wishes) -> tuple[int, int, str]:
     if depth == 1:
         if ranks == 1:
             return 1, 1, "one rank holds the whole model"
-        fact = f"{ranks} ranks do not fit {wishes.layers} layers as stages, so each holds the whole model"
-        return 1, ranks, fact + (f" and the batch of {wishes.batch} is rounded" if wishes.batch % ranks else "")
+        fact = f"{ranks} ranks do not fit {wanted.layers} layers as stages, so each holds the whole model"
+        return 1, ranks, fact + (f" and the batch of {wanted.batch} is rounded" if wanted.batch % ranks else "")
     return depth, ranks // depth, f"no even depth divides {ranks} ranks: one stage a rank, 1F1B"
 
 
-def _cut(wishes: Wishes, depth: int, width: int) -> tuple[int, int]:
+def _cut(wanted: RequestedShape, depth: int, width: int) -> tuple[int, int]:
     """(microbatch, microbatches): the fewest microbatches that fill the pipeline, the batch kept where it divides."""
     for name in ("microbatch", "microbatches"):
-        if getattr(wishes, name) is not None and getattr(wishes, name) < 1:
-            raise UsageError(f"--{name} must be at least 1 (it is {getattr(wishes, name)})")
-    share = max(1, wishes.batch // width)
-    if wishes.microbatch and wishes.microbatches:
-        return wishes.microbatch, wishes.microbatches
-    if wishes.microbatch:
-        return wishes.microbatch, max(1, share // wishes.microbatch)
-    if wishes.microbatches:
-        return max(1, share // wishes.microbatches), wishes.microbatches
+        if getattr(wanted, name) is not None and getattr(wanted, name) < 1:
+            raise UsageError(f"--{name} must be at least 1 (it is {getattr(wanted, name)})")
+    share = max(1, wanted.batch // width)
+    if wanted.microbatch and wanted.microbatches:
+        return wanted.microbatch, wanted.microbatches
+    if wanted.microbatch:
+        return wanted.microbatch, max(1, share // wanted.microbatch)
+    if wanted.microbatches:
+        return max(1, share // wanted.microbatches), wanted.microbatches
     divisors = [n for n in range(1, share + 1) if share % n == 0]
     microbatches = next((n for n in divisors if n >= depth), divisors[-1])
     return share // microbatches, microbatches

@@ -16,7 +16,7 @@ from pipelined.errors import UsageError
 
 NOTES, LEFT_OPEN = "notes", "left_open"
 """What --print-config writes of its own keys: those that are no wishes of the run, and those that the run chose."""
-ELSEWHERE = {
+ALIASES_OF_OTHER_PROJECTS = {
     **dict.fromkeys(("learning_rate", "max_lr"), "lr"),
     **dict.fromkeys(("batch_size", "global_batch_size", "train_batch_size"), "batch"),
     **dict.fromkeys(("micro_batch_size", "microbatch_size", "train_micro_batch_size_per_gpu"), "microbatch"),
@@ -103,12 +103,16 @@ def refuse_names_of_others(arguments: Sequence[str], known: Collection[str]) -> 
     for word in arguments:
         given = word.partition("=")[0]
         name = given.removeprefix("--").replace("-", "_")
-        if given.startswith("--") and name not in known and ELSEWHERE.get(name) in known:
+        if given.startswith("--") and name not in known and ALIASES_OF_OTHER_PROJECTS.get(name) in known:
             raise UsageError(f"no flag is called {given}; {_remedy(name, known, '--')}")
 
 
 def _remedy(name: str, known: Collection[str], dashes: str = "") -> str:
-    near = [ELSEWHERE[name]] if ELSEWHERE.get(name) in known else difflib.get_close_matches(name, sorted(known), 1)
+    near = (
+        [ALIASES_OF_OTHER_PROJECTS[name]]
+        if ALIASES_OF_OTHER_PROJECTS.get(name) in known
+        else difflib.get_close_matches(name, sorted(known), 1)
+    )
     if not near:
         return "leave it out; --help lists the flags"
     return f"did you mean {dashes}{near[0].replace('_', '-') if dashes else near[0]}?"

@@ -20,7 +20,7 @@ from pipelined.schedules import Knob, knobs_of
 from pipelined.schedules.knobs import set_knobs
 from pipelined.state.checkpoints import checkpoint
 
-LEAST = {
+MINIMUM = {
     **dict.fromkeys(("depth", "width", "microbatch", "microbatches", "batch", "tensor", "keep"), 1),
     **dict.fromkeys(("steps", "warmup", "lr", "min_lr", "beta1", "beta2", "eps", "weight_decay", "clip"), 0),
     **dict.fromkeys(("save_every", "eval_every", "digest"), 0),
@@ -150,7 +150,7 @@ class RunFlags:
 
     def least(self) -> Mapping[str, float]:
         """The smallest value of each number that has one."""
-        return LEAST
+        return MINIMUM
 
     def plain(self) -> dict[str, Any]:
         """The configuration as JSON can hold it."""
@@ -255,11 +255,11 @@ def _with(kind: type[Flags], knobs: Sequence[Knob[Any]]) -> type[Flags]:
     for taken in {f.name for f in fields(kind)} & {knob.name for knob in knobs}:
         raise UsageError(f"the knob {taken} of the schedule has the name of another flag; rename it")
     made = [(k.name, Annotated[type(k.default), tyro.conf.arg(help=k.help)], field(default=k.default)) for k in knobs]
-    open_flags = [(f.name, _open(f.type), f) for f in fields(kind) if f.default in (None, ())]
+    open_flags = [(f.name, _optional_flag(f.type), f) for f in fields(kind) if f.default in (None, ())]
     return make_dataclass("Config", [*open_flags, *made], bases=(kind,), frozen=True)
 
 
-def _open(kind: Any) -> Any:
+def _optional_flag(kind: Any) -> Any:
     """The type of a flag that may be left open; its help says in words what happens then, and not (default: None)."""
     plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     metavar = get_args(plain)[0].__name__.upper() if NoneType in get_args(plain) else None

@@ -138,10 +138,10 @@ class Report:
         )
         self.say(text if evaluated is None else f"{text}  eval {evaluated:.4f}")
 
-    def drift(self) -> None:
+    def compare_with_plan(self) -> None:
         """Compare the steps with the prediction of the plan, if a plan is followed."""
         if self._predicted is not None and self._taken:
-            self.say(drifted(self._predicted, self._taken))
+            self.say(compare_with_prediction(self._predicted, self._taken))
 
     def say(self, text: str) -> None:
         """Print above the bar, without wrapping."""
@@ -155,7 +155,7 @@ def bar(console: Console) -> progress.Progress:
     return progress.Progress(about, *columns, console=console, disable=not console.is_terminal, transient=True)
 
 
-def drifted(predicted: float, taken: Sequence[float]) -> str:
+def compare_with_prediction(predicted: float, taken: Sequence[float]) -> str:
     """The difference of the median step and the prediction, in words.
 
     The first step sets up everything, so it is left out where there are others.

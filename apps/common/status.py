@@ -13,18 +13,18 @@ EVERY_S = 1.0
 """Seconds between two requests for the status of a system."""
 
 
-async def show(flags: ShowFlags, looks: AsyncIterator[S], rendering: Rendering[S]) -> None:
-    """Print the status; with --watch or --web until it is interrupted, with --json a line for each look.
+async def show(flags: ShowFlags, polled: AsyncIterator[S], rendering: Rendering[S]) -> None:
+    """Print the status; with --watch or --web until it is interrupted, with --json a line for each poll.
 
     Args:
-        looks: the status, again and again.
+        polled: the status, again and again.
     """
     with ExitStack() as stack:
         web = stack.enter_context(Web(flags.web, rendering)) if flags.web is not None else None
         if web is not None:
             print(f"page at {web.address}", flush=True)
         live = stack.enter_context(Live(refresh_per_second=4)) if flags.watch and not flags.json else None
-        async for seen in looks:
+        async for seen in polled:
             if live is not None:
                 live.update(rendering.table(seen))
             elif flags.json:

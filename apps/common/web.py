@@ -27,7 +27,7 @@ from pipelined.errors import UsageError
 PAGE = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>{}</title>
 <style>body{{font:14px/1.4 monospace;margin:2em}}</style><pre>{}</pre>"""
 
-MOST_CALLERS = 16
+MAX_CONNECTIONS = 16
 """The most connections at once. Each has a thread, even while it is silent."""
 
 
@@ -83,7 +83,7 @@ class Web(Generic[S]):
         self.last: S | None = None
         self.rejected = Counter[str]()
         try:
-            self._server = _Server(port, _answering(lambda: self.last, rendering, self.rejected), self.rejected)
+            self._server = _Server(port, _handler_class(lambda: self.last, rendering, self.rejected), self.rejected)
         except OSError as error:
             fact = f"--web cannot listen on port {port} ({error.strerror})"
             raise UsageError(f"{fact}; name another port, or 0 for any free one") from error
@@ -101,16 +101,16 @@ class Web(Generic[S]):
 
 
 class _Server(ThreadingHTTPServer):
-    """A server that closes connections beyond MOST_CALLERS."""
+    """A server that closes connections beyond MAX_CONNECTIONS."""
 
-    request_queue_size = 4 * MOST_CALLERS
+    request_queue_size = 4 * MAX_CONNECTIONS
 
     def __init__(self, port: int, answering: type[BaseHTTPRequestHandler], rejected: Counter[str]):
         super().__init__(("127.0.0.1", port), answering)
-        self._room, self._rejected = BoundedSemaphore(MOST_CALLERS), rejected
+        self._slots, self._rejected = BoundedSemaphore(MAX_CONNECTIONS), rejected
 
     def process_request(self, request: Any, caller: Any) -> None:
-        if self._room.acquire(blocking=False):
+        if self._slots.acquire(blocking=False):
             super().process_request(request, caller)
         else:
             self._rejected["too many callers"] += 1
@@ -120,7 +120,7 @@ class _Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, caller)
         finally:
-            self._room.release()
+            self._slots.release()
 
     def handle_error(self, request: Any, caller: Any) -> None:
         """Count a connection that the browser closed early; report anything else as an error of this program."""
@@ -130,7 +130,7 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, caller)
 
 
-def _answering(
+def _handler_class(
     last: Callable[[], S | None], rendering: Rendering[S], rejected: Counter[str]
 ) -> type[BaseHTTPRequestHandler]:
     renders: dict[str, Callable[[S], str]] = {

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from apps.common.arguments import check_sample
-from apps.common.flags import LEAST, RunFlags, TextDataFlags, flag, parse_flags
+from apps.common.flags import MINIMUM, RunFlags, TextDataFlags, flag, parse_flags
 from pipelined.errors import UsageError
 
 __all__ = ["Config", "flag", "parse"]
@@ -137,7 +137,7 @@ class Config(TextDataFlags, RunFlags):
         return STATES.get(self.layout or "", "none")
 
     def least(self) -> Mapping[str, float]:
-        return LEAST | SIZES
+        return MINIMUM | SIZES
 
 
 def parse(arguments: list[str], default: Config | None = None) -> Config:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from apps.common.choose import Wishes, choose
+from apps.common.choose import RequestedShape, choose
 from apps.common.flags import config_json
 from apps.common.plan_table import plan_table
 from apps.common.presets import find_preset
@@ -124,7 +124,7 @@ def resolve(config: Config, world_size: int | None, model: ModelConfig | None = 
     model = model or model_of(config)
     sequence = sequence_of(config, model)
     config, planned = follow_plan(config, identity(model, sequence), world_size)
-    wishes = Wishes(
+    requested = RequestedShape(
         ranks_of_workers(config, world_size),
         model.layers + 2,
         config.batch or BATCH,
@@ -136,7 +136,7 @@ def resolve(config: Config, world_size: int | None, model: ModelConfig | None = 
         config.microbatch,
         config.microbatches,
     )
-    plan, reason = choose(_as_its_table(wishes))
+    plan, reason = choose(_as_its_table(requested))
     plan = replace(plan, tensor=config.team, split=split_text(config.layout, config.team))
     split_of(model, plan)
     if config.clip and not plan.flushes:
@@ -148,14 +148,14 @@ def resolve(config: Config, world_size: int | None, model: ModelConfig | None = 
     return Job(config, model, sequence, plan, reason)
 
 
-def _as_its_table(wishes: Wishes) -> Wishes:
+def _as_its_table(requested: RequestedShape) -> RequestedShape:
     """The shape of a schedule's table, where the schedule is one; other flags stay, and are checked with it."""
-    own = own_shape(find(wishes.schedule)) if wishes.schedule else None
+    own = own_shape(find(requested.schedule)) if requested.schedule else None
     if own is None:
-        return wishes
-    knobs = {CHUNKS.name: CHUNKS.of(own), **wishes.knobs}
-    microbatches = wishes.microbatches or own.microbatches
-    return replace(wishes, depth=wishes.depth or own.depth, microbatches=microbatches, knobs=knobs)
+        return requested
+    knobs = {CHUNKS.name: CHUNKS.of(own), **requested.knobs}
+    microbatches = requested.microbatches or own.microbatches
+    return replace(requested, depth=requested.depth or own.depth, microbatches=microbatches, knobs=knobs)
 
 
 def published(config: Config, sequence: int) -> str:

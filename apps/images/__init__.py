@@ -1,1 +1,1 @@
-"""Labelled images: read, enlarged, put in the order of a run, and counted where a model is right."""
+"""Labelled images: read, resized, put in the order of a run, and counted where a model is right."""

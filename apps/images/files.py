@@ -15,11 +15,11 @@ from apps.images.digits import Images
 from pipelined.errors import UsageError
 
 CIFAR_SIDE, CIFAR_CLASSES = 32, 10
-RECORD = 1 + 3 * CIFAR_SIDE**2
+RECORD_BYTES = 1 + 3 * CIFAR_SIDE**2
 """Bytes of an image: its class, then its red, green and blue places."""
 HELD_OUT = "test_batch.bin"
 PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
-ONE_OF = 10
+HELD_OUT_ONE_IN = 10
 """Of the pictures of a folder one in this number is held out, by a hash of its name."""
 
 
@@ -75,11 +75,11 @@ def _records(directory: Path, files: Sequence[Path]) -> Images:
     parts = []
     for file in files:
         raw = np.fromfile(file, np.uint8)
-        if not len(raw) or len(raw) % RECORD:
-            fact = f"{file} is no file of CIFAR-10, or truncated (bytes: {len(raw)}, each image: {RECORD})"
+        if not len(raw) or len(raw) % RECORD_BYTES:
+            fact = f"{file} is no file of CIFAR-10, or truncated (bytes: {len(raw)}, each image: {RECORD_BYTES})"
             raise UsageError(f"{fact}; give the binary version")
-        parts.append(raw.reshape(-1, RECORD))
-    records = np.concatenate(parts) if parts else np.empty((0, RECORD), np.uint8)
+        parts.append(raw.reshape(-1, RECORD_BYTES))
+    records = np.concatenate(parts) if parts else np.empty((0, RECORD_BYTES), np.uint8)
     if not len(records):
         raise UsageError(f"{directory} has no data_batch_1.bin; give all of CIFAR-10's binary files")
     if (worst := int(records[:, 0].max())) >= CIFAR_CLASSES:
@@ -109,4 +109,4 @@ def _pictures(folder: Path) -> list[Path]:
 
 def _is_held_out(picture: Path) -> bool:
     digest = hashlib.blake2b(f"{picture.parent.name}/{picture.name}".encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "little") % ONE_OF == 0
+    return int.from_bytes(digest, "little") % HELD_OUT_ONE_IN == 0

@@ -57,14 +57,14 @@ class ImageTraining(Training):
     def microbatch(self, step: int, number: int) -> Pair:
         (train, _), rows = self.images(), self._plan.rows
         index = order(self._config.seed, step, self._plan.batch, len(train))
-        return self.enlarged(train, index[number * rows : (number + 1) * rows])
+        return self.resized(train, index[number * rows : (number + 1) * rows])
 
     def held_out(self) -> Sequence[Pair]:
         data = self.images()[1]
-        return [self.enlarged(data, index) for index in torch.arange(len(data)).split(self._plan.rows)]
+        return [self.resized(data, index) for index in torch.arange(len(data)).split(self._plan.rows)]
 
-    def enlarged(self, data: Images, index: torch.Tensor) -> Pair:
-        """Some images, as large and with as many colours as the model takes."""
+    def resized(self, data: Images, index: torch.Tensor) -> Pair:
+        """Some images, with the size and the channels that the model takes."""
         images = torch.from_numpy(data.images)[index]
         if images.dim() == 3:
             images = images[:, None]
@@ -75,7 +75,7 @@ class ImageTraining(Training):
             images = nn.functional.interpolate(images, size, mode="bilinear", align_corners=False)
         return images.expand(-1, self._colours, -1, -1).contiguous(), torch.from_numpy(data.classes)[index]
 
-    def beside(self) -> dict[str, int]:
+    def baselines(self) -> dict[str, int]:
         """How many of the held-out images other methods get right, by their names."""
         return {}
 
@@ -84,15 +84,16 @@ class ImageTraining(Training):
         state = await rank.state_dict()
         if state is None:
             return
-        right, others = await asyncio.gather(asyncio.to_thread(self.count_right, state), asyncio.to_thread(self.beside))
+        counting = asyncio.to_thread(self.count_correct, state), asyncio.to_thread(self.baselines)
+        correct, others = await asyncio.gather(*counting)
         total = len(self.images()[1])
-        shown = [f"held-out images: {right} of {total} right ({right / total:.3f})"]
+        shown = [f"held-out images: {correct} of {total} right ({correct / total:.3f})"]
         shown += [f"{name.replace('_', ' ')}: {count} ({count / total:.3f})" for name, count in others.items()]
         report.say("; ".join(shown))
         if self._config.metrics is not None:
-            append(self._config.metrics, {"step": rank.done, "right": right, "held_out": total, **others})
+            append(self._config.metrics, {"step": rank.done, "right": correct, "held_out": total, **others})
 
-    def count_right(self, state: Mapping[str, torch.Tensor]) -> int:
+    def count_correct(self, state: Mapping[str, torch.Tensor]) -> int:
         """The held-out images whose class a model with this state gets right."""
         dtype = DTYPES[self._config.dtype]
         model = nn.Sequential(OrderedDict((name, build()) for name, build in self.builders().items())).to(dtype)
@@ -108,5 +109,5 @@ def order(seed: int, step: int, batch: int, images: int) -> torch.Tensor:
     first = step * batch
     epochs = range(first // images, (first + batch - 1) // images + 1)
     every = torch.cat([torch.randperm(images, generator=keyed_generator(seed, "epoch", epoch)) for epoch in epochs])
-    begun = first - epochs.start * images
-    return every[begun : begun + batch]
+    offset = first - epochs.start * images
+    return every[offset : offset + batch]

@@ -21,7 +21,7 @@ from pipelined.programs.plan import Plan
 if TYPE_CHECKING:
     from apps.llama.training import LlamaTraining
 
-OUTER = 3
+EXTRA_LAYERS = 3
 """Layers besides the blocks: the embedding, the last norm and the head."""
 
 
@@ -44,7 +44,7 @@ class Config(TextRowFlags):
 
     def task(self) -> "LlamaTask":
         found = find_preset(self.preset, LLAMA_PRESETS) if self.init is None else read_llama(self.init)
-        return LlamaTask(self, replace(found, **self.changed(found)))
+        return LlamaTask(self, replace(found, **self.size_overrides(found)))
 
 
 class LlamaTask(TextTask):
@@ -53,7 +53,7 @@ class LlamaTask(TextTask):
     config: Config
 
     def __init__(self, config: Config, model: LlamaConfig):
-        super().__init__(config, model, model.kind, OUTER)
+        super().__init__(config, model, model.kind, EXTRA_LAYERS)
         self.model = model
 
     def training(self, plan: Plan) -> "LlamaTraining":

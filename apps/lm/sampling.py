@@ -34,10 +34,11 @@ class Picker:
         if self.temperature == 0.0:
             return int(logits.argmax())
         values, tokens = logits.double().cpu().topk(min(self.top_k or len(logits), len(logits)))
-        chances = (values / self.temperature).softmax(0)
+        probabilities = (values / self.temperature).softmax(0)
         if self.top_p < 1.0:
-            chances = chances.where(chances.cumsum(0) - chances < self.top_p, 0.0)  # they descend
-        drawn = torch.multinomial(chances, 1, generator=keyed_generator(self.seed, "sample", number))
+            above = probabilities.cumsum(0) - probabilities  # they descend
+            probabilities = probabilities.where(above < self.top_p, 0.0)
+        drawn = torch.multinomial(probabilities, 1, generator=keyed_generator(self.seed, "sample", number))
         return int(tokens[drawn])
 
 

@@ -4,7 +4,15 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from apps.common.arguments import arguments_of
-from apps.common.children import Child, ChildFailed, needed, pass_on, started, started_coordinator, terminate
+from apps.common.children import (
+    Child,
+    ChildFailed,
+    fail_when_ended,
+    forward_output,
+    started,
+    started_coordinator,
+    terminate,
+)
 from apps.ravnest.flags import Local, check_clusters
 from pipelined.aio.nursery import Nursery
 from pipelined.aio.progress import Say
@@ -43,8 +51,8 @@ async def _local(flags: Local, pool: Sequence[PoolNode], say: Say) -> None:
         trainer, *peers = [await stack.enter_async_context(started(PROGRAM, words)) for words in [train, *nodes]]
         try:
             async with Nursery() as tasks:
-                beside = [tasks.create_task(pass_on(child, say, ())) for child in (trainer, *peers)]
-                beside.append(tasks.create_task(needed(coordinator)))
+                beside = [tasks.create_task(forward_output(child, say, ())) for child in (trainer, *peers)]
+                beside.append(tasks.create_task(fail_when_ended(coordinator)))
                 beside += [tasks.create_task(_refused(child)) for child in peers]
                 code = await trainer.wait()
                 await beside[0]

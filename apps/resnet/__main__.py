@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apps.common.flags import LEAST
+from apps.common.flags import MINIMUM
 from apps.common.presets import find_preset
 from apps.images.digits import Images, digits, require_scikit_learn
 from apps.images.files import CIFAR_SIDE, classes_of, is_cifar, read_images
@@ -40,7 +40,7 @@ class Config(RowFlags):
     digits. Up to 64 the stem keeps the size."""
 
     def least(self) -> Mapping[str, float]:
-        return LEAST | {"side": 1}
+        return MINIMUM | {"side": 1}
 
     def task(self) -> "ResNetTask":
         found = find_preset(self.preset or ("digits" if self.data is None else "resnet18"), PRESETS)

@@ -18,13 +18,13 @@ class Task(ABC):
     Attributes:
         config: the flags.
         unit: what the data is made of: images or tokens.
-        row_units: how many of them a row of a batch has.
+        units_per_row: how many of them a row of a batch has.
         rows: what a row is called.
         batch: rows a step, by default.
         depth: the layers between which stages can be cut.
     """
 
-    unit, row_units, rows, batch = "images", 1, "images", 32
+    unit, units_per_row, rows, batch = "images", 1, "images", 32
     config: "RowFlags"
     depth: int
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from apps.common.choose import Wishes, choose
+from apps.common.choose import RequestedShape, choose
 from apps.common.config_file import LEFT_OPEN
 from apps.common.flags import AUTO_PLAN, config_json
 from apps.rows.config import RowFlags, Task
@@ -76,7 +76,7 @@ def resolve(config: RowFlags, world_size: int | None, planned: PlanFile | None =
     if planned is not None:
         config = _followed(config, planned)
     task = config.task()
-    wishes = Wishes(
+    requested = RequestedShape(
         workers(config.tensor, world_size),
         task.depth,
         config.batch or task.batch,
@@ -88,7 +88,7 @@ def resolve(config: RowFlags, world_size: int | None, planned: PlanFile | None =
         config.microbatch,
         config.microbatches,
     )
-    plan, reason = choose(wishes)
+    plan, reason = choose(requested)
     plan = replace(plan, tensor=config.tensor)
     if config.clip and not plan.flushes:
         fact = f"--clip {config.clip:g} does not go with {plan.schedule}, which knows no norm before it updates"

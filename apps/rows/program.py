@@ -81,7 +81,7 @@ def _table(job: Job) -> str:
 
 def _run(job: Job, launch: Launch, program: str) -> int:
     from apps.rows.planned import plan_now
-    from apps.rows.train import described, model_of, train
+    from apps.rows.train import describe_split, model_of, train
 
     if job.config.plan == AUTO_PLAN:
         job = resolve(
@@ -89,7 +89,7 @@ def _run(job: Job, launch: Launch, program: str) -> int:
         )
     model, stop = model_of(job), StopRequest(os.getppid() if AGENT in os.environ else None)
     if launch.rank == 0:
-        split = described(model)
+        split = describe_split(model)
         lines = [job.describe(), *([split] if split else []), f"launch: {launch.by}, transport {launch.url}"]
         print("\n".join(lines), flush=True)
 

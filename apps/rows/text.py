@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from apps.common.flags import LEAST, TextDataFlags, start_of
+from apps.common.flags import MINIMUM, TextDataFlags, start_of
 from apps.common.paths import check_export
 from apps.lm.data.text import Text, read_text, require_text
 from apps.rows.config import RowFlags, Task
@@ -33,9 +33,9 @@ class TextRowFlags(TextDataFlags, RowFlags):
     """Write a Hugging Face directory at the end."""
 
     def least(self) -> Mapping[str, float]:
-        return LEAST | dict.fromkeys(("layers", "vocab", "seq"), 1) | {"eval_windows": 0}
+        return MINIMUM | dict.fromkeys(("layers", "vocab", "seq"), 1) | {"eval_windows": 0}
 
-    def changed(self, model: "TextSizes") -> dict[str, Any]:
+    def size_overrides(self, model: "TextSizes") -> dict[str, Any]:
         """The sizes that flags give.
 
         Args:
@@ -75,7 +75,7 @@ class TextTask(Task):
         config: the flags.
         model: its sizes.
         kind: the `model_type` of a directory that is exported.
-        outer: layers between which stages can be cut, besides the blocks.
+        extra_layers: layers between which stages can be cut, besides the blocks.
     Raises:
         UsageError: the model has too few positions for the sequences.
     """
@@ -83,28 +83,28 @@ class TextTask(Task):
     unit, rows = "tokens", "sequences"
     config: TextRowFlags
 
-    def __init__(self, config: TextRowFlags, model: TextSizes, kind: str, outer: int):
-        self.config, self.sizes_of_model, self.kind, self.depth = config, model, kind, model.layers + outer
-        self.row_units = config.seq or min(SEQUENCE, model.positions)
-        if self.row_units > model.positions:
+    def __init__(self, config: TextRowFlags, model: TextSizes, kind: str, extra_layers: int):
+        self.config, self.model_config, self.kind, self.depth = config, model, kind, model.layers + extra_layers
+        self.units_per_row = config.seq or min(SEQUENCE, model.positions)
+        if self.units_per_row > model.positions:
             fact = f"a sequence does not fit the model's positions (--seq {config.seq}, positions: {model.positions})"
             raise UsageError(f"{fact}; take --seq between 1 and {model.positions}")
 
     def describe(self) -> str:
-        model, called = self.sizes_of_model, self.config.init or self.config.preset
+        model, called = self.model_config, self.config.init or self.config.preset
         return (
             f"model: {self.kind} {called}, {model.parameters:,} parameters, {model.layers} blocks, vocabulary "
-            f"{model.vocab}, sequences of {self.row_units} tokens"
+            f"{model.vocab}, sequences of {self.units_per_row} tokens"
         )
 
     def sizes(self) -> dict[str, Any]:
-        return {**self.sizes_of_model.plain(), "seq": self.row_units}
+        return {**self.model_config.plain(), "seq": self.units_per_row}
 
     def check(self) -> None:
         if self.config.export is not None:
             check_export(self.config.export, self.kind)
 
-    def symbols(self, text: Text) -> int:
+    def required_vocab(self, text: Text) -> int:
         """The symbols that the model must have."""
         return text.tokenizer.vocab_size
 
@@ -114,10 +114,10 @@ class TextTask(Task):
         Raises:
             UsageError: it has not, or the run resumes a checkpoint of another text; or see `read_text`.
         """
-        config, vocab = self.config, self.sizes_of_model.vocab
+        config, vocab = self.config, self.model_config.vocab
         tokenizer = config.tokenizer or str(config.init or "")
         text = read_text(config.data, tokenizer, config.val_data, config.eval_windows)
-        if (symbols := self.symbols(text)) > vocab:
+        if (symbols := self.required_vocab(text)) > vocab:
             fact = f"the tokenizer has more symbols than the model (tokenizer: {symbols}, model: {vocab})"
             raise UsageError(f"{fact}; take --vocab {symbols} or another --tokenizer")
         require_text(start_of(config), text.digests, config.new_data)

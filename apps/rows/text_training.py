@@ -43,7 +43,7 @@ class TextTraining(Training):
     batches: Batches
 
     def __init__(self, task: TextTask, plan: Plan):
-        self.task, self.config, self.plan, self.sequence = task, task.config, plan, task.row_units
+        self.task, self.config, self.plan, self.sequence = task, task.config, plan, task.units_per_row
 
     @abstractmethod
     def stored(self, directory: Path, names: Iterable[str]) -> Tensors:

@@ -55,7 +55,7 @@ def training_job(job: Job, training: Training, model: UserModel) -> TrainingJob:
         groups = [group for group in groups if group["params"]]
         return torch.optim.AdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps)
 
-    schedule = partial(rates, config) if job.plan.flushes else None
+    schedule = partial(lr_scheduler, config) if job.plan.flushes else None
     optimizers = partial(UserOptimizer, optimizer, job.clip, schedule)
     feed = MicrobatchFeed(pp.Feed(lambda *at: training.microbatch(*at)[0], lambda *at: training.microbatch(*at)[1]))
     feed.cut(job.plan.rows, DTYPES[config.dtype], kept=2)
@@ -63,7 +63,7 @@ def training_job(job: Job, training: Training, model: UserModel) -> TrainingJob:
     return TrainingJob(model, feed, job.plan, optimizers, numerics(config), config.seed, notes)
 
 
-def rates(config: RunFlags, optimizer: torch.optim.Optimizer) -> LambdaLR:
+def lr_scheduler(config: RunFlags, optimizer: torch.optim.Optimizer) -> LambdaLR:
     """The rate rises during the warm-up, and falls as --lr-schedule says."""
     warmup, steps, floor = config.warmup, config.steps, config.lr_floor
 
@@ -78,7 +78,7 @@ def rates(config: RunFlags, optimizer: torch.optim.Optimizer) -> LambdaLR:
     return LambdaLR(optimizer, share)
 
 
-def described(model: UserModel) -> str | None:
+def describe_split(model: UserModel) -> str | None:
     """How the ranks of a worker split the model; None for one."""
     return model.described() if isinstance(model, SplitRow) else None
 
@@ -105,7 +105,7 @@ async def train(transport: Transport, job: Job, launch: Launch, stop: StopReques
             not transport.rank,
             first=done,
             steps=config.steps,
-            tokens=job.plan.batch * job.task.row_units,
+            tokens=job.plan.batch * job.task.units_per_row,
             metrics=config.metrics,
             predicted=step_s,
             unit=job.task.unit,

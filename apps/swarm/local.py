@@ -11,7 +11,16 @@ from rich.console import Console
 from rich.live import Live
 
 from apps.common.arguments import arguments_of
-from apps.common.children import Child, ChildFailed, kill, needed, pass_on, started, started_coordinator, terminate
+from apps.common.children import (
+    Child,
+    ChildFailed,
+    fail_when_ended,
+    forward_output,
+    kill,
+    started,
+    started_coordinator,
+    terminate,
+)
 from apps.common.status import EVERY_S
 from apps.swarm.config import read_goal
 from apps.swarm.families import cut_of
@@ -58,7 +67,7 @@ async def _local(flags: Local, say: Say) -> None:
             async with Nursery() as tasks:
                 beside = [
                     tasks.create_task(_watch(address, everyone, len(peers), say)),
-                    tasks.create_task(needed(coordinator)),
+                    tasks.create_task(fail_when_ended(coordinator)),
                 ]
                 await _all_done(everyone[len(peers) :])
                 for task in beside:
@@ -126,7 +135,7 @@ async def _watch(address: str, everyone: Sequence[Child], peers: int, say: Say) 
         live = Live(refresh_per_second=4) if sys.stdout.isatty() else None
         say, last = above(live.console) if live else say, dict[str, str]()
         for at, child in enumerate(everyone):
-            tasks.create_task(pass_on(child, partial(_noted, last, say), STEP_LINES if at > peers else ()))
+            tasks.create_task(forward_output(child, partial(_noted, last, say), STEP_LINES if at > peers else ()))
         for at, child in enumerate(everyone[:peers]):
             tasks.create_task(_report_end(child, f"peer{at}", last, everyone[:peers], say))
         if live is not None:

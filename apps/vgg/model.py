@@ -33,7 +33,7 @@ class VGGTraining(ImageTraining):
     def images(self) -> tuple[Images, Images]:
         return digits()
 
-    def beside(self) -> dict[str, int]:
+    def baselines(self) -> dict[str, int]:
         return {"logistic_regression": logistic_regression(*digits())}
 
 

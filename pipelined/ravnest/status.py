@@ -6,7 +6,7 @@ from typing import Any
 
 from pipelined.aio.clock import RealClock
 from pipelined.directory import Directory, View
-from pipelined.membership.looks import looks
+from pipelined.membership.polls import poll_status
 from pipelined.ravnest.records import ClusterProgress, Clusters
 from pipelined.ravnest.view import RavnestView
 
@@ -80,12 +80,12 @@ class RavnestStatus:
 
 
 async def statuses(directory: Directory, every_s: float) -> AsyncIterator[RavnestStatus]:
-    """The status, again and again; see `looks`."""
+    """The status, again and again; see `poll_status`."""
     view = RavnestView(directory, RealClock())
 
     async def status(entries: View) -> RavnestStatus:
         view.load(entries)
         return RavnestStatus.of(view)
 
-    async for last, age_s in looks(directory, status, every_s):
+    async for last, age_s in poll_status(directory, status, every_s):
         yield replace(last, age_s=age_s)

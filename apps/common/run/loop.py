@@ -64,7 +64,7 @@ class Loop:
                 await self._end_early(result)
                 return None
             loss = await self._between(result)
-        self.report.drift()
+        self.report.compare_with_plan()
         if loss is None:
             loss = await self.evaluate(done)
             self.report.evaluated(done, loss)
@@ -84,7 +84,7 @@ class Loop:
 
     async def _end_early(self, result: StepReport) -> None:
         self.report.step(result, None)
-        self.report.drift()
+        self.report.compare_with_plan()
         where = await self._save(result.step + 1) or "nowhere: give --checkpoint to keep the work"
         self.report.say(f"stopped on request after step {result.step + 1}; saved to {where}")
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pipelined.aio.clock import RealClock
 from pipelined.directory import Directory, View
 from pipelined.errors import UsageError
-from pipelined.membership.looks import looks
+from pipelined.membership.polls import poll_status
 from pipelined.membership.task_record import TASK
 from pipelined.state.versions import saved_steps
 from pipelined.swarm.messaging.messages import send
@@ -75,7 +75,7 @@ class StatusReader:
         Raises:
             CutOff: the directory did not reply to the first request.
         """
-        async for last, age_s in looks(self._directory, self._status, every_s):
+        async for last, age_s in poll_status(self._directory, self._status, every_s):
             yield replace(last, age_s=age_s)
 
     async def _status(self, entries: View) -> SwarmStatus:

@@ -9,7 +9,7 @@ from apps.gpt2.config import Config, parse
 from apps.gpt2.job import resolve
 from apps.gpt2.swarm.job import resolve_swarm
 from apps.gpt2.train import optimizer_of
-from apps.rows.train import rates
+from apps.rows.train import lr_scheduler
 from apps.vgg.config import Config as VGG
 from pipelined.errors import UsageError
 
@@ -42,7 +42,7 @@ def test_nothing_said_is_half_a_cosine_to_a_tenth():
 )
 def test_a_row_of_layers_has_the_same_rates_behind_its_warm_up(flags, expected):
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=flags.lr)
-    schedule, found = rates(flags, optimizer), {}
+    schedule, found = lr_scheduler(flags, optimizer), {}
     for step in range(31):
         found[step] = schedule.get_last_lr()[0]
         optimizer.step()

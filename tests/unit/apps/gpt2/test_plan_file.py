@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.common.report import drifted
+from apps.common.report import compare_with_prediction
 from apps.gpt2.config import Config
 from apps.gpt2.job import resolve
 from pipelined.errors import UsageError
@@ -67,7 +67,7 @@ def test_the_plan_in_the_documents_is_one():
     ],
 )
 def test_drift_is_told_and_called_by_its_name_beyond_a_tenth(taken, told, warns):
-    text = drifted(1.0, taken)
+    text = compare_with_prediction(1.0, taken)
     assert told in text and ("plan again" in text) == warns
 
 

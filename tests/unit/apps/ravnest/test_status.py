@@ -11,7 +11,7 @@ from apps.ravnest.status import RAVNEST
 from pipelined.aio.clock import VirtualClock
 from pipelined.aio.nursery import Nursery
 from pipelined.directory import EmbeddedDirectory, serve_directory
-from pipelined.membership.looks import DIRECTORY_TIMEOUT_S
+from pipelined.membership.polls import DIRECTORY_TIMEOUT_S
 from pipelined.ravnest.records import ClusterProgress, Clusters, NodeRecord, RoundRecord, StagePlace
 from pipelined.ravnest.status import statuses
 from transports.rpc.virtual.network import VirtualNetwork, address_of

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from apps.common.children import ChildFailed, pass_on
+from apps.common.children import ChildFailed, forward_output
 from apps.swarm.__main__ import parse
 from apps.swarm.local import _noted, _of_the_first, _report_end, above
 from apps.swarm.metrics import STEP_LINES
@@ -19,7 +19,7 @@ async def passed_on(but):
     said, stdout = [], asyncio.StreamReader()
     stdout.feed_data("".join(f"{line}\n" for line in LINES).encode() + b"\xff")
     stdout.feed_eof()
-    await pass_on(SimpleNamespace(stdout=stdout), said.append, but)
+    await forward_output(SimpleNamespace(stdout=stdout), said.append, but)
     return said
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from apps.common import web as common
 from apps.common.arguments import ShowFlags
 from apps.common.status import show
-from apps.common.web import MOST_CALLERS, as_json
+from apps.common.web import MAX_CONNECTIONS, as_json
 from apps.swarm.status.prometheus import metrics
 from apps.swarm.status.table import SWARM, table
 from pipelined.errors import UsageError
@@ -151,7 +151,7 @@ def test_callers_that_say_nothing_are_few_and_take_no_memory():
             web.last = STATUS
             port = int(web.address.split(":")[2][:-1])
             socks = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(64)]
-            for sock in socks[MOST_CALLERS:]:
+            for sock in socks[MAX_CONNECTIONS:]:
                 with suppress(ConnectionError):
                     assert sock.recv(1) == b"", "one too many was kept"
             assert web.rejected["too many callers"] > 0

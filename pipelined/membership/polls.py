@@ -1,4 +1,4 @@
-"""Looks at a system from outside: the directory is read repeatedly; while it does not reply, the last look stays."""
+"""Polls the status of a system: the directory is read repeatedly; while it does not reply, the last status stays."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -9,17 +9,17 @@ from pipelined.directory import CutOff, Directory, View
 
 S = TypeVar("S")
 DIRECTORY_TIMEOUT_S = 2.0
-"""Seconds that a later look waits for the directory."""
+"""Seconds that a later poll waits for the directory."""
 
 
-async def looks(
+async def poll_status(
     directory: Directory, status: Callable[[View], Awaitable[S]], every_s: float
 ) -> AsyncIterator[tuple[S, float]]:
     """Read the directory repeatedly; yields the last status, and its age in seconds.
 
     Args:
         status: makes the status of what was read.
-        every_s: from the end of one look to the next.
+        every_s: seconds from the end of one poll to the next.
     Raises:
         CutOff: the directory did not reply to the first request.
     """
