@@ -1,5 +1,6 @@
 """A job: the configuration with everything left open filled in, before torch or a transport is there."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from apps.gpt2.team_costs import sizes
 from apps.lm.models.gpt2_presets import PRESETS, ModelConfig, layer_costs, parameters
 from apps.lm.sharded.layouts import Factors
 from pipelined.errors import UsageError
+from pipelined.planner.moves import PlannedMoves
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.schedules import CHUNKS, find, own_shape
@@ -42,6 +44,7 @@ class Job:
         plan: the stages of each rank, and the cut of the batch.
         reason: why this plan was chosen.
         expected_s: seconds that the plan predicts for a step; None without --plan.
+        moves: those of teams that the plan predicts; empty without --plan.
     """
 
     config: Config
@@ -50,6 +53,7 @@ class Job:
     plan: Plan
     reason: str
     expected_s: float | None = None
+    moves: Sequence[PlannedMoves] = ()
 
     @property
     def factors(self) -> dict[str, Factors]:
@@ -144,7 +148,8 @@ def resolve(config: Config, world_size: int | None, model: ModelConfig | None = 
         raise UsageError(f"{fact}; leave --clip out, or use a schedule with a flush")
     if planned:
         plan = replace(plan, costs=planned.plan.costs)
-        return Job(config, model, sequence, plan, f"{config.plan}: {planned.why}", planned.step_s)
+        why = f"{config.plan}: {planned.why}"
+        return Job(config, model, sequence, plan, why, planned.step_s, planned.moves)
     return Job(config, model, sequence, plan, reason)
 
 

@@ -1,6 +1,7 @@
 """The GPT-2 program of one rank, from its stages to the last sample. Needs torch."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,7 @@ from pipelined.actors.agree import broadcast, gather
 from pipelined.actors.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.aio.events import printable
+from pipelined.planner.moves import drifted_moves
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
 from pipelined.state.checkpoints.saving import CheckpointSaver
@@ -40,6 +42,7 @@ from pipelined.training.job import JobDescription
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.replay import Order, of_rank, packed, read_orders
 from pipelined.training.step_report import StepReport
+from pipelined.training.teams.stage import TeamStage
 from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
@@ -195,8 +198,28 @@ async def _run(session: Session) -> None:
             return await session.evaluate(done, report)
 
         loss = await Loop(config, job.plan, session, report, session.stop, evaluate).run(done)
+        for line in await _drift_of_moves(session):
+            report.say(line)
         if loss is not None:
             await _finish(session, report, loss)
+
+
+async def _drift_of_moves(session: Session) -> list[str]:
+    """On rank 0 what the moves of teams took beside the plan's prediction; nothing where no plan predicts them."""
+    trainer, slowest = session.trainer, dict[tuple[int, str], float]()
+    if not session.job.moves:
+        return []
+    own = defaultdict[tuple[int, str], float](float)
+    stages = [stage.moves for stage in trainer.context.stages.values() if isinstance(stage, TeamStage)]
+    for timer in stages + trainer.sums.move_timers:
+        for phase, seconds in timer.seconds.items():
+            for stage in timer.stages:
+                own[stage, phase] += seconds
+    plain = [(*place, seconds) for place, seconds in own.items()]
+    for rank in await gather(trainer.context.actor.transport, "moves", plain):
+        for stage, phase, seconds in rank:
+            slowest[stage, phase] = max(seconds, slowest.get((stage, phase), 0.0))
+    return drifted_moves(session.job.moves, slowest)
 
 
 async def _finish(session: Session, report: Report, loss: float) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pipelined.planner.bounds import splits
 from pipelined.planner.costs import FIELDS
+from pipelined.planner.moves import planned_moves
 from pipelined.planner.plan_file import PlanFile
 from pipelined.planner.search import Outcome, SearchResult
 
@@ -64,8 +65,16 @@ def planned(result: SearchResult, found: dict[str, Any]) -> PlanFile:
     memory = tuple(rank.total for rank in best.simulated.memory)
     model = result.request.model
     why = reason(result)
+    plan = best.candidate.plan
     return PlanFile(
-        best.candidate.plan, best.candidate.recompute, dict(model.identity), best.expected_s, memory, why, found
+        plan,
+        best.candidate.recompute,
+        dict(model.identity),
+        best.expected_s,
+        memory,
+        why,
+        found,
+        planned_moves(model, plan, result.request.machine),
     )
 
 

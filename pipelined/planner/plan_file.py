@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelined.errors import UsageError, writing
+from pipelined.planner.moves import PlannedMoves
 from pipelined.programs.plan import Plan
 from pipelined.schedules import require_known
 
@@ -32,6 +33,7 @@ class PlanFile:
         memory: predicted peak bytes of each rank.
         why: the reason, in one line.
         found: the costs that the prediction used, for human readers.
+        moves: predicted bytes and seconds of the moves of teams; empty where the file has none.
     """
 
     plan: Plan
@@ -41,6 +43,7 @@ class PlanFile:
     memory: tuple[float, ...]
     why: str
     found: Mapping[str, Any]
+    moves: tuple[PlannedMoves, ...] = ()
 
     @classmethod
     def of(cls, plain: Mapping[str, Any], schedule: str | None = None) -> "PlanFile":
@@ -62,6 +65,7 @@ class PlanFile:
             tuple(float(nbytes) for nbytes in _value(predicted, "memory", list)),
             _value(plain, "why", str),
             _value(plain, "found", dict),
+            tuple(map(PlannedMoves.of, _value({"moves": [], **predicted}, "moves", list))),
         )
 
     def require(self, path: Path, model: Mapping[str, Any], ranks: int | None) -> None:
@@ -87,10 +91,13 @@ class PlanFile:
             "ranks": self.plan.world_size,
             "plan": self.plan.plain(),
             "recompute": self.recompute,
-            "predicted": {"step_s": self.step_s, "memory": list(self.memory)},
+            "predicted": {"step_s": self.step_s, "memory": list(self.memory), **self._moves()},
             "why": self.why,
             "found": dict(self.found),
         }
+
+    def _moves(self) -> dict[str, Any]:
+        return {"moves": [each.plain() for each in self.moves]} if self.moves else {}
 
 
 def write_plan(path: Path, planned: PlanFile) -> None:

@@ -97,7 +97,7 @@ def build_rank(
         local,
         optimizer,
         accumulation=accumulation,
-        sums=_gradient_sums(job, local, transport, tracer),
+        sums=_gradient_sums(job, local, transport, executor, tracer),
         agreement=StepAgreement(
             context,
             world,
@@ -187,8 +187,10 @@ def _loss_scale(job: JobDescription) -> LossScale:
     return LossScale(dynamic=job.numerics.scales_loss)
 
 
-def _gradient_sums(job: JobDescription, local: LocalParameters, transport: Transport, tracer: Tracer) -> GradientSums:
-    plan, algorithm, channels = job.plan, job.numerics.all_reduce, local.channels
+def _gradient_sums(
+    job: JobDescription, local: LocalParameters, transport: Transport, executor: Executor, tracer: Tracer
+) -> GradientSums:
+    plan, algorithm, channels, clock = job.plan, job.numerics.all_reduce, local.channels, executor.clock
     if job.numerics.shard_optimizer:
         require_divisible(plan, algorithm)
         divided = [(bucket.stages, bucket.division) for bucket in local.buckets if bucket.division is not None]
@@ -199,5 +201,6 @@ def _gradient_sums(job: JobDescription, local: LocalParameters, transport: Trans
         }
         return DividedSums(shares, algorithm, tracer)
     groups = {b.stages: Group(transport, b.holders, channels.bucket_sum(b.stages)) for b in local.buckets}
-    team = None if plan.tensor == 1 else TeamSums(local.team.lie, transport, plan.team(transport.rank), channels)
+    members = plan.team(transport.rank)
+    team = None if plan.tensor == 1 else TeamSums(local.team.lie, transport, members, channels, clock)
     return GradientSums(groups, algorithm, tracer, team)

@@ -11,6 +11,7 @@ from collectives.algorithms import ALL_REDUCE, AUTO, ClosedForms, algorithm_for,
 from pipelined.errors import UsageError
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.sums.bucket import Bucket
+from pipelined.training.teams.move_timer import MoveTimer
 from pipelined.training.teams.pieces import TeamSums
 
 
@@ -47,6 +48,11 @@ class GradientSums:
             await all_reduce(self._groups[bucket.stages], host, "sum", self._algorithm)
             if host is not bucket.summed:
                 bucket.summed.copy_(host)
+
+    @property
+    def move_timers(self) -> list[MoveTimer]:
+        """Of the sums inside this rank's team."""
+        return [] if self._team is None else list(self._team.timers.values())
 
     async def gather(self, buckets: Iterable[Bucket]) -> None:
         """Nothing: every holder has updated all of each bucket."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from pipelined.aio.clock import Clock
 from pipelined.programs.bucket_names import Stages
 from pipelined.programs.channels import Channels
 from pipelined.sharding import Shards
@@ -12,6 +13,7 @@ from pipelined.sharding.groups import MeshGroups
 from pipelined.sharding.operators.tape import sum_gradients
 from pipelined.sharding.shards import TensorPart, merged, take
 from pipelined.training.sums.division import Copies
+from pipelined.training.teams.move_timer import MoveTimer
 from transports import Transport
 
 
@@ -87,15 +89,28 @@ class TeamSums:
         transport: this rank's end of the network.
         ranks: the members.
         channels: of the job; several buckets may be summed at a time.
+        clock: times the sums.
+
+    Attributes:
+        timers: of each bucket's sum, by its stages.
     """
 
-    def __init__(self, lie: Mapping[str, Shards], transport: Transport, ranks: Sequence[int], channels: Channels):
+    def __init__(
+        self,
+        lie: Mapping[str, Shards],
+        transport: Transport,
+        ranks: Sequence[int],
+        channels: Channels,
+        clock: Clock,
+    ):
         self._lie = lie
-        self._networks = {
-            stages: MeshGroups(transport, channels.team_sum(stages), ranks=ranks) for stages in channels.buckets
+        self.timers = {
+            stages: MoveTimer(stages, MeshGroups(transport, channels.team_sum(stages), ranks=ranks), clock)
+            for stages in channels.buckets
         }
 
     async def sum(self, stages: Stages, parameters: Mapping[str, torch.Tensor]) -> None:
         """Add up, in place, the gradients of a bucket's pieces; every member calls this once a step."""
         pieces = [(piece, self._lie[name]) for name, piece in parameters.items()]
-        await sum_gradients(self._networks[stages], pieces)
+        self.timers[stages].begin("update")
+        await sum_gradients(self.timers[stages], pieces)

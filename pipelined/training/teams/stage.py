@@ -24,6 +24,7 @@ from pipelined.training.running_statistics import RunningStatistics
 from pipelined.training.split_backward import WeightHalf, backward_input
 from pipelined.training.stage import MicrobatchKey
 from pipelined.training.teams.model import TeamModel
+from pipelined.training.teams.move_timer import MoveTimer
 from transports import Message, WireError
 
 
@@ -66,6 +67,7 @@ class TeamStage:
         self.statistics = RunningStatistics(self.module, self.index, self.replicas)
         self._lie = self.model.parameters()
         self._device = torch.device(self.executor.device)
+        self.moves = MoveTimer((self.index,), self.network, self.executor.clock)
 
     @property
     def first(self) -> bool:
@@ -81,6 +83,7 @@ class TeamStage:
         Returns: this member's piece for the next stage; on the last stage the loss, which all members add up to the
             same number.
         """
+        self.moves.begin("forward")
         tape, given = self._tape(not self.recompute, self.gathered), self._opened(x)
         output = await self._apply(tape, given, random, targets)
         if self.statistics.any:
@@ -107,6 +110,7 @@ class TeamStage:
 
     async def backward_weight(self, key: MicrobatchKey) -> None:
         """The half of `backward` that accumulates the gradients of parameters."""
+        self.moves.resume("backward")
         await self.pending.pop(key).backward_weights()
 
     async def evaluate(self, x: Arrived) -> Parcel:
@@ -114,6 +118,7 @@ class TeamStage:
 
         Cost: on the last stage a member holds the logits of the whole microbatch once.
         """
+        self.moves.begin("evaluation")
         tape = self._tape(False)
         output = await self._part(tape, self._opened(x))
         return self._parcel(await _everywhere(tape, output) if self.last else output)
@@ -123,6 +128,7 @@ class TeamStage:
 
         The first member counts them, the others give zeros; each computes with its own pieces alone.
         """
+        self.moves.begin("evaluation")
         tape = self._tape(False)
         output = await self._part(tape, self._opened(x))
         loss = await _everywhere(tape, await self.model.score(tape, output, self._placed(targets)))
@@ -142,12 +148,14 @@ class TeamStage:
         """The tape of a microbatch (a new one if it is recomputed), its input and its output."""
         x, run = self.alive.pop(key)
         if run is None:
+            self.moves.begin("forward")
             tape = self._tape(True, self.gathered)
             run = tape, await self._apply(tape, x, random, targets)
+        self.moves.begin("backward")
         return run[0], x, run[1]
 
     def _tape(self, training: bool, gathered: dict[str, torch.Tensor] | None = None) -> Tape:
-        return Tape(self.network, self.executor, training, self.autocast, not self.recompute, gathered=gathered)
+        return Tape(self.moves, self.executor, training, self.autocast, not self.recompute, gathered=gathered)
 
     def _pieces(self) -> dict[str, torch.Tensor]:
         """Parameters as they lie, and buffers."""

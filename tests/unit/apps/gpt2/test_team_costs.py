@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from apps.gpt2.config import Config
+from apps.gpt2.planned_model import PlannedGPT2
 from apps.gpt2.team_costs import BLOCK, HEAD, layout_of, sizes, team_chain
 from apps.lm.models.gpt2_presets import ModelConfig
 from apps.lm.sharded.gpt2 import ShardedGPT2
 from apps.lm.sharded.layouts import factors_of
 from collectives import Links
+from pipelined.planner.moves import planned_moves
 from pipelined.programs.plan import Plan
 from pipelined.sharding.operators.record import piece, record
 from pipelined.sharding.operators.tape import sum_path
@@ -31,20 +34,20 @@ LAYOUTS = {
 }
 
 
-def recorded(text, ranks, state="none"):
-    """What rank 0 does for a microbatch, the seconds that it moves weights and gradients once a step, its parameters.
+def recorded(text, ranks, state="none", rank=0):
+    """What a rank does for a microbatch, the seconds that it moves weights and gradients once a step, its parameters.
 
     With zero2 the record is that of a microbatch behind the first one.
     """
     model = ShardedGPT2(CONFIG, factors_of(text, ranks), state)
     lie, shards, gathered = model.parameters(), model.ids((B, T)), {}
-    pieces = {name: piece(0, each, torch.float32) for name, each in lie.items()}
-    ids = Value(piece(0, shards, torch.int64, trained=False), shards, False)
+    pieces = {name: piece(rank, each, torch.float32) for name, each in lie.items()}
+    ids = Value(piece(rank, shards, torch.int64, trained=False), shards, False)
 
     async def stage(tape):
         return await model.score(tape, await model.part(tape, range(model.layers), ids, pieces), ids)
 
-    first, found = (record(0, stage, back=input_half, gathered=gathered) for _ in range(2))
+    first, found = (record(rank, stage, back=input_half, gathered=gathered) for _ in range(2))
     once = first.forward.seconds(LINKS, 1e30) - found.forward.seconds(LINKS, 1e30)
     sums = sum(sum_path(each).seconds(LINKS, 4) for each in lie.values())
     return found, once + sums, sum(each.numel() for each in pieces.values())
@@ -75,6 +78,20 @@ def test_moves_and_parameters_are_those_that_are_trained(text, state):
     assert found.weights == pytest.approx(weights, rel=1e-5)
     assert found.backward == pytest.approx(back + weights, rel=1e-5)
     assert found.forward == pytest.approx(forward + loss, rel=1e-4), "the record ends before the losses are added up"
+
+
+@pytest.mark.parametrize("text", ["megatron", MIXED])
+def test_a_plan_predicts_the_bytes_of_the_busiest_member(text):
+    """The record ends before the losses are added up."""
+    ranks = LAYOUTS[text]
+    plan = Plan("gpipe", 1, 1, B, 1, tensor=ranks, split=text)
+    found = planned_moves(PlannedGPT2(Config(), CONFIG, T, B), plan, Machine(LINKS))
+    records = [recorded(text, ranks, rank=rank)[0] for rank in range(ranks)]
+    rows = factors_of(text, ranks)["wte"][0]
+    loss = 4 * 2 * (rows - 1) / rows
+    busiest = max(each.forward.nbytes for each in records), max(each.backward.nbytes for each in records)
+    assert [each.nbytes for each in found[:2]] == [busiest[0] + loss, busiest[1]]
+    assert [each.seconds for each in found] == pytest.approx(list(told(text, ranks)[:3]))
 
 
 @pytest.mark.parametrize("text", LAYOUTS)

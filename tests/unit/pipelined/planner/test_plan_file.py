@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pipelined.errors import UsageError
 from pipelined.planner import PlanFile, read_plan, write_plan
+from pipelined.planner.moves import PlannedMoves
 from pipelined.programs.plan import Plan
 from tests.launching import ROOT
 
@@ -37,6 +38,12 @@ def changed(path, **changes):
 def test_what_was_written_is_read(path):
     assert read_plan(path) == PLANNED
     assert [entry.name for entry in path.parent.iterdir()] == ["plan.json"]
+
+
+def test_moves_of_teams_are_written_and_read(path):
+    planned = replace(PLANNED, moves=(PlannedMoves(0, "forward", 64, 1e-3), PlannedMoves(1, "update", 0, 0.0)))
+    write_plan(path, planned)
+    assert read_plan(path) == planned
 
 
 def test_a_plan_of_version_1_is_read(path):
@@ -81,6 +88,7 @@ def test_a_foreign_file_is_refused(tmp_path, text, message):
         ({"recompute": 1}, "recompute is 1 and should be of type bool"),
         ({"predicted": {"step_s": -1.0, "memory": []}}, "step_s is -1.0 and should be seconds"),
         ({"predicted": {"step_s": 1.0, "memory": ["much"]}}, "is a damaged plan"),
+        ({"predicted": {"step_s": 1.0, "memory": [], "moves": [{}]}}, "is a damaged plan (KeyError: 'stage')"),
     ],
 )
 def test_a_damaged_plan_is_refused(path, changes, message):

@@ -70,6 +70,18 @@ def test_every_member_sends_what_the_record_of_its_stage_says_and_its_share_of_t
         assert between == ROWS * SEQUENCE * 16 * 8 / CASE.tensor
 
 
+def test_every_pass_and_every_sum_of_a_team_is_timed():
+    async def work(trainer):
+        await trainer.step(0)
+        (stage,) = trainer.context.stages.values()
+        return [stage.moves, *trainer.sums.move_timers]
+
+    for stage, update in on_ranks(TeamCase("zb_h1", 1, 1, 2, layers=1, layout="data").job(), work):
+        assert set(stage.seconds) == {"forward", "backward"} and set(update.seconds) == {"update"}
+        assert (stage.stages, update.stages) == ((0,), (0,))
+        assert all(seconds > 0 for seconds in [*stage.seconds.values(), *update.seconds.values()])
+
+
 @pytest.mark.parametrize(
     ("note", "shape", "message"),
     [

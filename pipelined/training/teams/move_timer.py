@@ -1,0 +1,50 @@
+"""Seconds that a member of a team takes to move tensors, by phase."""
+
+from collections import defaultdict, deque
+from functools import partial
+from statistics import median
+
+import torch
+
+from pipelined.aio.clock import Clock
+from pipelined.programs.bucket_names import Stages
+from pipelined.sharding import MeshGroups, Path
+
+PASSES = 1000
+"""The passes of each phase that are kept, the last ones."""
+
+
+class MoveTimer:
+    """Carries pieces, and adds up the seconds of their moves by pass; waits for other members count.
+
+    Args:
+        stages: whose pieces these are.
+
+    Attributes:
+        rank: this rank's number in the meshes.
+    """
+
+    def __init__(self, stages: Stages, network: MeshGroups, clock: Clock):
+        self.stages, self.rank, self._network, self._clock, self._phase = stages, network.rank, network, clock, ""
+        self._passes = defaultdict[str, deque[float]](partial(deque, maxlen=PASSES))
+
+    def begin(self, phase: str) -> None:
+        """Begin a pass of a phase."""
+        self._phase = phase
+        self._passes[phase].append(0.0)
+
+    def resume(self, phase: str) -> None:
+        """Go on with the last pass of a phase."""
+        self._phase = phase
+
+    async def carry(self, path: Path, array: torch.Tensor) -> torch.Tensor:
+        """See `MeshGroups.carry`."""
+        start, phase = self._clock.now(), self._phase
+        carried: torch.Tensor = await self._network.carry(path, array)
+        self._passes[phase][-1] += self._clock.now() - start
+        return carried
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """The median of a phase's passes."""
+        return {phase: median(passes) for phase, passes in self._passes.items()}
