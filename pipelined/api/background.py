@@ -33,7 +33,7 @@ class _Call(Generic[T]):
     """One call, for all ranks of the process."""
 
     def __init__(self, name: str, work: Work[T], ranks: int):
-        self.name, self.work, self.missing = name, work, ranks
+        self.name, self.work, self.pending_ranks = name, work, ranks
         self.future: Future[T] = Future()
         self.future.set_running_or_notify_cancel()  # the ranks make the call even if its caller no longer waits
         self._results: list[T] = []
@@ -45,8 +45,8 @@ class _Call(Generic[T]):
         except AgreedError as error:
             return self.fail(error)
         self._results += [result] * is_first
-        self.missing -= 1
-        if not self.missing and not self.future.done():
+        self.pending_ranks -= 1
+        if not self.pending_ranks and not self.future.done():
             self.future.set_result(self._results[0])
 
     def fail(self, error: BaseException) -> None:

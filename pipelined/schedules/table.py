@@ -116,15 +116,15 @@ class TableSchedule:
                     votes[pipe, stage][worker] += 1
         return {place: workers.most_common(1)[0][0] for place, workers in votes.items()}
 
-    def _check_shape(self, asked: Shape) -> None:
+    def _check_shape(self, requested: Shape) -> None:
         own = self.shape
-        microbatches = own.microbatches if self.updates.flushes else asked.microbatches
+        microbatches = own.microbatches if self.updates.flushes else requested.microbatches
         sizes: list[tuple[str, Any, Any]] = [
-            ("depth", asked.depth, own.depth),
-            ("microbatches", asked.microbatches, microbatches),
+            ("depth", requested.depth, own.depth),
+            ("microbatches", requested.microbatches, microbatches),
         ]
         for knob in (PIPES, CHUNKS, SCALE):  # a default leaves it to the table
-            value = knob.of(asked)
+            value = knob.of(requested)
             sizes += [(knob.name, value, knob.of(own))] * (value != knob.default)
         for name, value, possible in sizes:
             if value != possible:

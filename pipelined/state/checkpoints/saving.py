@@ -63,7 +63,7 @@ class CheckpointSaver:
         await self.finish()
         snapshot = await asyncio.to_thread(RankState.of(self._trainer, step).copied)
         self._writing = self._tasks.create_task(
-            _outcome(write(self._trainer.context.actor.transport, snapshot, target))
+            _as_value(write(self._trainer.context.actor.transport, snapshot, target))
         )
 
     async def finish(self) -> None:
@@ -78,7 +78,7 @@ class CheckpointSaver:
                 raise outcome
 
 
-async def _outcome(writing: Awaitable[Path]) -> Path | UsageError:
+async def _as_value(writing: Awaitable[Path]) -> Path | UsageError:
     """A save's path, or its error as a value: raised by the task it would end the training of this rank at once."""
     try:
         return await writing

@@ -168,9 +168,9 @@ class Compression:
             return await self._coding("receive", key, lambda: unpack(first.blocks, header))
         chunk, *others = cut(whole)
         async with Nursery() as coming:
-            asked = [coming.create_task(self._actor.receive(peer, key_of(key, n + 1))) for n in range(len(others))]
+            requests = [coming.create_task(self._actor.receive(peer, key_of(key, n + 1))) for n in range(len(others))]
             await self._coding("receive", key, lambda: fill(chunk, unpack(first.blocks, header)))
-            for message, other in zip(asked, others, strict=True):
+            for message, other in zip(requests, others, strict=True):
                 await self._coding("receive", key, partial(_decode, await message, other))
         return (whole,)
 

@@ -2,7 +2,7 @@
 
 After each backward the gradient of one microbatch is rounded to the grid of its parameter (`programs.exact_grid`) and
 added to a float64 buffer, which the ranks then sum in any order. A tied parameter has one summand for each use of it:
-where two uses meet in one stage, autograd would add them in float32, so each is caught before.
+where two uses meet in one stage, autograd would add them in float32, so each is taken before.
 """
 
 import math
@@ -72,7 +72,7 @@ class ExactSums(Accumulation):
         uses = {name: MOST_USES if name in several else 1 for name in self._places}
         self.grids = Grids({name: microbatches * number for name, number in uses.items()})
         self._largest = dict.fromkeys(self._places, 0.0)
-        self._catching = True
+        self._takes_uses = True
 
     @property
     def agreed(self) -> int:
@@ -130,7 +130,7 @@ class ExactSums(Accumulation):
                 name = self._tied.get(getattr(used, "variable", None))
                 if name is not None:
                     uses[name] = uses.get(name, 0) + 1
-                    node.register_hook(partial(self._caught, name, place))
+                    node.register_hook(partial(self._on_use_gradient, name, place))
         for name, number in uses.items():
             if number > MOST_USES:
                 raise UsageError(f"exact sums: {name} is used {number} times and may be {MOST_USES} times; untie it")
@@ -138,19 +138,19 @@ class ExactSums(Accumulation):
     @contextmanager
     def without_weights(self) -> Iterator[None]:
         """Inside the `with` block no use is added: an input half may compute gradients of weights and drop them."""
-        self._catching = False
+        self._takes_uses = False
         try:
             yield
         finally:
-            self._catching = True
+            self._takes_uses = True
 
-    def _caught(self, name: str, place: int, gradients: Sequence[torch.Tensor | None], above: object) -> Any:
+    def _on_use_gradient(self, name: str, place: int, gradients: Sequence[torch.Tensor | None], above: object) -> Any:
         """Add the gradient of one use; autograd gets none for it."""
-        caught = gradients[place]
-        if caught is None or not self._catching:
+        gradient = gradients[place]
+        if gradient is None or not self._takes_uses:
             return None
-        self._add(name, caught)
-        return tuple(None if index == place else gradient for index, gradient in enumerate(gradients))
+        self._add(name, gradient)
+        return tuple(None if index == place else other for index, other in enumerate(gradients))
 
     def _add(self, name: str, gradient: torch.Tensor) -> None:
         bucket, start = self._places[name]
