@@ -58,7 +58,7 @@ def training_job(job: Job, training: Training, model: UserModel) -> TrainingJob:
     schedule = partial(lr_scheduler, config) if job.plan.flushes else None
     optimizers = partial(UserOptimizer, optimizer, job.clip, schedule)
     feed = MicrobatchFeed(pp.Feed(lambda *at: training.microbatch(*at)[0], lambda *at: training.microbatch(*at)[1]))
-    feed.cut(job.plan.rows, DTYPES[config.dtype], kept=2)
+    feed.configure(job.plan.rows, DTYPES[config.dtype], cached_steps=2)
     notes = {**job.plain(), **training.notes()}
     return TrainingJob(model, feed, job.plan, optimizers, numerics(config), config.seed, notes)
 

@@ -72,7 +72,7 @@ class Arrangement:
             depth, knobs = default_depth(name, max(1, self.ranks(launch) // width), knobs)
         microbatches = 2 * depth if self.microbatches is None else self.microbatches
         plan = Plan(name, depth, width, feed.rows_each(microbatches * width), microbatches, knobs, tensor=self.tensor)
-        return feed.sized(plan)
+        return feed.with_batch_size(plan)
 
     def _team_grid(self, launch: Launch) -> tuple[int, int]:
         """Depth and width where a worker is a team: one stage, and the other ranks are further groups.

@@ -119,7 +119,7 @@ def train(
             whole = bind(model, loss, seed, batch[0])
             plan = plan_to_train(whole, batch, optimizer, numerics=numerics, wanted=wanted, launch=launch)
         arranged = wanted.plan(launch, feed) if plan is None else plan.plan
-        feed.cut(arranged.rows, dtype, kept=2 + steps_to_fill(arranged.shape))
+        feed.configure(arranged.rows, dtype, cached_steps=2 + steps_to_fill(arranged.shape))
         bound = bind(model, loss, seed, feed.inputs(0, 0), Team(arranged.tensor, layout, arranged.rows))
         if plan is not None:
             recompute = plan.recompute

@@ -91,12 +91,12 @@ class BatchFeed(CutBatches):
     Args:
         batches: (inputs, targets) of each whole step, equal on all ranks. A list, or another iterable that can begin
             again, is repeated until the steps are done.
-        kept: the number of batches that are kept; ranks of one process differ by fewer steps than this.
+        cached_steps: the steps whose batches stay in memory; ranks of one process differ by fewer.
     """
 
-    def __init__(self, batches: Iterable[Batch], kept: int = 2):
+    def __init__(self, batches: Iterable[Batch], cached_steps: int = 2):
         super().__init__(0, torch.float32)
-        self._batches, self._kept = batches, kept
+        self._batches, self._cached_steps = batches, cached_steps
         self._source = iter(batches)
         self._read: dict[int, Batch] = {}
         self._next, self._first_rows = 0, 0
@@ -115,17 +115,17 @@ class BatchFeed(CutBatches):
             raise BatchError(f"{fact}; make its rows a multiple of {max(1, count)}, or choose other microbatches")
         return rows // count
 
-    def sized(self, plan: Plan) -> Plan:
-        """See `JobFeed.sized`: the plan itself, as whole batches are cut as it says."""
+    def with_batch_size(self, plan: Plan) -> Plan:
+        """See `JobFeed.with_batch_size`: the plan itself, as whole batches are cut as it says."""
         return plan
 
-    def cut(self, rows: int, dtype: torch.dtype, kept: int) -> None:
+    def configure(self, rows: int, dtype: torch.dtype, cached_steps: int) -> None:
         """Set how batches are cut.
 
         Args:
             rows, dtype: as in `CutBatches`.
         """
-        self._rows, self._dtype, self._kept = rows, dtype, kept
+        self._rows, self._dtype, self._cached_steps = rows, dtype, cached_steps
 
     def skip(self, steps: int) -> None:
         """Skip the batches of steps that an earlier run has done."""
@@ -145,7 +145,7 @@ class BatchFeed(CutBatches):
         with self._lock:
             while self._next <= step:
                 self._read[self._next] = self._checked(self._following())
-                self._read.pop(self._next - self._kept, None)
+                self._read.pop(self._next - self._cached_steps, None)
                 self._next += 1
             return self._read[step]
 

@@ -48,16 +48,16 @@ class JobFeed(RankFeed, Protocol):
     def rows_each(self, count: int) -> int:
         """The rows of one microbatch, if a step has `count`. Raises BatchError: no microbatch has such rows."""
 
-    def sized(self, plan: Plan) -> Plan:
+    def with_batch_size(self, plan: Plan) -> Plan:
         """A plan of `rows_each` rows a microbatch, with the rows that one has before the schedule cuts it."""
 
-    def cut(self, rows: int, dtype: torch.dtype, kept: int) -> None:
+    def configure(self, rows: int, dtype: torch.dtype, cached_steps: int) -> None:
         """Set how microbatches are made.
 
         Args:
             rows: of each.
             dtype: floating-point inputs and targets are converted to it.
-            kept: steps by which ranks of one process may differ.
+            cached_steps: the steps whose batches stay in memory; ranks of one process differ by fewer.
         """
 
     def skip(self, steps: int) -> None:
@@ -70,13 +70,13 @@ class JobFeed(RankFeed, Protocol):
         """The batch of a step; None where no rank has it whole."""
 
 
-def job_feed(batches: Iterable[Batch] | Feed, kept: int = 2) -> JobFeed:
+def job_feed(batches: Iterable[Batch] | Feed, cached_steps: int = 2) -> JobFeed:
     """The data that a user gives, in either form.
 
     Args:
-        kept: batches that are kept.
+        cached_steps: the steps whose batches stay in memory.
     """
-    return MicrobatchFeed(batches) if isinstance(batches, Feed) else BatchFeed(batches, kept)
+    return MicrobatchFeed(batches) if isinstance(batches, Feed) else BatchFeed(batches, cached_steps)
 
 
 class MicrobatchFeed:
@@ -93,12 +93,12 @@ class MicrobatchFeed:
         """The rows of one microbatch, whatever their number."""
         return rows_of(self._feed.inputs(0, 0), "the first microbatch")
 
-    def sized(self, plan: Plan) -> Plan:
-        """See `JobFeed.sized`: what the feed gives is one microbatch of the schedule, which cuts none."""
+    def with_batch_size(self, plan: Plan) -> Plan:
+        """See `JobFeed.with_batch_size`: what the feed gives is one microbatch of the schedule, which cuts none."""
         return replace(plan, microbatch=self.rows_each(plan.total_microbatches) * plan.layout.parts)
 
-    def cut(self, rows: int, dtype: torch.dtype, kept: int) -> None:
-        """See `JobFeed.cut`; nothing is kept."""
+    def configure(self, rows: int, dtype: torch.dtype, cached_steps: int) -> None:
+        """See `JobFeed.configure`; nothing is kept."""
         self._rows, self._dtype = rows, dtype
 
     def skip(self, steps: int) -> None:

@@ -86,7 +86,7 @@ class PlannedLayers:
 
     def feed(self, rows: int) -> Any:
         feed = BatchFeed([self.step])
-        feed.cut(rows, self.precision.dtype, kept=2)
+        feed.configure(rows, self.precision.dtype, cached_steps=2)
         return feed
 
     def between(self, layer: int, rows: int) -> Any:

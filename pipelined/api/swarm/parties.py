@@ -109,7 +109,7 @@ class StepData:
     def _opened(self) -> JobFeed:
         """The microbatches from the first step on."""
         feed = job_feed(self._batches, KEPT_STEPS)
-        feed.cut(feed.rows_each(self._microbatches), self._dtype, KEPT_STEPS)
+        feed.configure(feed.rows_each(self._microbatches), self._dtype, KEPT_STEPS)
         return feed
 
 

@@ -14,7 +14,7 @@ def batches(count, rows=6):
 
 def feed(given, microbatches=3, kept=2):
     made = BatchFeed(given)
-    made.cut(made.rows_each(microbatches), torch.float64, kept)
+    made.configure(made.rows_each(microbatches), torch.float64, kept)
     return made
 
 
@@ -97,7 +97,7 @@ def test_a_feed_of_microbatches_is_called_with_step_and_number_and_checked():
 
     made = MicrobatchFeed(Feed(rows, rows))
     assert made.rows_each(8) == 2
-    made.cut(2, torch.float64, 1)
+    made.configure(2, torch.float64, 1)
     assert made.inputs(0, 5).dtype == torch.float64
     with pytest.raises(BatchError, match=r"microbatch 1 of step 4 has 3 rows \(the first one: 2\)"):
         made.targets(4, 1)
