@@ -68,11 +68,11 @@ class RunFlags:
     min_lr: float | None = None
     """The learning rate at the last step, of cosine and wsd. Default: a tenth of --lr."""
     beta1: float = 0.9
-    """AdamW's decay of the mean of gradients."""
+    """AdamW's decay of the first moment."""
     beta2: float = 0.95
-    """AdamW's decay of the mean of their squares."""
+    """AdamW's decay of the second moment."""
     eps: float = 1e-8
-    """AdamW's term beside the root of that mean."""
+    """AdamW's epsilon, added to the denominator."""
     weight_decay: float = 0.1
     """Decay of matrices (AdamW); vectors do not decay."""
     clip: float | None = None
@@ -168,7 +168,7 @@ class TextDataFlags:
     val_data: tuple[Path, ...] = ()
     """What evaluations score, in any of these forms. Default: the end of each text, or of the tokens."""
     eval_windows: int | None = None
-    """Sequences that an evaluation scores at most, at even distances; 0: all. Default: all of text, 256 of tokens."""
+    """Most sequences that an evaluation scores, evenly spaced; 0: all. Default: all of text, 256 of tokens."""
     tokenizer: str | None = None
     """bytes (256 symbols), gpt2, bpe:N (trained on the training text), a tokenizer.json, or a directory with one.
     Default: the tokenizer in --init or in the index, gpt2 for a .bin, else bytes."""

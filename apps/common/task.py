@@ -1,11 +1,11 @@
-"""What is trained, as a program reads it from the directory: every field is checked, as any member could write it."""
+"""What is trained, as a program reads it from the directory: every field is checked."""
 
 from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 from pipelined.errors import UsageError
 
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
-"""What reading a record raises that is not of this release."""
+"""Errors of reading a record of another release."""
 
 
 class Checked(Protocol):

@@ -51,7 +51,7 @@ def read_images(directory: Path, side: int) -> tuple[Images, Images]:
     """The images to train on, and those that are held out, as uint8.
 
     Args:
-        side: places along each side to which pictures are scaled; those of CIFAR-10 stay as they are.
+        side: pixels along each side to which pictures are scaled; those of CIFAR-10 stay as they are.
     Raises:
         UsageError: a file cannot be read, or is truncated; nothing is left to train on or to hold out.
     Cost: all of them in memory, 3 bytes a place.

@@ -30,7 +30,7 @@ class ImageTraining(Training):
     Args:
         config: the flags.
         plan: the cut of a step's batch.
-        shape: what a model takes: colours and the places along each side of an image.
+        shape: what a model takes: channels and the pixels along each side of an image.
     """
 
     def __init__(self, config: RunFlags, plan: Plan, shape: tuple[int, int]):

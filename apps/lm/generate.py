@@ -40,7 +40,7 @@ class Generate:
     top_k: int = 40
     """Draw among this number of the likeliest tokens; 0: among all."""
     top_p: float = 1.0
-    """Draw among the fewest likeliest tokens that come to this probability."""
+    """Draw from the smallest set of most likely tokens whose probabilities sum to at least this."""
     seed: int = 0
     """Seed of the draws."""
     tokenizer: str | None = None
@@ -96,7 +96,7 @@ class Generate:
         else:
             kind = read_about(self.source).get("model_type", "none given")
         if kind not in (GPT2_TYPE, *KINDS):
-            fact = f"{self.source} holds a model that does not generate here ({kind})"
+            fact = f"{self.source} is of a program that cannot generate ({kind})"
             raise UsageError(f"{fact}; give a checkpoint of a GPT-2, or an export of {GPT2_TYPE} or {', '.join(KINDS)}")
         return str(kind)
 

@@ -16,7 +16,7 @@ class Picker:
         seed: the run's.
         temperature: divides the logits; 0 always takes the likeliest.
         top_k: how many of the likeliest tokens may be chosen; 0 allows all.
-        top_p: of these only the fewest likeliest whose probabilities come to this sum may be chosen.
+        top_p: of these, only the smallest set of most likely ones whose probabilities sum to this may be chosen.
     """
 
     seed: int

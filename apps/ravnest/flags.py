@@ -181,7 +181,7 @@ class Local:
     nodes: int = 3
     """Nodes to start."""
     pool: Path | None = None
-    """Instead of --nodes: a pool as `plan` takes it; its RAM, and its lines, which are emulated, are kept to."""
+    """Instead of --nodes: a pool as `plan` takes it; nodes are limited to its RAM, and its bandwidth is emulated."""
     forming: FormingFlags = field(default_factory=FormingFlags)
     links: str = ""
     """Emulate slow links: delay=50ms&rate=500mbit."""

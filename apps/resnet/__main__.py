@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from apps.resnet.model import ResNetTraining
 
 SIDE = 224
-"""Places along each side of an image of a folder, by default."""
+"""Pixels along each side of an image of a folder, by default."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Config(RowFlags):
     """Directory with CIFAR-10's binary files, or with a folder of pictures for each class. Default: scikit-learn's
     handwritten digits."""
     side: int | None = None
-    """Places along each side of an image, to which pictures are scaled. Default: CIFAR-10's 32, 224 of a folder, 16 of
+    """Pixels along each side of an image, to which pictures are scaled. Default: CIFAR-10's 32, 224 of a folder, 16 of
     digits. Up to 64 the stem keeps the size."""
 
     def least(self) -> Mapping[str, float]:

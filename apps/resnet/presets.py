@@ -39,7 +39,7 @@ class ResNetConfig:
         blocks: of each group.
         channels: inside the blocks of each group.
         bottleneck: whether a block is three convolutions (1, 3, 1 wide) instead of two (3, 3).
-        side: places along each side of an image.
+        side: pixels along each side of an image.
         colours: channels of an image.
         classes: of images.
     """

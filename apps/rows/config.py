@@ -38,7 +38,7 @@ class Task(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Raises UsageError: the data cannot be there, or the model cannot be written where it should be."""
+        """Raises UsageError: the data is missing, or the model cannot be written where it should be."""
 
     def layout(self, plan: Plan) -> str | None:
         """How the ranks of a worker split the layers; None: as in megatron, or for one rank."""
@@ -59,7 +59,7 @@ class RowFlags(RunFlags):
     """How the ranks of a worker split the model: data, megatron, or ROWS.COLUMNS.CONTRACTION by layer, such as
     head=1.2.1; other layers are as in megatron, which is the default."""
     beta2: float = 0.999
-    """AdamW's decay of the mean of their squares."""
+    """AdamW's decay of the second moment."""
     lr: float = 2e-3
     """Highest learning rate."""
 

@@ -97,7 +97,7 @@ def resolve(config: RowFlags, world_size: int | None, planned: PlanFile | None =
 
 
 def workers(tensor: int, world_size: int | None) -> int | None:
-    """The workers that so many ranks come to; None for None.
+    """Number of workers of `world_size` ranks; None if the ranks are open.
 
     Raises:
         UsageError: T does not divide the ranks.

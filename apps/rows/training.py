@@ -27,7 +27,7 @@ class Training(ABC):
 
     @abstractmethod
     def example(self, rows: int) -> Batch:
-        """Inputs and targets of this number of rows; of their values there need be none."""
+        """Inputs and targets of this number of rows; their values are not read (meta or expanded tensors)."""
 
     async def read(self, transport: Transport) -> str:
         """Read the data; all ranks call this together. Returns a line about it, "" for none."""
@@ -51,7 +51,7 @@ class Training(ABC):
 
     @abstractmethod
     async def finish(self, rank: RankSession, report: Report, loss: float) -> None:
-        """What happens behind the last step: what was learnt, exports, samples.
+        """What happens after the last step: what was learnt, exports, samples.
 
         Args:
             loss: over what is held out, after the last step.

@@ -44,7 +44,7 @@ class VGGConfig:
     """The sizes of a VGG with two convolutions a block.
 
     Args:
-        side: places along each side of an image.
+        side: pixels along each side of an image.
         colours: channels of an image.
         channels: of each block; each block ends in a pool.
         dense: widths of the hidden dense layers.

@@ -192,7 +192,7 @@ class Trainer(LoopTrainer):
     def step(self, batch: Batch) -> StepReport:
         """Train one step on (inputs, targets) of a whole step, equal on all ranks.
 
-        Without a flush the pipe is drained behind each step; `pipelined.train` lets such steps overlap.
+        Without a flush the pipe is drained after each step; `pipelined.train` lets such steps overlap.
 
         Returns: the report of the step, with the mean loss and the gradient norm.
         Raises:

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--end",
         metavar="TOKEN",
-        help="the token behind every document. Default: the end token of GPT-2, if the tokenizer has it",
+        help="the token after every document. Default: the end token of GPT-2, if the tokenizer has it",
     )
     parser.add_argument("--shard", type=int, default=SHARD, metavar="TOKENS", help="the most tokens of a shard")
     parser.add_argument(
@@ -59,8 +59,8 @@ def run(arguments: argparse.Namespace) -> None:
     for file in files:
         check(file, arguments.field)
     written = _write(arguments, files, tokenizer, end)
-    behind = "nothing" if end is None else tokenizer.decode([end])
-    counts = f"{written.documents:,} documents with {behind} behind them, {written.tokens:,} tokens"
+    ending = "nothing" if end is None else tokenizer.decode([end])
+    counts = f"{written.documents:,} documents with {ending} after them, {written.tokens:,} tokens"
     shards = f"{tokenizer.dtype.name}, shards: {len(written.shards)}"
     print(f"{arguments.out}: {counts} ({shards}); train with --data {arguments.out}")
 
@@ -97,7 +97,7 @@ def _tokenizer(name: str) -> "Tokenizer":
 
 
 def _end(tokenizer: "Tokenizer", token: str | None) -> int | None:
-    """The id behind every document. Raises UsageError: the tokenizer has no such token."""
+    """The id after every document. Raises UsageError: the tokenizer has no such token."""
     if token is None:
         return tokenizer.end_of_text
     if (found := tokenizer.id_of(token)) is None:

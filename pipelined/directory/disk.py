@@ -112,7 +112,8 @@ class FileDisk(Disk):
             return await asyncio.shield(doing)
         except OSError as error:
             fact = f"cannot write the journal {self._path} ({error.strerror})"
-            raise JournalError(f"{fact}; make room or mend it and start again, what was answered is in it") from error
+            remedy = "free disk space and restart: the journal has every acknowledged change"
+            raise JournalError(f"{fact}; {remedy}") from error
         finally:
             await asyncio.gather(doing, return_exceptions=True)
 

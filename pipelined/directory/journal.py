@@ -76,7 +76,7 @@ class Journal:
         deeds, good = _read(data, self._name)
         if good < len(data):
             fact = f"the last write to {self._name} was torn (bytes: {len(data) - good}, at: {good})"
-            warnings.warn(f"{fact}; it was never answered and is cut off", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"{fact}; no client was acknowledged; it is discarded", RuntimeWarning, stacklevel=2)
             await self._disk.cut(good)
         try:
             machine.replay(deeds)

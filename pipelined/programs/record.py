@@ -34,7 +34,7 @@ def record(schedule: Schedule, shape: Shape, costs: Costs = DEFAULT_COSTS) -> Pr
     """
     layout = schedule.layout(shape)
     if shape.steps != 1 and layout.updates.flushes:
-        fact = f"{schedule.__name__.rpartition('.')[2]} flushes behind every step (steps: {shape.steps})"
+        fact = f"{schedule.__name__.rpartition('.')[2]} flushes after every step (steps: {shape.steps})"
         raise ScheduleError(f"{fact}; use `steps=1`, or an asynchronous schedule")
     program, is_dynamic = _in_time(schedule, layout)
     if not is_dynamic:

@@ -52,7 +52,7 @@ class Updates:
 
 
 FLUSH = Updates(every=0, delay=0, flushes=True)
-"""One update behind all microbatches of a step, by gradients of the weights that it changes."""
+"""One update after all microbatches of a step, by gradients of the weights that it changes."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ class Part(Protocol):
     It may have frozen parameters, or no parameters. Torch's own dropout works; its masks do not depend on where the
     model is cut if the module runs its layers by `torch_random.run_layer`. Those of `keyed_random.dropout` never do.
     Persistent buffers are saved by their first holder and loaded by all. Running statistics of norms are equal on all
-    holders behind each step (`RunningStatistics`); other buffers that a forward writes need a stage with one holder.
+    holders after each step (`RunningStatistics`); other buffers that a forward writes need a stage with one holder.
     """
 
     def __call__(self, x: Tree) -> Tree:

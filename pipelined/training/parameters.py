@@ -80,7 +80,7 @@ class LocalParameters:
 
     @property
     def kept(self) -> dict[str, torch.Tensor]:
-        """Every persistent buffer held, by name; behind a step they are equal on all holders."""
+        """Every persistent buffer held, by name; after a step they are equal on all holders."""
         return {name: b for module in self.modules.values() for name, b in persistent_buffers(module).items()}
 
     @property

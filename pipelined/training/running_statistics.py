@@ -2,7 +2,7 @@
 
 A batch norm normalises by the statistics of one microbatch, and averages them over time in its buffers. A replica of a
 stage computes only some microbatches, and perhaps in another order. So each forward only notes the statistics of its
-microbatch; behind the step all replicas exchange theirs, and average them in the order of the microbatches. All hold
+microbatch; after the step all replicas exchange theirs, and average them in the order of the microbatches. All hold
 the same statistics then, whatever the schedule and the number of replicas.
 
 The statistics are caught where a batch norm or an instance norm is computed (a call of torch, or a node of an exported
@@ -172,7 +172,7 @@ class RunningStatistics:
 
 
 class StatisticsExchange:
-    """The exchange of running statistics behind a step, among the holders of each stage of a rank.
+    """The exchange of running statistics after a step, among the holders of each stage of a rank.
 
     Args:
         stages: the statistics of the stages that the rank holds, by number.

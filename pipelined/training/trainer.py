@@ -75,7 +75,7 @@ class RankTrainer:
         on_step: Callable[[StepReport], None] = lambda report: None,
         after_update: AfterUpdate = do_nothing,
     ) -> StepReport:
-        """Train one segment: some steps, and a drain behind the last. With a flush a segment is one step.
+        """Train one segment: some steps, and a drain after the last. With a flush a segment is one step.
 
         Args:
             steps: the steps from 0, the same on all ranks; they select data, random numbers and learning rates.
@@ -90,7 +90,7 @@ class RankTrainer:
                 already in the pipe are completed.
         """
         if self.plan.flushes and len(steps) != 1:
-            fact = f"{self.plan.schedule} drains the pipe behind every step (steps: {len(steps)})"
+            fact = f"{self.plan.schedule} drains the pipe after every step (steps: {len(steps)})"
             raise PlanError(f"{fact}; train one step at a time")
         self._prepared = self._prepared or await self._prepare()
         begun = self.context.executor.clock.now(), self.context.executor.busy, payload_sent(self.context.actor)

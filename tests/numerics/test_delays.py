@@ -180,8 +180,8 @@ def test_clipping_by_the_global_norm_is_refused():
 
 
 def test_several_steps_at_once_are_refused_with_a_flush():
-    """A flush drains the pipe behind every step, so only the first of them would have been trained."""
-    with pytest.raises(PlanError, match=r"drains the pipe behind every step \(steps: 2\); train one step at a time"):
+    """A flush drains the pipe after every step, so only the first of them would have been trained."""
+    with pytest.raises(PlanError, match=r"drains the pipe after every step \(steps: 2\); train one step at a time"):
         on_every_rank(Case("gpipe", 1, 1, 1), lambda trainer, transport: trainer.train(range(2)))
 
 

@@ -93,7 +93,7 @@ async def test_a_leader_that_dies_when_only_the_evaluation_is_left_is_followed_b
     await swarm.finish(within=20)
     await swarm.close()
     assert [loss for loss, _ in found.values()] == [swarm.reference.score(2, 40)]
-    assert swarm.heads[-1].step == 2, "it trained on behind the last step"
+    assert swarm.heads[-1].step == 2, "it trained on after the last step"
 
 
 async def test_a_trainer_that_starts_after_the_last_step_ends_at_once():

@@ -139,7 +139,7 @@ class ShardedGPT2(GPT2):
         Args:
             x: ids (B, T), as `ids`, where the range begins with the first layer; else (B, T, C), as `stream`.
             random: of the microbatch's dropout; None: nothing is dropped.
-        Returns: (B, T, C), as `stream`; behind the last layer the logits (B, T, V), split over all ranks.
+        Returns: (B, T, C), as `stream`; after the last layer the logits (B, T, V), split over all ranks.
         """
         lie = self.parameters()
         held: dict[str, Operand] = {**pieces}

@@ -111,4 +111,4 @@ class Reader(Protocol):
         """
 
     def note(self, noted: Any) -> None:
-        """Keep what a forward would write to buffers, for the stage to write behind the step."""
+        """Keep what a forward would write to buffers, for the stage to write after the step."""

@@ -27,7 +27,7 @@ class StepAgreement:
     Args:
         world: all ranks of the job.
         totals: the layout of the vector.
-        statistics: the running statistics, merged behind each step.
+        statistics: the running statistics, merged after each step.
         optimizer: of all parameters of the rank.
         config: its learning rates, and the largest norm.
         loss_scale: follows the steps; each begins with the scale that the step before left.

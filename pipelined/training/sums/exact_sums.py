@@ -37,7 +37,7 @@ class ExactSums(Accumulation):
 
     Args:
         world: all ranks.
-        executor: rounds the sums behind a step.
+        executor: rounds the sums after a step.
         buckets: the buckets of the rank; each gets its buffer here.
         tied: the names of parameters that several layers may use.
         microbatches: the microbatches of a step over all groups.

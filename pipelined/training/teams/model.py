@@ -47,7 +47,7 @@ class TeamModel(Model, Protocol):
         pieces: Mapping[str, torch.Tensor],
         random: KeyedRandom | None = None,
     ) -> Coroutine[Any, Any, Value]:
-        """What a range of layers gives; behind the last, what `score` takes.
+        """What a range of layers gives; after the last, what `score` takes.
 
         Args:
             x: the inputs, or what the layer before the range gives, as `between`.

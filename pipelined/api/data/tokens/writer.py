@@ -144,7 +144,7 @@ def encode_pieces(pieces: Iterable[Piece], tokenizer: Path, end: int | None, wor
 
     Args:
         tokenizer: its JSON.
-        end: the id behind every document; None: nothing.
+        end: the id after every document; None: nothing.
         workers: processes; 1: this one.
     Cost: holds the text and ids of 2 MiB of text a process, of longer documents more.
     """

@@ -89,6 +89,6 @@ def test_a_prompt_of_tokens_that_the_model_has_not_is_refused(tmp_path, capsys):
 def test_a_directory_of_another_model_is_refused(tmp_path, capsys):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     assert main("apps.gpt2", ["--from", str(tmp_path)]) == 2
-    assert "holds a model that does not generate here (bert)" in capsys.readouterr().err
+    assert "is of a program that cannot generate (bert)" in capsys.readouterr().err
     assert main("apps.gpt2", ["--from", str(tmp_path / "absent")]) == 2
     assert "no checkpoint" in capsys.readouterr().err

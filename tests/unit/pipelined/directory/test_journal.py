@@ -202,5 +202,5 @@ async def test_a_full_disk_is_named(tmp_path, monkeypatch):
         monkeypatch.setattr(os, "write", no_room)
         with pytest.raises(Closed):
             await writer.put("a")
-        with pytest.raises(JournalError, match=r"journal \(No space left on device\); make room"):
+        with pytest.raises(JournalError, match=r"journal \(No space left on device\); free disk space"):
             await writer.writing

@@ -174,7 +174,7 @@ def test_two_stages_on_a_worker_are_refused():
 
 
 def test_a_schedule_that_flushes_takes_one_step_at_a_time():
-    with pytest.raises(ScheduleError, match=r"one_f_one_b flushes behind every step \(steps: 2\)"):
+    with pytest.raises(ScheduleError, match=r"one_f_one_b flushes after every step \(steps: 2\)"):
         record(find("one_f_one_b"), Shape(4, 4, steps=2))
 
 
@@ -209,9 +209,7 @@ def test_the_command_prices_a_segment_and_says_what_it_settles_at(capsys):
     assert not {"steps", "staleness", "steady_step"} & set(json.loads(capsys.readouterr().out))
 
 
-@pytest.mark.parametrize(
-    "steps, problem", [("2", "gpipe flushes behind every step"), ("0", "steps must be at least 1")]
-)
+@pytest.mark.parametrize("steps, problem", [("2", "gpipe flushes after every step"), ("0", "steps must be at least 1")])
 def test_a_wrong_number_of_steps_is_refused(steps, problem, capsys):
     assert main(["schedule", "gpipe", "--depth", "4", "--microbatches", "4", "--steps", steps]) == 2
     assert problem in capsys.readouterr().err

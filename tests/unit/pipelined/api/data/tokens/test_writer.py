@@ -64,7 +64,7 @@ def jsonl(path: Path, key: str = "text") -> Path:
 def test_json_lines_become_documents_with_the_end_token_behind_each(write, tmp_path, tokenizer, capsys):
     assert write(jsonl(tmp_path / "a.jsonl", "body"), "--field", "body") == 0
     assert np.array_equal(read(tmp_path / "out"), expected(tokenizer, TEXTS))
-    assert f"4 documents with {END} behind them" in capsys.readouterr().out
+    assert f"4 documents with {END} after them" in capsys.readouterr().out
 
 
 def test_shards_have_the_size_and_the_digest_that_the_index_says(write, tmp_path, tokenizer):
