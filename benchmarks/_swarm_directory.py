@@ -44,8 +44,8 @@ class DirectDirectory(Directory):
 
     def told(self) -> None:
         """Wake those who watch, if anything was done."""
-        if self.machine.deeds:
-            self.machine.deeds.clear()
+        if self.machine.transitions:
+            self.machine.transitions.clear()
             self._changed.notify_all()
 
     async def read(self, prefix: Prefixes = "") -> View:

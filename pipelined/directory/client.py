@@ -31,7 +31,7 @@ from pipelined.directory.messages import (
 from pipelined.directory.retry import PATIENCE_S, NoReply, Retry
 from transports.rpc import Endpoint, Party, Rejected, Request, Response, Unreachable
 
-AGAIN = ("unknown topic", "busy", "failed", messages.STOPPING)
+RETRYABLE = ("unknown topic", "busy", "failed", messages.STOPPING)
 """Reasons of rejections after which the client retries: the directory is starting, stopping or busy."""
 
 
@@ -57,7 +57,7 @@ class Caller:
             wait: see `Retry.run`.
         Raises:
             CutOff: see `Retry.run`; also if no retry can succeed, as with a `WrongKey`.
-            Exception: the exception that a rejection stands for, see `messages.MEANINGS`.
+            Exception: the exception that a rejection stands for, see `messages.ERRORS`.
         """
         packed = messages.pack(vars(request))
         return await self.retry.run(lambda: self._once(request.topic, packed), wait)
@@ -73,9 +73,9 @@ class Caller:
             raise self._meant(rejection) from rejection
 
     def _meant(self, rejection: Rejected) -> Exception:
-        if rejection.reason in AGAIN:
+        if rejection.reason in RETRYABLE:
             return NoReply(str(rejection))
-        if rejection.reason == messages.ANOTHER:
+        if rejection.reason == messages.OTHER_DIRECTORY:
             fact = f"another directory answers at {self.address}, which knows nothing of what was decided"
             return CutOff(f"{fact}; give the coordinator its journal, or start everything afresh")
         if rejection.reason == "stale request":

@@ -1,12 +1,12 @@
-"""The journal of a directory: the deeds of its state machine on a disk.
+"""The journal of a directory: the transitions of its state machine on a disk.
 
     the magic line      records, one after the other
-    MAGIC               length 4 | its CRC-32 4 | the payload's CRC-32 4 | payload: msgpack list of deeds
+    MAGIC               length 4 | its CRC-32 4 | the payload's CRC-32 4 | payload: msgpack list of transitions
 
-The server replies only when the deeds before its reply are durable. Numbers are big-endian. One write is one record of
-all deeds that waited for it, so only the last record can be torn: its beginning is there, followed by nothing or by
-zeros. A torn record is cut off at the next start; any other damage is refused. A file that has grown beyond its limit
-is replaced by one record that restores the same state.
+The server replies only when the transitions before its reply are durable. Numbers are big-endian. One write is one
+record of all transitions that waited for it, so only the last record can be torn: its beginning is there, followed by
+nothing or by zeros. A torn record is cut off at the next start; any other damage is refused. A file that has grown
+beyond its limit is replaced by one record that restores the same state.
 """
 
 import struct
@@ -20,7 +20,7 @@ import msgpack
 
 from pipelined.aio.notifier import Notifier
 from pipelined.directory.disk import Disk, FileDisk
-from pipelined.directory.state_machine import Deed, StateMachine
+from pipelined.directory.state_machine import StateMachine, Transition
 from pipelined.errors import UsageError
 from transports import Closed
 
@@ -61,7 +61,7 @@ class Journal:
     def __init__(self, disk: Disk, name: str = "the journal", least_compacted: int = LEAST_COMPACTED):
         self._disk, self._name, self._least = disk, name, least_compacted
         self._size = self._most = 0
-        self._deeds: list[Deed] = []
+        self._transitions: list[Transition] = []
         self._kept = self._written = 0
         self._wanted, self._progress, self._ended = Notifier(), Notifier(), False
 
@@ -73,28 +73,28 @@ class Journal:
             JournalError: it cannot be written.
         """
         data = await self._disk.load()
-        deeds, good = _read(data, self._name)
+        transitions, good = _read(data, self._name)
         if good < len(data):
             fact = f"the last write to {self._name} was torn (bytes: {len(data) - good}, at: {good})"
             warnings.warn(f"{fact}; no client was acknowledged; it is discarded", RuntimeWarning, stacklevel=2)
             await self._disk.cut(good)
         try:
-            machine.replay(deeds)
+            machine.replay(transitions)
         except Exception as error:
             raise UsageError(f"{self._name} contains an invalid operation; restore it from a copy") from error
         self._size, self._most = good, max(self._least, 2 * good)
-        if not deeds:
+        if not transitions:
             await self._compact(machine)
 
-    def keep(self, deeds: Sequence[Deed]) -> None:
-        """Queue deeds for the next write."""
-        if deeds:
-            self._deeds.extend(deeds)
-            self._kept += len(deeds)
+    def keep(self, transitions: Sequence[Transition]) -> None:
+        """Queue transitions for the next write."""
+        if transitions:
+            self._transitions.extend(transitions)
+            self._kept += len(transitions)
             self._wanted.notify_all()
 
     async def durable(self) -> None:
-        """Wait until all deeds queued so far are on the disk. Raises Closed: `write` has ended before that."""
+        """Wait until all transitions queued so far are on the disk. Raises Closed: `write` has ended before that."""
         goal = self._kept
         while self._written < goal:
             if self._ended:
@@ -102,10 +102,10 @@ class Journal:
             await self._progress.wait()
 
     async def write(self, machine: StateMachine) -> NoReturn:
-        """Write queued deeds until cancelled. Raises JournalError."""
+        """Write queued transitions until cancelled. Raises JournalError."""
         try:
             while True:
-                if not self._deeds:
+                if not self._transitions:
                     await self._wanted.wait()
                 await (self._append() if self._size <= self._most else self._compact(machine))
         finally:
@@ -117,17 +117,17 @@ class Journal:
         await self._disk.close()
 
     async def _append(self) -> None:
-        """Write all queued deeds as one record."""
-        deeds, self._deeds, goal = self._deeds, [], self._kept
-        data = _record(deeds)
+        """Write all queued transitions as one record."""
+        transitions, self._transitions, goal = self._transitions, [], self._kept
+        data = _record(transitions)
         await self._disk.append(data)
         self._size += len(data)
         self._reached(goal)
 
     async def _compact(self, machine: StateMachine) -> None:
-        """Replace the file by a snapshot of the machine, which includes the queued deeds."""
+        """Replace the file by a snapshot of the machine, which includes the queued transitions."""
         snapshot, goal = machine.snapshot(), self._kept
-        self._deeds = []
+        self._transitions = []
         self._size = await self._disk.replace(lambda: MAGIC + _record(snapshot))
         self._most = max(self._least, 2 * self._size)
         self._reached(goal)
@@ -137,20 +137,20 @@ class Journal:
         self._progress.notify_all()
 
 
-def _record(deeds: Sequence[Deed]) -> bytes:
-    payload = msgpack.packb(deeds)
+def _record(transitions: Sequence[Transition]) -> bytes:
+    payload = msgpack.packb(transitions)
     length = _LENGTH.pack(len(payload))
     return _HEAD.pack(len(payload), zlib.crc32(length), zlib.crc32(payload)) + payload
 
 
-def _read(data: bytes, name: str) -> tuple[list[Deed], int]:
-    """All deeds, and the offset at which the last whole record ends."""
+def _read(data: bytes, name: str) -> tuple[list[Transition], int]:
+    """All transitions, and the offset at which the last whole record ends."""
     if not data.startswith(MAGIC):
         if MAGIC.startswith(data):
             return [], 0
         fact = f"{name} is no journal of a directory of this version (it begins with {data[:16]!r})"
         raise UsageError(f"{fact}; name another file")
-    deeds, good = list[Deed](), len(MAGIC)
+    transitions, good = list[Transition](), len(MAGIC)
     while good < len(data):
         rest = memoryview(data)[good:]
         payload = _payload(rest)
@@ -159,9 +159,9 @@ def _read(data: bytes, name: str) -> tuple[list[Deed], int]:
                 break
             fact = f"{name} is damaged before its end (at: {good}, bytes: {len(data)})"
             raise UsageError(f"{fact}; restore it from a copy")
-        deeds += msgpack.unpackb(payload, strict_map_key=False)
+        transitions += msgpack.unpackb(payload, strict_map_key=False)
         good += _HEAD.size + len(payload)
-    return deeds, good
+    return transitions, good
 
 
 def _length(rest: memoryview) -> int | None:

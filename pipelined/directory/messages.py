@@ -18,11 +18,11 @@ from transports.rpc import Rejected, Request, Response
 TOPIC = "directory."
 ALIVE = TOPIC + "alive"
 """Topic of the directory's request to a client: is it alive? The reply has the client's incarnation as its note."""
-ANOTHER, STOPPING = "another directory", "stopping"
+OTHER_DIRECTORY, STOPPING = "another directory", "stopping"
 OVERHEAD = 64
 """Upper limit of the bytes that a key adds to a request, in addition to itself and its value."""
 
-MEANINGS: dict[str, type[Exception]] = {
+ERRORS: dict[str, type[Exception]] = {
     "lease lost": LeaseLost,
     "fell behind": FellBehind,
     "full": Full,
@@ -33,13 +33,13 @@ MEANINGS: dict[str, type[Exception]] = {
 
 def rejection_of(error: Exception) -> Rejected:
     """The rejection for an error."""
-    reason = next(reason for reason, kind in MEANINGS.items() if isinstance(error, kind))
+    reason = next(reason for reason, kind in ERRORS.items() if isinstance(error, kind))
     return Rejected(reason, why=str(error))
 
 
 def error_of(rejection: Rejected) -> Exception:
-    """The error that a rejection stands for; the rejection itself if its reason is not in `MEANINGS`."""
-    kind = MEANINGS.get(rejection.reason)
+    """The error that a rejection stands for; the rejection itself if its reason is not in `ERRORS`."""
+    kind = ERRORS.get(rejection.reason)
     return kind(str(rejection.facts.get("why", rejection.reason))) if kind else rejection
 
 

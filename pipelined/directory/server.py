@@ -1,7 +1,7 @@
 """The server of an embedded directory: a state machine, its journal, and the endpoint that receives the requests.
 
-Every reply waits until all deeds before it are in the journal, so a crash cannot lose what a client has seen. Times
-are those of this process's clock. The holder of a lease is the client that requested or last renewed it. When a
+Every reply waits until all transitions before it are in the journal, so a crash cannot lose what a client has seen.
+Times are those of this process's clock. The holder of a lease is the client that requested or last renewed it. When a
 connection to the holder breaks, the server requests a sign of life from it. Until the holder replies or renews, its
 leases last only for the grace period of its last request.
 """
@@ -146,12 +146,12 @@ class _Server:
         try:
             message = kind.parse(request, self._limits)
             if isinstance(message, NamedRequest) and message.name != self._machine.name:
-                return Rejected(messages.ANOTHER)
+                return Rejected(messages.OTHER_DIRECTORY)
             self._catch_up()
             return await operation(message, request.sender)
         except Conflict as conflict:
             return {"conflict": messages.pack_entries(conflict.found)}
-        except tuple(messages.MEANINGS.values()) as error:
+        except tuple(messages.ERRORS.values()) as error:
             return messages.rejection_of(error)
         finally:
             self._announce()
@@ -253,15 +253,15 @@ class _Server:
         self._announce()
 
     def _announce(self) -> None:
-        """Pass new deeds to the journal, and their changes to the watchers."""
-        for name, *arguments in self._machine.deeds:
+        """Pass new transitions to the journal, and their changes to the watchers."""
+        for name, *arguments in self._machine.transitions:
             if name == "end":
                 self._remove_holder(arguments[0])
-        if self._machine.deeds:
-            self._journal.keep(self._machine.deeds)
+        if self._machine.transitions:
+            self._journal.keep(self._machine.transitions)
             self._replies.clear()
             self._watchers.changed(self._machine.latest())
-        self._machine.deeds.clear()
+        self._machine.transitions.clear()
 
 
 def _part(revisions: Sequence[Sequence[Change]]) -> Sequence[Sequence[Change]]:

@@ -1,7 +1,7 @@
-"""The directory as a state machine: no I/O and no clock; the same deeds give the same state.
+"""The directory as a state machine: no I/O and no clock; the same transitions give the same state.
 
-Each request is decided in one call, so all clients see one order of changes. Every change is appended to `deeds`; the
-server writes them to the journal before it replies, and `replay` repeats them. So the directory stays linearizable
+Each request is decided in one call, so all clients see one order of changes. Every change is appended to `transitions`;
+the server writes them to the journal before it replies, and `replay` repeats them. So the directory stays linearizable
 across a restart.
 """
 
@@ -13,7 +13,7 @@ from pipelined.directory.clients import Client, DirectoryRequest, Leases, Reques
 from pipelined.directory.limits import DirectoryLimits
 from pipelined.directory.watchers import ChangeLog
 
-Deed = tuple[Any, ...]
+Transition = tuple[Any, ...]
 """The name of a method below, without its underscore, and its arguments: whole numbers, text, bytes, lists and maps."""
 
 
@@ -60,13 +60,13 @@ class StateMachine:
         limits: on the contents. The size of one request is checked before.
     Attributes:
         revision: of the last change.
-        deeds: since the server last emptied the list.
+        transitions: since the server last emptied the list.
     """
 
     def __init__(self, name: int, limits: DirectoryLimits | None = None):
         self.name, self.limits = name, limits or DirectoryLimits()
         self.revision = 0
-        self.deeds: list[Deed] = []
+        self.transitions: list[Transition] = []
         self._numbers = self._bytes = self._announced_revision = 0
         self._entries: dict[str, Entry] = {}
         self._folders = Folders()
@@ -161,12 +161,12 @@ class StateMachine:
         for lease in self._leases.lengths():
             self._leases.renew(lease, now)
 
-    def replay(self, deeds: Iterable[Deed]) -> None:
-        """Repeat the deeds of another state machine; call `begin` afterwards."""
-        for name, *arguments in deeds:
-            DEEDS[name](self, *arguments)
+    def replay(self, transitions: Iterable[Transition]) -> None:
+        """Repeat the transitions of another state machine; call `begin` afterwards."""
+        for name, *arguments in transitions:
+            TRANSITIONS[name](self, *arguments)
 
-    def snapshot(self) -> list[Deed]:
+    def snapshot(self) -> list[Transition]:
         """Deeds that bring an empty state machine to this state."""
         entries = [[key, entry.value, entry.revision, entry.lease] for key, entry in self._entries.items()]
         clients = [[number, client.settled, dict(client.results)] for number, client in self._dedup.clients.items()]
@@ -175,8 +175,8 @@ class StateMachine:
         return [whole, ("remember", self._log.since, past), ("hold", dict(self._dedup.holders))]
 
     def _do(self, name: str, *arguments: Any) -> None:
-        DEEDS[name](self, *arguments)
-        self.deeds.append((name, *arguments))
+        TRANSITIONS[name](self, *arguments)
+        self.transitions.append((name, *arguments))
 
     def _compare(self, expect: Mapping[str, int]) -> None:
         found = {key: self._entries.get(key) for key in expect}
@@ -192,7 +192,7 @@ class StateMachine:
         if total > self.limits.total:
             raise Full(f"too many bytes in all (bytes: {total}, most: {self.limits.total}); delete some")
 
-    # The deeds. They check nothing, so that replaying them gives the same state.
+    # The transitions. They check nothing, so that replaying them gives the same state.
 
     def _enter(self, client: int) -> None:
         self._numbers = client
@@ -264,7 +264,7 @@ class StateMachine:
         return _size(key, self._entries[key].value) if key in self._entries else 0
 
 
-DEEDS = {
+TRANSITIONS = {
     name: getattr(StateMachine, f"_{name}")
     for name in ("enter", "grant", "change", "end", "restore", "remember", "hold")
 }

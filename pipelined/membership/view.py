@@ -53,16 +53,16 @@ class Table(dict[str, R]):
     """The records under one prefix, by name.
 
     Args:
-        keeps: whether a record that cannot be read leaves the former one in place.
+        keeps_last_valid: whether a record that cannot be read leaves the former one in place.
     """
 
-    def __init__(self, kind: type[R], keeps: bool = True):
+    def __init__(self, kind: type[R], keeps_last_valid: bool = True):
         super().__init__()
-        self._kind, self._keeps = kind, keeps
+        self._kind, self._keeps_last_valid = kind, keeps_last_valid
 
     def apply(self, name: str, entry: Entry | None) -> None:
         """See `Apply`."""
-        if not self._keeps:
+        if not self._keeps_last_valid:
             self.pop(name, None)
         record = self._kind.unpack(entry.value) if entry else None
         self.pop(name, None)

@@ -1,4 +1,4 @@
-"""docs/directory.md: its limits, constants and deeds are the code's."""
+"""docs/directory.md: its limits, constants and transitions are the code's."""
 
 import re
 from dataclasses import fields
@@ -7,7 +7,7 @@ from pipelined.aio.latency import LEAST_S
 from pipelined.directory import DirectoryLimits
 from pipelined.directory.journal import LEAST_COMPACTED, MAGIC
 from pipelined.directory.retry import PATIENCE_S
-from pipelined.directory.state_machine import DEEDS
+from pipelined.directory.state_machine import TRANSITIONS
 from tests.launching import ROOT
 
 TEXT = (ROOT / "docs/directory.md").read_text()
@@ -20,9 +20,9 @@ def test_every_limit_is_there():
     ]
 
 
-def test_every_deed_is_there():
-    named = re.search(r"The deeds are (.*?), which together", TEXT, re.DOTALL)[1]
-    assert set(re.findall(r"`(\w+)`", named)) == set(DEEDS)
+def test_every_transition_is_there():
+    named = re.search(r"The transitions are (.*?), which together", TEXT, re.DOTALL)[1]
+    assert set(re.findall(r"`(\w+)`", named)) == set(TRANSITIONS)
 
 
 def test_the_figures_are_the_codes():

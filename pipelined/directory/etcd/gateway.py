@@ -20,7 +20,7 @@ from pipelined.errors import UsageError
 
 NOT_FOUND, EXISTS, DENIED, EXHAUSTED, PRECONDITION, COMPACTED, UNAUTHENTICATED = 5, 6, 7, 8, 9, 11, 16
 """gRPC status codes."""
-AGAIN = (1, 2, 4, 10, 13, 14)
+RETRYABLE = (1, 2, 4, 10, 13, 14)
 """Status codes after which the client retries: cancelled, unknown, deadline exceeded, aborted, internal, unavailable.
 
 A member sends them when it has no leader, starts or stops.
@@ -165,7 +165,7 @@ def _result(told: Any) -> dict[str, Any]:
         code, message = error.get("grpc_code", 2), error.get("message", "")
     else:
         code, message = told.get("code", 2), error
-    raise NoReply(message) if code in AGAIN else EtcdError(code, message)
+    raise NoReply(message) if code in RETRYABLE else EtcdError(code, message)
 
 
 def _meant(error: EtcdError) -> Exception:

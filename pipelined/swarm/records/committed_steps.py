@@ -72,7 +72,7 @@ class CommittedSteps:
 
     def __init__(self, view: SwarmView, rules: Rules, clock: Clock, steps: int | None):
         self._view, self._rules, self._clock, self._steps = view, rules, clock, steps
-        self._took = Table(StepMembers, keeps=False)
+        self._took = Table(StepMembers, keeps_last_valid=False)
         self._head: Commit | None = None
         self._evaluated: Evaluation | None = None
         self._due, self._began = False, 0.0

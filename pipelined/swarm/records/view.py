@@ -76,7 +76,7 @@ class SwarmView(MembershipView):
         self.record_revisions = self.census.record_revisions
         self.trainers, self.observers = Table(TrainerRecord), Table(Observer)
         self.evictions, self.saved = Evictions(), Table(SavedStages)
-        self.step_members = Table(StepMembers, keeps=False)
+        self.step_members = Table(StepMembers, keeps_last_valid=False)
         self._leader, self._evaluated, self._lost = Single(LeaderRecord), Single(Evaluation), Single(LostStages)
         self.head_revision = 0
         self._head: Commit | None = None  # without its members

@@ -4,7 +4,7 @@ from pipelined.directory import Change, Entry
 
 
 class NaiveDirectory:
-    """What `Machine` should do, without limits, requests or deeds."""
+    """What `Machine` should do, without limits, requests or transitions."""
 
     def __init__(self):
         self.revision, self.entries, self.leases, self.history = 0, {}, {}, []

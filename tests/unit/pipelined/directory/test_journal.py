@@ -39,7 +39,7 @@ class FullDisk(MemoryDisk):
 
 
 class Writer:
-    """A machine whose deeds are journaled."""
+    """A machine whose transitions are journaled."""
 
     def __init__(self, disk, **options):
         self.machine, self.journal = StateMachine(7), Journal(disk, "the file", **options)
@@ -59,8 +59,8 @@ class Writer:
     async def put(self, key, value=b""):
         self.numbers += 1
         self.machine.transact(DirectoryRequest(self.client, self.numbers, self.numbers), {}, {key: value})
-        self.journal.keep(self.machine.deeds)
-        self.machine.deeds.clear()
+        self.journal.keep(self.machine.transitions)
+        self.machine.transitions.clear()
         await self.journal.durable()
 
 

@@ -16,7 +16,7 @@ SECONDS = st.integers(1, 8).map(float)
 
 
 class Twins(RuleBasedStateMachine):
-    """A machine, one that begins from its snapshot and replays its deeds since, and the naive directory."""
+    """A machine, one that begins from its snapshot and replays its transitions since, and the naive directory."""
 
     leases, revisions = Bundle("leases"), Bundle("revisions")
 
@@ -29,7 +29,7 @@ class Twins(RuleBasedStateMachine):
     def begun(self):
         follower = StateMachine(0)
         follower.replay(self.machine.snapshot())
-        self.machine.deeds.clear()
+        self.machine.transitions.clear()
         return follower
 
     def request(self):
@@ -103,7 +103,7 @@ class Twins(RuleBasedStateMachine):
     @rule()
     def restart(self):
         """All leases live their whole time again in the one that replayed."""
-        self.follow.replay(self.machine.deeds)
+        self.follow.replay(self.machine.transitions)
         self.machine = self.follow
         self.machine.begin(self.now)
         self.naive.leases = {
@@ -120,7 +120,7 @@ class Twins(RuleBasedStateMachine):
         assert self.machine.due() == min(ends, default=None)
 
     def teardown(self):
-        self.follow.replay(self.machine.deeds)
+        self.follow.replay(self.machine.transitions)
         assert self.follow.snapshot() == self.machine.snapshot()
 
 
