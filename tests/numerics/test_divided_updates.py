@@ -1,22 +1,18 @@
 """The holders of a parameter divide its update: the same numbers, a share of the optimizer's state, the same bytes."""
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import pipelined as pp
-from pipelined.errors import UsageError
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
 from pipelined.training.digests import model_digest
-from pipelined.training.sums.division import cut_by_rows, divide
-from tests.numerics.plain import OPTIMIZER, Case, plain
+from tests.numerics.plain import Case, plain
 from tests.numerics.teams import TeamCase
 from tests.numerics.test_front_door import adam, trained
-from tests.numerics.trained import on_every_rank, on_ranks
+from tests.numerics.trained import on_every_rank
 
 TWO_HOLDERS = [
     Case("gpipe", 1, 2, 2, layers=1, dropout=0.1),
@@ -33,27 +29,6 @@ MORE_HOLDERS = [
     pytest.param(TeamCase("one_f_one_b", 2, 2, 1, layers=1, layout="data"), marks=pytest.mark.full),
     pytest.param(TeamCase("zb_v", 4, 1, 2, tensor=3, layout="mixed", recompute=True), marks=pytest.mark.full),
 ]
-
-
-def test_neighbouring_parameters_are_cut_by_whole_rows():
-    assert cut_by_rows([(6, 4), (8,)], 2) == [16, 16]
-    assert cut_by_rows([(5, 4)], 2) == [8, 12]
-    assert cut_by_rows([(), (3,)], 4) == [1, 1, 1, 1]
-    assert cut_by_rows([(1, 9)], 3) == [0, 0, 9]
-    assert cut_by_rows([(0, 4)], 2) == [0, 0]
-
-
-@pytest.mark.parametrize("shapes", [[(6, 4), (8,)], [(), (3,), (0, 2)], [(7, 3), (5,), (2, 2, 2)]])
-@pytest.mark.parametrize("parts", [1, 2, 3, 5])
-def test_the_holders_update_each_element_once(shapes, parts):
-    parameters = {f"p{n}": nn.Parameter(torch.zeros(shape)) for n, shape in enumerate(shapes)}
-    held = {name: (((0,),), tuple(range(parts))) for name in parameters}
-    each = [divide(parameters, held, stages=(0,), rank=rank) for rank in range(parts)]
-    for one in each:
-        for part in one.updated.values():
-            part.data += 1
-    assert all((parameter == 1).all() for parameter in parameters.values())
-    assert {name for one in each for name in one.updated} == parameters.keys(), "an empty one has a holder, too"
 
 
 async def losses_and_digest(trainer, transport):
@@ -152,18 +127,6 @@ def test_a_row_of_a_user_s_layers_has_the_bits_of_undivided_updates_with_an_opti
     assert divided.losses == whole.losses
     state = whole.state_dict()
     assert all(torch.equal(value, state[name]) for name, value in divided.state_dict().items())
-
-
-def test_a_schedule_without_a_flush_is_refused():
-    job = Case("pipedream_2bw", 2, 2, 4).job(optimizer_config=replace(OPTIMIZER, clip=0.0), shard_optimizer=True)
-    with pytest.raises(UsageError, match=r"pipedream_2bw keeps versions .*`shard_optimizer=` needs a schedule with"):
-        on_ranks(job, lambda trainer: trainer.step(0))
-
-
-def test_an_all_reduce_without_halves_is_refused():
-    job = Case("gpipe", 1, 2, 1).job(all_reduce="hierarchical", shard_optimizer=True)
-    with pytest.raises(UsageError, match=r"hierarchical does not begin .* auto, ring, rabenseifner, shared$"):
-        on_ranks(job, lambda trainer: trainer.step(0))
 
 
 @pytest.mark.parametrize("make", [torch.optim.Adafactor, torch.optim.Muon])

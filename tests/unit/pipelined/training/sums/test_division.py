@@ -1,0 +1,55 @@
+"""Holders of the same parameters divide their update by rows, as equally as rows allow."""
+
+import pytest
+import torch
+from torch import nn
+
+from pipelined.training.sums.division import cut_by_rows, divide
+
+ALONE = ((0,),)
+"""The copies in a team of one."""
+
+
+def test_neighbouring_parameters_are_cut_by_whole_rows():
+    assert cut_by_rows([(6, 4), (8,)], 2) == [16, 16]
+    assert cut_by_rows([(5, 4)], 2) == [8, 12]
+    assert cut_by_rows([(), (3,)], 4) == [1, 1, 1, 1]
+    assert cut_by_rows([(1, 9)], 3) == [0, 0, 9]
+    assert cut_by_rows([(0, 4)], 2) == [0, 0]
+
+
+@pytest.mark.parametrize("shapes", [[(6, 4), (8,)], [(), (3,), (0, 2)], [(7, 3), (5,), (2, 2, 2)]])
+@pytest.mark.parametrize("parts", [1, 2, 3, 5])
+def test_the_holders_update_each_element_once(shapes, parts):
+    parameters = {f"p{n}": nn.Parameter(torch.zeros(shape)) for n, shape in enumerate(shapes)}
+    held = {name: (((0,),), tuple(range(parts))) for name in parameters}
+    each = [divide(parameters, held, stages=(0,), rank=rank) for rank in range(parts)]
+    for one in each:
+        for part in one.updated.values():
+            part.data += 1
+    assert all((parameter == 1).all() for parameter in parameters.values())
+    assert {name for one in each for name in one.updated} == parameters.keys(), "an empty one has a holder, too"
+
+
+def test_a_holder_has_the_rows_between_those_of_its_neighbours_and_views_of_their_memory():
+    parameters = {"a": nn.Parameter(torch.zeros(3, 2)), "b": nn.Parameter(torch.zeros(5))}
+    held = dict.fromkeys(parameters, (ALONE, (4, 7)))
+    low, high = (divide(parameters, held, stages=(1,), rank=rank) for rank in (4, 7))
+    assert low.shares == high.shares and [share.lengths for share in low.shares] == [(4, 7)]
+    assert (low.spans, low.rows) == ({"a": (0, 4)}, {"a": (0, 2)})
+    assert (high.spans, high.rows) == ({"a": (4, 6), "b": (6, 11)}, {"a": (2, 3)})
+    assert high.updated["b"] is parameters["b"]
+    with torch.no_grad():
+        high.updated["a"].fill_(1)
+    assert parameters["a"].tolist() == [[0, 0], [0, 0], [1, 1]]
+
+
+def test_parameters_with_other_holders_are_a_share_of_their_own():
+    parameters = {name: nn.Parameter(torch.zeros(4)) for name in "abc"}
+    both, one = (ALONE, (0, 1)), (ALONE, (0,))
+    found = divide(parameters, {"a": both, "b": both, "c": one}, stages=(0,), rank=0)
+    assert [(share.span, share.holders, share.lengths) for share in found.shares] == [
+        ((0, 8), (0, 1), (4, 4)),
+        ((8, 12), (0,), (4,)),
+    ]
+    assert found.updated.keys() == {"a", "c"} and found.rows == {}
