@@ -14,8 +14,12 @@ from typing import Any
 
 from pipelined.errors import UsageError
 
+FLAGS, RESOLVED = "flags", "resolved"
+"""The two keys of what --print-config writes."""
 NOTES, LEFT_OPEN = "notes", "left_open"
-"""What --print-config writes of its own keys: those that are no wishes of the run, and those that the run chose."""
+"""Keys of what it wrote before, when flags and choices were in one object: the keys that are no flags, and the flags
+that the run chose. Checkpoints have the second.
+"""
 ALIASES_OF_OTHER_PROJECTS = {
     **dict.fromkeys(("learning_rate", "max_lr"), "lr"),
     **dict.fromkeys(("batch_size", "global_batch_size", "train_batch_size"), "batch"),
@@ -70,6 +74,8 @@ def read_flag_file(path: Path) -> Mapping[str, Any]:
         UsageError: the file cannot be read, a value is a table, or it names another such file.
     """
     read = _read(path)
+    if read.keys() == {FLAGS, RESOLVED} and isinstance(read[FLAGS], dict):
+        read = read[FLAGS]
     found = {key.replace("-", "_"): value for key, value in read.items()}
     lists = [found.pop(key, []) for key in (NOTES, LEFT_OPEN)]
     left_out = [name for names in lists if isinstance(names, list) for name in names]

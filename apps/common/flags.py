@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import tyro
 
-from apps.common.config_file import NOTES, expanded, value_of
+from apps.common.config_file import FLAGS, RESOLVED, expanded, value_of
 from pipelined.aio.events import Level
 from pipelined.errors import UsageError, refuse_below
 from pipelined.schedules import Knob, knobs_of
@@ -177,9 +177,9 @@ class TextDataFlags:
 
 
 def config_json(config: RunFlags, resolved: Mapping[str, Any]) -> str:
-    """What --print-config prints, and --config reads: the resolved configuration, and which of its keys are notes."""
-    flags = {*vars(config), *(knob.name for knob in knobs_of(config.schedule))} - {"config", "print_config"}
-    return json.dumps({**resolved, NOTES: [name for name in resolved if name not in flags]}, indent=2)
+    """What --print-config prints: the flags, which --config reads, and the resolved configuration."""
+    flags = {name: value for name, value in config.plain().items() if name not in ("config", "print_config")}
+    return json.dumps({FLAGS: {n: v for n, v in flags.items() if v not in (None, [])}, RESOLVED: resolved}, indent=2)
 
 
 Flags = TypeVar("Flags", bound=RunFlags)

@@ -86,5 +86,5 @@ def test_the_batch_script_of_the_docs_starts_four_ranks_with_its_flags(tmp_path)
     ended = 'while [ -n "$(squeue -h)" ]; do sleep 0.1; done'  # sbatch --wait looks only after ten seconds
     done = launched([CLUSTER, 4, 4, "bash", "-c", f"{submitted} && {ended}"], timeout=60, env={"PATH": path})
     assert done.returncode == 0, done.stderr
-    told = json.loads(out.read_text())
+    told = json.loads(out.read_text())["resolved"]
     assert (told["depth"], told["batch"], told["resume"], told["checkpoint"]) == (4, 64, "auto", "saved")

@@ -84,7 +84,7 @@ def test_a_plan_is_read(capsys):
     written = json.loads((DATA / "plan.json").read_text())["plan"]
     model = SIZES[: -len(ARRANGED)]
     assert gpt2.main(["--plan", str(DATA / "plan.json"), *model, *TEXT, "--print-config"]) == 0
-    resolved = json.loads(capsys.readouterr().out)
+    resolved = json.loads(capsys.readouterr().out)["resolved"]
     assert {name: resolved[name] for name in written} == written
 
 

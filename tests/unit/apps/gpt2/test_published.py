@@ -71,5 +71,7 @@ def test_the_first_lines_say_what_was_taken_and_print_config_has_it_as_flags(sch
     line = "trained with lr 0.001, betas 0.9 and 0.95, sequences of 1024 tokens, tokenizer gpt2: GPT-2's, where nothing"
     assert line in capsys.readouterr().out
     assert main([*flags, "--print-config"]) == 0
-    assert {"seq": 1024, "tokenizer": "gpt2", "lr": 1e-3}.items() <= json.loads(capsys.readouterr().out).items()
+    assert {"seq": 1024, "tokenizer": "gpt2", "lr": 1e-3}.items() <= json.loads(capsys.readouterr().out)[
+        "resolved"
+    ].items()
     assert main(["--dry-run"]) == 0 and "trained with" not in capsys.readouterr().out
