@@ -5,10 +5,11 @@ in any schedule, and the same when activations are recomputed, also with torch's
 microbatch notes what it would write to buffers (`RunningStatistics`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -115,8 +116,7 @@ class Stage:
         """
         x, output = self._revived(key, random, targets)
         if seeds := self._seeds(output, gradient, scale):
-            outputs, gradients = zip(*seeds, strict=True)
-            torch.autograd.backward(outputs, gradients)
+            seeded(seeds).backward()
         self.accumulation.collect(self.index)
         return None if self.first else pack_gradients(x, [leaf.grad for leaf in _leaves(x)])
 
@@ -194,6 +194,29 @@ class Stage:
 
     def _precision(self) -> AbstractContextManager[object]:
         return torch.autocast(self.device.type, self.autocast) if self.autocast else nullcontext()
+
+
+class _Seeded(torch.autograd.Function):
+    """A scalar of no value, of which the gradients by some tensors are given."""
+
+    @staticmethod
+    def forward(ctx: Any, gradients: tuple[torch.Tensor, ...], *outputs: torch.Tensor) -> torch.Tensor:
+        ctx.gradients = gradients
+        return outputs[0].new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, one: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return None, *ctx.gradients
+
+
+def seeded(seeds: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    """A scalar whose backward is that of these tensors with these gradients, to the bit.
+
+    Torch's own `backward` of several tensors imports the symbolic shapes of its compiler to compare two sizes, which
+    takes each rank half as long as to import torch; that of a scalar does not.
+    """
+    outputs, gradients = zip(*seeds, strict=True)
+    return _Seeded.apply(gradients, *outputs)
 
 
 @contextmanager

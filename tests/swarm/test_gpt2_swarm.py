@@ -105,9 +105,9 @@ def test_it_begins_with_given_weights(folder):
 
 @pytest.mark.timeout(120)
 def test_no_job_loads_torch_s_compiler(ran):
-    """It takes as long to import as all of torch, on every rank."""
+    """It takes as long to import as all of torch, on every rank; its symbolic shapes alone take half of that."""
     imported = ran[1].partition("imported: ")[2].split()
-    assert "torch" in imported and "torch._dynamo" not in imported
+    assert "torch" in imported and not {"torch._dynamo", "sympy"}.intersection(imported)
 
 
 @pytest.mark.full

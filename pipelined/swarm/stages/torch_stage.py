@@ -21,7 +21,7 @@ from pipelined.swarm.stages.exact_optimizers import sum_of_squares
 from pipelined.swarm.stages.stage import Microbatch, NotFinite, Passed
 from pipelined.swarm.stages.training import Layout, StageTraining
 from pipelined.training.optimizer.state import GRID
-from pipelined.training.stage import evaluating
+from pipelined.training.stage import evaluating, seeded
 from pipelined.training.sums.grids import Grids
 from transports import Block
 
@@ -113,8 +113,8 @@ class TorchStage:
         if self.last:
             self.training.check_ids(end, f"{what} at stage {self.index}")
         output = self._output(x, microbatch)
-        root, seed = (self._loss(output, end), None) if self.last else (output, end)
-        gradients = list(torch.autograd.grad(root, sources, seed)) if sources else []
+        root = self._loss(output, end) if self.last else seeded([(output, end)])
+        gradients = list(torch.autograd.grad(root, sources)) if sources else []
         self._refuse_not_finite("loss or gradients", microbatch, [root if self.last else output, *gradients])
         back = [] if self.first else [gradients.pop(0).cpu()]
         self._count(gradients)

@@ -6,7 +6,7 @@ import torch
 from apps.lm.models.gpt2 import GPT2
 from apps.lm.models.gpt2_presets import ModelConfig
 from pipelined.random.keyed_random import KeyedRandom
-from pipelined.training.stage import Stage
+from pipelined.training.stage import Stage, seeded
 
 MODEL = GPT2(ModelConfig(layers=2, d_model=8, heads=2, vocab=13, positions=6, dropout=0.3, tied=True))
 CUTS = {"first": (0, 2, range(2)), "last": (1, 2, range(2, 4)), "middle": (1, 3, range(1, 3)), "all": (0, 1, range(4))}
@@ -63,3 +63,21 @@ def test_the_first_stage_sends_nothing_back():
     x, gradient, _ = given(stage, 0)
     stage.forward((0, 0), x, KeyedRandom(1, 0, 0))
     assert stage.backward_input((0, 0), gradient, 1.0, KeyedRandom(1, 0, 0)) is None
+
+
+def test_a_backward_from_seeds_has_the_bits_of_torch_s_own():
+    """Two outputs share a weight and a product, and one has a gradient of another layout."""
+    generator = torch.Generator().manual_seed(1)
+    found = []
+    for ours in (True, False):
+        generator.manual_seed(1)
+        x, weight = (torch.randn(5, 5, generator=generator).requires_grad_() for _ in range(2))
+        product = (x @ weight).tanh()
+        outputs = (product @ weight, (product * x).sum(0))
+        gradients = (torch.randn(5, 5, generator=generator).t(), torch.randn(5, generator=generator))
+        if ours:
+            seeded(list(zip(outputs, gradients, strict=True))).backward()
+        else:
+            torch.autograd.backward(outputs, gradients)
+        found.append((x.grad, weight.grad))
+    assert all(map(torch.equal, *found))
