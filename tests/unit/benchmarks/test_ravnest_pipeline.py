@@ -1,0 +1,44 @@
+"""The benchmark of a cluster over slow lines, with its stages in one process on the virtual clock: the closed form."""
+
+import asyncio
+
+import pytest
+import torch
+
+from benchmarks._ravnest_stage import trained
+from benchmarks.ravnest_pipeline import Options, plain, run_of, table
+from pipelined.aio.clock import run_virtual
+from pipelined.errors import UsageError
+from tests.ravnest.story import _at_once
+from transports.rpc.virtual.network import VirtualNetwork, address_of
+from transports.rpc.world import Worlds
+
+
+def measured(options, schedule):
+    """What each stage measures."""
+
+    async def everyone():
+        asyncio.get_running_loop().run_in_executor = _at_once
+        network, names = VirtualNetwork(delay=options.delay_ms / 1e3), [f"s{n}" for n in range(len(options.seconds))]
+        runs = run_of(options, schedule, [address_of(name) for name in names])
+        worlds = [Worlds(network.endpoint(name), 1 << 20) for name in names]
+        working = zip(worlds, runs, map(network.clock, names), strict=True)
+        return await asyncio.gather(*(trained(*each) for each in working))
+
+    torch.set_num_threads(1)
+    return run_virtual(everyone())
+
+
+@pytest.mark.parametrize("ahead, share, alive", [(None, 1.0, [7, 4, 1]), (3, 3 / 7, [3, 2, 1])])
+def test_each_microbatch_alive_is_a_seventh_of_the_slowest_stage_s_rate(ahead, share, alive):
+    options = Options(ahead=ahead, microbatches=3, steps=8)
+    found = plain(options, measured(options, "async_1f1b"), measured(options, "one_f_one_b"))
+    assert found["share"] == pytest.approx(share, rel=1e-6)
+    assert found["limits"] == found["alive"] == alive
+    assert all(late <= most - 1 for late, most in zip(found["staleness"], alive, strict=True))
+    assert f"{share:.1%}" in table(found)
+
+
+def test_stages_without_a_backward_are_refused():
+    with pytest.raises(UsageError, match="give one number for each stage"):
+        _ = Options(backward_ms="20,20").seconds
