@@ -20,7 +20,7 @@ class Block(NamedTuple):
 
     Args:
         name: as `layer2_0`, the first of the second group.
-        inputs, channels, outputs: channels before it, inside it, and behind it.
+        inputs, channels, outputs: its input channels, those inside it, and its output channels.
         stride: 2 where the side halves.
     """
 

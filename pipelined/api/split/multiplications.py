@@ -43,17 +43,17 @@ class SplitLinear(Multiplication):
 
 
 class SplitConv(Multiplication):
-    """A convolution of one group: rows are images, columns the channels behind, the contraction those before."""
+    """A convolution of one group: rows are images, columns the output channels, the contraction the input channels."""
 
     module: nn.Conv1d | nn.Conv2d | nn.Conv3d
 
     def __init__(self, name: str, module: nn.Module, factors: Factors):
         super().__init__(name, module, factors)
         conv, (_, columns, contraction) = self.module, factors
-        sides = ("behind", columns * contraction, conv.out_channels), ("before", contraction, conv.in_channels)
+        sides = ("output", columns * contraction, conv.out_channels), ("input", contraction, conv.in_channels)
         for side, shards, channels in sides:
             if shards > channels:
-                fact = f"more shards than channels {side} (layer {name}, shards: {shards}, channels: {channels})"
+                fact = f"more shards than {side} channels (layer {name}, shards: {shards}, channels: {channels})"
                 raise UsageError(f"{fact}; split the rows further")
         sizes = conv.kernel_size, conv.stride, conv.padding, conv.dilation
         self.operator = SplitConvolution(factors, conv.in_channels, conv.out_channels, *sizes)

@@ -4,7 +4,7 @@
 
 Images are split whole, so no rank needs the border of another's. Channels are split as columns are: see `matmul`.
 
-Shapes: B images, I and O channels before and behind, then the places, one to three dimensions.
+Shapes: B images, I input and O output channels, then the places, one to three dimensions.
 Source: AutoDDL, section 4.2.1, without the exchange of borders.
 """
 
@@ -33,8 +33,8 @@ class SplitConvolution:
     """One convolution, of one group of channels.
 
     Args:
-        factors: the ranks that split images, channels behind and channels before: p0, p1, p2.
-        inputs, outputs: channels before and behind.
+        factors: the ranks that split images, output channels and input channels: p0, p1, p2.
+        inputs, outputs: channels.
         kernel, stride, padding, dilation: as torch's.
     """
 

@@ -148,7 +148,7 @@ class Assembly:
     def needs(self, held: TensorPart | None) -> bool:
         """Whether a shard that holds this part of the parameter (None: all of it) has anything that is wanted.
 
-        Of a piece without elements the first shard gives dtypes and fields.
+        For an empty piece, the first shard supplies dtypes and fields.
         """
         if held is None or self.wanted is None:
             return True

@@ -20,7 +20,7 @@ END_OF_TEXT = "<|endoftext|>"
 
 
 class Tokenizer:
-    """A tokenizer of the `tokenizers` library; `text → ids → text` is the identity for byte-level ones.
+    """A tokenizer of the `tokenizers` library. Byte-level ones restore a text exactly.
 
     Args:
         inner: what the library made.
