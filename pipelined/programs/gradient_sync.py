@@ -1,6 +1,6 @@
 """The start of gradient sums over the replicas of a stage; each sum is a task that runs beside the computation.
 
-The program says when: a sum that stands right behind its stage's last gradient starts with that gradient, even if a
+The program says when: a sum that stands right after its stage's last gradient starts with that gradient, even if a
 dynamic schedule has moved it. Any other sum starts when the schedule itself asks for it, or after the last instruction.
 Training sums with torch (`pipelined.training.sums.gradient_sums`); the simulator prices the same sums.
 """
@@ -80,7 +80,7 @@ class GradientSync(Generic[B]):
 
 
 def _early(program: Sequence[Instruction]) -> Iterator[int]:
-    """The stages with a sum right behind their last gradient and ahead of another computation."""
+    """The stages with a sum right after their last gradient and ahead of another computation."""
     gradient, found = None, list[int]()
     for instruction in program:
         if instruction.computes:

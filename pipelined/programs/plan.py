@@ -158,7 +158,7 @@ class Plan:
     def segment(self, done: int, steps: int, *every: int) -> range:
         """The steps after those that are done, up to the next point where the job can be evaluated, saved or ended.
 
-        With a flush this is one step: behind it no microbatch is in flight. Without one the pipe is drained only after
+        With a flush this is one step: after it no microbatch is in flight. Without one the pipe is drained only after
         the steps that these numbers name, so a run that was interrupted at a drain resumes as if it had not been.
 
         Args:

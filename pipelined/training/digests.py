@@ -122,7 +122,7 @@ def _unequal(gathered: Sequence[Digests]) -> list[tuple[str, int, int]]:
 def _refuse(gathered: Sequence[Digests]) -> None:
     for name, holder, rank in _unequal(gathered):
         fact = f"ranks {holder} and {rank} hold different values of {name} before the first step"
-        remedy = "let every rank build the same values, for example behind torch.manual_seed(0)"
+        remedy = "let every rank build the same values, for example after torch.manual_seed(0)"
         raise ModelError(f"{fact}; {remedy}; a `build` of your own sets them from the seed and the name alone")
 
 

@@ -1,7 +1,7 @@
 """The graph of a traced module, cut where one of its modules begins.
 
     embed ── layers.0 ── layers.1 ── head      a boundary lies before each module; over it go the live tensors:
-                     │                         computed before it and used behind it
+                     │                         computed before it and used after it
                  live tensors
 
 What depends on neither inputs nor parameters (positions, masks, sizes of the batch) is computed again in each part that
@@ -31,7 +31,7 @@ class Boundary:
 
     Attributes:
         name: the module that begins there; its second call is "name@1".
-        at: the first operation behind it.
+        at: the first operation after it.
         live: the values that cross it.
     """
 
@@ -148,7 +148,7 @@ class CutGraph:
         return last
 
     def _splits_a_write(self, at: int) -> bool:
-        """Whether a value lies before a position, or is a buffer used before it, and is overwritten behind it."""
+        """Whether a value lies before a position, or is a buffer used before it, and is overwritten after it."""
         return any(first < at <= last for first, last in self._writes)
 
     @cached_property

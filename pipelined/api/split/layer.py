@@ -68,7 +68,7 @@ class SplitLayer(ABC):
     def __init__(self, name: str, module: nn.Module, ranks: int):
         self.name, self.module, self.ranks = name, module, ranks
         self._evaluated = copy.deepcopy(module).eval()
-        self._behind: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._output_shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     @property
     def kind(self) -> str:
@@ -83,17 +83,17 @@ class SplitLayer(ABC):
     async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
         """The layer's output, split over all ranks or whole on all of them."""
 
-    def behind(self, x: Value) -> tuple[int, ...]:
+    def output_shape(self, x: Value) -> tuple[int, ...]:
         """The shape of the whole output.
 
         Raises:
             ModelError: the layer cannot compute on the meta device, gives something else than a tensor, or mixes rows.
         """
         shape = x.shards.lengths
-        if shape not in self._behind:
+        if shape not in self._output_shapes:
             with torch.no_grad():
-                self._behind[shape] = self._shaped(torch.empty(shape, dtype=x.array.dtype, device="meta"))
-        return self._behind[shape]
+                self._output_shapes[shape] = self._shaped(torch.empty(shape, dtype=x.array.dtype, device="meta"))
+        return self._output_shapes[shape]
 
     def _shaped(self, x: torch.Tensor) -> tuple[int, ...]:
         where = f"layer {self.name} ({self.kind})"

@@ -41,7 +41,7 @@ class LocalLayer(SplitLayer):
             self._work.__dict__["inplace"] = False  # what it takes is kept
 
     async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
-        shape, free = self.behind(x), LOCAL[type(self.module)](self.module, len(x.shards.lengths))
+        shape, free = self.output_shape(x), LOCAL[type(self.module)](self.module, len(x.shards.lengths))
         if not set(x.shards.layout.cuts) <= set(free):
             x = await by_rows(at.run, x)
         result = Shards(x.shards.mesh, shape, x.shards.layout)
@@ -55,12 +55,12 @@ class SplitFlatten(SplitLayer):
         result = self._flat(x)
         if result is None:
             x = await by_rows(at.run, x)
-            result = Shards(x.shards.mesh, self.behind(x), x.shards.layout)
+            result = Shards(x.shards.mesh, self.output_shape(x), x.shards.layout)
         return await at.run.compute(self.kind, lambda x: x.flatten(1), x, result=result)
 
     def _flat(self, x: Value) -> Shards | None:
         """How the output lies if every rank flattens its piece; None where no layout says that."""
-        shape = self.behind(x)
+        shape = self.output_shape(x)
         cuts = x.shards.layout.cuts
         if not set(cuts) <= {0, 1}:
             return None

@@ -60,7 +60,7 @@ class OwnLayer(SplitLayer):
         return {name: Shards(each.mesh, each.lengths, given.get(name, "")) for name, each in every.items()}
 
     async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
-        result = Shards(team(self.ranks), self.behind(x), self._layouts.output)
+        result = Shards(team(self.ranks), self.output_shape(x), self._layouts.output)
         x = await at.run.move(x, Shards(result.mesh, x.shards.lengths, self._layouts.input))
         parameters = [name for name in self.parameters() if name in pieces]
         buffers = {name: each for name, each in pieces.items() if name not in parameters}

@@ -74,7 +74,7 @@ class SplitConvolution:
         """The output O, of shape (B, O, *places)."""
         return Shards(self.mesh, shape, f"S0:rows S1/{self.factors[2]}:columns P:contraction")
 
-    def behind(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def output_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the output for that of an input."""
         x, weight = (torch.empty(each, device="meta") for each in (shape, self.weight.lengths))
         return tuple(self.convolved(x, weight).shape)
@@ -93,14 +93,14 @@ async def convolve(
     Args:
         x: (B, I, *places), split over all ranks of any mesh, or whole on all of them.
         weight, bias: this rank's pieces, of `operator.weight` and `operator.bias`.
-    Cost: with i and o numbers of all images before and behind, (p1-1)/p1 · i/(p0·p2) + (p2-1)/p2 · o/(p0·p1)
+    Cost: with i input and o output numbers of all images, (p1-1)/p1 · i/(p0·p2) + (p2-1)/p2 · o/(p0·p1)
     elements, and the same in the backward; the gathered input is kept for that.
     """
     shape = x.shards.lengths
     x = await gather(run, x, operator.arriving(shape), operator.gathered(shape))
-    behind = operator.behind(shape)
-    product = await run.compute("convolve", operator.convolved, x, weight, result=operator.partial(behind))
-    product = await run.move(product, operator.arriving(behind))
+    output = operator.output_shape(shape)
+    product = await run.compute("convolve", operator.convolved, x, weight, result=operator.partial(output))
+    product = await run.move(product, operator.arriving(output))
     if bias is None:
         return product
     return await run.compute("bias", _biased, product, bias, result=product.shards)

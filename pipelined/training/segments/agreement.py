@@ -1,7 +1,7 @@
 """The agreement of all ranks on the numbers of each step: loss, gradient norm, a stop request; and the update by them.
 
 One small vector is summed over all ranks. From the same bits every rank derives the same factor and the same decision.
-What the update itself sends comes behind that sum, and is among the bytes of the next step.
+What the update itself sends comes after that sum, and is among the bytes of the next step.
 """
 
 import math
@@ -46,7 +46,7 @@ class StepAgreement:
     ):
         self._context, self.world, self._totals = context, world, totals
         self._statistics, self._optimizer, self._config = statistics, optimizer, config
-        self.loss_scale, self._sent_behind = loss_scale, 0
+        self.loss_scale, self._sent_by_update = loss_scale, 0
 
     async def follow(
         self,
@@ -78,7 +78,7 @@ class StepAgreement:
                 stopping(),
                 account.staleness,
                 count=account.count,
-                nbytes=self._sent_behind + payload_sent(self._context.actor) - sent,
+                nbytes=self._sent_by_update + payload_sent(self._context.actor) - sent,
             )
             busy = executor.busy
             with self._context.tracer.span("all_reduce", "ledger", step=steps[number]):
@@ -101,7 +101,7 @@ class StepAgreement:
         if math.isfinite(loss) and math.isfinite(norm):
             before = payload_sent(self._context.actor)
             await segment.update(rate, weight * clip_factor(self._config.clip, norm))
-            self._sent_behind = payload_sent(self._context.actor) - before
+            self._sent_by_update = payload_sent(self._context.actor) - before
         if math.isfinite(loss) and (math.isfinite(norm) or skipped):  # a skipped step's forwards stay noted
             await self._statistics.merge(step)
         lr = self._optimizer.param_groups[0]["lr"] if rate is None else rate

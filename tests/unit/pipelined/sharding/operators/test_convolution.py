@@ -16,7 +16,7 @@ def run(operator, shape, inputs=None):
         operator.mesh.size,
         lambda tape, x, w, b: convolve(tape, operator, x, w, b),
         lambda x, w, b: functional.conv2d(x, w, b, *settings),
-        operator.arriving(operator.behind(shape)),
+        operator.arriving(operator.output_shape(shape)),
         [(normal(*shape), inputs or operator.arriving(shape))],
         [(weight, operator.weight), (bias, operator.bias)],
     )
