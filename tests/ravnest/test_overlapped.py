@@ -166,9 +166,9 @@ def test_after_random_faults_the_replay_has_the_same_bits(tmp_path, seed):
 
 @pytest.mark.full
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("first", range(3, 1003, 10))
+@pytest.mark.parametrize("first", range(3, 1003, 5))
 def test_after_more_random_faults_the_replay_has_the_same_bits(tmp_path, first):
-    for seed in range(first, first + 10):
+    for seed in range(first, first + 5):
         tell_and_replay(tmp_path / str(seed), seed)
 
 

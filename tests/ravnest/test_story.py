@@ -7,7 +7,7 @@ from pipelined.aio.clock import run_virtual
 from tests.numerics.ravnest import training_of
 from tests.ravnest.story import CASE, LEASE_S, OPTIMIZER, RETURN_S, STEPS, Fault, Phase, Story, known, tell
 
-SEEDS, GROUP, GROUPS = 12, 50, 100
+SEEDS, GROUP, GROUPS = 12, 20, 250
 
 
 def happens(fault, phase, seconds):

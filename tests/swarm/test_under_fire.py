@@ -14,9 +14,9 @@ from pipelined.aio.clock import run_virtual
 from tests.launching import started
 from tests.swarm.story import Story
 
-SEEDS = MORE = 50
+SEEDS, MORE = 50, 25
 """Stories that each run tells, and those of each group that --full tells and the slices take in turn, one a run."""
-GROUPS = 70
+GROUPS = 140
 CODED = [pytest.param(first, marks=pytest.mark.full if first else ()) for first in range(0, 24, 8)]
 
 
