@@ -21,7 +21,7 @@ from pipelined.aio.clock import run_virtual
 from tests.alone import runs_alone
 from tests.slices import Slice
 
-MOST_S = 60.0
+MAX_S = 60.0
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: a second thread spins where other work has its core
 
@@ -113,7 +113,7 @@ def pytest_pyfunc_call(pyfuncitem):
 
 
 async def _in_time(test):
-    async with asyncio.timeout(MOST_S):
+    async with asyncio.timeout(MAX_S):
         await test
 
 

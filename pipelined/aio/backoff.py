@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from transports.rpc import Party
 
-FIRST_S, MOST_S = 1.0, 300.0
+FIRST_S, MAX_S = 1.0, 300.0
 """Seconds of the first ban of a peer, and of the longest ban."""
 
 
@@ -47,7 +47,7 @@ class Bans:
     Source: SWARM, Appendix C, Algorithm 1, line 11, and section 3.2; the back-off is our own.
     """
 
-    def __init__(self, first: float = FIRST_S, most: float = MOST_S):
+    def __init__(self, first: float = FIRST_S, most: float = MAX_S):
         if not 0 < first <= most:
             raise ValueError(f"bans cannot grow from {first} to {most} s; let 0 < first <= most")
         self._first, self._most = first, most

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
-MOST_NAMED = 16
+MAX_NAMED = 16
 """The most tasks that a `Deadlock` names."""
 
 
@@ -134,8 +134,8 @@ def _virtual_loop() -> _VirtualLoop:
 
 def _waiting(tasks: Iterable["asyncio.Task[Any]"]) -> str:
     places = sorted(f"{task.get_name()} at {_innermost(task.get_coro())}" for task in tasks)
-    more = [f"and {len(places) - MOST_NAMED} more"] if len(places) > MOST_NAMED else []
-    waits = "\n  ".join([*places[:MOST_NAMED], *more])
+    more = [f"and {len(places) - MAX_NAMED} more"] if len(places) > MAX_NAMED else []
+    waits = "\n  ".join([*places[:MAX_NAMED], *more])
     return f"deadlock: every task waits and no timer is set (tasks: {len(places)})\n  {waits}"
 
 

@@ -26,7 +26,7 @@ LAST = 20
 """Events at the end of a crash report."""
 LATEST = 1e11
 """The latest time of an event that is accepted, in seconds since 1970: some thousand years from now."""
-MOST_FACTS = 16
+MAX_FACTS = 16
 """The most facts that are read from an event of another process."""
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -127,7 +127,7 @@ def read(plain: object) -> Event | None:
     if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < LATEST:
         return None
     level = logging.WARNING if plain.get("level") == "warning" else logging.INFO
-    facts_shown = {sanitised(name): _plain(value) for name, value in list(facts.items())[:MOST_FACTS]}
+    facts_shown = {sanitised(name): _plain(value) for name, value in list(facts.items())[:MAX_FACTS]}
     return Event(float(at), level, sanitised(kind), facts_shown)
 
 

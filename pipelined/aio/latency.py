@@ -12,7 +12,7 @@ from statistics import median
 
 FIRST_S = 1.0
 """Seconds of the time-out before any reply was measured, as in RFC 6298."""
-LEAST_S = 0.25
+MIN_S = 0.25
 """Seconds of the shortest time-out: a process that computes may delay its replies by this much."""
 KEPT = 64
 ENOUGH = 5
@@ -68,7 +68,7 @@ class RoundTrip:
     @property
     def timeout(self) -> float:
         """Seconds after which a request times out."""
-        return max(LEAST_S, self._mean + 4 * self._variation) if self.seen else FIRST_S
+        return max(MIN_S, self._mean + 4 * self._variation) if self.seen else FIRST_S
 
 
 class TimeoutEstimator:

@@ -26,7 +26,7 @@ from transports import Closed
 
 MAGIC = b"pipelined directory journal 1\n"
 _LENGTH, _HEAD = struct.Struct("!I"), struct.Struct("!III")
-LEAST_COMPACTED = 4 << 20
+MIN_COMPACTED = 4 << 20
 """Bytes that a journal may reach before its first compaction; later the limit is twice the compacted size, if more."""
 
 
@@ -55,10 +55,10 @@ class Journal:
     Args:
         disk: used by this journal alone.
         name: of the file, for messages.
-        least_compacted: see `LEAST_COMPACTED`.
+        least_compacted: see `MIN_COMPACTED`.
     """
 
-    def __init__(self, disk: Disk, name: str = "the journal", least_compacted: int = LEAST_COMPACTED):
+    def __init__(self, disk: Disk, name: str = "the journal", least_compacted: int = MIN_COMPACTED):
         self._disk, self._name, self._least = disk, name, least_compacted
         self._size = self._most = 0
         self._transitions: list[Transition] = []

@@ -13,7 +13,7 @@ from pipelined.directory.api import CutOff
 T = TypeVar("T")
 PATIENCE_S = 30.0
 """Default seconds for which a client retries: enough to restart a coordinator."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 0.5
 
 
 class NoReply(Exception):
@@ -46,7 +46,7 @@ class Retry:
             CutOff: there was no reply for `patience` seconds.
         """
         end, last = self._clock.now() + max(self.patience, wait or 0.0), None
-        backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        backoff = Backoff(FIRST_PAUSE_S, MAX_PAUSE_S)
         for tries in count():
             start, pause = self._clock.now(), backoff.next()
             if last is not None and start >= end:  # the sleep lasted longer than requested

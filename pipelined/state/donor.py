@@ -2,7 +2,7 @@
 
 A joining peer receives the state of one step, exact to the bit. The donor copies the state at the first request. It
 keeps the last totals while a peer needs them, so that a slow peer can apply those steps itself. It keeps the copy while
-the totals reach back to it. A peer needs the totals if, within the last `MOST_TOTALS` steps, it sent a request here,
+the totals reach back to it. A peer needs the totals if, within the last `MAX_TOTALS` steps, it sent a request here,
 came to this stage or missed its first step. Otherwise the donor keeps one total, for a peer that misses the next step.
 """
 
@@ -26,7 +26,7 @@ from transports import Block
 from transports.rpc import Party, Rejected
 
 InBackground = Callable[[Callable[[], Manifest]], Awaitable[Manifest]]
-MOST_TOTALS = 12
+MAX_TOTALS = 12
 """Upper limit of kept totals. With an optimizer of two moments they take the bytes of four states.
 
 A peer that fetches a total in less than four fifths of a step's time fetches the copy, and the totals of the steps
@@ -137,11 +137,11 @@ class Donor:
         self._last_request[sender.address] = self._steps
 
     def _is_recent(self, step: int) -> bool:
-        return self._steps - step <= MOST_TOTALS
+        return self._steps - step <= MAX_TOTALS
 
     def _forget(self) -> None:
         needed = any(map(self._is_recent, self._last_request.values()))
-        while len(self._applied) > (MOST_TOTALS if needed else 1):
+        while len(self._applied) > (MAX_TOTALS if needed else 1):
             self._applied.popleft()
         if not needed or (self._copy and self._applied and self._copy.version.step < self._applied[0].before.step):
             self._copy = None

@@ -30,7 +30,7 @@ M = TypeVar("M", bound=Member)
 LoadSaved = Callable[[Version, Layout], Awaitable[Mapping[str, Block] | None]]
 """Returns the tensors of a layout at a version; None if this peer finds no saved ones."""
 UNDER_WAY = 4  # chunk requests in flight
-LEAST_PAUSE_S, MOST_PAUSE_S = 0.2, 10.0
+MIN_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0
 
 
 class StageView(Protocol):
@@ -89,7 +89,7 @@ class StateFetch:
         self._download: Download | None = None
         self.donor = ""
         self._failed_records, self.last_error = set[int](), ""
-        self._backoff = Backoff(LEAST_PAUSE_S, MOST_PAUSE_S)
+        self._backoff = Backoff(MIN_PAUSE_S, MAX_PAUSE_S)
 
     async def run(self) -> Version:
         """Fetch and apply until this stage is at the swarm's committed version; returns that version.

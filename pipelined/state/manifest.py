@@ -27,7 +27,7 @@ from transports.wire.arrays import SIZES
 
 CHUNK = 4 << 20
 """Bytes of every chunk but the last."""
-MOST_PARTS = 64
+MAX_PARTS = 64
 """Upper limit of blocks in one message."""
 DIGEST = 32
 """Bytes of a blake2b-256 digest."""
@@ -155,7 +155,7 @@ def chunk_of(state: Mapping[str, Any], manifest: Manifest, index: Any) -> tuple[
     _refuse_no_chunk(manifest, index)
     named = {name: Block.of(state[name]) for name, _ in manifest.spans(index)}
     views = _views(named, manifest, index)
-    return tuple(map(Block.of, views if len(views) <= MOST_PARTS else [memoryview(bytearray().join(views))]))
+    return tuple(map(Block.of, views if len(views) <= MAX_PARTS else [memoryview(bytearray().join(views))]))
 
 
 class Download:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import numpy as np
 
-from pipelined.state.manifest import DIGEST, MOST_PARTS
+from pipelined.state.manifest import DIGEST, MAX_PARTS
 from pipelined.state.versions import Version
 from pipelined.swarm.messaging.fields import Arrays, Many, OneArray, number, raw, text, whole
 from pipelined.swarm.messaging.messages import MemberReply, MemberRequest, MemberRole
@@ -83,8 +83,8 @@ class MissedTotals(MemberReply):
         totals: of each step, the sum of the stage's gradients.
     """
 
-    scales: Annotated[tuple[Annotated[float, number()], ...], Many(MOST_PARTS, 1)]
-    lineages: Annotated[tuple[Lineage, ...], Many(MOST_PARTS, 1)]
+    scales: Annotated[tuple[Annotated[float, number()], ...], Many(MAX_PARTS, 1)]
+    lineages: Annotated[tuple[Lineage, ...], Many(MAX_PARTS, 1)]
     totals: Annotated[tuple[Block, ...], Arrays()]
 
 

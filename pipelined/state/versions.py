@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pipelined.directory.record import Record
 
 SAVED = "saved/"
-MOST_STAGES = 4096
+MAX_STAGES = 4096
 """Most stages of a model; a record with more is refused before any list of stages is made."""
 
 
@@ -72,7 +72,7 @@ class SavedStages(Record):
             if type(entry) is not list or [type(part) for part in entry] != [int, int, int, str]:
                 raise ValueError(f"SavedStages.saved: not a saved stage (got: {entry!r:.80})")
             step, stage, stages, _ = entry
-            if not (step >= 0 and 0 <= stage < stages <= MOST_STAGES):
+            if not (step >= 0 and 0 <= stage < stages <= MAX_STAGES):
                 raise ValueError(f"SavedStages.saved: out of range (step: {step}, stage: {stage} of {stages})")
 
     def all(self) -> list[SavedStage]:

@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import Iterator
 
-from pipelined.swarm.messaging.fields import MOST_ITEMS, MOST_NAME, form_of
+from pipelined.swarm.messaging.fields import MAX_ITEMS, MAX_NAME, form_of
 from pipelined.swarm.messaging.messages import VERSION, MemberRequest
 from pipelined.swarm.messaging.reasons import Reason
 from pipelined.swarm.peer.lifecycle import NEXT, PeerEvent, PeerState
@@ -28,7 +28,7 @@ Version {VERSION}. The requests between trainers, leader and peers are dataclass
 A request is a frame REQUEST with a topic, a note and arrays. The note is the list [version, incarnation of the receiver
 or 0, field, field, ...], in the order below; the note of a reply is the list of its fields. Arrays are beside the note.
 Each field is checked when it is read, so no size off the network is used before it is checked: a name or an address has
-at most {MOST_NAME} characters, a list at most {MOST_ITEMS:,} items, a note at most 64 KiB, a message at most 64 arrays.
+at most {MAX_NAME} characters, a list at most {MAX_ITEMS:,} items, a note at most 64 KiB, a message at most 64 arrays.
 The bytes of arrays are limited by what the receiver's stage can need, before memory is allocated. A request that
 cannot be read is rejected as `malformed`, a reply that cannot be read counts as such a rejection, and a request of
 another version is rejected with both numbers.

@@ -3,9 +3,9 @@
 import re
 from dataclasses import fields
 
-from pipelined.aio.latency import LEAST_S
+from pipelined.aio.latency import MIN_S
 from pipelined.directory import DirectoryLimits
-from pipelined.directory.journal import LEAST_COMPACTED, MAGIC
+from pipelined.directory.journal import MAGIC, MIN_COMPACTED
 from pipelined.directory.retry import PATIENCE_S
 from pipelined.directory.state_machine import TRANSITIONS
 from tests.launching import ROOT
@@ -28,8 +28,8 @@ def test_every_transition_is_there():
 def test_the_figures_are_the_codes():
     figures = (
         f"({PATIENCE_S:g} s)",
-        f"at least {LEAST_S} s",
-        f"Beyond {LEAST_COMPACTED >> 20} MiB",
+        f"at least {MIN_S} s",
+        f"Beyond {MIN_COMPACTED >> 20} MiB",
         MAGIC.decode().strip(),
     )
     assert [figure for figure in figures if figure not in " ".join(TEXT.split())] == []

@@ -1,7 +1,7 @@
 """Joiners that come at once spread over the peers of their stage; one that never arrives costs no memory."""
 
 from pipelined.aio.clock import run_virtual
-from pipelined.state.donor import MOST_TOTALS
+from pipelined.state.donor import MAX_TOTALS
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 DONORS, JOINERS = 4, 6
@@ -52,7 +52,7 @@ def test_a_joiner_that_never_arrives_keeps_no_totals_at_any_peer():
         swarm.trainer("t0", steps=400)
         swarm.peer("j", 1)
         swarm.network.cut("j", "b")
-        await swarm.until(lambda: swarm.heads and swarm.heads[-1].step > MOST_TOTALS + 3)
+        await swarm.until(lambda: swarm.heads and swarm.heads[-1].step > MAX_TOTALS + 3)
         kept = {name: len(swarm.peers[name].peer.replica.donor._applied) for name in "ab"}
         await swarm.close()
         assert kept == {"a": 1, "b": 1}

@@ -10,7 +10,7 @@ import pytest
 
 from pipelined.aio import events
 from pipelined.aio.clock import run_virtual
-from pipelined.swarm.leader.evictions import MOST_FAILED
+from pipelined.swarm.leader.evictions import MAX_FAILED
 from pipelined.swarm.peer.all_reduce import AllReduce
 from pipelined.swarm.peer.rounds import RoundService
 from pipelined.swarm.records.steps import members_of
@@ -42,7 +42,7 @@ def lie(monkeypatch, liar, accused):
     async def reduce(self, request):
         if self._state.name != liar:
             return await plain(self, request)
-        by, member = accused[len(said) // MOST_FAILED % len(accused)]
+        by, member = accused[len(said) // MAX_FAILED % len(accused)]
         said.append((by, member))
         raise Rejected("lost", by=by, member=member)
 
@@ -77,7 +77,7 @@ def test_of_two_members_that_cannot_sum_one_stays_away_and_the_attempts_are_boun
         assert [facts["seconds"] for facts in evicted] == [LEASE_S * 2**at for at in range(len(evicted))]
         assert swarm.heads[-1].step - step > 50
         failed = [event for event in events.recent() if event.kind == "attempt failed" and event.facts["step"] > step]
-        assert len(failed) <= (MOST_FAILED + 1) * most
+        assert len(failed) <= (MAX_FAILED + 1) * most
         await swarm.close()
 
     run_virtual(train())

@@ -27,7 +27,7 @@ from pipelined.training.teams.gather import whole_of
 from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
-MOST_UPDATES = 1 << 53
+MAX_UPDATES = 1 << 53
 """The most updates of an optimizer in a checkpoint: up to this number a float is exact."""
 
 
@@ -175,8 +175,8 @@ async def gather_state(trainer: RankTrainer) -> dict[str, Tensor] | None:
 def _updates(found: Checkpoint) -> int:
     """The updates that a checkpoint's optimizer had made; older checkpoints lack this number and made one per step."""
     updates = found.meta.scalars.get("updates", found.meta.step)
-    if type(updates) is not int or not 0 <= updates <= MOST_UPDATES:
-        fact = f"{found.path} is damaged (updates: {updates!r}, should be a number from 0 to {MOST_UPDATES})"
+    if type(updates) is not int or not 0 <= updates <= MAX_UPDATES:
+        fact = f"{found.path} is damaged (updates: {updates!r}, should be a number from 0 to {MAX_UPDATES})"
         raise CheckpointError(f"{fact}; resume from another checkpoint")
     return updates
 

@@ -28,7 +28,7 @@ from pipelined.swarm.protocol.rounds import RoundName
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView
 
-FIRST_PAUSE_S, MOST_PAUSE_S = 0.01, 1.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.01, 1.0
 OVERLAP_SHARE = 0.8
 """Part of the time to compute a step that an overlapped sum may take. In the rest of the time the last parts arrive and
 the step is committed."""
@@ -52,7 +52,7 @@ class _StepAttempts:
     spread_s: float = 0.0
     failed: list[Sequence[Failure]] = field(default_factory=list)
     uncoded: set[int] = field(default_factory=set)
-    backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_PAUSE_S, MOST_PAUSE_S))
+    backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_PAUSE_S, MAX_PAUSE_S))
 
 
 class CommitLoop:

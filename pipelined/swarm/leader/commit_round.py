@@ -67,7 +67,7 @@ def cover(counted: Mapping[str, Set[int]], batch: int) -> Cover:
     return Cover(tuple(sorted(keep)), tuple(sorted(drop)), frozenset(wanted - have))
 
 
-MOST_NAMED = 3
+MAX_NAMED = 3
 """Number of refusals that the text of a failed attempt quotes; the text states how many more there are."""
 
 
@@ -223,7 +223,7 @@ class _Summing:
             self._end_if_diverged()
             whys = [f"{name}: {error}" for name, error in self._rejections.items()]
             raise Failed(
-                "; ".join(whys[:MOST_NAMED]) + (f"; and {len(whys) - MOST_NAMED} more" if whys[MOST_NAMED:] else "")
+                "; ".join(whys[:MAX_NAMED]) + (f"; and {len(whys) - MAX_NAMED} more" if whys[MAX_NAMED:] else "")
             )
         self._check_totals()
         self._check_squares()
@@ -249,7 +249,7 @@ class _Summing:
                 self._log.note_pair(stage, pair, why)
             whys += [why] if pairs else []
         if whys:
-            raise Failed("; ".join(whys[:MOST_NAMED]))
+            raise Failed("; ".join(whys[:MAX_NAMED]))
 
     async def _ask_reduced(self, peer: Peer, stage: int, covered: Cover, spread_s: float) -> None:
         """Have a peer sum, and note its total or why it failed.

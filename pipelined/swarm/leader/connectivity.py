@@ -17,7 +17,7 @@ from pipelined.directory import Conflict, CutOff
 from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.config import Rules
 from pipelined.swarm.leader.evictions import Evictor
-from pipelined.swarm.leader.failures import MOST_DOUBLINGS
+from pipelined.swarm.leader.failures import MAX_DOUBLINGS
 from pipelined.swarm.messaging.client import MemberClient, Probe
 from pipelined.swarm.protocol.rounds import Reach, ReportReach, RoundName
 from pipelined.swarm.records.members import LEADER, Peer
@@ -27,7 +27,7 @@ from transports.rpc import Rejected
 T = TypeVar("T")
 UNREACHED = "the leader or another member of its stage cannot reach it"
 WITHHELD = "it or another member of its stage has brought nothing to the sum for more than {seconds:.3g} s"
-MOST_LEASES = 16
+MAX_LEASES = 16
 """Longest interval between two checks of a round, in leases."""
 
 
@@ -71,7 +71,7 @@ class ConnectivityCheck:
             await self._clock.sleep(self._rules.lease_s)
 
     async def _keep_checking(self, name: RoundName, members: Sequence[Sequence[Peer]] | None, spread: float) -> None:
-        backoff, passed = Backoff(self._rules.lease_s, MOST_LEASES * self._rules.lease_s), 0.0
+        backoff, passed = Backoff(self._rules.lease_s, MAX_LEASES * self._rules.lease_s), 0.0
         while True:
             pause = backoff.next()
             await self._probe.clock.sleep(pause)
@@ -107,7 +107,7 @@ class ConnectivityCheck:
     def _limit(self, name: str, spread: float) -> float:
         """Seconds for which a member may contribute nothing to a sum; doubled for each earlier eviction in a row."""
         least = max(UNKNOWN * self._rules.lease_s, self._sums.limit or 0.0) + spread
-        return least * 2 ** min(self.evictor.history.evictions(name), MOST_DOUBLINGS)
+        return least * 2 ** min(self.evictor.history.evictions(name), MAX_DOUBLINGS)
 
     async def _reports(self, name: RoundName, peers: Sequence[Peer]) -> dict[str, Reach]:
         """The replies by name; a missing member could not be reached."""

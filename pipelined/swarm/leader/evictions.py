@@ -19,7 +19,7 @@ from pipelined.swarm.leader.failures import Failure, History
 from pipelined.swarm.records.members import EVICTED, LEADER, PEERS, WORKING, Eviction, Peer
 from pipelined.swarm.records.view import SwarmView
 
-MOST_FAILED = 3
+MAX_FAILED = 3
 """Attempts of one step that may fail because of members that are still present, before the leader evicts members."""
 
 
@@ -76,7 +76,7 @@ class Evictor:
         self._view, self._rules, self.history = view, rules, History()
 
     async def evict_failed(self, term: int, attempts: Sequence[Sequence[Failure]]) -> bool:
-        """Evict the fewest members that cover the failures, after `MOST_FAILED` failed attempts. Returns whether so
+        """Evict the fewest members that cover the failures, after `MAX_FAILED` failed attempts. Returns whether so
         many have failed.
 
         Args:
@@ -84,7 +84,7 @@ class Evictor:
         """
         view = self._view
         blamed = [[each for each in failed if each.members <= view.peers.keys()] for failed in attempts]
-        if sum(map(bool, blamed)) < MOST_FAILED:
+        if sum(map(bool, blamed)) < MAX_FAILED:
             return False
         for stage in range(self._rules.stages):
             failures = [each for failed in blamed for each in failed if each.stage == stage]
@@ -93,7 +93,7 @@ class Evictor:
             reports = {peer.name: _partners(peer.name, failures) for peer in peers if peer.name not in alone}
             if not failures:
                 continue
-            why = f"{MOST_FAILED} attempts failed; the last: {failures[-1].why}"
+            why = f"{MAX_FAILED} attempts failed; the last: {failures[-1].why}"
             with suppress(Conflict, CutOff):  # the members changed, or the directory is cut off: make further attempts
                 self.history.failed(each.members for each in failures)
                 await self.evict(term, stage, peers, reports, why)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pipelined.aio.backoff import MOST_S
+from pipelined.aio.backoff import MAX_S
 from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.protocol.rounds import parties_of
 from pipelined.swarm.records.members import Peer
@@ -15,9 +15,9 @@ from transports.rpc import Rejected
 
 FORGIVEN_STEPS = 32
 """Steps that a member must sum with others of its stage, without a failure, before its old failures are forgotten."""
-MOST_NAMES = 4096
+MAX_NAMES = 4096
 """Names that are remembered; beyond this number the oldest are forgotten."""
-MOST_DOUBLINGS = 32
+MAX_DOUBLINGS = 32
 """The most doublings of a pause or a limit, so that both stay finite."""
 
 
@@ -127,8 +127,8 @@ class History:
             known: evictions in a row of this name, as the directory has them.
         """
         times = max(self.evictions(name), known) + 1
-        pause = lease_s * 2 ** min(times - 1, MOST_DOUBLINGS)
-        return times, min(pause, max(MOST_S, lease_s))
+        pause = lease_s * 2 ** min(times - 1, MAX_DOUBLINGS)
+        return times, min(pause, max(MAX_S, lease_s))
 
     def evicted(self, name: str, times: int) -> None:
         """Record an eviction that the directory has; `times`: in a row, with this one."""
@@ -145,6 +145,6 @@ class History:
 
     def _of(self, name: str) -> _Record:
         record = self._records.setdefault(name, _Record())
-        if len(self._records) > MOST_NAMES:
+        if len(self._records) > MAX_NAMES:
             del self._records[next(each for each in self._records if each != name)]
         return record

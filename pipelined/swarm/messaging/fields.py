@@ -27,11 +27,11 @@ from transports.rpc import Rejected
 
 MOST = (1 << 62) - 1
 """Largest whole number in a message."""
-MOST_NUMBER = 1e300
+MAX_NUMBER = 1e300
 """Largest number accepted from the network, so that sums of such numbers are finite."""
-MOST_NAME = 512
+MAX_NAME = 512
 """Most characters of a name or an address: a directory's keys are not longer."""
-MOST_ITEMS = 4096
+MAX_ITEMS = 4096
 """Most items of a list in a message."""
 
 
@@ -82,13 +82,13 @@ def whole(most: int = MOST) -> Plain:
     return Plain(f"whole number from 0{limit}", lambda value: type(value) is int and 0 <= value <= most)
 
 
-def number(least: float = -MOST_NUMBER) -> Plain:
-    """A number from `least` to `MOST_NUMBER`."""
-    text = f"number from {least:g} to {MOST_NUMBER:g}"
-    return Plain(text, lambda value: type(value) in (int, float) and least <= value <= MOST_NUMBER)
+def number(least: float = -MAX_NUMBER) -> Plain:
+    """A number from `least` to `MAX_NUMBER`."""
+    text = f"number from {least:g} to {MAX_NUMBER:g}"
+    return Plain(text, lambda value: type(value) in (int, float) and least <= value <= MAX_NUMBER)
 
 
-def text(most: int = MOST_NAME) -> Plain:
+def text(most: int = MAX_NAME) -> Plain:
     """Text of at most `most` characters."""
     return Plain(f"text of at most {most} characters", lambda value: type(value) is str and len(value) <= most)
 
@@ -111,7 +111,7 @@ class Many:
         pairs: whether the value is a mapping.
     """
 
-    most: int = MOST_ITEMS
+    most: int = MAX_ITEMS
     least: int = 0
     item: Form = ANY
     pairs: bool = False

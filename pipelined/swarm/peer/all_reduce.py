@@ -26,9 +26,9 @@ from transports import Block, WireError
 from transports.rpc import Endpoint, Party, Rejected, Unreachable
 
 IN_FLIGHT = 4  # chunks requested at once from one owner
-MOST_GATHERED_BYTES = 256 << 20
+MAX_GATHERED_BYTES = 256 << 20
 """Most bytes of others' parts that an owner holds: the more members, the smaller the chunks."""
-MOST_WHY = 120
+MAX_WHY = 120
 """Characters of one member's reason that another passes on."""
 
 
@@ -96,7 +96,7 @@ class AllReduce:
         self.name, self._members, self._me, self._coding = name, members, me, coding
         self._endpoint, self._sums, self._maxima = endpoint, sums, maxima
         self._bounds = np.linspace(0, sums.size, len(members) + 1).astype(int)
-        self._step = max(1, min(chunk_bytes, MOST_GATHERED_BYTES // (IN_FLIGHT * len(members))) // sums.itemsize)
+        self._step = max(1, min(chunk_bytes, MAX_GATHERED_BYTES // (IN_FLIGHT * len(members))) // sums.itemsize)
         self._chunks: dict[int, _Chunk] = {}
         self._aborted: Rejected | None = None
         self._scope: asyncio.Timeout | None = None
@@ -233,7 +233,7 @@ class AllReduce:
     def _lost(self, owner: RoundMember, error: Unreachable | Rejected) -> Rejected:
         """The refusal for an owner that sent no total; if the round failed between two other members, it names them."""
         reporter, other = parties_of(error) or (self._members[self._me].name, owner.name)
-        return lost_between(reporter, other, str(error)[:MOST_WHY])
+        return lost_between(reporter, other, str(error)[:MAX_WHY])
 
     def _add_part(self, chunk: _Chunk, position: int, part: np.ndarray) -> None:
         chunk.parts[position] = part

@@ -65,7 +65,7 @@ class SenderCheck:
 
 
 T = TypeVar("T")
-MOST_PASSES, MOST_ROUNDS = 256, 16
+MAX_PASSES, MAX_ROUNDS = 256, 16
 """Requests of one sender that may wait here at once: their arrays take memory meanwhile."""
 
 
@@ -80,7 +80,7 @@ class Served(NamedTuple):
 
     answer: Callable[[Replica, Any, Party], Awaitable[MemberReply]]
     most_bytes: int = 0
-    most_waiting: int = MOST_ROUNDS
+    most_waiting: int = MAX_ROUNDS
 
 
 class PeerService:
@@ -101,8 +101,8 @@ class PeerService:
     def open(self) -> None:
         """Reply to requests from now on."""
         self._handle_stage_requests()
-        serve(self._endpoint, Announce, self._announce, MOST_ROUNDS)
-        serve(self._endpoint, Ping, self._ping, MOST_ROUNDS)
+        serve(self._endpoint, Announce, self._announce, MAX_ROUNDS)
+        serve(self._endpoint, Ping, self._ping, MAX_ROUNDS)
 
     def serve(self, replica: Replica) -> None:
         """Serve this replica from now on; the limits of the requests' sizes follow from it."""
@@ -124,9 +124,9 @@ class PeerService:
         sums = self.replica.stage.sums.nbytes if self.replica else 0
         chunk = self.replica.rounds.chunk_bytes if self.replica else 0
         return {
-            Forward: Served(lambda here, request, _: here.passes.forward(request), arrays, MOST_PASSES),
-            Backward: Served(lambda here, request, _: here.passes.backward(request), 2 * arrays, MOST_PASSES),
-            Evaluate: Served(lambda here, request, _: here.passes.evaluate(request), 2 * arrays, MOST_PASSES),
+            Forward: Served(lambda here, request, _: here.passes.forward(request), arrays, MAX_PASSES),
+            Backward: Served(lambda here, request, _: here.passes.backward(request), 2 * arrays, MAX_PASSES),
+            Evaluate: Served(lambda here, request, _: here.passes.evaluate(request), 2 * arrays, MAX_PASSES),
             Prepare: Served(lambda here, request, _: self._in_time(here.rounds.prepare(request))),
             Resume: Served(lambda here, request, _: here.rounds.resume(request)),
             Reduce: Served(lambda here, request, _: self._in_time(here.rounds.reduce(request))),

@@ -13,7 +13,7 @@ from pipelined.swarm.leader.leader import Leader
 from pipelined.swarm.leader.reassignment import Rebalance, Rollback, rebalance
 from pipelined.swarm.messaging.messages import serve
 from pipelined.swarm.peer.peer import StagePeer
-from pipelined.swarm.peer.service import MOST_ROUNDS
+from pipelined.swarm.peer.service import MAX_ROUNDS
 from pipelined.swarm.peer.stage_join import Build
 from pipelined.swarm.protocol.status import Status, StatusReply, traffic_of
 from pipelined.swarm.protocol.work import GetStage, GetWork
@@ -48,7 +48,7 @@ class PeerProcess:
 
         Raises: the first error of any of its parts.
         """
-        serve(self._endpoint, Status, self._status, MOST_ROUNDS)
+        serve(self._endpoint, Status, self._status, MAX_ROUNDS)
         await beside(self.peer.run(), self.view.follow(), _failure(self._endpoint))
 
     async def _status(self, request: Status, sender: Party) -> StatusReply:

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pipelined.state.versions import MOST_STAGES
+from pipelined.state.versions import MAX_STAGES
 from pipelined.swarm.messaging.fields import ANY, Arrays, Many, number, text, whole
 
 Name = Annotated[str, text()]
 Index = Annotated[int, whole()]
 Incarnation = Annotated[int, whole()]
 Revision = Annotated[int, whole()]
-StageNumber = Annotated[int, whole(MOST_STAGES - 1)]
+StageNumber = Annotated[int, whole(MAX_STAGES - 1)]
 Seconds = Annotated[float, number(0.0)]
 Waits = Annotated[Mapping[Name, Seconds], Many()]
 CodedArrays = tuple[Annotated[tuple[Any, ...], Arrays()], Annotated[Any, ANY]]

@@ -7,7 +7,7 @@ import numpy as np
 
 from pipelined.state.messages import Lineage, Step
 from pipelined.state.versions import Version
-from pipelined.swarm.messaging.fields import MOST_NUMBER, Malformed, Many, OneArray, number, raw, whole
+from pipelined.swarm.messaging.fields import MAX_NUMBER, Malformed, Many, OneArray, number, raw, whole
 from pipelined.swarm.messaging.messages import Done, MemberReply, MemberRequest, MemberRole, Reply
 from pipelined.swarm.messaging.reasons import Reason
 from pipelined.swarm.protocol.field_types import CodedArrays, Incarnation, Name, Seconds, Waits
@@ -66,10 +66,10 @@ class Counts(MemberReply):
         """The losses by index.
 
         Raises:
-            Malformed: there is not a loss up to `MOST_NUMBER` for each index.
+            Malformed: there is not a loss up to `MAX_NUMBER` for each index.
         """
-        if self.indices.shape != self.losses.shape or not (np.abs(self.losses) <= MOST_NUMBER).all():
-            raise Malformed(f"not a loss up to {MOST_NUMBER:g} for each index")
+        if self.indices.shape != self.losses.shape or not (np.abs(self.losses) <= MAX_NUMBER).all():
+            raise Malformed(f"not a loss up to {MAX_NUMBER:g} for each index")
         return dict(zip(self.indices.tolist(), self.losses.tolist(), strict=True))
 
 

@@ -15,9 +15,9 @@ from transports import Block
 from transports.rpc import Endpoint
 
 T = TypeVar("T", int, float)
-MOST_EVENTS = 16
+MAX_EVENTS = 16
 """Number of the last events that a process reports."""
-MOST_PEERS = 1024
+MAX_PEERS = 1024
 """Most peers that a trainer reports on, so that the report is not too large in a swarm of any size."""
 
 
@@ -130,8 +130,8 @@ class TrainerReport:
 
     done: Count
     rate: Annotated[float, number(0.0)]
-    replies: Annotated[Mapping[Name, Count], Many(MOST_PEERS)]
-    banned: Annotated[Mapping[Name, Seconds], Many(MOST_PEERS)]
+    replies: Annotated[Mapping[Name, Count], Many(MAX_PEERS)]
+    banned: Annotated[Mapping[Name, Seconds], Many(MAX_PEERS)]
     leads: LeaderReport | None
 
 
@@ -150,7 +150,7 @@ class StatusReply(MemberReply):
     traffic: EndpointTraffic
     peer: PeerReport | None = None
     trainer: TrainerReport | None = None
-    events: Annotated[tuple[Annotated[Event, EventForm()], ...], Many(MOST_EVENTS)] = ()
+    events: Annotated[tuple[Annotated[Event, EventForm()], ...], Many(MAX_EVENTS)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +168,12 @@ class Status(MemberRequest[StatusReply]):
     @property
     def recent_events(self) -> tuple[Event, ...]:
         """The events of the reply."""
-        return tuple(recent(MOST_EVENTS)) if self.events else ()
+        return tuple(recent(MAX_EVENTS)) if self.events else ()
 
 
 def largest(numbers: Mapping[str, T]) -> dict[str, T]:
     """The entries with the largest numbers, as many as a report of peers holds."""
-    return dict(sorted(numbers.items(), key=itemgetter(1), reverse=True)[:MOST_PEERS])
+    return dict(sorted(numbers.items(), key=itemgetter(1), reverse=True)[:MAX_PEERS])
 
 
 def shortened(why: str) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pipelined.directory.record import Record
-from pipelined.state.versions import MOST_STAGES
+from pipelined.state.versions import MAX_STAGES
 
 LEADER, NEWCOMERS, PEERS, STAGES = "conductor", "came/", "peers/", "stage/"
 TRAINERS, OBSERVERS, EVICTED = "trainers/", "observers/", "evicted/"
@@ -71,7 +71,7 @@ class Peer(Record):
         return stage_folder(self.stage) + self.name
 
     def __post_init__(self) -> None:
-        if not 0 <= self.stage < MOST_STAGES or self.phase not in PHASES:
+        if not 0 <= self.stage < MAX_STAGES or self.phase not in PHASES:
             raise ValueError(f"Peer: stage or phase out of range (stage: {self.stage}, phase: {self.phase!r:.40})")
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import msgpack
 
 from pipelined.directory.record import Record
-from pipelined.state.versions import MOST_STAGES, Version
+from pipelined.state.versions import MAX_STAGES, Version
 
 HEAD, EVALUATED, STEP_MEMBERS, LOST = "head", "evaluated", "took/", "lost"
 
@@ -74,7 +74,7 @@ class StepMembers(Record):
         return msgpack.packb({"members": {stage: b"".join(sorted(each)) for stage, each in self.members.items()}})
 
     def __post_init__(self) -> None:
-        if any(type(stage) is not int or not 0 <= stage < MOST_STAGES for stage in self.members):
+        if any(type(stage) is not int or not 0 <= stage < MAX_STAGES for stage in self.members):
             raise ValueError(f"StepMembers.members is not members by stage (got: {self.members!r:.80})")
         read = {stage: _read_members("StepMembers.members", each) for stage, each in self.members.items()}
         object.__setattr__(self, "members", read)
@@ -175,7 +175,7 @@ class Commit(Record):
         object.__setattr__(self, "members", [_read_members("Commit.members", each) for each in self.members])
         if not all(type(name) is str and type(stage) is int for name, stage in self.moves.items()):
             raise ValueError(f"Commit.moves is not a stage by name (got: {self.moves!r:.80})")
-        if not 1 <= self.stages <= MOST_STAGES or self.step < 0:
+        if not 1 <= self.stages <= MAX_STAGES or self.step < 0:
             raise ValueError(f"Commit: stages or step out of range (stages: {self.stages}, step: {self.step})")
 
 

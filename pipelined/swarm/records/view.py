@@ -37,12 +37,12 @@ from pipelined.swarm.records.steps import (
     members_key,
 )
 
-MOST_NAMES = 4096
+MAX_NAMES = 4096
 """Eviction names that a view keeps."""
 
 
 class Evictions(dict[str, int]):
-    """Evictions in a row, by name; the last `MOST_NAMES` names are kept after their records are deleted."""
+    """Evictions in a row, by name; the last `MAX_NAMES` names are kept after their records are deleted."""
 
     def apply(self, name: str, entry: Entry | None) -> None:
         """See `Apply`."""
@@ -50,7 +50,7 @@ class Evictions(dict[str, int]):
             times = Eviction.unpack(entry.value).times
             self.pop(name, None)
             self[name] = times
-        if len(self) > MOST_NAMES:
+        if len(self) > MAX_NAMES:
             del self[next(iter(self))]
 
 

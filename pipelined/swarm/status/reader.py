@@ -34,9 +34,9 @@ from transports.rpc import Endpoint, Rejected, Unreachable
 
 REPLY_TIMEOUT_S = 1.0
 """Seconds that a process has for its reply."""
-MOST_EVENTS = 20
+MAX_EVENTS = 20
 """The most events, of all members together, in a status."""
-MOST_REQUESTS = 64
+MAX_REQUESTS = 64
 """The most members with a request in flight."""
 
 
@@ -63,7 +63,7 @@ class StatusReader:
 
         Raises:
             CutOff: the directory does not reply.
-        Cost: one read of the directory, and one request to each selected member, `MOST_REQUESTS` at a time.
+        Cost: one read of the directory, and one request to each selected member, `MAX_REQUESTS` at a time.
         """
         return await self._status(await self._directory.read())
 
@@ -138,7 +138,7 @@ class StatusReader:
         Args:
             everyone: all peers, of which the replies are shared.
         """
-        free = asyncio.Semaphore(MOST_REQUESTS)
+        free = asyncio.Semaphore(MAX_REQUESTS)
 
         async def query(member: Peer | TrainerRecord) -> StatusReply | None:
             async with free:
@@ -225,4 +225,4 @@ def _events(members: Sequence[PeerStatus | TrainerStatus]) -> list[MemberEvent]:
     for member in members:
         for event in member.reply.events if member.reply else ():
             found.setdefault((event.at, str(event)), MemberEvent(member.record.name, event))
-    return [each for _, each in sorted(found.items(), key=lambda entry: entry[0])][-MOST_EVENTS:]
+    return [each for _, each in sorted(found.items(), key=lambda entry: entry[0])][-MAX_EVENTS:]

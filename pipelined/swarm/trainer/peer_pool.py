@@ -28,9 +28,9 @@ from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.trainer.routing import Pass, Router
 from transports.rpc import Party, Rejected
 
-LEAST_PAUSE_S = 1e-3
+MIN_PAUSE_S = 1e-3
 """Shortest wait for the end of a ban, in seconds: timers fire a little early, so the wait would repeat many times."""
-MOST_PAUSE_S = 10.0
+MAX_PAUSE_S = 10.0
 """Longest pause between two requests to a banned peer to announce itself again, in seconds."""
 TOPICS = (*get_args(Pass), Evaluate.topic)
 
@@ -164,7 +164,7 @@ class PeerPool:
 
     async def _ask_to_announce(self, peer: Peer, party: Party) -> None:
         """Repeat the request until the peer has announced itself or left: it may be unreachable now but not later."""
-        backoff = Backoff(RETRY_S, MOST_PAUSE_S)
+        backoff = Backoff(RETRY_S, MAX_PAUSE_S)
         try:
             while self._view.is_here(peer) and self._party(peer) == party:
                 with suppress(NoLongerValid, Rejected):
@@ -185,6 +185,6 @@ class PeerPool:
             if waited and party is None and serving:
                 banned = self._router.banned(now)
                 return min(serving, key=lambda peer: banned.get(peer.address, 0.0))
-            left = min(RETRY_S, max(LEAST_PAUSE_S, self._router.available_at(stage, now) - now))
+            left = min(RETRY_S, max(MIN_PAUSE_S, self._router.available_at(stage, now) - now))
             await self._view.next_change(left if serving else math.inf)
             waited = True

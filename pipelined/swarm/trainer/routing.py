@@ -27,7 +27,7 @@ SMOOTHING = 0.1
 """Weight of the newest reply (SWARM, section 4.3)."""
 BACKWARD = 2.5
 """Duration of a backward, in forwards, until one was measured; it computes forward again."""
-LEAST_S = 1e-9
+MIN_S = 1e-9
 """Smallest expected time of a request, so that a peer that replies at once still gets only its turn."""
 
 
@@ -69,7 +69,7 @@ class ReplyTimes:
         return None
 
     def expected(self, peer: str, which: Pass) -> float:
-        """Expected seconds of a reply: as measured, else the median of the stage, else `LEAST_S`.
+        """Expected seconds of a reply: as measured, else the median of the stage, else `MIN_S`.
 
         While no peer of the stage has replied, all peers are equal. Any value would do, and later replies soon outweigh
         a small one.
@@ -78,10 +78,10 @@ class ReplyTimes:
         if seconds is None:
             known = [each for each in (self.measured(peer, which) for peer in self._averages) if each is not None]
             seconds = statistics.median(known) if known else 0.0
-        return max(seconds, LEAST_S)
+        return max(seconds, MIN_S)
 
 
-LEAST_HEAP = 16
+MIN_HEAP = 16
 """Entries that a heap may have in addition to twice the valid ones."""
 
 
@@ -266,7 +266,7 @@ class _StageQueue:
     def _put(self, address: str, seconds: float) -> None:
         self._entries[address] = entry = _Entry(self._under_way[address], seconds, self._draw.random(), address)
         heapq.heappush(self._heap, entry)
-        if len(self._heap) > LEAST_HEAP + 2 * len(self._entries):
+        if len(self._heap) > MIN_HEAP + 2 * len(self._entries):
             self._heap = list(self._entries.values())
             heapq.heapify(self._heap)
 

@@ -37,7 +37,7 @@ from pipelined.swarm.stages.stage import Microbatch
 from pipelined.swarm.trainer.peer_pool import NonFinite, PeerPool, StepPassed
 from transports.rpc import Rejected, Unreachable
 
-MOST_NON_FINITE = 16
+MAX_NON_FINITE = 16
 """Non-finite microbatches in a row after which the trainer ends: fewer may be due to one broken peer."""
 RECENT = 64
 """Microbatches over which the present speed is measured."""
@@ -112,8 +112,8 @@ class SwarmTrainer:
             return None
         except NonFinite as error:
             self._non_finite += 1
-            if self._non_finite == MOST_NON_FINITE:
-                fact = f"{MOST_NON_FINITE} consecutive microbatches were not finite ({error})"
+            if self._non_finite == MAX_NON_FINITE:
+                fact = f"{MAX_NON_FINITE} consecutive microbatches were not finite ({error})"
                 raise UsageError(f"{fact}; training has diverged: lower the learning rate") from error
             return None
         self.done, self._non_finite = self.done + 1, 0

@@ -7,7 +7,7 @@ from pipelined.aio.latency import (
     ENOUGH,
     FIRST_S,
     KEPT,
-    LEAST_S,
+    MIN_S,
     MULTIPLE,
     Average,
     RoundTrip,
@@ -58,7 +58,7 @@ def test_the_first_time_out_before_any_reply():
     assert timeout_after() == FIRST_S
 
 
-@pytest.mark.parametrize("seen, timeout", [((1.0,), 1 + 4 * 0.5), ((1.0, 2.0), 1.125 + 4 * 0.625), ((0.001,), LEAST_S)])
+@pytest.mark.parametrize("seen, timeout", [((1.0,), 1 + 4 * 0.5), ((1.0, 2.0), 1.125 + 4 * 0.625), ((0.001,), MIN_S)])
 def test_the_time_out_is_the_mean_and_four_variations_and_never_below_the_least(seen, timeout):
     assert timeout_after(*seen) == pytest.approx(timeout)
 

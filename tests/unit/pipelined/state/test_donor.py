@@ -7,7 +7,7 @@ import pytest
 
 from pipelined.actors.executor import TimedExecutor
 from pipelined.aio.clock import VirtualClock
-from pipelined.state.donor import AT_ONCE, MOST_TOTALS, Donor
+from pipelined.state.donor import AT_ONCE, MAX_TOTALS, Donor
 from pipelined.state.messages import FetchChunk, FetchTotals
 from pipelined.state.versions import Version
 from tests.swarm.exact import ExactStage
@@ -56,9 +56,9 @@ async def test_all_steps_since_a_fetched_state_are_kept():
     training = Training()
     training.take(5)
     assert (await training.manifest()).step == 5
-    training.take(MOST_TOTALS)
+    training.take(MAX_TOTALS)
     assert (await training.manifest()).step == 5
-    assert training.kept() == list(range(5, 5 + MOST_TOTALS))
+    assert training.kept() == list(range(5, 5 + MAX_TOTALS))
 
 
 async def test_a_fetch_longer_than_the_kept_totals_begins_again():
@@ -66,13 +66,13 @@ async def test_a_fetch_longer_than_the_kept_totals_begins_again():
 
     training = Training()
     root = (await training.manifest()).root
-    training.take(MOST_TOTALS)
+    training.take(MAX_TOTALS)
     await training.donor.chunk(FetchChunk(root, 0), SENDER)
     training.take(1)
     with pytest.raises(Rejected, match="not kept"):
         await training.donor.chunk(FetchChunk(root, 0), SENDER)
-    assert training.kept() == list(range(1, MOST_TOTALS + 1))
-    assert (await training.manifest()).step == MOST_TOTALS + 1
+    assert training.kept() == list(range(1, MAX_TOTALS + 1))
+    assert (await training.manifest()).step == MAX_TOTALS + 1
 
 
 async def test_the_last_step_is_always_kept():
@@ -88,7 +88,7 @@ async def test_the_last_step_is_always_kept():
 def test_steps_are_kept_for_a_peer_that_has_yet_to_take_part_but_not_for_ever():
     """A joiner that is cut from its donors never arrives: what is kept for it is given up when it could not use it."""
     training = Training()
-    for _ in range(MOST_TOTALS + 1):
+    for _ in range(MAX_TOTALS + 1):
         training.donor.update_receivers({LATE}, set())
         training.take(1)
     assert len(training.kept()) == 1
@@ -99,12 +99,12 @@ def test_steps_are_kept_for_a_peer_that_has_yet_to_take_part_but_not_for_ever():
 
 async def test_a_peer_that_asks_again_after_a_long_time_has_the_steps_from_then_on():
     training = Training()
-    for _ in range(2 * MOST_TOTALS):
+    for _ in range(2 * MAX_TOTALS):
         training.donor.update_receivers({LATE}, set())
         training.take(1)
-    assert (await training.manifest()).step == 2 * MOST_TOTALS
+    assert (await training.manifest()).step == 2 * MAX_TOTALS
     training.take(3)
-    assert (await training.totals(2 * MOST_TOTALS)).scales == (1.0,) * 3
+    assert (await training.totals(2 * MAX_TOTALS)).scales == (1.0,) * 3
 
 
 async def test_a_copy_is_freed_when_all_its_receivers_take_part():

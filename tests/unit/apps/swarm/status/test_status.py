@@ -30,7 +30,7 @@ from pipelined.swarm.records.members import (
     TrainerRecord,
 )
 from pipelined.swarm.records.steps import EVALUATED, HEAD, Commit, Evaluation
-from pipelined.swarm.status.reader import MOST_REQUESTS, StatusReader
+from pipelined.swarm.status.reader import MAX_REQUESTS, StatusReader
 from pipelined.swarm.status.status import Selection
 from tests.unit.apps.swarm.status.samples import peer_reply, trainer_reply
 from transports.rpc import Response, Unreachable
@@ -192,7 +192,7 @@ def large(form=None, **flags):
 
 def test_of_many_members_some_are_asked_a_few_at_a_time_and_all_are_counted():
     told, members = large()
-    assert len(members.asked) == 200 and members.most == MOST_REQUESTS
+    assert len(members.asked) == 200 and members.most == MAX_REQUESTS
     assert [peer["name"] for peer in told["peers"]] == [f"p00-{at:03}" for at in range(100)]
     assert len(told["trainers"]) == 100 and told["step_phase"] == "t299", "the leader was not asked"
     assert told["left_out"] == {"peers": 900, "trainers": 202}
@@ -206,7 +206,7 @@ def test_of_many_members_some_are_asked_a_few_at_a_time_and_all_are_counted():
 def test_the_peers_of_one_stage_can_be_looked_at():
     told, members = large(stage=1, members=1000)
     assert [peer["name"] for peer in told["peers"]] == [f"p01-{at:03}" for at in range(500)]
-    assert members.most == MOST_REQUESTS and told["left_out"] == {"peers": 500, "trainers": 0}
+    assert members.most == MAX_REQUESTS and told["left_out"] == {"peers": 500, "trainers": 0}
     assert told["summary"][0]["serving"] == 495
 
 

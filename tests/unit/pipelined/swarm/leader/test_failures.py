@@ -58,7 +58,7 @@ def test_steps_that_a_member_takes_alone_forgive_nothing():
 
 
 def test_the_oldest_names_are_forgotten(monkeypatch):
-    monkeypatch.setattr(failures, "MOST_NAMES", 3)
+    monkeypatch.setattr(failures, "MAX_NAMES", 3)
     past = History()
     for name in "abcd":
         evict(past, name)

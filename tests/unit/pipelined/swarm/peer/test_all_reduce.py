@@ -95,7 +95,7 @@ async def test_a_member_sends_its_sum_but_its_own_slice_and_its_slice_to_all_oth
 async def test_what_an_owner_gathers_is_bounded_however_many_wait_for_the_last(count, monkeypatch):
     """Four chunks of 4 MiB from each come to 2 GiB where 133 members sum."""
     window = 16 << 10
-    monkeypatch.setattr(all_reduce, "MOST_GATHERED_BYTES", window)
+    monkeypatch.setattr(all_reduce, "MAX_GATHERED_BYTES", window)
 
     def gathered(part):
         return sum(brought.nbytes for chunk in part._chunks.values() for brought in chunk.parts.values())

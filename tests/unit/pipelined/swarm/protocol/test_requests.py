@@ -46,7 +46,7 @@ def plain_values(form):
         return st.booleans()
     kinds = {
         "whole": st.integers(0, limit),
-        "number": st.floats(0 if "from 0" in form.text else -fields.MOST_NUMBER, fields.MOST_NUMBER),
+        "number": st.floats(0 if "from 0" in form.text else -fields.MAX_NUMBER, fields.MAX_NUMBER),
         "text": st.text(max_size=min(20, limit)),
         "any": st.none(),
     }

@@ -4,7 +4,7 @@ import msgpack
 import pytest
 
 from pipelined.directory.limits import DirectoryLimits
-from pipelined.state.versions import MOST_STAGES, SavedStages
+from pipelined.state.versions import MAX_STAGES, SavedStages
 from pipelined.swarm.records.members import LeaderRecord, Peer, Phase, TrainerRecord
 from pipelined.swarm.records.steps import HEAD, STEP_MEMBERS, Commit, StepMembers, members_key
 
@@ -60,7 +60,7 @@ def test_a_head_of_no_model_is_refused(changed):
         Commit.unpack(msgpack.packb(told))
 
 
-@pytest.mark.parametrize("stage, phase", [(-1, "serving"), (MOST_STAGES, "serving"), (0, "gone")])
+@pytest.mark.parametrize("stage, phase", [(-1, "serving"), (MAX_STAGES, "serving"), (0, "gone")])
 def test_a_peer_of_a_stage_or_phase_that_cannot_be_is_refused(stage, phase):
     told = {**Peer("p", "tcp://a:1", 1, 0, "serving", "m").stored(), "stage": stage, "phase": phase}
     with pytest.raises(ValueError, match="out of range"):
@@ -68,7 +68,7 @@ def test_a_peer_of_a_stage_or_phase_that_cannot_be_is_refused(stage, phase):
 
 
 def test_a_head_of_more_stages_than_a_model_can_have_is_refused_before_any_list_of_them_is_made():
-    assert Commit.unpack(Commit(MOST_STAGES, "m").pack()).stages == MOST_STAGES
+    assert Commit.unpack(Commit(MAX_STAGES, "m").pack()).stages == MAX_STAGES
     with pytest.raises(ValueError, match="out of range"):
         Commit.unpack(msgpack.packb({**Commit(1, "m").stored(), "stages": 1 << 60}))
 
@@ -105,7 +105,7 @@ def test_members_that_were_written_as_names_are_read():
     assert head.with_members([took]).had_member("p3", 1)
 
 
-@pytest.mark.parametrize("members", [{0: b"1234567"}, {0: [1]}, {"0": b""}, {-1: b""}, {MOST_STAGES: b""}, {0: "p0"}])
+@pytest.mark.parametrize("members", [{0: b"1234567"}, {0: [1]}, {"0": b""}, {-1: b""}, {MAX_STAGES: b""}, {0: "p0"}])
 def test_malformed_members_are_rejected(members):
     with pytest.raises(ValueError, match="StepMembers"):
         StepMembers.unpack(msgpack.packb({"members": members}))

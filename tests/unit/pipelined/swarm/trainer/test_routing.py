@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelined.swarm.trainer.routing import LEAST_HEAP, Router
+from pipelined.swarm.trainer.routing import MIN_HEAP, Router
 from tests.unit.pipelined.swarm.trainer.queueing import Fleet, shares
 from transports.rpc import Party
 
@@ -177,7 +177,7 @@ def test_a_heap_stays_as_small_as_its_stage():
     for _ in range(1000):
         answers.enter_context(router.under_way(router.pick(0, "forward", 0.0)))
         answers.close()
-    assert len(router._queues[0]._heap) <= LEAST_HEAP + 8
+    assert len(router._queues[0]._heap) <= MIN_HEAP + 8
 
 
 def test_trainers_of_different_seeds_begin_with_different_peers():
